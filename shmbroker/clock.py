@@ -1,0 +1,22 @@
+"""The only place that reads the time.
+
+Pure cores take the time as an argument; processes read it here once per turn and pass it on.
+"""
+
+import time
+
+monotonic = time.monotonic
+"""Seconds that never go back; for timeouts and intervals."""
+
+monotonic_ns = time.monotonic_ns
+
+time_ns = time.time_ns
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, as record timestamps count them."""
+    return time.time_ns() // 1_000_000
+
+
+sleep = time.sleep
+"""For boot and shutdown loops that wait on another process; never in a turn."""

@@ -1,0 +1,26 @@
+"""Faults: what went wrong with a peer, a disk or the configuration, as exceptions.
+
+A *fault* is an exception; an *error* is a wire error code and always an int value, never raised
+(`shmbroker.wire.error_codes`). A broken invariant is an `assert`: it ends the process, and the
+supervisor starts another one.
+"""
+
+
+class Fault(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class ProtocolFault(Fault):
+    """A peer sent bytes that do not parse; its connection is closed, with one log line."""
+
+
+class StorageFault(Fault):
+    """The disk refused or lost something; the log directory it happened in is fenced."""
+
+
+class CorruptFault(StorageFault):
+    """A file's content is not what it must be; the message names the file and the position."""
+
+
+class ConfigFault(Fault):
+    """A setting, flag or directory can't be used; the message is one sentence with the fix."""
