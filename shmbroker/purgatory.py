@@ -1,0 +1,140 @@
+"""The purgatory: where delayed operations wait for a condition or for their deadline.
+
+As Kafka's DelayedOperationPurgatory. An operation is watched under some keys (a partition, a
+group); whoever changes what a key stands for calls `check` with it, and the operations watched
+there are asked whether they are complete now. Pure: the time comes in as an argument.
+
+Rules
+* An operation completes exactly once: by a check, by its deadline, or not at all because it was
+  cancelled. `is_done` says that it has.
+* `try_complete` and `on_expire` may call back into the purgatory: watch others, check other keys
+  or the same one.
+* A completed operation leaves the watch lists at once. Its deadline stays in the heap without
+  it, until it comes up or until the heap is more than twice what waits: each deadline is moved
+  once for each that was left behind, so the cost per operation stays constant.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from heapq import heapify, heappop, heappush
+from typing import Any, Protocol
+
+HEAP_BYPASS = 64
+"""Deadlines that are not worth tidying up."""
+
+
+class DelayedOperation(Protocol):
+    """What waits here; hashable by identity."""
+
+    is_done: bool
+
+    def try_complete(self) -> bool:
+        """Complete if the condition holds now: set `is_done`, have the effect, answer True."""
+
+    def on_expire(self) -> None:
+        """The deadline has passed and `is_done` was set: answer with what there is."""
+
+
+class Purgatory:
+    """Delayed operations by watch key and by deadline."""
+
+    __slots__ = ("_heap", "_sequence", "_waiting", "watched")
+
+    def __init__(self) -> None:
+        self.watched: dict[Hashable, dict[DelayedOperation, None]] = {}
+        """Operations by watch key; hot code asks `key in purgatory.watched` before a check."""
+        # [deadline, sequence, operation or None]: the sequence keeps operations uncompared.
+        self._heap: list[list[Any]] = []
+        self._sequence = 0
+        self._waiting: dict[DelayedOperation, tuple[list[Any], tuple[Hashable, ...]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def watch(
+        self, operation: DelayedOperation, keys: Iterable[Hashable], deadline_ms: int
+    ) -> None:
+        """Let an operation wait; the caller has tried to complete it just before."""
+        assert not operation.is_done and operation not in self._waiting
+        self._sequence += 1
+        entry = [deadline_ms, self._sequence, operation]
+        keys = tuple(keys)
+        self._waiting[operation] = (entry, keys)
+        heappush(self._heap, entry)
+        watched = self.watched
+        for key in keys:
+            operations = watched.get(key)
+            if operations is None:
+                watched[key] = {operation: None}
+            else:
+                operations[operation] = None
+
+    def check(self, key: Hashable) -> int:
+        """Something about `key` changed: complete what can be; returns how many did."""
+        operations = self.watched.get(key)
+        if operations is None:
+            return 0
+        completed = 0
+        for operation in list(operations):
+            # Done already: by a check inside one of these calls, or by its owner.
+            if operation.is_done:
+                self._forget(operation)
+            elif operation.try_complete():
+                assert operation.is_done
+                self._forget(operation)
+                completed += 1
+        return completed
+
+    def expire(self, now_ms: int) -> list[DelayedOperation]:
+        """End the operations whose deadline is not after now; returns them."""
+        expired = []
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            operation = heappop(heap)[2]
+            if operation is None:
+                continue
+            self._forget(operation)
+            if not operation.is_done:
+                operation.is_done = True
+                operation.on_expire()
+                expired.append(operation)
+        return expired
+
+    def next_deadline(self) -> int | None:
+        """When `expire` has something to do, in ms; None while nothing waits."""
+        heap = self._heap
+        while heap and heap[0][2] is None:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def cancel(self, operation: DelayedOperation) -> bool:
+        """Let it neither complete nor expire; False if it was not waiting."""
+        if operation not in self._waiting:
+            return False
+        operation.is_done = True
+        self._forget(operation)
+        return True
+
+    def drop_where(self, predicate: Callable[[DelayedOperation], bool]) -> int:
+        """Cancel every operation that the predicate picks; returns how many."""
+        dropped = [operation for operation in self._waiting if predicate(operation)]
+        for operation in dropped:
+            self.cancel(operation)
+        return len(dropped)
+
+    def _forget(self, operation: DelayedOperation) -> None:
+        waiting = self._waiting.pop(operation, None)
+        if waiting is None:
+            return
+        entry, keys = waiting
+        entry[2] = None
+        watched = self.watched
+        for key in keys:
+            operations = watched.get(key)
+            if operations is not None:  # None when the same key was given twice
+                operations.pop(operation, None)
+                if not operations:
+                    del watched[key]
+        heap = self._heap
+        if len(heap) > HEAP_BYPASS and len(heap) > 2 * len(self._waiting):
+            heap[:] = [entry for entry in heap if entry[2] is not None]
+            heapify(heap)

@@ -1,0 +1,175 @@
+"""The counters region: what each process shows of itself, and what is told to all of them.
+
+`top`, the exporter and the supervisor read it without asking anybody. Every word has one storing
+process; a word that another process waits for is announced by ringing that process's doorbell.
+
+at       size  field                stored by          meaning
+0x0000      8  magic                creator            b"SHMCNTS1"
+0x0008      8  slots                creator            process slots that follow
+0x0010      8  counters             creator            words of counters in each slot
+0x0080      8  control_generation   supervisor         +1 each time some slot's incarnation changed
+0x0100      8  metadata_leader      active controller  its epoch << 32 | its id; 0 is none
+0x0180      8  metadata_end_offset  active controller  one past the last committed offset of the
+                                                       metadata log
+0x1000      …  slots                                   0x800 each
+      …     …  acknowledgements                        8 each: slots * slots
+
+One slot. What others look for often lies apart from what its owner stores often.
++0x000      8  pid                  supervisor         0 while nobody runs
++0x008      8  started_ms           supervisor         milliseconds since 1970
++0x010      8  incarnation          supervisor         which start of this slot it is
++0x080      8  doorbell             owner              see `doorbell`
++0x100      8  liveness_ns          owner              monotonic clock at its last sign of life
++0x108      8  state                owner              a STATE_ below
++0x110      8  open_connections     owner              client connections
++0x118      8  metadata_applied     owner              one past the last metadata offset applied
++0x180  0x680  counters             owner              COUNTERS in their order, 8 each
+
+How a dead process's rings are used again: the supervisor reaps it, stores the slot's next
+incarnation, then control_generation, and rings everyone. Each living end that sees the generation
+change drops what it has pending with the slots whose incarnation it has not acknowledged, resets
+its half of their rings, then stores that incarnation as its acknowledgement. When all have, the
+supervisor forks the successor.
+
+metadata_leader is one word because two could be seen in halves: the new epoch with the old id.
+Counters of a slot go on from its last incarnation; they begin at 0 with the family.
+"""
+
+from shmbroker.errors import ConfigFault
+from shmbroker.shm.words import WORD_BYTES, words_of
+
+COUNTERS = (
+    # name, meaning
+    ("turns", "passes of the main loop"),
+    ("busy_ns", "nanoseconds spent in turns, without the sleeps"),
+    ("sleeps", "turns that ended with nothing to do"),
+    ("claims_refused", "claims for which a ring had no room"),
+    ("operations_sent", "operations put on rings"),
+    ("operations_served", "operations taken from rings and answered"),
+    ("connections_accepted", "client connections accepted"),
+    ("connections_refused", "client connections closed at once, for a limit"),
+    ("connections_closed", "client connections ended, by either side"),
+    ("protocol_faults", "client connections closed for bytes that do not parse"),
+    ("requests_received", "requests read from clients"),
+    ("responses_sent", "responses written to clients"),
+    ("produce_requests", "Produce among the requests"),
+    ("fetch_requests", "Fetch among the requests"),
+    ("received_bytes", "bytes read from clients"),
+    ("sent_bytes", "bytes written to clients, file slices included"),
+    ("sent_file_bytes", "of these, bytes sent from files by sendfile"),
+    ("batches_appended", "record batches appended to logs led here"),
+    ("records_appended", "records in them"),
+    ("appended_bytes", "bytes in them"),
+    ("batches_refused", "record batches answered with an error"),
+    ("batches_replicated", "record batches copied from a leader"),
+    ("replicated_bytes", "bytes in them"),
+    ("reads_served", "read operations answered with records"),
+    ("read_bytes", "bytes in the slices they were answered with"),
+    ("operations_delayed", "operations that had to wait in a purgatory"),
+    ("operations_expired", "of these, ended by their deadline"),
+    ("segments_rolled", "log segments begun"),
+    ("segments_deleted", "log segments deleted"),
+    ("flushes", "fdatasync calls on log files"),
+    ("flush_ns", "nanoseconds spent in them"),
+    ("storage_faults", "refusals by the disk"),
+)
+
+STATE_NONE = 0
+STATE_STARTING = 1
+STATE_RUNNING = 2
+STATE_STOPPING = 3
+
+MAGIC = int.from_bytes(b"SHMCNTS1", "little")
+
+# Indexes into the words of the region.
+MAGIC_WORD = 0x0000 // WORD_BYTES
+SLOTS_WORD = 0x0008 // WORD_BYTES
+COUNTERS_WORD = 0x0010 // WORD_BYTES
+CONTROL_GENERATION_WORD = 0x0080 // WORD_BYTES
+METADATA_LEADER_WORD = 0x0100 // WORD_BYTES
+METADATA_END_OFFSET_WORD = 0x0180 // WORD_BYTES
+SLOTS_START_WORD = 0x1000 // WORD_BYTES
+
+# Indexes into the words of one slot; the index in the region comes from `Counters.at`.
+SLOT_BYTES = 0x800
+PID = 0x000 // WORD_BYTES
+STARTED_MS = 0x008 // WORD_BYTES
+INCARNATION = 0x010 // WORD_BYTES
+DOORBELL = 0x080 // WORD_BYTES
+LIVENESS_NS = 0x100 // WORD_BYTES
+STATE = 0x108 // WORD_BYTES
+OPEN_CONNECTIONS = 0x110 // WORD_BYTES
+METADATA_APPLIED = 0x118 // WORD_BYTES
+COUNTERS_START = 0x180 // WORD_BYTES
+
+_SLOT_WORDS = SLOT_BYTES // WORD_BYTES
+_COUNTER_INDEX = {name: COUNTERS_START + i for i, (name, _meaning) in enumerate(COUNTERS)}
+
+assert COUNTERS_START + len(COUNTERS) <= _SLOT_WORDS
+
+
+def layout_size(slots: int) -> int:
+    """Bytes of a counters region for that many process slots."""
+    return SLOTS_START_WORD * WORD_BYTES + slots * SLOT_BYTES + slots * slots * WORD_BYTES
+
+
+class Counters:
+    """The region's words and where they are; hot code keeps an index and does `words[i] += 1`."""
+
+    __slots__ = ("slots", "words")
+
+    def __init__(self, view: memoryview, slots: int) -> None:
+        """Lay out zeroed bytes; before the fork."""
+        assert len(view) >= layout_size(slots), "too small for the counters"
+        self.words = words = words_of(view)
+        self.slots = slots
+        words[SLOTS_WORD] = slots
+        words[COUNTERS_WORD] = len(COUNTERS)
+        words[MAGIC_WORD] = MAGIC
+
+    @classmethod
+    def attach(cls, view: memoryview) -> "Counters":
+        """The counters of a running family; ConfigFault if another version of this made them."""
+        words = words_of(view)
+        slots = words[SLOTS_WORD]
+        if (
+            words[MAGIC_WORD] != MAGIC
+            or words[COUNTERS_WORD] != len(COUNTERS)
+            or len(view) < layout_size(slots)
+        ):
+            raise ConfigFault("The running broker is of another version: use the tools it brought.")
+        self = cls.__new__(cls)
+        self.words = words
+        self.slots = slots
+        return self
+
+    def at(self, slot: int, field: int) -> int:
+        """The index in `words` of a slot's field: PID to METADATA_APPLIED above."""
+        assert 0 <= slot < self.slots, "no such slot"
+        return SLOTS_START_WORD + slot * _SLOT_WORDS + field
+
+    def counter(self, slot: int, name: str) -> int:
+        """The index in `words` of a slot's counter, by its name in COUNTERS."""
+        return self.at(slot, _COUNTER_INDEX[name])
+
+    def acknowledgement(self, slot: int, peer: int) -> int:
+        """The index in `words` of the incarnation of `peer` that `slot` has made its rings
+        ready for."""
+        assert 0 <= slot < self.slots and 0 <= peer < self.slots, "no such slot"
+        return SLOTS_START_WORD + self.slots * _SLOT_WORDS + slot * self.slots + peer
+
+    def store_metadata_leader(self, epoch: int, controller_id: int) -> None:
+        """Say who leads the metadata log; its end offset is stored after this, and never falls."""
+        self.words[METADATA_LEADER_WORD] = epoch << 32 | controller_id
+
+    def metadata_leader(self) -> tuple[int, int]:
+        """Epoch and id of the active controller; (0, 0) before the first."""
+        word = self.words[METADATA_LEADER_WORD]
+        return word >> 32, word & 0xFFFFFFFF
+
+    def totals(self) -> dict[str, int]:
+        """Each counter by its name, summed over all slots."""
+        return {
+            name: sum(self.words[self.counter(slot, name)] for slot in range(self.slots))
+            for name, _meaning in COUNTERS
+        }

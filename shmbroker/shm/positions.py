@@ -1,0 +1,140 @@
+"""The position table: where each log ends, kept for the successor of a killed I/O worker.
+
+One table for each I/O worker, which alone stores into it; the page cache survives the worker, and
+with it every batch below the position stored here. Lost with the family: then the logs are
+scanned from their recovery points, as after a power cut. A partition without an entry is scanned
+too, so a full table costs time and nothing else.
+
+at      size  field          meaning
+0x0000     8  slots_used     entries from here on were never allocated
+0x0080     …  entries        128 bytes each
+
+Entry
++0x00     20  key            topic id (16 bytes) and partition, as `ids.partition_key` packs them
++0x18      8  is_used        1 from the time that the key is whole; 0 is free
++0x20      8  selected       word within the entry where the valid copy begins: 8 or 12;
+                             0 is nothing stored yet
++0x40     32  copy           segment base offset, position, end offset, spare
++0x60     32  other copy     the same
+
+A store writes the copy that is not selected, then the one word that selects it. Stores are seen in
+their order (`words`), so whenever the worker is killed, the selected copy is whole: the new one or
+the one before. The log behind may be ahead of it by the batches of the last append, never behind:
+the worker stores here after it has appended.
+"""
+
+from shmbroker.shm.words import WORD_BYTES, words_of
+
+HEADER_BYTES = 0x80
+ENTRY_BYTES = 0x80
+KEY_BYTES = 20
+
+SLOTS_USED_WORD = 0
+
+# Words within an entry.
+IS_USED = 0x18 // WORD_BYTES
+SELECTED = 0x20 // WORD_BYTES
+COPY = 0x40 // WORD_BYTES
+OTHER_COPY = 0x60 // WORD_BYTES
+
+_ENTRY_WORDS = ENTRY_BYTES // WORD_BYTES
+_FIRST_WORD = HEADER_BYTES // WORD_BYTES
+_TOGGLE = COPY ^ OTHER_COPY
+
+
+def table_bytes(entries: int) -> int:
+    """Bytes of a table for that many partitions."""
+    return HEADER_BYTES + entries * ENTRY_BYTES
+
+
+class PositionTable:
+    """The table over a view of zeroed bytes, or over what the worker before left there."""
+
+    __slots__ = ("_free", "_slots", "_view", "entries", "words")
+
+    def __init__(self, view: memoryview, entries: int) -> None:
+        assert len(view) >= table_bytes(entries), "too small for the position table"
+        self._view = view
+        self.words = words_of(view)
+        self.entries = entries
+        self._slots: dict[bytes, int] = {}
+        self._free: list[int] = []
+        for slot in range(self.words[SLOTS_USED_WORD]):
+            if self.words[_word_of(slot) + IS_USED]:
+                self._slots[self._key(slot)] = slot
+            else:
+                self._free.append(slot)
+
+    def find(self, key: bytes) -> int | None:
+        """The slot of a partition; None if it has none."""
+        return self._slots.get(key)
+
+    def allocate(self, key: bytes) -> int | None:
+        """A slot for a partition that has none, nothing stored in it; None if the table is full."""
+        assert len(key) == KEY_BYTES and key not in self._slots
+        words = self.words
+        if self._free:
+            slot = self._free.pop()
+        elif (slot := words[SLOTS_USED_WORD]) < self.entries:
+            words[SLOTS_USED_WORD] = slot + 1
+        else:
+            return None
+        word = _word_of(slot)
+        words[word + SELECTED] = 0
+        self._view[word * WORD_BYTES : word * WORD_BYTES + KEY_BYTES] = key
+        words[word + IS_USED] = 1
+        self._slots[key] = slot
+        return slot
+
+    def free(self, slot: int) -> None:
+        """The partition is no longer here."""
+        self.words[_word_of(slot) + IS_USED] = 0
+        del self._slots[self._key(slot)]
+        self._free.append(slot)
+
+    def load(self, slot: int) -> tuple[int, int, int] | None:
+        """Segment base offset, position in that segment and end offset, as last stored; or None."""
+        word = _word_of(slot)
+        selected = self.words[word + SELECTED]
+        if not selected:
+            return None
+        base_offset, position, end_offset = self.words[word + selected : word + selected + 3]
+        return base_offset, position, end_offset
+
+    def store(self, slot: int, base_offset: int, position: int, end_offset: int) -> None:
+        """As `PositionSlot.store`, for whoever stores once."""
+        PositionSlot(self, slot).store(base_offset, position, end_offset)
+
+    def keys(self) -> list[bytes]:
+        """The partitions that have a slot."""
+        return list(self._slots)
+
+    def _key(self, slot: int) -> bytes:
+        at = _word_of(slot) * WORD_BYTES
+        return bytes(self._view[at : at + KEY_BYTES])
+
+
+class PositionSlot:
+    """One partition's place in the table; the log keeps it and stores after each append."""
+
+    __slots__ = ("_entry", "_selected", "_selector", "_words")
+
+    def __init__(self, table: PositionTable, slot: int) -> None:
+        self._words = table.words
+        self._entry = _word_of(slot)
+        self._selector = self._entry + SELECTED
+        self._selected = self._words[self._selector] or OTHER_COPY
+
+    def store(self, base_offset: int, position: int, end_offset: int) -> None:
+        """Where the log ends now: its active segment, the bytes in that, its end offset."""
+        words = self._words
+        self._selected = selected = self._selected ^ _TOGGLE
+        copy = self._entry + selected
+        words[copy] = base_offset
+        words[copy + 1] = position
+        words[copy + 2] = end_offset
+        words[self._selector] = selected  # after the copy: makes it the one that counts
+
+
+def _word_of(slot: int) -> int:
+    return _FIRST_WORD + slot * _ENTRY_WORDS
