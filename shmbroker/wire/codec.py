@@ -1,0 +1,540 @@
+"""Decode and encode functions, compiled out of the schema table when first used.
+
+For each (message, version) that is asked for, two Python functions are written, compiled and kept:
+straight-line code, fixed-size fields next to each other read or written by one Struct.
+
+A message is a dict with snake_case keys, as the table names them:
+
+    int*, uint*, float64, bool   int, float, bool          struct   dict
+    string                       str                       array    list
+    bytes                        bytes (copied)            null     None
+    uuid                         bytes, always 16
+    records                      decoded: a memoryview of the buffer, not copied; encoded: any bytes
+
+* A decoded message has every field of the message; those that its version lacks have their default.
+* To encode, absent keys stand for the default; keys that the message does not know are not looked
+  at (`unknown_keys` finds them: for tests). A field that the version lacks is left out if the table
+  calls it ignorable, and must have its default otherwise, as in Kafka.
+* Only `records` keep the buffer alive: whoever releases it (a ring) drops them first.
+* Unknown tagged fields are skipped. Malformed bytes raise ProtocolFault: truncation, null or a
+  negative length where there must be a value, text that isn't UTF-8, a tagged field of another size
+  than it says. An array's count is checked against the bytes left, lists grow by appending; still
+  a hostile message becomes many times its size in dicts, so bound the frame.
+
+How the generated functions check bounds: a Struct and an index raise by themselves, a slice is
+merely short. So strings are not checked one by one: the position runs past the end, the next read
+raises, and at the very end the position is compared with the end. One `except` makes ProtocolFault
+of all of these.
+
+Measured, CPython 3.11: see perf/; Metadata v12 response of 100 × 3 partitions encodes in 0.3 ms.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from shmbroker.errors import ProtocolFault
+from shmbroker.wire import schema
+from shmbroker.wire.primitives import (
+    STRING_BYTES_MAX,
+    skip_tagged_fields,
+    uvarint,
+    uvarint_rest,
+)
+from shmbroker.wire.schema import Field, is_within
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from shmbroker.wire.primitives import Buffer
+
+    Message = dict[str, Any]
+    Decoder = Callable[..., tuple[Message, int]]
+    Encoder = Callable[[Message], bytes]
+
+_FIXED = {
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "uint32": "I",
+    "float64": "d",
+    "bool": "?",
+    "uuid": "16s",
+}
+"""Types of a fixed size, as Struct writes them."""
+
+_decoders: dict[tuple[str, int], Decoder] = {}
+_encoders: dict[tuple[str, int], Encoder] = {}
+
+
+def decode(name: str, version: int, buffer: Buffer, position: int = 0) -> tuple[Message, int]:
+    """(message, position after it). The buffer's end is the end of what may be read."""
+    return decoder(name, version)(buffer, position)
+
+
+def decode_all(name: str, version: int, buffer: Buffer, position: int = 0) -> Message:
+    """The message that fills the buffer from `position` on; ProtocolFault if bytes are left."""
+    message, end_position = decoder(name, version)(buffer, position)
+    if end_position != len(buffer):
+        raise ProtocolFault(f"{name} v{version}: {len(buffer) - end_position} bytes left over")
+    return message
+
+
+def encode(name: str, version: int, message: Message) -> bytes:
+    """The bytes of a message; ProtocolFault if a value does not fit its field or version."""
+    return encoder(name, version)(message)
+
+
+def decoder(name: str, version: int) -> Decoder:
+    """`decode(buffer, position=0) -> (message, end_position)` for one message and version.
+
+    KeyError for a name that is not in the table, ProtocolFault for a version it doesn't have.
+    """
+    found = _decoders.get((name, version))
+    if found is None:
+        found = _decoders[name, version] = _compile(_DecoderSource(name, version))
+    return found
+
+
+def encoder(name: str, version: int) -> Encoder:
+    """`encode(message) -> bytes` for one message and version; raises as `decoder` does."""
+    found = _encoders.get((name, version))
+    if found is None:
+        found = _encoders[name, version] = _compile(_EncoderSource(name, version))
+    return found
+
+
+def unknown_keys(name: str, message: Message) -> list[str]:
+    """Paths of keys that no version of the message knows, for tests of whoever builds messages."""
+    return list(_unknown_keys(schema.message(name).fields, message, name))
+
+
+def _unknown_keys(fields: list[Field], value: Message, path: str) -> Iterator[str]:
+    known = {field.name: field for field in fields}
+    for key, item in value.items():
+        field = known.get(key)
+        if field is None:
+            yield f"{path}.{key}"
+        elif field.type == "{}" and item is not None:
+            for nested in item if field.is_array else (item,):
+                yield from _unknown_keys(field.fields, nested, f"{path}.{key}")
+
+
+def _compile(source: _Source) -> Any:
+    """The function that a source defines."""
+    namespace = source.namespace
+    code = compile("\n".join(source.lines), f"<{source.title} {source.function}>", "exec")
+    exec(code, namespace)
+    return namespace[source.function]
+
+
+class _Source:
+    """Lines of a function under construction.
+
+    `run` collects neighbours of a fixed size until something else must be read or written;
+    `flush` then emits them as one Struct call. Variables carry the depth of their struct, as a
+    struct within a struct may use the same names.
+    """
+
+    function = ""
+
+    def __init__(self, name: str, version: int) -> None:
+        message = schema.message(name)
+        if not is_within(version, message.versions):
+            raise ProtocolFault(f"{name} has no version {version}")
+        self.title = f"{name} v{version}"
+        self.version = version
+        self.is_flexible = is_within(version, message.flexible)
+        self.fields = message.fields
+        self.lines: list[str] = []
+        self.indent = 0
+        self.run: list[tuple[str, str]] = []
+        self.namespace: dict[str, object] = {
+            "ProtocolFault": ProtocolFault,
+            "StructError": struct.error,
+            "zero_uuid": bytes(16),
+        }
+        self.write()
+
+    def write(self) -> None:
+        raise NotImplementedError
+
+    def line(self, text: str, indent: int = 0) -> None:
+        """Add one line; the next ones go `indent` levels deeper (or, if negative, less deep)."""
+        self.lines.append("    " * self.indent + text)
+        self.indent += indent
+
+    def fault(self, what: str, condition: str = "") -> None:
+        """Raise ProtocolFault, if the condition holds."""
+        prefix = f"if {condition}: " if condition else ""
+        self.line(f"{prefix}raise ProtocolFault({f'{self.title}: {what}'!r})")
+
+    def is_compact(self, field: Field) -> bool:
+        return self.is_flexible and not field.is_plain
+
+    def untagged(self, fields: list[Field]) -> list[Field]:
+        """The fields of this version that stand in line."""
+        return [
+            field
+            for field in fields
+            if is_within(self.version, field.versions) and not is_within(self.version, field.tagged)
+        ]
+
+    def tagged(self, fields: list[Field]) -> list[Field]:
+        """The fields of this version that are tagged, by tag."""
+        present = [f for f in fields if is_within(self.version, f.tagged)]
+        return sorted(present, key=lambda field: field.tag)
+
+    def absent(self, fields: list[Field]) -> list[Field]:
+        """The fields that this version lacks."""
+        return [field for field in fields if not is_within(self.version, field.versions)]
+
+
+class _DecoderSource(_Source):
+    """def decode(buffer, position=0). In it: p is the position, n a length, end the end."""
+
+    function = "decode"
+
+    def write(self) -> None:
+        self.namespace.update(
+            rest=uvarint_rest, skip_tagged_fields=skip_tagged_fields, unpack_from=struct.unpack_from
+        )
+        self.line("def decode(buffer, position=0):", +1)
+        self.line("p = position")
+        self.line("end = len(buffer)")
+        self.line("try:", +1)
+        result = self.struct(self.fields, 0)
+        self.line(f"message = {result}", -1)
+        self.line("except (StructError, IndexError, UnicodeDecodeError) as error:", +1)
+        self.line(
+            f"raise ProtocolFault(f'{self.title}: malformed near {{p}} of {{end}}: {{error}}')"
+            " from None",
+            -1,
+        )
+        self.fault("truncated", "p > end")
+        self.line("return message, p")
+
+    def struct(self, fields: list[Field], depth: int) -> str:
+        """Read a struct; the result is the source of its dict."""
+        for field in self.untagged(fields):
+            self.field(field, f"{field.name}_{depth}", depth)
+        if self.is_flexible:
+            self.tagged_fields(self.tagged(fields), depth)
+        self.flush()
+        absent = self.absent(fields)
+        items = (
+            f"{field.name!r}: "
+            + (self.default(field) if field in absent else f"{field.name}_{depth}")
+            for field in fields
+        )
+        return "{" + ", ".join(items) + "}"
+
+    def default(self, field: Field) -> str:
+        """The source of a fresh default value."""
+        if field.type == "uuid" and not field.is_array:
+            return "zero_uuid"
+        if field.default != {}:
+            return repr(field.default)
+        items = (f"{nested.name!r}: {self.default(nested)}" for nested in field.fields)
+        return "{" + ", ".join(items) + "}"
+
+    def flush(self) -> None:
+        """Read the run: one unpack for all of it."""
+        if not self.run:
+            return
+        codes = "".join(code for _, code in self.run)
+        if codes == "B":
+            self.line(f"{self.run[0][0]} = buffer[p]")
+            self.line("p += 1")
+        else:
+            form = struct.Struct(f">{codes}")
+            unpacker = "unpack_" + codes.replace("?", "t")
+            self.namespace[unpacker] = form.unpack_from
+            targets = "".join(f"{target}, " for target, _ in self.run)
+            self.line(f"{targets}= {unpacker}(buffer, p)")
+            self.line(f"p += {form.size}")
+        self.run.clear()
+
+    def field(self, field: Field, target: str, depth: int) -> None:
+        """Read a field into the variable `target`."""
+        is_nullable = is_within(self.version, field.nullable)
+        if field.is_array:
+            self.length(field, "i", is_nullable, target)
+            self.array(field, target, depth)
+            self.indent -= is_nullable
+        elif field.type in _FIXED:
+            self.run.append((target, _FIXED[field.type]))
+        elif field.type == "{}":
+            if is_nullable:
+                self.run.append(("n", "b"))
+                self.flush()
+                self.line("if n < 0:", +1)
+                self.line(f"{target} = None", -1)
+                self.line("else:", +1)
+            self.line(f"{target} = {self.struct(field.fields, depth + 1)}")
+            self.indent -= is_nullable
+        else:
+            self.length(field, "h" if field.type == "string" else "i", is_nullable, target)
+            self.blob(field, target)
+            self.indent -= is_nullable
+
+    def length(self, field: Field, code: str, is_nullable: bool, target: str) -> None:
+        """Read a length into n. Null is dealt with; if it is allowed, the value is an else."""
+        self.run.append(("n", "B" if self.is_compact(field) else code))
+        self.flush()
+        if self.is_compact(field):
+            self.line("if n > 127: n, p = rest(buffer, p, n)")
+            if field.type == "string" and not field.is_array:
+                self.fault(f"{field.name} is too long", f"n > {STRING_BYTES_MAX + 1}")
+            null = "not n"
+        else:
+            self.fault(f"{field.name} has a negative length", "n < -1" if is_nullable else "n < 0")
+            null = "n < 0"
+        if is_nullable:
+            self.line(f"if {null}:", +1)
+            self.line(f"{target} = None", -1)
+            self.line("else:", +1)
+        elif self.is_compact(field):
+            self.fault(f"{field.name} is null", null)
+
+    def blob(self, field: Field, target: str) -> None:
+        """Read n bytes (compact: n - 1) as text, bytes or a view."""
+        forms = {
+            "string": "str(buffer[p:e], 'utf-8')",
+            "bytes": "bytes(buffer[p:e])",
+            "records": "memoryview(buffer)[p:e]",
+        }
+        self.line("e = p + n - 1" if self.is_compact(field) else "e = p + n")
+        self.line(f"{target} = {forms[field.type]}")
+        self.line("p = e")
+
+    def array(self, field: Field, target: str, depth: int) -> None:
+        """Read n elements (compact: n - 1). Each takes a byte or more, which bounds the count."""
+        if self.is_compact(field):
+            self.line("n -= 1")
+        self.fault(f"{field.name} has more elements than there are bytes", "n > end - p")
+        code = _FIXED.get(field.type, "")
+        if code and field.type != "uuid":
+            self.line(f"{target} = list(unpack_from(f'>{{n}}{code}', buffer, p)) if n else []")
+            self.line(f"p += n * {struct.calcsize('>' + code)}")
+            return
+        self.line(f"{target} = []")
+        self.line("for _ in range(n):", +1)
+        if field.type == "{}":
+            self.line(f"{target}.append({self.struct(field.fields, depth + 1)})")
+        elif field.type == "uuid":
+            self.line(f"{target}.append(bytes(buffer[p:p + 16]))")
+            self.line("p += 16")
+        else:
+            element = Field(f"{field.name} {field.type}", field.versions)
+            self.field(element, "element", depth)
+            self.line(f"{target}.append(element)")
+        self.indent -= 1
+
+    def tagged_fields(self, fields: list[Field], depth: int) -> None:
+        """Read the section of tagged fields; those that this version doesn't know are skipped."""
+        self.run.append(("n", "B"))
+        self.flush()
+        if not fields:
+            self.line("if n: p = skip_tagged_fields(buffer, p - 1)")
+            return
+        for field in fields:
+            self.line(f"{field.name}_{depth} = {self.default(field)}")
+        self.line("if n:", +1)
+        self.line("if n > 127: n, p = rest(buffer, p, n)")
+        self.line("for _ in range(n):", +1)
+        tag_end = f"tag_end_{depth}"
+        for variable in ("tag", "n"):
+            self.line(f"{variable} = buffer[p]")
+            self.line("p += 1")
+            self.line(f"if {variable} > 127: {variable}, p = rest(buffer, p, {variable})")
+        self.line(f"{tag_end} = p + n")
+        for field in fields:
+            self.line(f"if tag == {field.tag}:", +1)
+            self.field(field, f"{field.name}_{depth}", depth)
+            self.flush()
+            self.fault(f"{field.name} is not as long as it says", f"p != {tag_end}")
+            self.line("continue", -1)
+        self.line(f"p = {tag_end}", -2)
+
+
+class _EncoderSource(_Source):
+    """def encode(message). In it: get_D is the get method of the struct at depth D."""
+
+    function = "encode"
+
+    def write(self) -> None:
+        self.namespace.update(
+            pack=struct.pack,
+            uvarint=uvarint,
+            string_length=_string_length,
+            minus_one_2=b"\xff" * 2,
+            minus_one_4=b"\xff" * 4,
+        )
+        self.line("def encode(message):", +1)
+        self.line("get_0 = message.get")
+        self.line("try:", +1)
+        self.line("out = bytearray()")
+        self.struct(self.fields, 0)
+        self.indent -= 1
+        self.line("except (StructError, UnicodeEncodeError) as error:", +1)
+        self.line(f"raise ProtocolFault(f'{self.title}: {{error}}') from error", -1)
+        self.line("return bytes(out)")
+
+    def struct(self, fields: list[Field], depth: int) -> None:
+        """Write the struct whose get method is get_{depth}."""
+        for field in self.absent(fields):
+            if not field.is_ignorable:
+                condition = self.differs(field, self.value(field, depth))
+                self.fault(f"{field.name} is not in this version", condition)
+        for field in self.untagged(fields):
+            self.field(field, self.value(field, depth), depth)
+        if self.is_flexible:
+            self.tagged_fields(self.tagged(fields), depth)
+        self.flush()
+
+    def value(self, field: Field, depth: int) -> str:
+        """The source of a field's value."""
+        default = "zero_uuid" if field.default == bytes(16) else repr(field.default)
+        return f"get_{depth}({field.name!r}, {'()' if default == '[]' else default})"
+
+    def differs(self, field: Field, value: str) -> str:
+        """The source of: this value is not the default."""
+        if field.default is None:
+            return f"{value} is not None"
+        if field.is_array:
+            return f"{value} is None or len({value})"
+        if field.type == "{}":
+            return " or ".join(
+                self.differs(nested, f"{value}.get({nested.name!r}, {nested.default!r})")
+                for nested in field.fields
+            )
+        return f"{value} != {field.default!r}"
+
+    def flush(self) -> None:
+        """Write the run: one pack for all of it."""
+        if not self.run:
+            return
+        codes = "".join(code for _, code in self.run)
+        values = ", ".join(value for value, _ in self.run if value)
+        if codes == "x":
+            self.line("out.append(0)")
+        else:
+            packer = "pack_" + codes.replace("?", "t")
+            self.namespace[packer] = struct.Struct(f">{codes}").pack
+            self.line(f"out += {packer}({values})")
+        self.run.clear()
+
+    def field(self, field: Field, value: str, depth: int) -> None:
+        """Write the value that the source `value` stands for."""
+        variable = f"{field.name}_{depth}"
+        is_nullable = is_within(self.version, field.nullable)
+        if not field.is_array and field.type in _FIXED:
+            if field.type == "uuid":
+                self.line(f"{variable} = {value}")
+                self.fault(f"{field.name} is not 16 bytes", f"len({variable}) != 16")
+                value = variable
+            self.run.append((value, _FIXED[field.type]))
+            return
+        self.line(f"{variable} = {value}")
+        if is_nullable:
+            self.flush()
+            self.line(f"if {variable} is None:", +1)
+            self.null(field)
+            self.indent -= 1
+            self.line("else:", +1)
+        if field.is_array:
+            self.array(field, variable, depth)
+        elif field.type == "{}":
+            if is_nullable:
+                self.run.append(("1", "b"))
+            self.line(f"get_{depth + 1} = {variable}.get")
+            self.struct(field.fields, depth + 1)
+        else:
+            self.blob(field, variable)
+        if is_nullable:
+            self.flush()
+            self.indent -= 1
+
+    def null(self, field: Field) -> None:
+        """Write null: length -1, or 0 in the compact form; a struct has one byte for it."""
+        if field.type == "{}" and not field.is_array:
+            self.line("out.append(255)")
+        elif self.is_compact(field):
+            self.line("out.append(0)")
+        else:
+            width = 2 if field.type == "string" and not field.is_array else 4
+            self.line(f"out += minus_one_{width}")
+
+    def length(self, field: Field, variable: str, code: str) -> None:
+        """Write the length of what is in the variable."""
+        if not self.is_compact(field):
+            self.run.append((f"len({variable})", code))
+            self.flush()
+            return
+        self.flush()
+        self.line(f"n = len({variable})")
+        self.line("if n < 127: out.append(n + 1)")
+        is_string = field.type == "string" and not field.is_array
+        self.line(f"else: out += {'string_length(n)' if is_string else 'uvarint(n + 1)'}")
+
+    def blob(self, field: Field, variable: str) -> None:
+        """Write text or bytes."""
+        if field.type == "string":
+            self.line(f"{variable} = {variable}.encode()")
+        self.length(field, variable, "h" if field.type == "string" else "i")
+        self.line(f"out += {variable}")
+
+    def array(self, field: Field, variable: str, depth: int) -> None:
+        """Write the elements of the array in the variable."""
+        self.length(field, variable, "i")
+        code = _FIXED.get(field.type, "")
+        if code and field.type != "uuid":
+            self.line(f"if {variable}: out += pack(f'>{{len({variable})}}{code}', *{variable})")
+            return
+        element = f"element_{depth}"
+        self.line(f"for {element} in {variable}:", +1)
+        if field.type == "{}":
+            self.line(f"get_{depth + 1} = {element}.get")
+            self.struct(field.fields, depth + 1)
+        else:
+            inner = Field(f"{element} {field.type}", field.versions)
+            self.field(inner, element, depth)
+            self.flush()
+        self.indent -= 1
+
+    def tagged_fields(self, fields: list[Field], depth: int) -> None:
+        """Write the section of tagged fields: those whose value is not the default."""
+        if not fields:
+            self.run.append(("", "x"))
+            return
+        self.flush()
+        count = f"count_{depth}"
+        self.line(f"{count} = 0")
+        self.line(f"outer_{depth} = out")
+        self.line("out = bytearray()")
+        for field in fields:
+            variable = f"{field.name}_{depth}"
+            self.line(f"{variable} = {self.value(field, depth)}")
+            self.line(f"if {self.differs(field, variable)}:", +1)
+            self.line(f"{count} += 1")
+            self.line(f"tags_{depth} = out")
+            self.line("out = bytearray()")
+            self.field(field, variable, depth)
+            self.flush()
+            self.line(f"tags_{depth} += uvarint({field.tag}) + uvarint(len(out)) + out")
+            self.line(f"out = tags_{depth}", -1)
+        self.line(f"outer_{depth}.append({count})")
+        self.line(f"outer_{depth} += out")
+        self.line(f"out = outer_{depth}")
+
+
+def _string_length(size: int) -> bytes:
+    """The compact length of a string of 127 bytes or more."""
+    if size > STRING_BYTES_MAX:
+        raise ProtocolFault(f"string of {size} bytes is over {STRING_BYTES_MAX}")
+    return uvarint(size + 1)
