@@ -1,0 +1,1050 @@
+"""Settings: each one once, with Kafka's name, type, default, allowed values and what it is for.
+
+* A *topic setting* (`segment.bytes`) has its value from, in this order: the topic's own override,
+  the broker's dynamic value, the dynamic value of all brokers, the broker's file and flags, the
+  default. Below the topic it goes by its *synonyms*: broker settings such as `log.segment.bytes`.
+* A *broker setting* is static (read once, at start) or dynamic (IncrementalAlterConfigs may change
+  it while it runs). Settings that Kafka doesn't have are named `shmbroker.*`.
+* Values are text, in Kafka's notation, until `Setting.parse`. Refusals are ValueErrors with Kafka's
+  words (`org.apache.kafka.common.config.ConfigDef`), as clients get to see them; what is wrong in a
+  file or a flag becomes a ConfigFault of one sentence.
+* Kafka settings that mean nothing here are not in the table: unknown, so refused in a file.
+
+Where a default differs from Kafka's, its row says so.
+"""
+
+from __future__ import annotations
+
+from shmbroker.errors import ConfigFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
+
+# Types, numbered as DescribeConfigs v3 does (`ConfigType`).
+BOOLEAN = 1
+STRING = 2
+INT = 3
+SHORT = 4
+LONG = 5
+DOUBLE = 6
+LIST = 7
+
+TYPE_NAMES = {
+    BOOLEAN: "BOOLEAN",
+    STRING: "STRING",
+    INT: "INT",
+    SHORT: "SHORT",
+    LONG: "LONG",
+    DOUBLE: "DOUBLE",
+    LIST: "LIST",
+}
+
+# Where a value is from, numbered as DescribeConfigs v1 does (`ConfigSource`).
+SOURCE_TOPIC = 1
+SOURCE_DYNAMIC_BROKER = 2
+SOURCE_DYNAMIC_DEFAULT_BROKER = 3
+SOURCE_STATIC_BROKER = 4
+SOURCE_DEFAULT = 5
+
+OWN_PREFIX = "shmbroker."
+
+_BITS = {SHORT: 16, INT: 32, LONG: 64}
+_LONG_MAX = str(2**63 - 1)
+_INT_MAX = str(2**31 - 1)
+_UNITS = {
+    "ms": "milliseconds",
+    "minutes": "minutes",
+    "hours": "hours",
+    "bytes": "bytes",
+    "ratio": "fraction",
+}
+
+
+class Setting:
+    """One row of the table."""
+
+    __slots__ = (
+        "allowed",
+        "check",
+        "default",
+        "documentation",
+        "is_dynamic",
+        "is_given",
+        "least",
+        "most",
+        "name",
+        "synonyms",
+        "type",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        type_: int,
+        default: str | None,
+        documentation: str,
+        *,
+        least: int | None = None,
+        most: int | None = None,
+        allowed: tuple[str, ...] = (),
+        check: Callable[[Any], str | None] | None = None,
+        is_dynamic: bool = False,
+        is_given: bool = False,
+        synonyms: tuple[tuple[str, int], ...] = (),
+    ) -> None:
+        self.name = name
+        self.type = type_
+        self.default = default
+        """As text; None where there is none."""
+        self.documentation = documentation
+        self.least = least
+        self.most = most
+        """Inclusive bounds of a number."""
+        self.allowed = allowed
+        """The only words of a STRING, or of a LIST's items; empty: any."""
+        self.check = check
+        """What the fields above can't say: the parsed value to a complaint or None."""
+        self.is_dynamic = is_dynamic
+        self.is_given = is_given
+        """Follows from other settings; shown to clients, refused in files and flags."""
+        self.synonyms = synonyms
+        """Of a topic setting: (broker setting, factor to this setting's unit), first wins."""
+
+    @property
+    def unit(self) -> str:
+        """What a number counts: "bytes", "milliseconds", … or "" for plain things."""
+        return _UNITS.get(self.name.rpartition(".")[2], "")
+
+    def parse(self, text: str) -> Any:
+        """The value; ValueError with Kafka's words if the text isn't allowed."""
+        stripped = text.strip()
+        if self.type == LIST:
+            return self._parse_list(stripped)
+        value = self._parse_scalar(stripped, text)
+        if self.least is not None and value < self.least:
+            raise self._refusal(value, f"Value must be at least {self.least}")
+        if self.most is not None and value > self.most:
+            raise self._refusal(value, f"Value must be no more than {self.most}")
+        if self.allowed and value not in self.allowed:
+            raise self._refusal(value, f"String must be one of: {', '.join(self.allowed)}")
+        if self.check is not None and (complaint := self.check(value)):
+            raise self._refusal(value, complaint)
+        return value
+
+    def text(self, value: Any) -> str | None:
+        """A parsed value as Kafka prints it (`ConfigDef.convertToString`)."""
+        if value is None:
+            return None
+        if self.type == BOOLEAN:
+            return "true" if value else "false"
+        if self.type == LIST:
+            return ",".join(value)
+        if self.type == DOUBLE:
+            return _java_double(value)
+        return str(value)
+
+    def _parse_scalar(self, text: str, whole: str) -> Any:
+        if self.type == BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise self._refusal(whole, "Expected value to be either true or false")
+            return text.lower() == "true"
+        if self.type in _BITS:
+            digits = text[1:] if text[:1] in ("-", "+") else text
+            if len(digits) <= 40 and digits.isascii() and digits.isdigit():
+                value = int(text)
+                if value.bit_length() < _BITS[self.type] or value == -1 << _BITS[self.type] - 1:
+                    return value
+            raise self._refusal(whole, f"Not a number of type {TYPE_NAMES[self.type]}")
+        if self.type == DOUBLE:
+            try:
+                return float(text.replace("_", "x"))
+            except ValueError:
+                raise self._refusal(whole, "Not a number of type DOUBLE") from None
+        return text
+
+    def _parse_list(self, text: str) -> list[str]:
+        items = [item.strip() for item in text.split(",")] if text else []
+        if "" in items:
+            raise ValueError(f"Configuration '{self.name}' values must not be empty.")
+        for item in items if self.allowed else ():
+            if item not in self.allowed:
+                raise self._refusal(item, f"String must be one of: {', '.join(self.allowed)}")
+        if self.check is not None and (complaint := self.check(items)):
+            raise self._refusal(f"[{', '.join(items)}]", complaint)
+        return list(dict.fromkeys(items))
+
+    def _refusal(self, shown: object, reason: str) -> ValueError:
+        if isinstance(shown, float):
+            shown = _java_double(shown)
+        return ValueError(f"Invalid value {shown} for configuration {self.name}: {reason}")
+
+
+TOPIC_SETTINGS: dict[str, Setting] = {}
+BROKER_SETTINGS: dict[str, Setting] = {}
+
+
+def _broker(name: str, type_: int, default: str | None, documentation: str, **rules: Any) -> None:
+    BROKER_SETTINGS[name] = Setting(name, type_, default, documentation, **rules)
+
+
+def _topic(
+    name: str,
+    synonym: str | None,
+    type_: int,
+    default: str,
+    documentation: str,
+    *,
+    also: tuple[tuple[str, int], ...] = (),
+    **rules: Any,
+) -> None:
+    """A topic setting and, unless `synonym` is None, the broker setting that stands behind it.
+
+    `also`: further broker settings, in a coarser unit, that count while the synonym isn't set;
+    the synonym has no default of its own then.
+    """
+    synonyms = ((synonym, 1), *also) if synonym else ()
+    TOPIC_SETTINGS[name] = Setting(
+        name, type_, default, documentation, is_dynamic=True, synonyms=synonyms, **rules
+    )
+    if synonym:
+        broker_default = None if also else default
+        _broker(synonym, type_, broker_default, documentation, is_dynamic=True, **rules)
+
+
+def _gzip_level(level: int) -> str | None:
+    if level == -1 or 1 <= level <= 9:
+        return None
+    return "Value must be between 1 and 9 or equal to -1"
+
+
+def _throttled_replicas(name: str) -> Callable[[list[str]], str | None]:
+    def check(items: list[str]) -> str | None:
+        pairs = [item.split(":") for item in items]
+        if items == ["*"] or all(len(p) == 2 and all(map(str.isdecimal, p)) for p in pairs):
+            return None
+        return (
+            f"{name} must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        )
+
+    return check
+
+
+def _power_of_two(value: int) -> str | None:
+    return "Value must be a power of two" if value & value - 1 else None
+
+
+def _java_double(value: float) -> str:
+    """As `Double.toString`: plain digits from 1e-3 up to 1e7, else "1.0E-4"."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(float(value))
+    for digits in range(17):  # the shortest that reads back as the same number
+        text = f"{value:.{digits}e}"
+        if float(text) == value:
+            break
+    mantissa, _, power = text.partition("e")
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(power)}"
+
+
+# -- topic settings, each with its broker synonym; in the order of the alphabet --------------------
+
+_topic(
+    "cleanup.policy",
+    "log.cleanup.policy",
+    LIST,
+    "delete",
+    "What becomes of old segments: delete drops them by retention.ms and retention.bytes, compact "
+    "keeps the last record of each key, both may be given, and none at all keeps everything.",
+    allowed=("compact", "delete"),
+)
+_topic(
+    "compression.gzip.level",
+    "compression.gzip.level",
+    INT,
+    "-1",
+    "Level for compression.type=gzip; batches are stored as they come, so it has no effect here.",
+    check=_gzip_level,
+)
+_topic(
+    "compression.lz4.level",
+    "compression.lz4.level",
+    INT,
+    "9",
+    "Level for compression.type=lz4; batches are stored as they come, so it has no effect here.",
+    least=1,
+    most=17,
+)
+_topic(
+    "compression.type",
+    "compression.type",
+    STRING,
+    "producer",
+    "Codec of stored batches. Batches are never recompressed here: producer is what happens, the "
+    "other values are kept for Apache Kafka.",
+    allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+)
+_topic(
+    "compression.zstd.level",
+    "compression.zstd.level",
+    INT,
+    "3",
+    "Level for compression.type=zstd; batches are stored as they come, so it has no effect here.",
+    least=-131072,
+    most=22,
+)
+_topic(
+    "delete.retention.ms",
+    "log.cleaner.delete.retention.ms",
+    LONG,
+    "86400000",
+    "How long the tombstones of a compacted topic stay readable.",
+    least=0,
+)
+_topic(
+    "file.delete.delay.ms",
+    "log.segment.delete.delay.ms",
+    LONG,
+    "60000",
+    "How long a dropped segment's files stay on disk, under another name, for readers on the way.",
+    least=0,
+)
+_topic(
+    "flush.messages",
+    "log.flush.interval.messages",
+    LONG,
+    _LONG_MAX,
+    "Number of records after which a log is flushed to disk; the largest number leaves it to the "
+    "page cache.",
+    least=1,
+)
+_topic(
+    "flush.ms",
+    "log.flush.interval.ms",
+    LONG,
+    _LONG_MAX,
+    "Time after which what was appended is flushed to disk; the largest number leaves it to the "
+    "page cache.",
+    also=(("log.flush.scheduler.interval.ms", 1),),
+    least=0,
+)
+_topic(
+    "follower.replication.throttled.replicas",
+    None,
+    LIST,
+    "",
+    "Replicas whose copying is throttled at the follower; kept, not acted upon.",
+    check=_throttled_replicas("follower.replication.throttled.replicas"),
+)
+_topic(
+    "index.interval.bytes",
+    "log.index.interval.bytes",
+    INT,
+    "4096",
+    "Bytes of log between two entries of the offset and time index.",
+    least=0,
+)
+_topic(
+    "leader.replication.throttled.replicas",
+    None,
+    LIST,
+    "",
+    "Replicas whose copying is throttled at the leader; kept, not acted upon.",
+    check=_throttled_replicas("leader.replication.throttled.replicas"),
+)
+_topic(
+    "local.retention.bytes",
+    "log.local.retention.bytes",
+    LONG,
+    "-2",
+    "Like retention.bytes, for the local part of a tiered topic; -2 takes retention.bytes.",
+    least=-2,
+)
+_topic(
+    "local.retention.ms",
+    "log.local.retention.ms",
+    LONG,
+    "-2",
+    "Like retention.ms, for the local part of a tiered topic; -2 takes retention.ms.",
+    least=-2,
+)
+_topic(
+    "max.compaction.lag.ms",
+    "log.cleaner.max.compaction.lag.ms",
+    LONG,
+    _LONG_MAX,
+    "Longest time that a record may wait before it is compacted.",
+    least=1,
+)
+_topic(
+    "max.message.bytes",
+    "message.max.bytes",
+    INT,
+    "1048588",
+    "Largest record batch that is accepted, as it comes (after compression).",
+    least=0,
+)
+_topic(
+    "message.timestamp.after.max.ms",
+    "log.message.timestamp.after.max.ms",
+    LONG,
+    "3600000",
+    "How far a record's timestamp may lie ahead of the broker's clock (CreateTime only).",
+    least=0,
+)
+_topic(
+    "message.timestamp.before.max.ms",
+    "log.message.timestamp.before.max.ms",
+    LONG,
+    _LONG_MAX,
+    "How far a record's timestamp may lie behind the broker's clock (CreateTime only).",
+    least=0,
+)
+_topic(
+    "message.timestamp.type",
+    "log.message.timestamp.type",
+    STRING,
+    "CreateTime",
+    "Whose clock a record's timestamp is: its producer's or, at the append, the broker's.",
+    allowed=("CreateTime", "LogAppendTime"),
+)
+_topic(
+    "min.cleanable.dirty.ratio",
+    "log.cleaner.min.cleanable.ratio",
+    DOUBLE,
+    "0.5",
+    "Part of a compacted log that must be uncompacted before it is worth another pass.",
+    least=0,
+    most=1,
+)
+_topic(
+    "min.compaction.lag.ms",
+    "log.cleaner.min.compaction.lag.ms",
+    LONG,
+    "0",
+    "Shortest time that a record stays as it was written, before it may be compacted.",
+    least=0,
+)
+_topic(
+    "min.insync.replicas",
+    "min.insync.replicas",
+    INT,
+    "1",
+    "In-sync replicas, the leader included, without which acks=all is refused; at most the number "
+    "of replicas counts.",
+    least=1,
+)
+_topic(
+    "preallocate",
+    "log.preallocate",
+    BOOLEAN,
+    "false",
+    "Whether Kafka allocates a new segment's file at once. Segments always grow in allocated "
+    "extents here.",
+)
+_topic(
+    "remote.log.copy.disable",
+    None,
+    BOOLEAN,
+    "false",
+    "Whether a tiered topic stops copying to the remote store; there is none here.",
+)
+_topic(
+    "remote.log.delete.on.disable",
+    None,
+    BOOLEAN,
+    "false",
+    "Whether the remote copy goes when tiering is switched off; there is none here.",
+)
+_topic(
+    "remote.storage.enable",
+    None,
+    BOOLEAN,
+    "false",
+    "Tiered storage, which is not here: only false is accepted.",
+)
+_topic(
+    "retention.bytes",
+    "log.retention.bytes",
+    LONG,
+    "-1",
+    "Size of a partition beyond which its oldest segments are dropped; -1 sets no limit.",
+)
+_topic(
+    "retention.ms",
+    "log.retention.ms",
+    LONG,
+    "604800000",
+    "Age beyond which segments are dropped; -1 keeps them for ever.",
+    also=(("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
+    least=-1,
+)
+_topic(
+    "segment.bytes",
+    "log.segment.bytes",
+    INT,
+    "1073741824",
+    "Size at which the active segment is rolled; retention and compaction go by whole segments.",
+    least=1 << 20,
+)
+_topic(
+    "segment.index.bytes",
+    "log.index.size.max.bytes",
+    INT,
+    "10485760",
+    "Size of an index at which the active segment is rolled.",
+    least=4,
+)
+_topic(
+    "segment.jitter.ms",
+    "log.roll.jitter.ms",
+    LONG,
+    "0",
+    "Random part of segment.ms by which a roll may come early, so that partitions don't all roll "
+    "together.",
+    also=(("log.roll.jitter.hours", 3_600_000),),
+    least=0,
+)
+_topic(
+    "segment.ms",
+    "log.roll.ms",
+    LONG,
+    "604800000",
+    "Age at which the active segment is rolled though it isn't full.",
+    also=(("log.roll.hours", 3_600_000),),
+    least=1,
+)
+_topic(
+    "shmbroker.validation",
+    "shmbroker.validation",
+    STRING,
+    "batch",
+    "How Produce judges batches: by header and CRC (batch) or by a walk of every record as well "
+    "(records). Compacted topics are always walked.",
+    allowed=("batch", "records"),
+)
+_topic(
+    "unclean.leader.election.enable",
+    "unclean.leader.election.enable",
+    BOOLEAN,
+    "false",
+    "Whether a replica that isn't in sync may become leader when no other is left; loses records.",
+)
+
+# -- broker settings, as Kafka has them ------------------------------------------------------------
+
+_broker(
+    "log.retention.minutes",
+    INT,
+    None,
+    "Like log.retention.ms, in minutes; counts while that isn't set.",
+    least=-1,
+)
+_broker(
+    "log.retention.hours",
+    INT,
+    "168",
+    "Like log.retention.ms, in hours; counts while neither that nor the minutes are set.",
+    least=-1,
+)
+_broker(
+    "log.roll.hours",
+    INT,
+    "168",
+    "Like log.roll.ms, in hours; counts while that isn't set.",
+    least=1,
+)
+_broker(
+    "log.roll.jitter.hours",
+    INT,
+    "0",
+    "Like log.roll.jitter.ms, in hours; counts while that isn't set.",
+    least=0,
+)
+_broker(
+    "log.flush.scheduler.interval.ms",
+    LONG,
+    _LONG_MAX,
+    "How often logs are looked through for one whose flush.ms is over.",
+)
+_broker(
+    "log.flush.offset.checkpoint.interval.ms",
+    INT,
+    "60000",
+    "How often recovery points are written, which tell where recovery after a crash begins.",
+    least=0,
+)
+_broker(
+    "log.flush.start.offset.checkpoint.interval.ms",
+    INT,
+    "60000",
+    "How often log start offsets are written.",
+    least=0,
+)
+_broker(
+    "log.retention.check.interval.ms",
+    LONG,
+    "300000",
+    "How often logs are looked through for segments to drop.",
+    least=1,
+)
+_broker(
+    "replica.high.watermark.checkpoint.interval.ms",
+    LONG,
+    "5000",
+    "How often high watermarks are written.",
+)
+_broker(
+    "producer.id.expiration.ms",
+    INT,
+    "86400000",
+    "How long an idempotent producer's sequence numbers are remembered after its last batch.",
+    least=1,
+    is_dynamic=True,
+)
+_broker(
+    "num.partitions",
+    INT,
+    "1",
+    "Partitions of a topic that is created without saying how many.",
+    least=1,
+)
+_broker(
+    "default.replication.factor",
+    INT,
+    "1",
+    "Replicas of a partition when a topic is created without saying how many.",
+    least=1,
+)
+_broker(
+    "auto.create.topics.enable",
+    BOOLEAN,
+    "true",
+    "Whether a Metadata request for a topic that isn't there creates it.",
+)
+_broker(
+    "delete.topic.enable",
+    BOOLEAN,
+    "true",
+    "Whether DeleteTopics is served.",
+)
+_broker(
+    "offsets.topic.num.partitions",
+    INT,
+    "50",
+    "Partitions of __consumer_offsets when it is created; not to be changed afterwards.",
+    least=1,
+)
+_broker(
+    "offsets.topic.replication.factor",
+    SHORT,
+    "1",
+    "Replicas of __consumer_offsets when it is created (Apache Kafka: 3).",
+    least=1,
+)
+_broker(
+    "offsets.topic.segment.bytes",
+    INT,
+    "104857600",
+    "Segment size of __consumer_offsets when it is created.",
+    least=1 << 20,
+)
+_broker(
+    "socket.request.max.bytes",
+    INT,
+    "104857600",
+    "Largest request that is read; the connection is closed on a larger one.",
+    least=1,
+)
+_broker(
+    "socket.listen.backlog.size",
+    INT,
+    "50",
+    "Connections that may wait to be accepted.",
+    least=1,
+)
+_broker(
+    "connections.max.idle.ms",
+    LONG,
+    "600000",
+    "Time without a request after which a connection is closed.",
+)
+_broker(
+    "max.connections",
+    INT,
+    _INT_MAX,
+    "Open connections of the whole broker family; more are closed at once.",
+    least=0,
+    is_dynamic=True,
+)
+_broker(
+    "max.connections.per.ip",
+    INT,
+    _INT_MAX,
+    "Open connections from one address; more are closed at once.",
+    least=0,
+    is_dynamic=True,
+)
+_broker(
+    "queued.max.requests",
+    INT,
+    "500",
+    "Requests that one network worker has in flight before it stops reading.",
+    least=1,
+)
+_broker(
+    "queued.max.request.bytes",
+    LONG,
+    "-1",
+    "Bytes of requests that one network worker holds before it stops reading; -1 leaves the bound "
+    "to shmbroker, which goes by socket.request.max.bytes.",
+)
+_broker(
+    "fetch.max.bytes",
+    INT,
+    "57671680",
+    "Most bytes that a Fetch answer carries, whatever the request asks.",
+    least=1024,
+)
+_broker(
+    "max.request.partition.size.limit",
+    INT,
+    "2000",
+    "Most partitions in one DescribeTopicPartitions answer.",
+    least=1,
+)
+_broker(
+    "broker.rack",
+    STRING,
+    None,
+    "Name of the place the brokers stand in, for clients that prefer a near one.",
+)
+
+# -- broker settings of our own --------------------------------------------------------------------
+
+_broker(
+    "shmbroker.host",
+    STRING,
+    "127.0.0.1",
+    "Address that the client ports are bound to; loopback unless you say otherwise.",
+)
+_broker(
+    "shmbroker.port",
+    INT,
+    "9092",
+    "Client port of broker 1; broker n has the port n - 1 further. 0 takes free ones.",
+    least=0,
+    most=65535,
+)
+_broker(
+    "shmbroker.data",
+    STRING,
+    None,
+    "Data directory; unset, shmbroker's place under the XDG state directory.",
+)
+_broker(
+    "shmbroker.io.workers",
+    INT,
+    "1",
+    "I/O workers: brokers, each with its own log directory and port.",
+    least=1,
+    most=64,
+)
+_broker(
+    "shmbroker.network.workers",
+    INT,
+    None,
+    "Network workers, which own the client connections; unset, two, or one on a single core.",
+    least=1,
+    most=64,
+)
+_broker(
+    "shmbroker.ring.data.bytes",
+    INT,
+    str(8 << 20),
+    "Size of a ring between a network worker and an I/O worker; a power of two.",
+    least=1 << 16,
+    most=1 << 30,
+    check=_power_of_two,
+)
+_broker(
+    "shmbroker.ring.control.bytes",
+    INT,
+    str(256 << 10),
+    "Size of a ring to or from a controller; a power of two.",
+    least=1 << 14,
+    most=1 << 30,
+    check=_power_of_two,
+)
+
+# -- what a broker is, for DescribeConfigs; see `BrokerConfig.identity` ----------------------------
+
+_broker("node.id", INT, None, "Number of this node, from 1.", is_given=True)
+_broker("broker.id", INT, "-1", "Number of this broker; the same as node.id.", is_given=True)
+_broker("log.dirs", LIST, None, "Log directory of this broker.", is_given=True)
+_broker(
+    "listeners",
+    LIST,
+    "PLAINTEXT://:9092",
+    "Address this broker listens on; from shmbroker.host and shmbroker.port.",
+    is_given=True,
+)
+_broker(
+    "advertised.listeners",
+    LIST,
+    None,
+    "Address this broker tells its clients.",
+    is_given=True,
+)
+
+
+class BrokerConfig:
+    """The static settings of the family: what file and flags say, over the defaults."""
+
+    __slots__ = ("_values", "static")
+
+    def __init__(self, static: Mapping[str, str] | None = None) -> None:
+        """`static`: setting to text, for those that were set; ConfigFault for a wrong one."""
+        self.static: dict[str, str] = {}
+        """What was set, as text; DescribeConfigs calls it the static broker config."""
+        self._values = dict(_defaults)
+        for name, text in (static or {}).items():
+            self._set(name, text, "")
+        self._check()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | None = None,
+        assignments: Sequence[str] = (),
+        flags: Iterable[tuple[str, str, str]] = (),
+    ) -> BrokerConfig:
+        """From a file (TOML if its name ends so, else Java properties), `--set key=value`
+        assignments, and flags as (flag, setting, text); the later of these wins.
+
+        ConfigFault, one sentence with the fix, for anything unknown, malformed or not allowed.
+        """
+        config = cls()
+        if path is not None:
+            for name, text in _read_file(path).items():
+                config._set(name, text, f" in {path}")
+        for assignment in assignments:
+            name, equals, text = assignment.partition("=")
+            if not equals:
+                raise ConfigFault(f"--set takes key=value, not {assignment!r}.")
+            config._set(name.strip(), text, " given by --set")
+        for flag, name, text in flags:
+            config._set(name, text, f" given by {flag}")
+        config._check()
+        return config
+
+    def __getitem__(self, name: str) -> Any:
+        """The parsed value of a broker setting; None where it has neither value nor default."""
+        return self._values[name]
+
+    def identity(self, broker_id: int, host: str, port: int, log_dir: str) -> dict[str, str]:
+        """What one broker of the family is, as the settings that Kafka says it with."""
+        listener = f"PLAINTEXT://{host}:{port}"
+        return {
+            "node.id": str(broker_id),
+            "broker.id": str(broker_id),
+            "log.dirs": log_dir,
+            "listeners": listener,
+            "advertised.listeners": listener,
+        }
+
+    def _set(self, name: str, text: str, where: str) -> None:
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None:
+            raise ConfigFault(f"{name}{where} is no setting of a broker{_hint(name)}.")
+        if setting.is_given:
+            raise ConfigFault(
+                f"{name}{where} can't be set, it follows from shmbroker.host, shmbroker.port and "
+                "shmbroker.data."
+            )
+        try:
+            self._values[name] = setting.parse(text)
+        except ValueError as refusal:
+            raise ConfigFault(f"{str(refusal).rstrip('.')}{where and ','}{where}.") from None
+        self.static[name] = text
+
+    def _check(self) -> None:
+        workers = self["shmbroker.io.workers"]
+        for name in ("default.replication.factor", "offsets.topic.replication.factor"):
+            if self[name] > workers:
+                raise ConfigFault(
+                    f"{name} is {self[name]}, but there are {workers} brokers: "
+                    f"lower it, or raise shmbroker.io.workers."
+                )
+        if self["shmbroker.port"] + workers - 1 > 65535:
+            raise ConfigFault(
+                f"shmbroker.port {self['shmbroker.port']} leaves no room for {workers} ports."
+            )
+
+
+def validate_topic_config(name: str, value: str | None) -> str | None:
+    """What is wrong with one topic setting, in Kafka's words (INVALID_CONFIG); None: nothing."""
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is None:
+        return f"Unknown topic config name: {name}"
+    if value is None:
+        return f"Null value not supported for topic configs: {name}"
+    try:
+        setting.parse(value)
+    except ValueError as refusal:
+        return str(refusal)
+    return None
+
+
+def validate_topic_configs(configs: Mapping[str, str]) -> str | None:
+    """The same for all overrides of a topic, with what they must be to each other."""
+    for name in configs:
+        if name not in TOPIC_SETTINGS:
+            return validate_topic_config(name, "")
+    for name, value in configs.items():
+        if complaint := validate_topic_config(name, value):
+            return complaint
+    least, most = (
+        int(configs.get(name, TOPIC_SETTINGS[name].default))
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if least > most:
+        return (
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > "
+            f"max.compaction.lag.ms ({most})"
+        )
+    if configs.get("remote.storage.enable", "").strip().lower() == "true":
+        return (
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
+    return None
+
+
+def validate_broker_config(name: str, value: str) -> str | None:
+    """What is wrong with a broker setting's value, in Kafka's words; None for unknown names too,
+    which Kafka keeps for whatever plugin may look for them."""
+    setting = BROKER_SETTINGS.get(name)
+    if setting is None:
+        return None
+    try:
+        setting.parse(value)
+    except ValueError as refusal:
+        return str(refusal)
+    return None
+
+
+def broker_layers(
+    config: BrokerConfig, dynamic_broker: Mapping[str, str], dynamic_default: Mapping[str, str]
+) -> tuple[tuple[int, Mapping[str, str]], ...]:
+    """Where a broker's values are looked for, first wins: (source, setting to text)."""
+    return (
+        (SOURCE_DYNAMIC_BROKER, dynamic_broker),
+        (SOURCE_DYNAMIC_DEFAULT_BROKER, dynamic_default),
+        (SOURCE_STATIC_BROKER, config.static),
+    )
+
+
+def effective_topic_config(
+    name: str,
+    overrides: Mapping[str, str],
+    layers: tuple[tuple[int, Mapping[str, str]], ...],
+) -> tuple[str, int]:
+    """(text, source) of a topic setting: as stored where it was set, the default else
+    (Kafka: `KafkaConfigSchema.resolveEffectiveTopicConfig`)."""
+    setting = TOPIC_SETTINGS[name]
+    if name in overrides:
+        return overrides[name], SOURCE_TOPIC
+    for source, values in layers:
+        for synonym, factor in setting.synonyms:
+            if synonym in values:
+                text = values[synonym]
+                return (text if factor == 1 else str(int(text) * factor)), source
+    return setting.default or "", SOURCE_DEFAULT
+
+
+def effective_topic_configs(
+    overrides: Mapping[str, str], layers: tuple[tuple[int, Mapping[str, str]], ...]
+) -> dict[str, str]:
+    """Every topic setting's effective value as text: what a log is configured with.
+
+    Overrides that this version doesn't know (another one wrote them) are left out.
+    """
+    return {name: effective_topic_config(name, overrides, layers)[0] for name in TOPIC_SETTINGS}
+
+
+def _hint(name: str) -> str:
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is not None and setting.synonyms:
+        return f" but of a topic; for all topics it is called {setting.synonyms[0][0]}"
+    import difflib  # 5 ms, and only ever for a typo
+
+    close = difflib.get_close_matches(name, BROKER_SETTINGS, n=1)
+    return f"; did you mean {close[0]}?".removesuffix("?") if close else ""
+
+
+def _read_file(path: str) -> dict[str, str]:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+        text = content.decode()
+        return _flat_toml(text) if path.endswith(".toml") else _properties(text)
+    except OSError as fault:
+        raise ConfigFault(f"{path} can't be read: {fault.strerror}.") from None
+    except ValueError as fault:  # tomllib's and UnicodeDecodeError are ValueErrors
+        raise ConfigFault(f"{path} can't be understood: {fault}.") from None
+
+
+def _flat_toml(text: str) -> dict[str, str]:
+    """Tables and dotted keys become Kafka's dotted names: [log] segment.bytes = 1 is
+    log.segment.bytes. Where one name begins another (max.connections, max.connections.per.ip),
+    TOML wants quotes around the name."""
+    import tomllib
+
+    flat: dict[str, str] = {}
+
+    def add(prefix: str, value: object) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                add(f"{prefix}.{key}" if prefix else key, inner)
+        elif isinstance(value, bool):
+            flat[prefix] = "true" if value else "false"
+        elif isinstance(value, list):
+            flat[prefix] = ",".join(map(str, value))
+        elif isinstance(value, int | float | str):
+            flat[prefix] = str(value)
+        else:
+            raise ValueError(f"{prefix} is neither text, number, boolean nor a list")
+
+    add("", tomllib.loads(text))
+    return flat
+
+
+def _properties(text: str) -> dict[str, str]:
+    """Java properties: key=value or key: value, # and ! comments, \\ at the end goes on."""
+    found: dict[str, str] = {}
+    logical = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not logical and (not line or line[0] in "#!"):
+            continue
+        if line.endswith("\\"):
+            logical += line[:-1]
+            continue
+        logical, whole = "", logical + line
+        at = min((i for i in (whole.find("="), whole.find(":")) if i >= 0), default=-1)
+        if at < 1:
+            raise ValueError(f"line {number} is no key=value")
+        found[whole[:at].strip()] = whole[at + 1 :].strip()
+    return found
+
+
+_defaults = {
+    name: None if setting.default is None else setting.parse(setting.default)
+    for name, setting in BROKER_SETTINGS.items()
+}
