@@ -178,20 +178,16 @@ class _Source:
 
     def untagged(self, fields: list[Field]) -> list[Field]:
         """The fields of this version that stand in line."""
-        return [
-            field
-            for field in fields
-            if is_within(self.version, field.versions) and not is_within(self.version, field.tagged)
-        ]
+        return [f for f in fields if is_within(self.version, f.versions) and f.tag is None]
 
-    def tagged(self, fields: list[Field]) -> list[Field]:
-        """The fields of this version that are tagged, by tag."""
-        present = [f for f in fields if is_within(self.version, f.tagged)]
-        return sorted(present, key=lambda field: field.tag)
+    def tagged(self, fields: list[Field]) -> list[tuple[int, Field]]:
+        """The tagged fields of this version, in the order of their tags."""
+        present = [f for f in fields if is_within(self.version, f.versions)]
+        return sorted(((f.tag, f) for f in present if f.tag is not None), key=lambda pair: pair[0])
 
     def absent(self, fields: list[Field]) -> list[Field]:
         """The fields that this version lacks."""
-        return [field for field in fields if not is_within(self.version, field.versions)]
+        return [f for f in fields if not is_within(self.version, f.versions)]
 
 
 class _DecoderSource(_Source):
@@ -272,7 +268,8 @@ class _DecoderSource(_Source):
             if is_nullable:
                 self.run.append(("n", "b"))
                 self.flush()
-                self.line("if n < 0:", +1)
+                # A tagged struct's mark is a uvarint, 0 or 1; another's is an int8, -1 or 1.
+                self.line("if n < 0:" if field.tag is None else "if not n:", +1)
                 self.line(f"{target} = None", -1)
                 self.line("else:", +1)
             self.line(f"{target} = {self.struct(field.fields, depth + 1)}")
@@ -335,14 +332,14 @@ class _DecoderSource(_Source):
             self.line(f"{target}.append(element)")
         self.indent -= 1
 
-    def tagged_fields(self, fields: list[Field], depth: int) -> None:
+    def tagged_fields(self, fields: list[tuple[int, Field]], depth: int) -> None:
         """Read the section of tagged fields; those that this version doesn't know are skipped."""
         self.run.append(("n", "B"))
         self.flush()
         if not fields:
             self.line("if n: p = skip_tagged_fields(buffer, p - 1)")
             return
-        for field in fields:
+        for _, field in fields:
             self.line(f"{field.name}_{depth} = {self.default(field)}")
         self.line("if n:", +1)
         self.line("if n > 127: n, p = rest(buffer, p, n)")
@@ -353,8 +350,8 @@ class _DecoderSource(_Source):
             self.line("p += 1")
             self.line(f"if {variable} > 127: {variable}, p = rest(buffer, p, {variable})")
         self.line(f"{tag_end} = p + n")
-        for field in fields:
-            self.line(f"if tag == {field.tag}:", +1)
+        for tag, field in fields:
+            self.line(f"if tag == {tag}:", +1)
             self.field(field, f"{field.name}_{depth}", depth)
             self.flush()
             self.fault(f"{field.name} is not as long as it says", f"p != {tag_end}")
@@ -409,10 +406,11 @@ class _EncoderSource(_Source):
         if field.is_array:
             return f"{value} is None or len({value})"
         if field.type == "{}":
-            return " or ".join(
+            conditions = [
                 self.differs(nested, f"{value}.get({nested.name!r}, {nested.default!r})")
                 for nested in field.fields
-            )
+            ]
+            return " or ".join([f"{value} is None", *conditions])
         return f"{value} != {field.default!r}"
 
     def flush(self) -> None:
@@ -463,7 +461,7 @@ class _EncoderSource(_Source):
     def null(self, field: Field) -> None:
         """Write null: length -1, or 0 in the compact form; a struct has one byte for it."""
         if field.type == "{}" and not field.is_array:
-            self.line("out.append(255)")
+            self.line(f"out.append({255 if field.tag is None else 0})")
         elif self.is_compact(field):
             self.line("out.append(0)")
         else:
@@ -507,7 +505,7 @@ class _EncoderSource(_Source):
             self.flush()
         self.indent -= 1
 
-    def tagged_fields(self, fields: list[Field], depth: int) -> None:
+    def tagged_fields(self, fields: list[tuple[int, Field]], depth: int) -> None:
         """Write the section of tagged fields: those whose value is not the default."""
         if not fields:
             self.run.append(("", "x"))
@@ -517,7 +515,7 @@ class _EncoderSource(_Source):
         self.line(f"{count} = 0")
         self.line(f"outer_{depth} = out")
         self.line("out = bytearray()")
-        for field in fields:
+        for tag, field in fields:
             variable = f"{field.name}_{depth}"
             self.line(f"{variable} = {self.value(field, depth)}")
             self.line(f"if {self.differs(field, variable)}:", +1)
@@ -526,7 +524,7 @@ class _EncoderSource(_Source):
             self.line("out = bytearray()")
             self.field(field, variable, depth)
             self.flush()
-            self.line(f"tags_{depth} += uvarint({field.tag}) + uvarint(len(out)) + out")
+            self.line(f"tags_{depth} += uvarint({tag}) + uvarint(len(out)) + out")
             self.line(f"out = tags_{depth}", -1)
         self.line(f"outer_{depth}.append({count})")
         self.line(f"outer_{depth} += out")

@@ -9,8 +9,8 @@ are set apart by an empty line; a block that begins with "#" is a comment:
       responses []{}                                 3+ 3-9 3     versions that have the field
         partitions []{}                              ?12+         versions in which it may be null
           high_watermark int64                       @2           it is the tagged field 2
-          diverging_epoch {} 12+ @0                  @1+          … in these versions alone
-            epoch int32 =-1                          =-1 =null    default (else 0, "", [], false)
+          diverging_epoch {} 12+ @0                  =-1 =null    default (else 0, "", [], false)
+            epoch int32 =-1
           records records?                           key          part of a collection's key
                                                      ignorable    dropped where a version lacks it
                                                      plain        never in the compact form
@@ -46,7 +46,8 @@ class Field:
     """One field of a message or struct.
 
     type      "int32", "string", … or "{}"; the element's where `is_array`
-    versions, nullable, tagged   ranges of versions; `tag` counts within `tagged`
+    versions  that have the field; `nullable`: those in which it may be null
+    tag       of a tagged field, else None
     default   None, bool, int, str, bytes; [] for arrays; for structs None or {} (their defaults)
     fields    of the struct, or of the array's structs
     """
@@ -61,7 +62,6 @@ class Field:
         "name",
         "nullable",
         "tag",
-        "tagged",
         "type",
         "versions",
     )
@@ -73,8 +73,8 @@ class Field:
         self.type = type_.removeprefix("[]").removesuffix("?")
         self.fields: list[Field] = []
         self.versions = owner_versions
-        self.nullable = self.tagged = NO_VERSION
-        self.tag = -1
+        self.nullable = NO_VERSION
+        self.tag: int | None = None
         self.is_key = "key" in tokens
         self.is_ignorable = "ignorable" in tokens
         self.is_plain = "plain" in tokens
@@ -91,10 +91,8 @@ class Field:
                 self.nullable = _range(token[1:])
             elif token[0] == "=":
                 self.default = _DEFAULTS[token] if token in _DEFAULTS else int(token[1:])
-            elif token[0] == "@" and self.tag >= 0:
-                self.tagged = _range(token[1:])
             elif token[0] == "@":
-                self.tag, self.tagged = int(token[1:]), self.versions
+                self.tag = int(token[1:])
 
 
 class Message:
