@@ -14,24 +14,34 @@ Rules
   once for each that was left behind, so the cost per operation stays constant.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from __future__ import annotations
+
 from heapq import heapify, heappop, heappush
-from typing import Any, Protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+    from typing import Any
 
 HEAP_BYPASS = 64
 """Deadlines that are not worth tidying up."""
 
 
-class DelayedOperation(Protocol):
-    """What waits here; hashable by identity."""
+class DelayedOperation:
+    """What waits here; the base of each kind, hashed by identity."""
 
-    is_done: bool
+    __slots__ = ("is_done",)
+
+    def __init__(self) -> None:
+        self.is_done = False
 
     def try_complete(self) -> bool:
         """Complete if the condition holds now: set `is_done`, have the effect, answer True."""
+        raise NotImplementedError
 
     def on_expire(self) -> None:
         """The deadline has passed and `is_done` was set: answer with what there is."""
+        raise NotImplementedError
 
 
 class Purgatory:

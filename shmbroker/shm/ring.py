@@ -67,6 +67,7 @@ class RingWriter:
         end = tail + (length + 15 & -8)
         if end > self._limit:
             return self._claim_after_a_look(operation, length)
+        assert 0 <= length <= self.payload_bytes_max, "larger than an entry may be"
         index = tail & self._mask
         self._words[DATA_WORD + (index >> 3)] = operation << 32 | length
         self._tail = end
@@ -132,13 +133,14 @@ class RingReader:
     def next(self) -> tuple[int, int, int] | None:
         """The next entry of the last poll: operation, index in `data`, length; None at its end."""
         head = self._head
-        if head == self._tail:
+        tail = self._tail
+        if head == tail:
             return None
         index = head & self._mask
         word = self._words[DATA_WORD + (index >> 3)]
         length = word & 0xFFFFFFFF
         self._head = end = head + (length + 15 & -8)
-        assert end <= self._tail and index + length + 8 <= self._capacity_bytes, "broken ring"
+        assert end <= tail and index + length < self._capacity_bytes, "broken ring"
         if operation := word >> 32:
             return operation, index + 8, length
         return self.next()
@@ -154,5 +156,7 @@ class RingReader:
 
 
 def _empty(words: memoryview) -> None:
+    # Killed in between, with the peer dead already, it leaves a ring with no living end: whoever
+    # starts the two successors empties it before.
     words[HEAD_WORD] = words[TAIL_WORD] = 0
     words[INCARNATION_WORD] += 1

@@ -43,9 +43,10 @@ def fence() -> None:
 
     An uncontended lock is taken by one LOCK-prefixed instruction, which empties the store buffer;
     nothing else in CPython does that without a system call. The lock guards nothing and is this
-    process's own. For the main thread only: a second thread could make the release fail.
+    process's own. Not for signal handlers: one that comes between the two calls would wait for
+    ever.
     """
-    _acquire(False)
+    _acquire()
     _release()
 
 
