@@ -1,0 +1,102 @@
+"""The settings of one partition's log, under Kafka's topic names with underscores."""
+
+from shmbroker.errors import ConfigFault
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_DAY_MS = 86_400_000
+
+_INTEGERS = {
+    # name: (default, least, most)
+    "segment.bytes": (1 << 30, 14, _INT32_MAX),
+    "segment.ms": (7 * _DAY_MS, 1, _INT64_MAX),
+    "segment.jitter.ms": (0, 0, _INT64_MAX),
+    "segment.index.bytes": (10 << 20, 4, _INT32_MAX),
+    "index.interval.bytes": (4096, 0, _INT32_MAX),
+    "max.message.bytes": (1048588, 0, _INT32_MAX),
+    "retention.ms": (7 * _DAY_MS, -1, _INT64_MAX),
+    "retention.bytes": (-1, -1, _INT64_MAX),
+    "message.timestamp.before.max.ms": (_INT64_MAX, 0, _INT64_MAX),
+    "message.timestamp.after.max.ms": (3_600_000, 0, _INT64_MAX),
+    "min.insync.replicas": (1, 1, _INT32_MAX),
+    "flush.messages": (_INT64_MAX, 1, _INT64_MAX),
+    "flush.ms": (_INT64_MAX, 0, _INT64_MAX),
+    "file.delete.delay.ms": (60_000, 0, _INT64_MAX),
+}
+_CHOICES = {
+    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
+    "compression.type": ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+}
+_CLEANUP_POLICIES = {"delete", "compact"}
+
+
+class LogConfig:
+    """Kafka's defaults where nothing is given. Built once for each change, read on every append."""
+
+    __slots__ = (
+        "cleanup_policy",
+        "compression_type",
+        "file_delete_delay_ms",
+        "flush_messages",
+        "flush_ms",
+        "index_interval_bytes",
+        "is_compacted",
+        "is_deleted",
+        "is_log_append_time",
+        "max_message_bytes",
+        "message_timestamp_after_max_ms",
+        "message_timestamp_before_max_ms",
+        "message_timestamp_type",
+        "min_insync_replicas",
+        "preallocate",
+        "producer_id_expiration_ms",
+        "producer_snapshot_interval",
+        "retention_bytes",
+        "retention_ms",
+        "segment_bytes",
+        "segment_index_bytes",
+        "segment_jitter_ms",
+        "segment_ms",
+    )
+
+    def __init__(self, values: dict[str, str] | None = None) -> None:
+        """`values`: {Kafka's topic setting: text}; others than the log's are passed over.
+
+        ConfigFault names the first one that can't be used.
+        """
+        values = values or {}
+        for name, (default, least, most) in _INTEGERS.items():
+            setattr(self, name.replace(".", "_"), _integer(values, name, default, least, most))
+        for name, choices in _CHOICES.items():
+            value = values.get(name, choices[0])
+            if value not in choices:
+                raise ConfigFault(f"{name}: {value!r} is none of {', '.join(choices)}")
+            setattr(self, name.replace(".", "_"), value)
+        self.cleanup_policy = values.get("cleanup.policy", "delete")
+        policies = {policy.strip() for policy in self.cleanup_policy.split(",")} - {""}
+        if not policies <= _CLEANUP_POLICIES:
+            raise ConfigFault(
+                f"cleanup.policy: {self.cleanup_policy!r} is not compact and/or delete"
+            )
+        self.is_compacted = "compact" in policies
+        self.is_deleted = "delete" in policies
+        self.is_log_append_time = self.message_timestamp_type == "LogAppendTime"
+        self.preallocate = values.get("preallocate", "false").lower() == "true"
+        """Kept for Kafka's sake: segments are always allocated ahead here, in extents."""
+        self.producer_id_expiration_ms = _DAY_MS
+        self.producer_snapshot_interval = 1024
+        """Index entries (each at least `index_interval_bytes` of log, or one larger batch) between
+        two snapshots of the producer state: what a restart walks at most."""
+
+
+def _integer(values: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = values.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise ConfigFault(f"{name}: {text!r} is not a whole number") from None
+    if not least <= value <= most:
+        raise ConfigFault(f"{name}: {value} is not between {least} and {most}")
+    return value

@@ -1,0 +1,69 @@
+"""Names of files and directories in a log directory (source: Kafka `LogFileUtils`, `LocalLog`).
+
+   <topic>-<partition>/                   a partition's log
+       <20 digits>.log .index .timeindex .txnindex   a segment, named by its base offset
+       <20 digits>.snapshot               producer state before that offset
+       leader-epoch-checkpoint, partition.metadata
+   <topic>-<partition>.<32 hex>-delete/   renamed away, to be removed
+   <topic>-<partition>.<32 hex>-stray/    found at start without a topic that owns it
+
+Inside a segment's name: .deleted (to be removed), .cleaned and .swap (compaction's work).
+"""
+
+import re
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+DELETE = "delete"
+STRAY = "stray"
+
+_DIRECTORY_NAME_MAX = 255
+_OFFSET_DIGITS = 20
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
+_MARKED = re.compile(r"\S+\.[0-9a-f]{32}-(delete|stray)")
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """The name of a segment's or snapshot's file: 20 digits and the suffix."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def offset_of(name: str, suffix: str) -> int | None:
+    """The offset in the name of a file with this suffix; None if it is another kind of file."""
+    digits = name[:_OFFSET_DIGITS]
+    if name[_OFFSET_DIGITS:] != suffix or not (digits.isascii() and digits.isdigit()):
+        return None
+    offset = int(digits)
+    return offset if offset < 2**63 else None
+
+
+def partition_directory(topic: str, partition: int) -> str:
+    """The directory name of a partition's log."""
+    return f"{topic}-{partition}"
+
+
+def parse_partition_directory(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a directory name; None if it is not a partition's."""
+    match = _PARTITION.fullmatch(name)
+    if match is None or (partition := int(match[2])) >= 2**31:
+        return None
+    return match[1], partition
+
+
+def marked_directory(topic: str, partition: int, mark: str, unique_hex: str) -> str:
+    """The name a partition's directory gets when it is renamed away (`mark`: DELETE or STRAY)."""
+    suffix = f"-{partition}.{unique_hex}-{mark}"
+    return topic[: _DIRECTORY_NAME_MAX - len(suffix)] + suffix
+
+
+def mark_of(name: str) -> str | None:
+    """DELETE or STRAY for a directory that was renamed away, else None."""
+    match = _MARKED.fullmatch(name)
+    return match[1] if match else None

@@ -1,0 +1,177 @@
+"""What the offset index and the time index of a segment share: a file of sorted, fixed entries.
+
+Rules
+ * An index is derived: whatever is lost or wrong here is built again from the segment, so an entry
+   that the disk refuses is left out.
+ * An entry is one pwrite, of 8 or 12 bytes at a multiple of its size. Space is allocated 4 KiB at a
+   time, so a file that is being appended to ends in zeros, and an all-zero entry ends the index
+   (none is ever stored). A file is cut to its entries when the segment rolls or closes, as Kafka
+   does it (Kafka `AbstractIndex`).
+"""
+
+import os
+from bisect import bisect_right
+from struct import Struct
+
+from shmbroker.errors import CorruptFault, StorageFault
+
+_GROW_BYTES = 4096
+_BLOCK_ENTRIES = 340
+"""Entries read at once where a search ends: 4 KiB of the larger ones."""
+
+
+class IndexFile:
+    """Sorted entries on disk. The descriptor is opened by the first append, closed by `close`."""
+
+    ENTRY: Struct
+    __slots__ = ("_allocated", "_block", "_block_end", "_fd", "bytes_max", "count", "path")
+
+    def __init__(self, path: str, bytes_max: int) -> None:
+        self.path = path
+        self.bytes_max = bytes_max
+        self.count = 0
+        """Entries; known after `load`, kept by `append`."""
+        self._fd = -1
+        self._allocated = 0
+        self._block: list[tuple] = []
+        self._block_end = 0
+
+    def is_full(self) -> bool:
+        return (self.count + 1) * self.ENTRY.size > self.bytes_max
+
+    def load(self) -> None:
+        """Count the entries of an existing file: up to the first all-zero one, or its end."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            size = self.ENTRY.size
+            low, high = 0, os.fstat(fd).st_size // size
+            zero = bytes(size)
+            # Entries grow, so zeros are one run at the end.
+            while low < high:
+                middle = (low + high) // 2
+                if os.pread(fd, size, middle * size) == zero:
+                    high = middle
+                else:
+                    low = middle + 1
+            self.count = low
+        finally:
+            os.close(fd)
+
+    def exists(self) -> bool:
+        return os.path.exists(self.path)
+
+    def append(self, *entry: int) -> bool:
+        """Store an entry behind the last; False if the disk has no room for it or it is full."""
+        size = self.ENTRY.size
+        position = self.count * size
+        if position + size > self._allocated and not self._grow(position + size):
+            return False
+        try:
+            os.pwrite(self._fd, self.ENTRY.pack(*entry), position)
+        except OSError:
+            return False
+        self.count += 1
+        return True
+
+    def _grow(self, need: int) -> bool:
+        if need > self.bytes_max:
+            return False
+        try:
+            if self._fd < 0:
+                self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._allocated = os.fstat(self._fd).st_size
+            if need > self._allocated:
+                os.posix_fallocate(self._fd, self._allocated, _GROW_BYTES)
+                self._allocated += _GROW_BYTES
+        except OSError:
+            return False
+        return True
+
+    def entry(self, number: int) -> tuple:
+        """The entry with this number."""
+        return self.read(number, 1)[0]
+
+    def read(self, first: int, count: int) -> list[tuple]:
+        """`count` entries from `first` on."""
+        size = self.ENTRY.size
+        try:
+            fd = self._fd if self._fd >= 0 else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                raw = os.pread(fd, count * size, first * size)
+            finally:
+                if fd != self._fd:
+                    os.close(fd)
+        except OSError as error:
+            raise StorageFault(f"can't read {self.path}: {error}") from error
+        if len(raw) != count * size:
+            raise CorruptFault(f"{self.path} ends before entry {first + count}")
+        return list(self.ENTRY.iter_unpack(raw))
+
+    def floor(self, target: int, column: int) -> tuple | None:
+        """The last entry whose `column` is at most `target`; None if there is none.
+
+        The block found last is kept, so that a sequential reader searches memory.
+        """
+        count = self.count
+        block = self._block
+        if not block or not (
+            block[0][column] <= target and (target < block[-1][column] or self._block_end == count)
+        ):
+            low, high = 0, count
+            while high - low > _BLOCK_ENTRIES:
+                middle = (low + high) // 2
+                if self.entry(middle)[column] <= target:
+                    low = middle
+                else:
+                    high = middle
+            if low == high:
+                return None
+            block = self._block = self.read(low, min(count - low, _BLOCK_ENTRIES))
+            self._block_end = low + len(block)
+        place = bisect_right(block, target, key=lambda entry: entry[column])
+        return block[place - 1] if place else None
+
+    def truncate(self, count: int) -> None:
+        """Keep the first `count` entries and give the rest of the file back."""
+        self.count = min(self.count, count)
+        self._block = []
+        try:
+            os.truncate(self.path, self.count * self.ENTRY.size)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StorageFault(f"can't cut {self.path}: {error}") from error
+        self._allocated = self.count * self.ENTRY.size
+
+    def replace(self, entries: list[tuple]) -> None:
+        """Put these entries in the place of all there are."""
+        self.close()
+        raw = b"".join([self.ENTRY.pack(*entry) for entry in entries])
+        try:
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(fd, raw)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StorageFault(f"can't write {self.path}: {error}") from error
+        self.count = len(entries)
+
+    def close(self) -> None:
+        """Close the descriptor; the file stays as it is."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+        self._allocated = 0
+        self._block = []
+
+    def remove(self) -> None:
+        self.close()
+        try:
+            os.unlink(self.path)
+        except FileNotFoundError:
+            pass
+        self.count = 0

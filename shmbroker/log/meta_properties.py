@@ -1,0 +1,59 @@
+"""`meta.properties`: which node of which cluster a log directory belongs to (version 1, KRaft).
+
+#                                      comments, as java.util.Properties writes them
+node.id=1
+directory.id=ryUiUl060_517e4KOko6-w
+version=1
+cluster.id=MkU3OEVBNTcwNTJENDM2Qg
+"""
+
+from shmbroker.errors import ConfigFault
+from shmbroker.ids import uuid_from_text, uuid_text
+from shmbroker.log.checkpoints import read_file, write_file
+
+FILE_NAME = "meta.properties"
+
+
+class MetaProperties:
+    """node_id (int), cluster_id (text), directory_id (16 bytes)."""
+
+    __slots__ = ("cluster_id", "directory_id", "node_id")
+
+    def __init__(self, node_id: int, cluster_id: str, directory_id: bytes) -> None:
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.directory_id = directory_id
+
+
+def write_meta_properties(path: str, properties: MetaProperties) -> None:
+    """Write the file durably."""
+    text = (
+        f"#\nnode.id={properties.node_id}\ndirectory.id={uuid_text(properties.directory_id)}\n"
+        f"version=1\ncluster.id={properties.cluster_id}\n"
+    )
+    write_file(path, text)
+
+
+def read_meta_properties(path: str) -> MetaProperties | None:
+    """None if there is no file; ConfigFault if it is not a version 1 file with all ids."""
+    text = read_file(path)
+    if text is None:
+        return None
+    values = {}
+    for line in text.split("\n"):
+        line = line.strip()
+        if line and line[0] not in "#!":
+            name, _, value = line.partition("=")
+            values[name.strip()] = value.strip().replace("\\", "")
+    try:
+        if values["version"] != "1":
+            raise ConfigFault(f"{path}: version {values['version']} is not 1 (KRaft)")
+        return MetaProperties(
+            int(values["node.id"]),
+            values["cluster.id"],
+            uuid_from_text(values["directory.id"]),
+        )
+    except KeyError as missing:
+        raise ConfigFault(f"{path}: {missing.args[0]} is missing") from None
+    except ValueError as error:
+        raise ConfigFault(f"{path}: {error}") from None

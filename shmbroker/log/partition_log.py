@@ -1,0 +1,722 @@
+"""The log of one partition: its segments in offset order, written by one process.
+
+   segments   [ 0 … 811 ][ 812 … 1 402 ][ 1 403 …            ]
+                                          active: mapped, appended to
+   offsets      log_start_offset <= recovery_point <= log_end_offset
+
+Rules
+ * One writer. `append` is the hot path of leaders: the caller has judged the batch (size, CRC,
+   sequence); here it is copied, stamped and indexed. Its first 16 bytes are stored last, so a
+   writer that dies half way leaves zeros where the next batch would begin.
+ * Everything besides the .log files is derived, and rebuilt where it is missing or wrong.
+ * High watermark and last stable offset live with the replica, not here: readers pass the end they
+   may see, and `truncate_to` trusts its caller to stay above the high watermark.
+ * Truncation cuts the file: bytes behind the end read as zeros for ever after.
+
+Recovery is in `recovery`, what to delete in `retention`.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from struct import Struct
+from typing import Protocol
+
+from crc32c import crc32c
+
+from shmbroker.errors import ProtocolFault, StorageFault
+from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.config import LogConfig
+from shmbroker.log.descriptors import Descriptors
+from shmbroker.log.file_names import (
+    DELETE,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG,
+    SNAPSHOT,
+    file_name,
+    marked_directory,
+    parse_partition_directory,
+)
+from shmbroker.log.leader_epochs import LeaderEpochs
+from shmbroker.log.producer_state import ProducerState
+from shmbroker.log.segment import Segment
+from shmbroker.records.batch import iterate_records
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP_POSITION,
+    STAMP,
+    STAMP_SIZE,
+    TIMESTAMP_TYPE_BIT,
+)
+
+_RELATIVE_OFFSET_MAX = 2**31 - 1
+_NEVER = 2**63 - 1
+_BOUNDARIES_KEPT = 64
+_INT16 = Struct(">h")
+_INT64 = Struct(">q")
+_UINT32 = Struct(">I")
+
+
+class PositionSlot(Protocol):
+    """Where the end of the log survives the death of its process."""
+
+    def store(self, base: int, position: int, end: int) -> None: ...
+
+
+class PartitionLog:
+    """Append to, read and cut one partition's log. Make one with `PartitionLog.open`."""
+
+    __slots__ = (
+        "_boundaries",
+        "_created_files",
+        "_descriptors",
+        "_file_ids",
+        "_index_after",
+        "_latest_epoch",
+        "_limit",
+        "_position_slot",
+        "_roll_after",
+        "_snapshot_after",
+        "_store_position",
+        "active",
+        "config",
+        "directory",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovery_point",
+        "segments",
+        "snapshot_offsets",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        config: LogConfig,
+        file_ids: Iterator[int],
+        position_slot: PositionSlot | None,
+        descriptors: Descriptors | None,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self._file_ids = file_ids
+        self._descriptors = descriptors or Descriptors()
+        self._position_slot = position_slot
+        self._store_position = position_slot.store if position_slot else None
+        self.segments: list[Segment] = []
+        """By base offset; never empty once open, the last one is `active`."""
+        self.active: Segment
+        self.log_start_offset = 0
+        """First readable offset; may lie inside the first segment."""
+        self.log_end_offset = 0
+        """The offset the next record gets."""
+        self.recovery_point = 0
+        """Below it everything is known flushed."""
+        self.leader_epochs = LeaderEpochs(os.path.join(directory, LEADER_EPOCH_CHECKPOINT))
+        self.producers = ProducerState()
+        self.snapshot_offsets: list[int] = []
+        """Offsets of the producer snapshots on disk, ascending."""
+        self._boundaries: dict[int, tuple[Segment, int]] = {}
+        """offset -> (segment, position) of batch boundaries where a reader stopped lately."""
+        self._latest_epoch = -1
+        # The active segment takes appends as they are up to these; beyond, `_prepare` looks.
+        self._limit = 0
+        self._roll_after = _NEVER
+        self._index_after = 0
+        self._snapshot_after = config.producer_snapshot_interval
+        self._created_files = False
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        config: LogConfig,
+        *,
+        file_ids: Iterator[int],
+        position_slot: PositionSlot | None = None,
+        trusted: tuple[int, int, int] | None = None,
+        clean: bool = True,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        now_ms: int = 0,
+        descriptors: Descriptors | None = None,
+    ) -> "PartitionLog":
+        """Open the log in `directory`, creating it if there is none.
+
+        trusted: (segment base offset, position, end offset) that the last writer left in shared
+        memory; only the last batch is checked. clean: the log directory was closed cleanly; no
+        scan. Otherwise everything from the recovery point on is scanned, and cut at the first
+        thing that is wrong. Where what is trusted turns out wrong, it is scanned too.
+
+        `file_ids` gives numbers that are never used twice; `descriptors` bounds the open files of
+        all logs that share it. StorageFault if the disk fails; CorruptFault never for a torn tail.
+        """
+        from shmbroker.log.recovery import load
+
+        log = cls(directory, config, file_ids, position_slot, descriptors)
+        load(log, trusted, clean, recovery_point, log_start_offset, now_ms)
+        return log
+
+    # --- append ---
+
+    def append(
+        self,
+        batch: memoryview,
+        last_offset_delta: int,
+        max_timestamp: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> int:
+        """Append one valid batch as leader and give its base offset.
+
+        DiskFullFault: nothing was written, try again later. StorageFault: the disk is bad.
+        """
+        segment = self.active
+        position = segment.size
+        end = position + len(batch)
+        if (
+            end > self._limit
+            or max_timestamp > self._roll_after
+            or leader_epoch != self._latest_epoch
+        ):
+            segment = self._prepare(len(batch), max_timestamp, leader_epoch, now_ms)
+            position = segment.size
+            end = position + len(batch)
+        base_offset = self.log_end_offset
+        view = segment.map
+        view[position + STAMP_SIZE : end] = batch[STAMP_SIZE:]
+        STAMP.pack_into(view, position, base_offset, end - position - LOG_OVERHEAD, leader_epoch)
+        next_offset = base_offset + last_offset_delta + 1
+        if max_timestamp > segment.max_timestamp_so_far:
+            segment.max_timestamp_so_far = max_timestamp
+            segment.max_timestamp_offset = next_offset - 1
+        if position > self._index_after:
+            self._index(segment, position, next_offset - 1)
+        segment.size = end
+        self.log_end_offset = next_offset
+        if self._store_position is not None:
+            self._store_position(segment.base_offset, end, next_offset)
+        return base_offset
+
+    def append_stamped(
+        self, batch: memoryview, last_offset_delta: int, leader_epoch: int, now_ms: int
+    ) -> int:
+        """As `append`, where the batch's timestamp type is not the topic's; slower.
+
+        On a LogAppendTime topic the batch gets `now_ms` for all its records, on a CreateTime topic
+        the flag goes; either way its CRC is made anew.
+        """
+        copy = bytearray(batch)
+        (attributes,) = _INT16.unpack_from(copy, ATTRIBUTES_POSITION)
+        if self.config.is_log_append_time:
+            attributes |= TIMESTAMP_TYPE_BIT
+            _INT64.pack_into(copy, MAX_TIMESTAMP_POSITION, now_ms)
+        else:
+            attributes &= ~TIMESTAMP_TYPE_BIT
+        _INT16.pack_into(copy, ATTRIBUTES_POSITION, attributes)
+        (max_timestamp,) = _INT64.unpack_from(copy, MAX_TIMESTAMP_POSITION)
+        view = memoryview(copy)
+        _UINT32.pack_into(copy, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
+        return self.append(view, last_offset_delta, max_timestamp, leader_epoch, now_ms)
+
+    def _index(self, segment: Segment, position: int, last_offset: int) -> None:
+        """Index the batch at `position`, more than `index.interval.bytes` after the last one."""
+        self._index_after = position + self.config.index_interval_bytes
+        relative = last_offset - segment.base_offset
+        if relative > _RELATIVE_OFFSET_MAX:
+            # Offsets ran ahead of what the entry can hold: the next append rolls.
+            self._limit = 0
+            return
+        if segment.offset_index.append(relative, position):
+            segment.time_index.maybe_append(
+                segment.max_timestamp_so_far, segment.max_timestamp_offset - segment.base_offset
+            )
+        self._snapshot_after -= 1
+        if self._snapshot_after <= 0:
+            self.snapshot_producers()
+
+    def _prepare(self, need: int, max_timestamp: int, leader_epoch: int, now_ms: int) -> Segment:
+        """Make the active segment ready for a batch: roll it, grow it, begin an epoch."""
+        segment = self.active
+        if segment.size and self._is_roll_due(need, max_timestamp, now_ms):
+            segment = self._roll(need, now_ms)
+        segment.open_for_append(need, now_ms, self.config.segment_bytes)
+        self._created_files = True
+        if not segment.size:
+            segment.first_timestamp = max_timestamp
+            segment.created_ms = now_ms
+        self._set_limits()
+        if leader_epoch != self._latest_epoch:
+            self.begin_epoch(leader_epoch)
+        return segment
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Note that the next batch is of this leader epoch."""
+        if self.leader_epochs.assign(leader_epoch, self.log_end_offset):
+            self.leader_epochs.write()
+        self._latest_epoch = leader_epoch
+
+    def _set_limits(self) -> None:
+        segment, config = self.active, self.config
+        self._limit = min(segment.allocated_bytes, max(config.segment_bytes, segment.size))
+        self._roll_after = _NEVER
+        if segment.first_timestamp >= 0:
+            self._roll_after = segment.first_timestamp + config.segment_ms
+        if segment.map is None:
+            self._limit = 0
+
+    def _is_roll_due(self, need: int, max_timestamp: int, now_ms: int) -> bool:
+        segment, config = self.active, self.config
+        if segment.first_timestamp >= 0 and max_timestamp >= 0:
+            waited_ms = max_timestamp - segment.first_timestamp
+        else:
+            waited_ms = now_ms - segment.created_ms
+        return (
+            segment.size + need > config.segment_bytes
+            or waited_ms > config.segment_ms
+            or segment.offset_index.is_full()
+            or segment.time_index.is_full()
+            or self.log_end_offset - segment.base_offset > _RELATIVE_OFFSET_MAX - 2**24
+        )
+
+    # --- segments ---
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Roll if the active segment is full or old enough; True if it did."""
+        if self.active.size and self._is_roll_due(0, now_ms, now_ms):
+            self._roll(0, now_ms)
+            return True
+        return False
+
+    def roll(self, now_ms: int = 0) -> None:
+        """Start a new segment, unless the active one is empty."""
+        if self.active.size:
+            self._roll(0, now_ms)
+
+    def _roll(self, need: int, now_ms: int) -> Segment:
+        old = self.active
+        new = self.new_segment(self.log_end_offset, now_ms, old.extent_bytes)
+        if need:
+            # First of all, so that a full disk leaves everything as it was.
+            new.open_for_append(need, now_ms, self.config.segment_bytes)
+        old.end_offset = self.log_end_offset
+        old.finish()
+        self.add_segment(new)
+        self.snapshot_producers()
+        return new
+
+    def new_segment(self, base_offset: int, now_ms: int, extent_bytes: int = 0) -> Segment:
+        """A segment of this log that is not part of it yet; no file is touched."""
+        segment = Segment(
+            self.directory,
+            base_offset,
+            self.config.segment_index_bytes,
+            next(self._file_ids),
+            self._descriptors,
+            created_ms=now_ms,
+        )
+        if extent_bytes:
+            segment.extent_bytes = extent_bytes
+        return segment
+
+    def add_segment(self, segment: Segment) -> None:
+        """Make it the active one: empty, and beginning at the log end offset."""
+        segment.set_max_timestamp(-1, -1)
+        self.segments.append(segment)
+        self.activate()
+
+    def activate(self) -> None:
+        """Take the last segment as active and reckon its limits anew."""
+        segment = self.active = self.segments[-1]
+        index = segment.offset_index
+        self._index_after = self.config.index_interval_bytes
+        if index.count:
+            self._index_after += index.entry(index.count - 1)[1]
+        self._latest_epoch = self.leader_epochs.latest
+        self._set_limits()
+
+    def populate_step(self) -> bool:
+        """Ready up to 1 MiB ahead of the end for storing; True if more is worth it."""
+        return self.active.populate_step()
+
+    def park(self) -> None:
+        """Give back what an idle log holds: the map, allocated space, descriptors."""
+        self.active.park()
+        self._limit = 0
+
+    def set_config(self, config: LogConfig) -> None:
+        """Take new settings; they count from the next append on."""
+        self.config = config
+        for segment in self.segments:
+            segment.offset_index.bytes_max = segment.time_index.bytes_max = (
+                config.segment_index_bytes
+            )
+        self._set_limits()
+
+    @property
+    def size_bytes(self) -> int:
+        """Valid bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    # --- read ---
+
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int, min_one_batch: bool = True
+    ) -> tuple[Segment, int, int] | None:
+        """(segment, position, length) of whole batches from the one with `offset` on.
+
+        At most `max_bytes`, except for the first batch if `min_one_batch`; only one segment; only
+        what lies before `end_offset`, a batch boundary (high watermark, last stable offset, or log
+        end offset). Length 0: nothing there yet, or nothing small enough. None: `offset` is out of
+        range. The slice stays valid whatever happens to the log.
+        """
+        place = self._boundaries.get(offset)
+        if place is None or (place[1] == place[0].size and place[0] is not self.active):
+            if not self.log_start_offset <= offset <= self.log_end_offset:
+                return None
+            if offset >= end_offset:
+                return self.active, 0, 0
+            place = self._locate(offset)
+        segment, position = place
+        if segment is self.active:
+            if end_offset >= self.log_end_offset:
+                limit, next_offset = segment.size, self.log_end_offset
+            else:
+                limit, next_offset = self._end_in(segment, end_offset), end_offset
+        elif segment.end_offset <= end_offset:
+            limit, next_offset = segment.size, segment.end_offset
+        else:
+            limit, next_offset = self._end_in(segment, end_offset), end_offset
+        length = limit - position
+        if length > max_bytes:
+            limit, next_offset = self._shorten(segment, position, max_bytes, min_one_batch)
+            length = limit - position
+        if length <= 0:
+            return segment, position, 0
+        self._remember(next_offset, segment, limit)
+        return segment, position, length
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        boundaries = self._boundaries
+        if offset not in boundaries:
+            if len(boundaries) >= _BOUNDARIES_KEPT:
+                del boundaries[next(iter(boundaries))]
+            boundaries[offset] = segment, position
+
+    def _shorten(
+        self, segment: Segment, position: int, max_bytes: int, min_one_batch: bool
+    ) -> tuple[int, int]:
+        end, next_offset = segment.whole_batches(position, position + max_bytes)
+        if end == position and min_one_batch:
+            for found, header in segment.headers(position, segment.size):
+                return found + header[1] + LOG_OVERHEAD, header[0] + header[6] + 1
+        return end, next_offset
+
+    def _end_in(self, segment: Segment, end_offset: int) -> int:
+        """The position in `segment` where the batches before `end_offset` end."""
+        place = self._boundaries.get(end_offset)
+        if place is not None and place[0] is segment:
+            return place[1]
+        if end_offset <= segment.base_offset:
+            return 0
+        position, _ = segment.find(end_offset)
+        self._remember(end_offset, segment, position)
+        return position
+
+    def _locate(self, offset: int) -> tuple[Segment, int]:
+        """(segment, position) of the batch with `offset`, or the next one behind a gap."""
+        number = self.segment_number(offset)
+        while True:
+            segment = self.segments[number]
+            position, header = segment.find(offset)
+            if header is not None or segment is self.active:
+                return segment, position
+            number += 1
+
+    def segment_number(self, offset: int) -> int:
+        """Place in `segments` of the one whose offsets include `offset`."""
+        segments = self.segments
+        if offset >= segments[-1].base_offset:
+            return len(segments) - 1
+        number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+        return max(number, 0)
+
+    def translate(self, offset: int) -> tuple[Segment, int] | None:
+        """(segment, position) where the batch with `offset` begins; None if out of range."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            return None
+        return self._locate(offset)
+
+    def segments_up_to(self, end_offset: int) -> list[tuple[str, int, int, int, int, int]]:
+        """(file name, inode, base offset, end offset, valid bytes, max timestamp) of each segment.
+
+        For readers outside the family: nothing in it is at or beyond `end_offset`, and what it
+        names never changes.
+        """
+        result = []
+        for segment in self.segments:
+            if segment.base_offset >= end_offset or not segment.size:
+                continue
+            end = self.log_end_offset if segment is self.active else segment.end_offset
+            valid_bytes = segment.size
+            if end > end_offset:
+                end, valid_bytes = end_offset, self._end_in(segment, end_offset)
+            if valid_bytes:
+                result.append(
+                    (
+                        file_name(segment.base_offset, LOG),
+                        segment.inode,
+                        segment.base_offset,
+                        end,
+                        valid_bytes,
+                        segment.max_timestamp,
+                    )
+                )
+        return result
+
+    # --- lookups ---
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record that is not older than `timestamp`, or None."""
+        for segment in self.segments:
+            if segment.max_timestamp < timestamp or not segment.size:
+                continue
+            segment.load_indexes()
+            first = segment.base_offset + segment.time_index.offset_before(timestamp)
+            position, _ = segment.find(max(first, self.log_start_offset))
+            for found, header in segment.headers(position, segment.size):
+                if header[8] >= timestamp:
+                    record = self._record_in(segment, found, header, timestamp)
+                    if record is not None:
+                        return record
+        return None
+
+    def max_timestamp(self) -> tuple[int, int]:
+        """(timestamp, offset) of the first record with the largest timestamp; (-1, -1) if none."""
+        best = max(self.segments, key=lambda segment: segment.max_timestamp)
+        timestamp = best.max_timestamp
+        if timestamp < 0:
+            return -1, -1
+        best.load_indexes()
+        position, _ = best.find(best.max_timestamp_offset)
+        for found, header in best.headers(position, best.size):
+            if header[8] >= timestamp:
+                record = self._record_in(best, found, header, timestamp)
+                if record is not None:
+                    return record
+        return -1, -1
+
+    def _record_in(
+        self, segment: Segment, position: int, header: tuple, timestamp: int
+    ) -> tuple[int, int] | None:
+        """The first readable record of a batch that is not older than `timestamp`."""
+        if header[5] & TIMESTAMP_TYPE_BIT:
+            return header[8], max(header[0], self.log_start_offset)
+        try:
+            for record in iterate_records(segment.batch_at(position)):
+                if record[1] >= timestamp and record[0] >= self.log_start_offset:
+                    return record[1], record[0]
+        except ProtocolFault:
+            # Records nobody can read were stored as they came: the batch stands for them.
+            return header[8], max(header[0], self.log_start_offset)
+        return None
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) if unknown."""
+        return self.leader_epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    # --- cutting ---
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop everything from `offset` on, durably; True if there was anything.
+
+        A batch that straddles `offset` goes as a whole, and the log then ends where it began.
+        """
+        if offset >= self.log_end_offset:
+            return False
+        self._boundaries.clear()
+        if offset <= self.segments[0].base_offset:
+            self.truncate_fully(offset)
+            return True
+        while self.segments[-1].base_offset >= offset:
+            self.segments.pop().remove()
+        segment = self.segments[-1]
+        segment.load_indexes()
+        position, header = segment.find(offset)
+        end_offset = header[0] if header is not None else offset
+        segment.truncate(position, min(end_offset, offset))
+        sync_directory(self.directory)
+        self._end_at(segment.end_offset)
+        return True
+
+    def truncate_fully(self, new_start_offset: int) -> None:
+        """Drop everything; the log goes on, empty, at `new_start_offset`."""
+        self._boundaries.clear()
+        for segment in self.segments:
+            segment.remove()
+        self.segments.clear()
+        segment = self.new_segment(new_start_offset, 0)
+        segment.create_files()
+        self.add_segment(segment)
+        sync_directory(self.directory)
+        self.log_start_offset = new_start_offset
+        self._end_at(new_start_offset)
+
+    def _end_at(self, end_offset: int) -> None:
+        """Let everything derived follow a cut at `end_offset`."""
+        from shmbroker.log.recovery import rebuild_producers
+
+        self.log_end_offset = end_offset
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.recovery_point = min(self.recovery_point, end_offset)
+        if self.leader_epochs.truncate_from_end(end_offset):
+            self.leader_epochs.write()
+        self.activate()
+        for snapshot in [taken for taken in self.snapshot_offsets if taken > end_offset]:
+            self._remove_snapshot(snapshot)
+        rebuild_producers(self)
+        self.store_position()
+
+    def store_position(self) -> None:
+        """Publish where the log ends, as every append does."""
+        if self._store_position is not None:
+            active = self.active
+            self._store_position(active.base_offset, active.size, self.log_end_offset)
+
+    def delete_segments_before(self, offset: int) -> int:
+        """Remove the finished segments that end at or before `offset`; how many."""
+        count = 0
+        while self.segments[0] is not self.active and self.segments[0].end_offset <= offset:
+            self.segments.pop(0).remove()
+            count += 1
+        if count:
+            self._boundaries.clear()
+            self.advance_log_start(self.segments[0].base_offset)
+        return count
+
+    def advance_log_start(self, offset: int) -> None:
+        """Raise the log start offset (retention, DeleteRecords); files stay until retention."""
+        if offset <= self.log_start_offset:
+            return
+        assert offset <= self.log_end_offset
+        self.log_start_offset = offset
+        self._boundaries.clear()
+        if self.leader_epochs.truncate_from_start(offset):
+            self.leader_epochs.write()
+        for snapshot in [
+            taken for taken in self.snapshot_offsets[:-1] if taken < self.segments[0].base_offset
+        ]:
+            self._remove_snapshot(snapshot)
+
+    # --- producer snapshots ---
+
+    def snapshot_producers(self) -> None:
+        """Write the producer state before the log end offset, if it is not written yet."""
+        self._snapshot_after = self.config.producer_snapshot_interval
+        offset = self.log_end_offset
+        if offset in self.snapshot_offsets:
+            return
+        try:
+            self.producers.write_snapshot(os.path.join(self.directory, file_name(offset, SNAPSHOT)))
+        except StorageFault:
+            return  # It only saves a walk.
+        self.snapshot_offsets.append(offset)
+        # Between segments' beginnings only the newest two are worth keeping.
+        bases = {segment.base_offset for segment in self.segments}
+        for taken in self.snapshot_offsets[:-2]:
+            if taken not in bases:
+                self._remove_snapshot(taken)
+
+    def _remove_snapshot(self, offset: int) -> None:
+        self.snapshot_offsets.remove(offset)
+        try:
+            os.unlink(os.path.join(self.directory, file_name(offset, SNAPSHOT)))
+        except OSError:
+            pass
+
+    # --- durability ---
+
+    def flush_targets(self) -> tuple[list[int], int]:
+        """(descriptors, recovery point): what to fdatasync, and what then is durable.
+
+        The caller owns the descriptors: it syncs each in a thread, closes it, and calls
+        `on_flushed` with the recovery point. A failed sync must never be tried again.
+        """
+        paths = []
+        number = self.segment_number(self.recovery_point)
+        for segment in self.segments[number:]:
+            if segment.size:
+                paths.append(segment.path)
+            if segment is not self.active:
+                paths += (segment.offset_index.path, segment.time_index.path)
+        if not self.leader_epochs.is_written:
+            self.leader_epochs.write()
+        if self.leader_epochs.is_flush_needed:
+            paths.append(self.leader_epochs.path)
+            self.leader_epochs.is_flush_needed = False
+            self._created_files = True
+        if self._created_files:
+            paths.append(self.directory)
+            self._created_files = False
+        descriptors: list[int] = []
+        try:
+            for path in paths:
+                descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise StorageFault(f"can't open {path} to flush it: {error}") from error
+        return descriptors, self.log_end_offset
+
+    def on_flushed(self, recovery_point: int) -> None:
+        """Note that everything before this offset is durable."""
+        if self.recovery_point < recovery_point <= self.log_end_offset:
+            self.recovery_point = recovery_point
+
+    def flush(self) -> None:
+        """Make everything durable, here and now: for closing, tests and the metadata log."""
+        descriptors, recovery_point = self.flush_targets()
+        try:
+            for descriptor in descriptors:
+                os.fdatasync(descriptor)
+        except OSError as error:
+            raise StorageFault(f"fdatasync in {self.directory}: {error}") from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self.on_flushed(recovery_point)
+
+    def close(self, clean: bool) -> None:
+        """Let go of all files. Clean: cut them to their content, snapshot, and flush first."""
+        if clean:
+            if self.active.size:
+                self.active.finish()
+                self.snapshot_producers()
+                self._created_files = True
+            if not self.leader_epochs.is_written:
+                self.leader_epochs.write()
+            self.flush()
+        for segment in self.segments:
+            segment.close()
+        self._limit = 0
+
+    def delete(self, unique_hex: str) -> str:
+        """Rename the directory away and close everything; the path to remove later.
+
+        `unique_hex`: 32 hexadecimal digits used for nothing else.
+        """
+        for segment in self.segments:
+            segment.close()
+        self._limit = 0
+        parent, name = os.path.split(self.directory)
+        parsed = parse_partition_directory(name)
+        assert parsed is not None, name
+        away = os.path.join(parent, marked_directory(*parsed, DELETE, unique_hex))
+        try:
+            os.rename(self.directory, away)
+        except OSError as error:
+            raise StorageFault(f"can't rename {self.directory}: {error}") from error
+        return away

@@ -1,0 +1,402 @@
+"""Opening a log: find its end, check what must be checked, rebuild what is derived.
+
+   how it ended                   what is trusted        what is read
+   a worker under a living        the stored position    the last batch
+   supervisor (trusted)
+   closed cleanly (clean)         the file sizes         the last batch
+   neither                        below the recovery     every batch behind it
+                                  point, the sizes
+
+A scanned batch must be whole and right by CRC, continue the offsets, and not fall back to an older
+leader epoch: batches left over from before a truncation fail one of these. The log is cut at the
+first that is wrong: later segments go, the file is cut there and synced before anybody reads.
+(Compacted logs have gaps between offsets: there they need only grow.)
+"""
+
+import os
+from struct import error as StructError
+
+from crc32c import crc32c
+
+from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.file_names import LOG, SNAPSHOT, file_name, offset_of
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.producer_state import ProducerState, read_snapshot
+from shmbroker.log.segment import Segment
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    BATCH_HEADER,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+)
+
+_CHUNK_BYTES = 1 << 20
+_WINDOW_ENTRIES = 256
+"""Index entries before a snapshot whose batches are walked too: the producers' last five."""
+
+
+def load(
+    log: PartitionLog,
+    trusted: tuple[int, int, int] | None,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    now_ms: int,
+) -> None:
+    """Fill a new PartitionLog from its directory; see `PartitionLog.open`."""
+    _list_files(log, now_ms)
+    log.log_start_offset = log_start_offset
+    if not log.segments:
+        segment = log.new_segment(log_start_offset, now_ms)
+        segment.set_max_timestamp(-1, -1)
+        log.segments.append(segment)
+        if log_start_offset:
+            segment.create_files()
+    log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
+    log.recovery_point = recovery_point
+    _load_epochs(log)
+    if trusted is not None:
+        is_found, is_window_walked = _take_trusted(log, trusted), True
+    else:
+        is_found, is_window_walked = clean and _take_clean(log), False
+    if not is_found:
+        is_window_walked = True
+        _scan(log, recovery_point)
+    log.segments[-1].end_offset = log.log_end_offset
+    log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
+    log.recovery_point = min(log.recovery_point, log.log_end_offset)
+    changed = log.leader_epochs.truncate_from_end(log.log_end_offset)
+    changed |= log.leader_epochs.truncate_from_start(log.log_start_offset)
+    if changed or not log.leader_epochs.is_written:
+        log.leader_epochs.write()
+    log.activate()
+    for snapshot in [taken for taken in log.snapshot_offsets if taken > log.log_end_offset]:
+        log._remove_snapshot(snapshot)
+    rebuild_producers(log, is_window_walked=is_window_walked)
+    if now_ms:
+        log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
+    log.store_position()
+
+
+def _list_files(log: PartitionLog, now_ms: int) -> None:
+    """Segments and snapshots of the directory; what interrupted work left behind is removed."""
+    try:
+        os.makedirs(log.directory, exist_ok=True)
+        names = os.listdir(log.directory)
+    except OSError as error:
+        raise StorageFault(f"can't open {log.directory}: {error}") from error
+    sizes = []
+    for name in names:
+        base_offset = offset_of(name, LOG)
+        if base_offset is not None:
+            size = os.stat(os.path.join(log.directory, name)).st_size
+            sizes.append((base_offset, size))
+        elif (snapshot := offset_of(name, SNAPSHOT)) is not None:
+            log.snapshot_offsets.append(snapshot)
+        elif name.endswith((".deleted", ".cleaned", ".tmp")):
+            os.unlink(os.path.join(log.directory, name))
+    log.snapshot_offsets.sort()
+    sizes.sort()
+    for base_offset, size in sizes:
+        segment = log.new_segment(base_offset, now_ms)
+        segment.size = size
+        if log.segments:
+            log.segments[-1].end_offset = base_offset
+        log.segments.append(segment)
+
+
+def _load_epochs(log: PartitionLog) -> None:
+    """The epoch history, from its file, or where that is damaged from the batches."""
+    try:
+        log.leader_epochs.load()
+        return
+    except CorruptFault:
+        pass
+    for segment in log.segments:
+        try:
+            for _, header in segment.headers(0, segment.size):
+                log.leader_epochs.assign(header[2], header[0])
+        except CorruptFault:
+            break
+    log.leader_epochs.is_written = False
+
+
+def _take_trusted(log: PartitionLog, trusted: tuple[int, int, int]) -> bool:
+    """Take the log to end where its last writer stored; False if that can't be."""
+    base_offset, position, end_offset = trusted
+    while log.segments[-1].base_offset > base_offset and len(log.segments) > 1:
+        # Made for a batch whose position was never stored.
+        log.segments.pop().remove()
+    segment = log.segments[-1]
+    if segment.base_offset != base_offset or position > segment.size:
+        return False
+    if position == 0 and not segment.size and end_offset == base_offset:
+        segment.set_max_timestamp(-1, -1)
+        log.log_end_offset = end_offset
+        return True
+    if not _ends_at(log, segment, position, end_offset):
+        return False
+    if position != os.stat(segment.path).st_size:
+        segment.cut_file(position)
+    _cut_indexes(segment, position, end_offset)
+    return True
+
+
+def _take_clean(log: PartitionLog) -> bool:
+    """Take the log to end where its last file ends; False if no batch ends there."""
+    segment = log.segments[-1]
+    if not segment.size:
+        segment.set_max_timestamp(-1, -1)
+        log.log_end_offset = segment.base_offset
+        return all(_has_indexes(other) for other in log.segments[:-1])
+    if not all(_has_indexes(other) for other in log.segments):
+        return False
+    return _ends_at(log, segment, segment.size, None)
+
+
+def _has_indexes(segment: Segment) -> bool:
+    return segment.offset_index.exists() and segment.time_index.exists()
+
+
+def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int | None) -> bool:
+    """Whether a good batch ends at `position`; then that is the log's end."""
+    segment.load_indexes()
+    segment.restore_max_timestamp()
+    index = segment.offset_index
+    start = index.boundary_before(position - 1) if index.count else 0
+    last = None
+    try:
+        for found, header in segment.headers(start, position):
+            last = found, header
+            if header[8] > segment.max_timestamp_so_far:
+                segment.set_max_timestamp(header[8], header[0] + header[6])
+        if last is None:
+            next_offset = segment.base_offset
+        else:
+            found, header = last
+            batch = segment.read_bytes(found, position - found)
+            if crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]) != header[4]:
+                return False
+            next_offset = header[0] + header[6] + 1
+        if end_offset is not None and next_offset != end_offset:
+            return False
+        for _, header in segment.headers(0, position):
+            segment.first_timestamp = header[8]
+            break
+    except CorruptFault:
+        return False
+    segment.size = position
+    log.log_end_offset = next_offset
+    return True
+
+
+def _cut_indexes(segment: Segment, position: int, end_offset: int) -> None:
+    """Drop entries of batches that are not there any more, and the files' tails."""
+    index = segment.offset_index
+    keep = index.count
+    while keep and index.entry(keep - 1)[1] >= position:
+        keep -= 1
+    if keep != index.count:
+        index.truncate(keep)
+    index = segment.time_index
+    keep = index.count
+    while keep and segment.base_offset + index.entry(keep - 1)[1] >= end_offset:
+        keep -= 1
+    if keep != index.count:
+        index.truncate(keep)
+        segment.restore_max_timestamp()
+        start = (
+            segment.offset_index.entry(segment.offset_index.count - 1)[1]
+            if (segment.offset_index.count)
+            else 0
+        )
+        for _, header in segment.headers(start, position):
+            if header[8] > segment.max_timestamp_so_far:
+                segment.set_max_timestamp(header[8], header[0] + header[6])
+
+
+# --- the scan ---
+
+
+def _scan(log: PartitionLog, recovery_point: int) -> None:
+    """Read every batch from the recovery point on and cut the log at the first bad one."""
+    first = log.segment_number(recovery_point)
+    for segment in log.segments[:first]:
+        if not _has_indexes(segment):
+            first = log.segments.index(segment)
+            break
+    expected = log.segments[first].base_offset
+    for number in range(first, len(log.segments)):
+        segment = log.segments[number]
+        if segment.base_offset < expected or (
+            segment.base_offset > expected and number > first and not log.config.is_compacted
+        ):
+            # A hole between segments, or offsets twice: nothing from here on can be served.
+            _drop_segments(log, number)
+            break
+        is_whole, end_offset = _scan_segment(log, segment)
+        expected = end_offset
+        log.log_end_offset = end_offset
+        if not is_whole and number + 1 < len(log.segments):
+            _drop_segments(log, number + 1)
+            break
+        if number + 1 < len(log.segments):
+            # A gap that compaction left at the end belongs to this segment.
+            segment.end_offset = log.segments[number + 1].base_offset
+    sync_directory(log.directory)
+
+
+def _drop_segments(log: PartitionLog, number: int) -> None:
+    for segment in log.segments[number:]:
+        segment.remove()
+    del log.segments[number:]
+
+
+def _scan_segment(log: PartitionLog, segment: Segment) -> tuple[bool, int]:
+    """Check a segment's batches, rebuild its indexes, cut it where it goes wrong.
+
+    (whether the file ends with its last good batch, the end offset)
+    """
+    interval = log.config.index_interval_bytes
+    offset_entries: list[tuple] = []
+    time_entries: list[tuple] = []
+    base = segment.base_offset
+    expected, epoch = base, log.leader_epochs.epoch_at(base)
+    max_timestamp = max_offset = -1
+    indexed_at = size = 0
+    segment.first_timestamp = -1
+    for position, header in _good_batches(segment):
+        if header[0] != expected and not (
+            header[0] > expected and (log.config.is_compacted or not position)
+        ):
+            break
+        last_offset = header[0] + header[6]
+        if header[2] < epoch or header[6] < 0 or last_offset - base > 2**31 - 1:
+            break
+        if header[2] != epoch:
+            epoch = header[2]
+        log.leader_epochs.is_written &= not log.leader_epochs.assign(epoch, header[0])
+        if not position:
+            segment.first_timestamp = header[8]
+        if header[8] > max_timestamp:
+            max_timestamp, max_offset = header[8], last_offset
+        if position - indexed_at > interval:
+            indexed_at = position
+            offset_entries.append((last_offset - base, position))
+            if max_timestamp > (time_entries[-1][0] if time_entries else -1):
+                time_entries.append((max_timestamp, max_offset - base))
+        expected = last_offset + 1
+        size = position + header[1] + LOG_OVERHEAD
+    if segment is not log.segments[-1] and max_timestamp > (
+        time_entries[-1][0] if time_entries else -1
+    ):
+        time_entries.append((max_timestamp, max_offset - base))
+    if not os.path.exists(segment.path):
+        return True, expected
+    is_whole = size == segment.size
+    if not is_whole:
+        segment.cut_file(size, is_synced=True)
+        segment.size = size
+    segment.offset_index.replace(offset_entries)
+    segment.time_index.replace(time_entries)
+    segment.set_max_timestamp(max_timestamp, max_offset)
+    segment.end_offset = expected
+    return is_whole, expected
+
+
+def _good_batches(segment: Segment):
+    """(position, header) of batches that are whole and right by CRC, until one isn't."""
+    position, end = 0, segment.size
+    data, start = memoryview(b""), 0
+    while end - position >= HEADER_SIZE:
+        at = position - start
+        if at + HEADER_SIZE > len(data):
+            data, start, at = _chunk(segment, position, _CHUNK_BYTES), position, 0
+            if len(data) < HEADER_SIZE:
+                return
+        try:
+            header = BATCH_HEADER.unpack_from(data, at)
+        except StructError:
+            return
+        size = header[1] + LOG_OVERHEAD
+        if header[3] != MAGIC or not HEADER_SIZE <= size <= end - position:
+            return
+        if at + size > len(data):
+            data, start, at = _chunk(segment, position, max(size, _CHUNK_BYTES)), position, 0
+            if len(data) < size:
+                return
+        if crc32c(data[at + ATTRIBUTES_POSITION : at + size]) != header[4]:
+            return
+        yield position, header
+        position += size
+
+
+def _chunk(segment: Segment, position: int, length: int) -> memoryview:
+    try:
+        return memoryview(os.pread(segment.fd, min(length, segment.size - position), position))
+    except OSError as error:
+        raise StorageFault(f"can't read {segment.path}: {error}") from error
+
+
+# --- producers ---
+
+
+def rebuild_producers(log: PartitionLog, *, is_window_walked: bool = True) -> None:
+    """The producer state at the log's end: newest good snapshot, then the batches behind it.
+
+    With the window, also the batches shortly before it, as a snapshot knows only the last of each
+    producer.
+    """
+    state = log.producers
+    state.clear()
+    taken = log.log_start_offset
+    known = ProducerState()
+    for offset in reversed(log.snapshot_offsets[:]):
+        try:
+            known = read_snapshot(os.path.join(log.directory, file_name(offset, SNAPSHOT)))
+        except StorageFault:
+            log._remove_snapshot(offset)
+            continue
+        taken = max(offset, taken)
+        break
+    start = taken
+    if is_window_walked and len(known):
+        start = _window_start(log, taken)
+    for segment in log.segments[log.segment_number(start) :]:
+        segment.load_indexes()
+        try:
+            position, _ = segment.find(start)
+            for _, header in segment.headers(position, segment.size):
+                if header[9] >= 0 and not header[5] & CONTROL_BIT:
+                    state.update(header[9], header[10], header[11], header[6], header[0], header[8])
+        except CorruptFault:
+            continue  # Damage below the recovery point: whoever reads there is told.
+    state.merge(known)
+    state.is_changed = False
+
+
+def _window_start(log: PartitionLog, offset: int) -> int:
+    """The offset that lies a window's length of index entries before `offset`."""
+    number = log.segment_number(offset)
+    left = _WINDOW_ENTRIES
+    while True:
+        segment = log.segments[number]
+        segment.load_indexes()
+        index = segment.offset_index
+        relative = offset - segment.base_offset
+        low, high = 0, index.count
+        while low < high:
+            middle = (low + high) // 2
+            if index.entry(middle)[0] < relative:
+                low = middle + 1
+            else:
+                high = middle
+        if low > left:
+            return segment.base_offset + index.entry(low - left)[0]
+        left -= low
+        if number == 0 or left <= 0:
+            return max(segment.base_offset, log.log_start_offset)
+        number -= 1

@@ -1,0 +1,55 @@
+"""Time index: the largest timestamp up to an offset (source: Kafka `TimeIndex`).
+
+   at  size  field
+    0     8  timestamp        ms; the largest in the segment up to and with that offset
+    8     4  relative_offset  last offset of the batch that holds it, minus the base offset
+
+Stored at the same moments as offset index entries, if the timestamp grew, and once more when the
+segment rolls or closes, so the last entry of a finished segment is its largest timestamp.
+"""
+
+from struct import Struct
+
+from shmbroker.log.index_file import IndexFile
+
+TIMESTAMP = 0
+RELATIVE_OFFSET = 1
+
+
+class TimeIndex(IndexFile):
+    """Entries (timestamp, relative_offset); timestamps grow strictly."""
+
+    ENTRY = Struct(">qI")
+    __slots__ = ("last_timestamp",)
+
+    def __init__(self, path: str, bytes_max: int) -> None:
+        super().__init__(path, bytes_max)
+        self.last_timestamp = -1
+        """Timestamp of the last entry; -1 without one."""
+
+    def load(self) -> None:
+        super().load()
+        self.last_timestamp = self.entry(self.count - 1)[TIMESTAMP] if self.count else -1
+
+    def maybe_append(self, timestamp: int, relative_offset: int) -> None:
+        """Store the pair if its timestamp is larger than the last entry's."""
+        # (0, 0) would read as the end.
+        if (
+            timestamp > self.last_timestamp
+            and (timestamp or relative_offset)
+            and self.append(timestamp, relative_offset)
+        ):
+            self.last_timestamp = timestamp
+
+    def truncate(self, count: int) -> None:
+        super().truncate(count)
+        self.last_timestamp = self.entry(self.count - 1)[TIMESTAMP] if self.count else -1
+
+    def replace(self, entries: list[tuple]) -> None:
+        super().replace(entries)
+        self.last_timestamp = entries[-1][TIMESTAMP] if entries else -1
+
+    def offset_before(self, timestamp: int) -> int:
+        """Relative offset before which every record is older than `timestamp`."""
+        entry = self.floor(timestamp - 1, TIMESTAMP)
+        return entry[RELATIVE_OFFSET] if entry else 0

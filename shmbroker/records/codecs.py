@@ -1,0 +1,176 @@
+"""The four compressions of a record batch, in the framings that Kafka's clients write.
+
+gzip is one or more gzip members; snappy is the xerial stream of the Java client (a header, then
+blocks of a length and raw snappy) or one raw block; lz4 and zstd are their standard frames.
+
+Rules
+ * Output is bounded before it is made: at most `output_bytes_max(len(input))`, so that a small
+   batch can't take the memory of the process. What would be larger raises ProtocolFault.
+ * Bad input raises ProtocolFault and nothing else.
+ * The libraries are imported when first used: a broker passes batches on as they are and often
+   never needs one.
+"""
+
+import zlib
+from struct import Struct
+
+from shmbroker.errors import ProtocolFault
+from shmbroker.records.batch_layout import GZIP, LZ4, NONE, SNAPPY, ZSTD
+
+NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+"""Kafka's names (`compression.type`), by id."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_INT32 = Struct(">i")
+_GZIP_WBITS = 31
+
+
+def output_bytes_max(input_bytes: int) -> int:
+    """The most that input of this size may decompress to: 100 times it, 16 MiB to 1 GiB."""
+    return min(max(100 * input_bytes, 16 << 20), 1 << 30)
+
+
+def decompress(codec: int, data: bytes | memoryview) -> bytes | bytearray | memoryview:
+    """The plain bytes of `data`; ProtocolFault if it is corrupt, or larger than allowed."""
+    if codec == NONE:
+        return data
+    if not 0 < codec <= ZSTD:
+        raise ProtocolFault(f"unknown compression id {codec}")
+    return _DECOMPRESS[codec](data, output_bytes_max(len(data)))
+
+
+def compress(codec: int, data: bytes) -> bytes:
+    """`data` compressed at the library's default level."""
+    if codec == NONE:
+        return data
+    return _COMPRESS[codec](data)
+
+
+def _too_large(name: str, limit: int) -> ProtocolFault:
+    return ProtocolFault(f"{name} records decompress to more than {limit} bytes")
+
+
+def _gzip_decompress(data: bytes | memoryview, limit: int) -> bytes:
+    parts = []
+    left = limit
+    try:
+        while data:
+            member = zlib.decompressobj(_GZIP_WBITS)
+            parts.append(member.decompress(data, left + 1))
+            left -= len(parts[-1])
+            if left < 0:
+                raise _too_large("gzip", limit)
+            if not member.eof:
+                raise ProtocolFault("gzip records end too early")
+            data = member.unused_data
+    except zlib.error as error:
+        raise ProtocolFault(f"gzip records: {error}") from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _gzip_compress(data: bytes) -> bytes:
+    return zlib.compress(data, wbits=_GZIP_WBITS)
+
+
+def _snappy_block(block: bytes | memoryview, left: int, limit: int) -> bytes:
+    from cramjam import DecompressionError, snappy
+
+    try:
+        # The block opens with its plain length: look before anything is allocated from it.
+        if snappy.decompress_raw_len(block) > left:
+            raise _too_large("snappy", limit)
+        return bytes(snappy.decompress_raw(block))
+    except DecompressionError as error:
+        raise ProtocolFault(f"snappy records: {error}") from None
+
+
+def _snappy_decompress(data: bytes | memoryview, limit: int) -> bytes:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _snappy_block(data, limit, limit)
+    parts = []
+    left = limit
+    position, end = len(_XERIAL_HEADER), len(data)
+    while position < end:
+        if end - position < 4:
+            raise ProtocolFault("snappy records end too early")
+        (length,) = _INT32.unpack_from(data, position)
+        position += 4
+        if not 0 < length <= end - position:
+            raise ProtocolFault("snappy block length is beyond the batch")
+        parts.append(_snappy_block(data[position : position + length], left, limit))
+        left -= len(parts[-1])
+        position += length
+    return b"".join(parts)
+
+
+def _snappy_compress(data: bytes) -> bytes:
+    from cramjam import snappy
+
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = bytes(snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _lz4_decompress(data: bytes | memoryview, limit: int) -> bytes:
+    from lz4.frame import LZ4FrameDecompressor
+
+    frame = LZ4FrameDecompressor()
+    try:
+        plain = frame.decompress(data, max_length=limit + 1)
+    except RuntimeError as error:
+        raise ProtocolFault(f"lz4 records: {error}") from None
+    if len(plain) > limit:
+        raise _too_large("lz4", limit)
+    if not frame.eof:
+        raise ProtocolFault("lz4 records end too early")
+    return plain
+
+
+def _lz4_compress(data: bytes) -> bytes:
+    from lz4.frame import BLOCKSIZE_MAX64KB, compress
+
+    return compress(data, block_size=BLOCKSIZE_MAX64KB, block_linked=False)
+
+
+def _zstd_decompress(data: bytes | memoryview, limit: int) -> memoryview:
+    from cramjam import DecompressionError, zstd
+
+    # Java's frames don't tell their plain size, so the buffer grows until it holds it.
+    size = min(max(8 * len(data), 64 << 10), limit)
+    while True:
+        plain = bytearray(size)
+        try:
+            written = zstd.decompress_into(data, plain)
+        except DecompressionError as error:
+            reason = str(error)
+            if "whole buffer" not in reason and "too small" not in reason:
+                raise ProtocolFault(f"zstd records: {reason}") from None
+            if size == limit:
+                raise _too_large("zstd", limit) from None
+            size = min(4 * size, limit)
+        else:
+            return memoryview(plain)[:written]
+
+
+def _zstd_compress(data: bytes) -> bytes:
+    from cramjam import zstd
+
+    return bytes(zstd.compress(data, level=3))
+
+
+_DECOMPRESS = {
+    GZIP: _gzip_decompress,
+    SNAPPY: _snappy_decompress,
+    LZ4: _lz4_decompress,
+    ZSTD: _zstd_decompress,
+}
+_COMPRESS = {
+    GZIP: _gzip_compress,
+    SNAPPY: _snappy_compress,
+    LZ4: _lz4_compress,
+    ZSTD: _zstd_compress,
+}
