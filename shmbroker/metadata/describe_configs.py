@@ -1,0 +1,217 @@
+"""DescribeConfigs: what is set, where it is set, and what stands behind it.
+
+Answers for topics and brokers out of an image and the static config; a broker answers for itself
+and for all brokers (name ""), as Kafka's does. A setting's *synonyms* are all the places that have
+a value for it, the effective one first.
+
+Source: Kafka's `ConfigHelper` (`describeConfigs`, `configSynonyms`), KIP-226, KIP-569.
+"""
+
+from __future__ import annotations
+
+from shmbroker.config import (
+    BROKER_SETTINGS,
+    OWN_PREFIX,
+    SOURCE_DEFAULT,
+    SOURCE_DYNAMIC_DEFAULT_BROKER,
+    SOURCE_STATIC_BROKER,
+    SOURCE_TOPIC,
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    Setting,
+    broker_layers,
+    effective_topic_config,
+)
+from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from shmbroker.metadata.topic_names import topic_name_complaint
+from shmbroker.wire.error_codes import (
+    INVALID_REQUEST,
+    INVALID_TOPIC_EXCEPTION,
+    NONE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    Entry = dict[str, Any]
+    Layers = tuple[tuple[int, Mapping[str, str]], ...]
+
+_UNKNOWN_TYPE = 0
+
+_CHAINS = {
+    synonym: setting.synonyms
+    for setting in TOPIC_SETTINGS.values()
+    for synonym, _ in setting.synonyms
+    if len(setting.synonyms) > 1
+}
+"""Broker settings that stand in for each other: log.retention.ms, …minutes, …hours."""
+
+
+def describe_configs(
+    request: dict[str, Any],
+    image: MetadataImage,
+    config: BrokerConfig,
+    broker_id: int,
+    identity: Mapping[str, str],
+) -> dict[str, Any]:
+    """The response to `request`; `identity` is `BrokerConfig.identity` of the broker asked."""
+    results = []
+    with_synonyms, with_text = request["include_synonyms"], request["include_documentation"]
+    for resource in request["resources"]:
+        name = resource["resource_name"]
+        error, message, entries = NONE, "", []
+        if resource["resource_type"] == TOPIC_RESOURCE:
+            if complaint := topic_name_complaint(name):
+                error, message = INVALID_TOPIC_EXCEPTION, complaint
+            elif name not in image.topics_by_name:
+                error = UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                layers = _layers(image, config, broker_id)
+                entries = topic_entries(image.config(TOPIC_RESOURCE, name), layers)
+        elif resource["resource_type"] == BROKER_RESOURCE:
+            complaint = _broker_name_complaint(name, broker_id)
+            if complaint:
+                error, message = INVALID_REQUEST, complaint
+            elif name:
+                layers = _layers(image, config, broker_id)
+                entries = _broker_entries((*layers, (SOURCE_STATIC_BROKER, identity)))
+            else:
+                dynamic = image.config(BROKER_RESOURCE, "")
+                layers = ((SOURCE_DYNAMIC_DEFAULT_BROKER, dynamic),)
+                entries = [_broker_entry(key, layers, has_default=False) for key in sorted(dynamic)]
+        else:
+            error = INVALID_REQUEST
+            message = f"Unexpected resource type {resource['resource_type']} for resource {name}"
+        wanted = resource["configuration_keys"]
+        if wanted:
+            entries = [entry for entry in entries if entry["name"] in wanted]
+        for entry in entries:
+            if not with_synonyms:
+                entry["synonyms"] = []
+            if not with_text:
+                entry["documentation"] = None
+        results.append(
+            {
+                "error_code": error,
+                "error_message": message,
+                "resource_type": resource["resource_type"],
+                "resource_name": name,
+                "configs": entries,
+            }
+        )
+    return {"throttle_time_ms": 0, "results": results}
+
+
+def topic_entries(overrides: Mapping[str, str], layers: Layers) -> list[Entry]:
+    """All settings of one topic. Those that Kafka doesn't have are listed where they are set."""
+    entries = []
+    for name, setting in TOPIC_SETTINGS.items():
+        if name.startswith(OWN_PREFIX) and name not in overrides:
+            continue
+        value = _printed(setting, effective_topic_config(name, overrides, layers)[0])
+        synonyms = []
+        if setting.synonyms:
+            synonyms = _synonyms(setting.synonyms[0][0], setting.synonyms, layers)
+        if name in overrides:
+            synonyms.insert(0, _synonym(name, value, SOURCE_TOPIC))
+        entries.append(_entry(setting, value, synonyms))
+    return entries
+
+
+def _broker_entries(layers: Layers) -> list[Entry]:
+    names = set(BROKER_SETTINGS)
+    for _, values in layers:
+        names.update(values)
+    return [_broker_entry(name, layers) for name in sorted(names)]
+
+
+def _broker_entry(name: str, layers: Layers, *, has_default: bool = True) -> Entry:
+    setting = BROKER_SETTINGS.get(name)
+    if setting is None:
+        return _unknown_entry(name, layers)
+    value = setting.default
+    for _, values in layers:
+        if name in values:
+            value = values[name]
+            break
+    synonyms = _synonyms(name, _CHAINS.get(name, ((name, 1),)), layers, has_default)
+    return _entry(setting, None if value is None else _printed(setting, value), synonyms)
+
+
+def _unknown_entry(name: str, layers: Layers) -> Entry:
+    """A value kept for a setting that isn't known: for all that is known it is a secret."""
+    synonyms = [_synonym(name, None, source) for source, values in layers if name in values]
+    return {
+        "name": name,
+        "value": None,
+        "read_only": True,
+        "config_source": synonyms[0]["source"],
+        "is_sensitive": True,
+        "synonyms": synonyms,
+        "config_type": _UNKNOWN_TYPE,
+        "documentation": None,
+    }
+
+
+def _synonyms(
+    main: str, chain: tuple[tuple[str, int], ...], layers: Layers, has_default: bool = True
+) -> list[dict[str, Any]]:
+    """Every value of the settings in `chain`, layer by layer, beginning with one of `main`."""
+    found = [
+        _synonym(name, values[name], source)
+        for source, values in layers
+        for name, _ in chain
+        if name in values
+    ]
+    if has_default:
+        for name, _ in chain:
+            default = BROKER_SETTINGS[name].default
+            if default is not None:
+                found.append(_synonym(name, default, SOURCE_DEFAULT))
+    # Kafka leaves out what comes before the first value of `main`, even if that is the effective
+    # one: a topic doesn't show log.retention.hours while log.retention.ms isn't set.
+    while found and found[0]["name"] != main:
+        del found[0]
+    return found
+
+
+def _synonym(name: str, value: str | None, source: int) -> dict[str, Any]:
+    return {"name": name, "value": value, "source": source}
+
+
+def _entry(setting: Setting, value: str | None, synonyms: list[dict[str, Any]]) -> Entry:
+    return {
+        "name": setting.name,
+        "value": value,
+        "read_only": not setting.is_dynamic,
+        "config_source": synonyms[0]["source"] if synonyms else SOURCE_DEFAULT,
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": setting.type,
+        "documentation": setting.documentation,
+    }
+
+
+def _printed(setting: Setting, text: str) -> str | None:
+    """As Kafka prints the parsed value: " 5 " is 5, TRUE is true."""
+    try:
+        return setting.text(setting.parse(text))
+    except ValueError:
+        return text  # another version's; better shown than hidden
+
+
+def _layers(image: MetadataImage, config: BrokerConfig, broker_id: int) -> Layers:
+    return broker_layers(
+        config, image.config(BROKER_RESOURCE, str(broker_id)), image.config(BROKER_RESOURCE, "")
+    )
+
+
+def _broker_name_complaint(name: str, broker_id: int) -> str | None:
+    if name in ("", str(broker_id)):
+        return None
+    if not name.removeprefix("-").isdecimal():
+        return f"Broker id must be an integer, but it is: {name}"
+    return f"Unexpected broker id, expected {broker_id} or empty string, but received {name}"

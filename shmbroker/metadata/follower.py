@@ -1,0 +1,30 @@
+"""Keeps a process's image up to date with the metadata log, and says what is different."""
+
+from __future__ import annotations
+
+from shmbroker.metadata.image import MetadataImage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.metadata.image import Change
+    from shmbroker.metadata.log_reader import MetadataLogReader
+
+
+class MetadataFollower:
+    """`image` is the cluster as of the last `catch_up`; take it once per request and keep it."""
+
+    __slots__ = ("image", "reader")
+
+    def __init__(self, reader: MetadataLogReader, cluster_id: str) -> None:
+        self.reader = reader
+        self.image = MetadataImage(cluster_id)
+
+    def catch_up(self, end_offset: int) -> list[Change]:
+        """Apply what is committed (all before `end_offset`); the changes are tuples whose first
+        item is a kind of `metadata.image`. Faults: CorruptFault, StorageFault."""
+        reader = self.reader
+        if reader.next_offset >= end_offset:
+            return []
+        records = reader.catch_up(end_offset)
+        self.image, changes = self.image.apply(records, reader.next_offset, reader.epoch)
+        return changes

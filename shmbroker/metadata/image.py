@@ -1,0 +1,454 @@
+"""The metadata image: the cluster as of one offset of the metadata log.
+
+* Images are never changed: `apply` makes the next one out of committed records. The dicts that the
+  records touch are copied once for each `apply`; the rest is shared with the image before.
+* What a record means is Kafka's (`org.apache.kafka.image`, `PartitionRegistration.merge`).
+* Records of things that aren't served here (ACLs, quotas, SCRAM, delegation tokens) are refused:
+  to leave them out silently would open what their writer had closed.
+* Lost with the process; the log is the truth.
+"""
+
+from __future__ import annotations
+
+from shmbroker.errors import StorageFault
+from shmbroker.metadata.topic_names import INTERNAL_TOPICS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    MetadataRecord = tuple[int, int, str, int, dict[str, Any]]
+    """offset, epoch, name, version, message"""
+    Change = tuple[Any, ...]
+
+# Resource types of configs (`ConfigResource.Type`).
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+
+# Kinds of changes, each with what follows it in its tuple.
+TOPIC_DELETED = "topic_deleted"
+"""TopicImage as it was"""
+TOPIC_CREATED = "topic_created"
+"""TopicImage"""
+PARTITION_CHANGED = "partition_changed"
+"""TopicImage as it is now, PartitionImage as it was (None: added), PartitionImage"""
+CONFIG_CHANGED = "config_changed"
+"""resource type, resource name ("" for all brokers)"""
+BROKER_CHANGED = "broker_changed"
+"""BrokerImage as it was (None: new), BrokerImage (None: unregistered)"""
+
+NO_LEADER = -1
+_NO_LEADER_CHANGE = -2
+
+
+class _Value:
+    """Equality and repr by the fields."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and all(
+            getattr(self, slot) == getattr(other, slot) for slot in self.__slots__
+        )
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{slot}={getattr(self, slot)!r}" for slot in self.__slots__)
+        return f"{type(self).__name__}({fields})"
+
+
+class BrokerImage(_Value):
+    """A registered broker: an I/O worker."""
+
+    __slots__ = (
+        "broker_epoch",
+        "broker_id",
+        "directories",
+        "host",
+        "incarnation_id",
+        "is_fenced",
+        "port",
+        "rack",
+    )
+
+    def __init__(
+        self,
+        broker_id: int,
+        host: str,
+        port: int,
+        rack: str | None,
+        broker_epoch: int,
+        incarnation_id: bytes,
+        is_fenced: bool,
+        directories: tuple[bytes, ...],
+    ) -> None:
+        self.broker_id = broker_id
+        self.host = host
+        self.port = port
+        self.rack = rack
+        self.broker_epoch = broker_epoch
+        """Offset of its registration in the metadata log."""
+        self.incarnation_id = incarnation_id
+        self.is_fenced = is_fenced
+        """Registered, but not (yet, or any more) at work: no client is sent there."""
+        self.directories = directories
+        """Ids of its log directories, from meta.properties."""
+
+    def replace(self, is_fenced: bool, directories: tuple[bytes, ...]) -> BrokerImage:
+        return BrokerImage(
+            self.broker_id,
+            self.host,
+            self.port,
+            self.rack,
+            self.broker_epoch,
+            self.incarnation_id,
+            is_fenced,
+            directories,
+        )
+
+
+class PartitionImage(_Value):
+    """A partition's replicas and leader."""
+
+    __slots__ = (
+        "directories",
+        "in_sync_replicas",
+        "leader_epoch",
+        "leader_id",
+        "partition",
+        "partition_epoch",
+        "replicas",
+    )
+
+    def __init__(
+        self,
+        partition: int,
+        replicas: tuple[int, ...],
+        in_sync_replicas: tuple[int, ...],
+        leader_id: int,
+        leader_epoch: int,
+        partition_epoch: int,
+        directories: tuple[bytes, ...],
+    ) -> None:
+        self.partition = partition
+        self.replicas = replicas
+        self.in_sync_replicas = in_sync_replicas
+        self.leader_id = leader_id
+        """NO_LEADER, or one of in_sync_replicas."""
+        self.leader_epoch = leader_epoch
+        self.partition_epoch = partition_epoch
+        """+1 for every change of this partition."""
+        self.directories = directories
+        """Log directory of each replica, in the order of `replicas`."""
+
+
+class TopicImage(_Value):
+    """A topic; `partitions[n].partition == n`."""
+
+    __slots__ = ("is_internal", "name", "partitions", "topic_id")
+
+    def __init__(self, name: str, topic_id: bytes, partitions: tuple[PartitionImage, ...]) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions = partitions
+        self.is_internal = name in INTERNAL_TOPICS
+
+
+class MetadataImage(_Value):
+    """The cluster at one offset of the metadata log."""
+
+    __slots__ = (
+        "brokers",
+        "cluster_id",
+        "configs",
+        "epoch",
+        "features",
+        "next_producer_id",
+        "offset",
+        "topics_by_id",
+        "topics_by_name",
+    )
+
+    def __init__(self, cluster_id: str) -> None:
+        """The empty image, before the first record."""
+        self.cluster_id = cluster_id
+        self.offset = 0
+        """Of the next record to apply: all before it are in here."""
+        self.epoch = 0
+        """Of the controller whose record was the last one."""
+        self.brokers: dict[int, BrokerImage] = {}
+        self.topics_by_name: dict[str, TopicImage] = {}
+        self.topics_by_id: dict[bytes, TopicImage] = {}
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}
+        """(resource type, name) to the values set for it; (BROKER_RESOURCE, "") is all brokers."""
+        self.features: dict[str, int] = {}
+        """Finalised feature levels, as they stand in the log: not what is served."""
+        self.next_producer_id = 0
+
+    def apply(
+        self, records: Iterable[MetadataRecord], offset: int, epoch: int
+    ) -> tuple[MetadataImage, list[Change]]:
+        """The image at `offset`, written in `epoch`, and what is different in it.
+
+        `records` are all data records up to there, in order. Changes come deletions first, then
+        topics, partitions, configs, brokers; what came and went within the records isn't told.
+        StorageFault for a record that isn't understood.
+        """
+        draft = _Draft(self)
+        for record_offset, _, name, _, message in records:
+            applier = _APPLIERS.get(name)
+            if applier is None:
+                raise StorageFault(
+                    f"the metadata log holds a {name} at offset {record_offset}, which belongs "
+                    "to something that is not served here"
+                )
+            try:
+                applier(draft, message, record_offset)
+            except KeyError as missing:
+                raise StorageFault(
+                    f"the {name} at offset {record_offset} of the metadata log is about {missing}, "
+                    "which isn't there"
+                ) from None
+        return draft.finish(offset, epoch)
+
+    def config(self, resource_type: int, name: str) -> dict[str, str]:
+        """The values that were set for a topic or broker; not to be changed."""
+        return self.configs.get((resource_type, name), _NOTHING)
+
+
+_NOTHING: dict[str, str] = {}
+
+
+class _Draft:
+    """An image in the making, and what has been touched."""
+
+    __slots__ = (
+        "before",
+        "image",
+        "old_topics",
+        "partitions",
+        "touched_brokers",
+        "touched_configs",
+    )
+
+    def __init__(self, before: MetadataImage) -> None:
+        self.before = before
+        image = self.image = MetadataImage(before.cluster_id)
+        for slot in MetadataImage.__slots__:
+            setattr(image, slot, getattr(before, slot))
+        self.partitions: dict[bytes, dict[int, PartitionImage]] = {}
+        """Of each topic that was touched, by id; its TopicImage is made at the end."""
+        self.old_topics: dict[bytes, TopicImage] = {}
+        """Touched or removed topics that the image before had."""
+        self.touched_configs: dict[tuple[int, str], None] = {}
+        self.touched_brokers: dict[int, None] = {}
+
+    def brokers(self, broker_id: int) -> dict[int, BrokerImage]:
+        if not self.touched_brokers:
+            self.image.brokers = dict(self.image.brokers)
+        self.touched_brokers[broker_id] = None
+        return self.image.brokers
+
+    def configs(self, resource: tuple[int, str]) -> dict[tuple[int, str], dict[str, str]]:
+        image = self.image
+        if not self.touched_configs:
+            image.configs = dict(image.configs)
+        if resource not in self.touched_configs:
+            self.touched_configs[resource] = None
+            image.configs[resource] = dict(image.configs.get(resource, _NOTHING))
+        return image.configs
+
+    def topics(self) -> tuple[dict[str, TopicImage], dict[bytes, TopicImage]]:
+        image = self.image
+        if image.topics_by_id is self.before.topics_by_id:
+            image.topics_by_id = dict(image.topics_by_id)
+            image.topics_by_name = dict(image.topics_by_name)
+        return image.topics_by_name, image.topics_by_id
+
+    def topic_partitions(self, topic_id: bytes) -> dict[int, PartitionImage]:
+        partitions = self.partitions.get(topic_id)
+        if partitions is None:
+            topic = self.image.topics_by_id[topic_id]
+            self.old_topics[topic_id] = topic
+            partitions = self.partitions[topic_id] = dict(enumerate(topic.partitions))
+        return partitions
+
+    def finish(self, offset: int, epoch: int) -> tuple[MetadataImage, list[Change]]:
+        image = self.image
+        image.offset = offset
+        image.epoch = epoch
+        changes: list[Change] = []
+        for topic_id, old in self.old_topics.items():
+            if topic_id not in self.partitions:
+                changes.append((TOPIC_DELETED, old))
+        partition_changes: list[Change] = []
+        for topic_id, partitions in self.partitions.items():
+            by_name, by_id = self.topics()
+            if sorted(partitions) != list(range(len(partitions))):
+                raise StorageFault(f"topic {by_id[topic_id].name} has holes in its partitions")
+            topic = TopicImage(
+                by_id[topic_id].name,
+                topic_id,
+                tuple(partitions[index] for index in range(len(partitions))),
+            )
+            by_name[topic.name] = by_id[topic_id] = topic
+            old_topic = self.old_topics.get(topic_id)
+            if old_topic is None:
+                changes.append((TOPIC_CREATED, topic))
+                continue
+            for new in topic.partitions:
+                was = old_topic.partitions[new.partition : new.partition + 1]
+                if not was or was[0] is not new:
+                    partition_changes.append(
+                        (PARTITION_CHANGED, topic, was[0] if was else None, new)
+                    )
+        changes += partition_changes
+        for resource in self.touched_configs:
+            if not image.configs.get(resource, True):
+                del image.configs[resource]
+            if image.configs.get(resource) != self.before.configs.get(resource):
+                changes.append((CONFIG_CHANGED, *resource))
+        for broker_id in self.touched_brokers:
+            was_broker, broker = self.before.brokers.get(broker_id), image.brokers.get(broker_id)
+            if was_broker is not broker:
+                changes.append((BROKER_CHANGED, was_broker, broker))
+        return image, changes
+
+
+def _register_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    end_points = message["end_points"]
+    brokers = draft.brokers(message["broker_id"])
+    brokers[message["broker_id"]] = BrokerImage(
+        message["broker_id"],
+        end_points[0]["host"] if end_points else "",
+        end_points[0]["port"] if end_points else 0,
+        message["rack"],
+        message["broker_epoch"],
+        message["incarnation_id"],
+        message["fenced"],
+        tuple(message["log_dirs"]),
+    )
+
+
+def _unregister_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    draft.brokers(message["broker_id"]).pop(message["broker_id"], None)
+
+
+def _change_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    brokers = draft.brokers(message["broker_id"])
+    broker = brokers[message["broker_id"]]
+    fenced = message["fenced"]  # 1 fences, -1 ends it, 0 leaves it as it is
+    brokers[message["broker_id"]] = broker.replace(
+        broker.is_fenced if fenced == 0 else fenced > 0,
+        tuple(message["log_dirs"]) or broker.directories,
+    )
+
+
+def _fence_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    _set_fenced(draft, message["id"], True)
+
+
+def _unfence_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    _set_fenced(draft, message["id"], False)
+
+
+def _set_fenced(draft: _Draft, broker_id: int, is_fenced: bool) -> None:
+    brokers = draft.brokers(broker_id)
+    brokers[broker_id] = brokers[broker_id].replace(is_fenced, brokers[broker_id].directories)
+
+
+def _add_topic(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    by_name, by_id = draft.topics()
+    topic = TopicImage(message["name"], message["topic_id"], ())
+    by_name[topic.name] = by_id[topic.topic_id] = topic
+    draft.partitions[topic.topic_id] = {}
+
+
+def _remove_topic(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    by_name, by_id = draft.topics()
+    topic = by_id.pop(message["topic_id"])
+    by_name.pop(topic.name)
+    draft.partitions.pop(topic.topic_id, None)
+    if topic.topic_id in draft.before.topics_by_id:
+        draft.old_topics[topic.topic_id] = draft.before.topics_by_id[topic.topic_id]
+    resource = (TOPIC_RESOURCE, topic.name)
+    if resource in draft.image.configs:
+        draft.configs(resource)[resource].clear()
+
+
+def _add_partition(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    draft.topic_partitions(message["topic_id"])[message["partition_id"]] = PartitionImage(
+        message["partition_id"],
+        tuple(message["replicas"]),
+        tuple(message["isr"]),
+        message["leader"],
+        message["leader_epoch"],
+        message["partition_epoch"],
+        tuple(message["directories"]),
+    )
+
+
+def _change_partition(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    partitions = draft.topic_partitions(message["topic_id"])
+    old = partitions[message["partition_id"]]
+    is_led_anew = message["leader"] != _NO_LEADER_CHANGE
+
+    def changed(key: str, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        return value if message[key] is None else tuple(message[key])
+
+    partitions[old.partition] = PartitionImage(
+        old.partition,
+        changed("replicas", old.replicas),
+        changed("isr", old.in_sync_replicas),
+        message["leader"] if is_led_anew else old.leader_id,
+        old.leader_epoch + is_led_anew,
+        old.partition_epoch + 1,
+        changed("directories", old.directories),
+    )
+
+
+def _change_config(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    resource = (message["resource_type"], message["resource_name"])
+    values = draft.configs(resource).setdefault(resource, {})
+    if message["value"] is None:
+        values.pop(message["name"], None)
+    else:
+        values[message["name"]] = message["value"]
+
+
+def _set_feature(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    features = dict(draft.image.features)
+    if message["feature_level"] == 0:
+        features.pop(message["name"], None)
+    else:
+        features[message["name"]] = message["feature_level"]
+    draft.image.features = features
+
+
+def _set_producer_ids(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    draft.image.next_producer_id = message["next_producer_id"]
+
+
+def _nothing(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    """Records that other things of Kafka's live on, and whose absence changes nothing here."""
+
+
+_APPLIERS: dict[str, Callable[[_Draft, dict[str, Any], int], None]] = {
+    "RegisterBrokerRecord": _register_broker,
+    "UnregisterBrokerRecord": _unregister_broker,
+    "BrokerRegistrationChangeRecord": _change_broker,
+    "FenceBrokerRecord": _fence_broker,
+    "UnfenceBrokerRecord": _unfence_broker,
+    "TopicRecord": _add_topic,
+    "RemoveTopicRecord": _remove_topic,
+    "PartitionRecord": _add_partition,
+    "PartitionChangeRecord": _change_partition,
+    "ConfigRecord": _change_config,
+    "FeatureLevelRecord": _set_feature,
+    "ProducerIdsRecord": _set_producer_ids,
+    "NoOpRecord": _nothing,
+    "RegisterControllerRecord": _nothing,
+    "ZkMigrationStateRecord": _nothing,
+    "ClearElrRecord": _nothing,  # eligible leader replicas are not kept here
+}

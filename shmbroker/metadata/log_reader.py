@@ -1,0 +1,215 @@
+"""Reads the metadata log's files, up to the committed offset and no further.
+
+The directory `__cluster_metadata-0` belongs to the active controller; everybody else follows its
+files by pread, each with a position of its own:
+
+* 20 digits.log          segments: record batches, named by their first offset
+* 20 digits-10 digits.checkpoint   snapshots (Kafka's; we write none yet): all records that make up
+  the image at that offset and epoch; the latest one saves the walk through what led there
+
+The committed offset comes from the controller, through shared memory, after the flush. Behind it
+the file may hold anything: a batch on its way, allocated zeros. Batches carry several records and
+are committed whole. A transaction (Begin … End or Abort) is given out at its end, or not at all.
+
+Source: KIP-595, KIP-630, KIP-631, KIP-868 (transactions).
+"""
+
+from __future__ import annotations
+
+import os
+
+from crc32c import crc32c
+
+from shmbroker.errors import CorruptFault, ProtocolFault
+from shmbroker.records.batch import iterate_records
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    BATCH_HEADER,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+)
+from shmbroker.wire.metadata_records import decode_metadata_record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.metadata.image import MetadataRecord
+
+READ_BYTES = 256 << 10
+"""One pread: a small cluster's whole log, or a few thousand records of a large one."""
+
+BATCH_BYTES_MAX = 64 << 20
+"""Kafka's controller writes at most 8 MiB at once; beyond this a length is garbage."""
+
+_NO_OP = b"\x01\x14\x00\x00"
+"""NoOpRecord v0. Kafka's controller writes two of them a second."""
+
+
+class MetadataLogReader:
+    """Gives out the committed records, each once, in order."""
+
+    __slots__ = (
+        "_directory",
+        "_file",
+        "_path",
+        "_position",
+        "_transaction",
+        "epoch",
+        "next_offset",
+    )
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._file = -1
+        self._path = ""
+        self._position = 0
+        """Of the batch that holds next_offset, in the open segment."""
+        self._transaction: list[MetadataRecord] | None = None
+        """Records of a transaction whose end is still to come."""
+        self.next_offset = 0
+        self.epoch = 0
+        """Leader epoch of the last batch."""
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether the log so far ends inside of a transaction: its writer died in it."""
+        return self._transaction is not None
+
+    def catch_up(self, end_offset: int) -> list[MetadataRecord]:
+        """The data records from where the last call ended to `end_offset`, the committed offset:
+        (offset, epoch, name, version, message).
+
+        CorruptFault if the files don't hold them, or hold something else.
+        """
+        records: list[MetadataRecord] = []
+        if self.next_offset >= end_offset:
+            return records
+        if self._file < 0:
+            self._open_first(end_offset, records)
+        while self.next_offset < end_offset:
+            if not self._read_segment(end_offset, records):
+                self._open_segment(self.next_offset, end_offset)
+        return records
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open_first(self, end_offset: int, records: list[MetadataRecord]) -> None:
+        """Begin with the latest snapshot, then the segment that holds what follows it."""
+        names = os.listdir(self._directory)
+        snapshots = [name for name in names if name.endswith(".checkpoint") and name[:20].isdigit()]
+        starts = [int(name[:20]) for name in snapshots]
+        latest = max((start for start in starts if start <= end_offset), default=0)
+        if latest:
+            name = snapshots[starts.index(latest)]
+            self._read_snapshot(os.path.join(self._directory, name), records)
+            self.epoch = int(name[21:31])
+            self.next_offset = latest
+        bases = [int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit()]
+        first = max((base for base in bases if base <= self.next_offset), default=self.next_offset)
+        if self.next_offset < end_offset:
+            self._open_segment(first, end_offset)
+
+    def _open_segment(self, base_offset: int, end_offset: int) -> None:
+        path = os.path.join(self._directory, f"{base_offset:020d}.log")
+        try:
+            if path == self._path:
+                raise FileNotFoundError
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise CorruptFault(
+                f"{self._path or self._directory} ends at offset {self.next_offset}, "
+                f"before the committed offset {end_offset}"
+            ) from None
+        self.close()
+        self._file, self._path, self._position = file, path, 0
+
+    def _read_segment(self, end_offset: int, records: list[MetadataRecord]) -> bool:
+        """Take one pread's worth of batches; False where the segment has no more of them."""
+        data = os.pread(self._file, READ_BYTES, self._position)
+        size = _batch_size(data, 0)
+        if size == 0:
+            return False
+        if size > BATCH_BYTES_MAX:
+            raise CorruptFault(f"{self._path} has no batch at position {self._position}")
+        if size > len(data):
+            data = os.pread(self._file, size, self._position)
+        position = 0
+        while self.next_offset < end_offset:
+            size = _batch_size(data, position)
+            if size == 0 or position + size > len(data):
+                break
+            self._take_batch(data, position, size, end_offset, records)
+            position += size
+            self._position += size
+        return position > 0
+
+    def _read_snapshot(self, path: str, records: list[MetadataRecord]) -> None:
+        with open(path, "rb") as file:
+            data = file.read()
+        position = 0
+        while (size := _batch_size(data, position)) and position + size <= len(data):
+            self._take_batch(data, position, size, 1 << 63, records, path)
+            position += size
+        if position != len(data):
+            raise CorruptFault(f"{path} has no batch at position {position}")
+
+    def _take_batch(
+        self,
+        data: bytes,
+        position: int,
+        size: int,
+        end_offset: int,
+        records: list[MetadataRecord],
+        path: str = "",
+    ) -> None:
+        batch = memoryview(data)[position : position + size]
+        header = BATCH_HEADER.unpack_from(batch)
+        base_offset, _, epoch, magic, crc, attributes, last_delta = header[:7]
+        last_offset = base_offset + last_delta
+        path = path or f"{self._path} at position {self._position}"
+        if magic != MAGIC or crc32c(batch[ATTRIBUTES_POSITION:]) != crc:
+            raise CorruptFault(f"{path}: a committed batch is damaged")
+        if last_offset < self.next_offset:
+            return  # before the snapshot's end
+        if base_offset > self.next_offset or last_offset >= end_offset:
+            raise CorruptFault(
+                f"{path}: offsets {base_offset} to {last_offset} where {self.next_offset} to "
+                f"{end_offset - 1} are due"
+            )
+        if not attributes & CONTROL_BIT:
+            try:
+                for offset, _, _, value, _ in iterate_records(batch):
+                    if value != _NO_OP and offset >= self.next_offset:
+                        self._take_record(
+                            (offset, epoch, *decode_metadata_record(value or b"")), records
+                        )
+            except ProtocolFault as fault:
+                raise CorruptFault(f"{path}: {fault}") from None
+        self.next_offset = last_offset + 1
+        self.epoch = epoch
+
+    def _take_record(self, record: MetadataRecord, records: list[MetadataRecord]) -> None:
+        name = record[2]
+        if name == "BeginTransactionRecord":
+            self._transaction = []
+        elif name == "EndTransactionRecord":
+            records += self._transaction or ()
+            self._transaction = None
+        elif name == "AbortTransactionRecord":
+            self._transaction = None
+        elif self._transaction is not None:
+            self._transaction.append(record)
+        else:
+            records.append(record)
+
+
+def _batch_size(data: bytes, position: int) -> int:
+    """Size of the batch at `position`; 0 if there is none: the file's end, or allocated zeros."""
+    if len(data) - position < HEADER_SIZE:
+        return 0
+    length = int.from_bytes(data[position + 8 : position + LOG_OVERHEAD], "big", signed=True)
+    return length + LOG_OVERHEAD if length > HEADER_SIZE - LOG_OVERHEAD else 0
