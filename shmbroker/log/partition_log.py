@@ -590,7 +590,8 @@ class PartitionLog:
         """Remove the finished segments that end at or before `offset`; how many."""
         count = 0
         while self.segments[0] is not self.active and self.segments[0].end_offset <= offset:
-            self.segments.pop(0).remove()
+            self.segments[0].remove()
+            del self.segments[0]
             count += 1
         if count:
             self._boundaries.clear()

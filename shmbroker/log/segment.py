@@ -125,6 +125,13 @@ class Segment:
                 raise StorageFault(f"can't stat {self.path}: {error}") from error
         return self._inode
 
+    def modified_ms(self) -> int:
+        """When the file was last written to: stands in where no record has a timestamp."""
+        try:
+            return int(os.stat(self.path).st_mtime * 1000)
+        except OSError as error:
+            raise StorageFault(f"can't stat {self.path}: {error}") from error
+
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp (ms), or -1; of a finished segment, from its time index."""

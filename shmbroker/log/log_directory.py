@@ -1,0 +1,219 @@
+"""One node's log directory: who owns it, which logs are in it, how it was left.
+
+   meta.properties                         node, cluster and directory id
+   .lock                                   fcntl lock of the process that writes here
+   .kafka_cleanshutdown                    there only after a clean stop (KIP-966 gave it content)
+   recovery-point-offset-checkpoint        } see `checkpoints`
+   replication-offset-checkpoint           }
+   log-start-offset-checkpoint             }
+   cleaner-offset-checkpoint               }
+   <topic>-<partition>/ …
+
+Only what Apache Kafka knows may stand here: it refuses to start on a directory it can't place.
+The lock is an fcntl lock because that is what Kafka (Java's FileChannel) respects; it isn't
+inherited over fork, so the process that writes takes it itself.
+
+The clean marker is removed, durably, before the first write; a start without it scans from the
+recovery points. `.kafka_cleanshutdown`, as 4.2 writes it: {"version":0,"brokerEpoch":11}
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+
+from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
+from shmbroker.ids import random_uuid
+from shmbroker.log.checkpoints import (
+    CLEANER,
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    Offsets,
+    read_file,
+    read_offsets,
+    sync_directory,
+    write_file,
+    write_offsets,
+)
+from shmbroker.log.descriptors import Descriptors
+from shmbroker.log.file_names import DELETE, mark_of, parse_partition_directory
+from shmbroker.log.meta_properties import (
+    FILE_NAME,
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from shmbroker.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+
+Logs = Iterable[tuple[str, int, PartitionLog]]
+"""(topic, partition, log)"""
+
+
+class LogDirectory:
+    """The directory that one I/O worker (or controller) writes to; make it with `open`."""
+
+    __slots__ = (
+        "_lock_fd",
+        "cluster_id",
+        "descriptors",
+        "directory_id",
+        "high_watermarks",
+        "is_clean",
+        "log_start_offsets",
+        "node_id",
+        "path",
+        "recovery_points",
+    )
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self.node_id = -1
+        self.cluster_id = ""
+        self.directory_id = b""
+        self.is_clean = False
+        """It was closed cleanly, and nothing has written here since."""
+        self.recovery_points: Offsets = {}
+        self.high_watermarks: Offsets = {}
+        self.log_start_offsets: Offsets = {}
+        self.descriptors = Descriptors()
+        """Bounds the open files of all logs here: hand it to `PartitionLog.open`."""
+        self._lock_fd = -1
+
+    @classmethod
+    def open(
+        cls, path: str, node_id: int, cluster_id: str, *, descriptors_max: int = 512
+    ) -> "LogDirectory":
+        """Take the directory, making it if need be. ConfigFault if it belongs to somebody else."""
+        self = cls(path)
+        self.descriptors.limit = descriptors_max
+        try:
+            os.makedirs(self.path, exist_ok=True)
+        except OSError as error:
+            raise ConfigFault(f"can't make the log directory {self.path}: {error}") from error
+        self._take_lock()
+        try:
+            self._take_identity(node_id, cluster_id)
+            self._take_marker()
+            self.recovery_points = self._load(RECOVERY_POINT)
+            self.high_watermarks = self._load(HIGH_WATERMARK)
+            self.log_start_offsets = self._load(LOG_START_OFFSET)
+        except BaseException:
+            self.unlock()
+            raise
+        return self
+
+    def _take_lock(self) -> None:
+        path = os.path.join(self.path, LOCK)
+        try:
+            self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.lockf(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.unlock()
+            raise ConfigFault(
+                f"{self.path} is in use by another process; stop it or choose another directory"
+            ) from None
+        except OSError as error:
+            self.unlock()
+            raise ConfigFault(f"can't lock {path}: {error}") from error
+
+    def unlock(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+        self._lock_fd = -1
+
+    def _take_identity(self, node_id: int, cluster_id: str) -> None:
+        path = os.path.join(self.path, FILE_NAME)
+        found = read_meta_properties(path)
+        if found is None:
+            found = MetaProperties(node_id, cluster_id, random_uuid())
+            write_meta_properties(path, found)
+        if found.node_id != node_id:
+            raise ConfigFault(f"{path} belongs to node {found.node_id}, this is node {node_id}")
+        if found.cluster_id != cluster_id:
+            raise ConfigFault(f"{path} belongs to cluster {found.cluster_id}, not {cluster_id}")
+        self.node_id, self.cluster_id = node_id, cluster_id
+        self.directory_id = found.directory_id
+
+    def _take_marker(self) -> None:
+        path = os.path.join(self.path, CLEAN_SHUTDOWN)
+        self.is_clean = os.path.exists(path)
+        if self.is_clean:
+            os.unlink(path)
+            sync_directory(self.path)
+
+    def _load(self, name: str) -> Offsets:
+        """A damaged checkpoint costs a longer scan, never the start."""
+        try:
+            return read_offsets(os.path.join(self.path, name))
+        except CorruptFault as fault:
+            logger.warning("%s; going on without it", fault)
+            self.is_clean = False
+            return {}
+
+    def logs(self) -> list[tuple[str, int, str]]:
+        """(topic, partition, directory) of every log here; leftovers of deletions are removed."""
+        found = []
+        for name in sorted(os.listdir(self.path)):
+            path = os.path.join(self.path, name)
+            if mark_of(name) == DELETE:
+                remove_deleted(path)
+            elif (parsed := parse_partition_directory(name)) and os.path.isdir(path):
+                found.append((*parsed, path))
+        return found
+
+    def checkpoint(self, logs: Logs, high_watermarks: Offsets | None = None) -> None:
+        """Write the recovery points and log start offsets of all logs, and high watermarks."""
+        recovery_points, log_start_offsets = {}, {}
+        for topic, partition, log in logs:
+            recovery_points[topic, partition] = log.recovery_point
+            if log.log_start_offset > log.segments[0].base_offset:
+                log_start_offsets[topic, partition] = log.log_start_offset
+        self._store(RECOVERY_POINT, recovery_points, self.recovery_points)
+        self._store(LOG_START_OFFSET, log_start_offsets, self.log_start_offsets)
+        self.recovery_points, self.log_start_offsets = recovery_points, log_start_offsets
+        if high_watermarks is not None:
+            self._store(HIGH_WATERMARK, high_watermarks, self.high_watermarks)
+            self.high_watermarks = dict(high_watermarks)
+
+    def _store(self, name: str, offsets: Offsets, stored: Offsets) -> None:
+        path = os.path.join(self.path, name)
+        # Two fsyncs a file are saved where nothing moved.
+        if offsets != stored or not os.path.exists(path):
+            write_offsets(path, offsets)
+
+    def close_clean(
+        self, logs: Logs, high_watermarks: Offsets | None = None, broker_epoch: int = -1
+    ) -> None:
+        """Close every log, write all checkpoints and the clean marker, let go of the directory."""
+        logs = list(logs)
+        for _, _, log in logs:
+            log.close(clean=True)
+        self.checkpoint(logs, high_watermarks)
+        cleaner = os.path.join(self.path, CLEANER)
+        if read_file(cleaner) is None:
+            write_offsets(cleaner, {})
+        marker = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
+        write_file(os.path.join(self.path, CLEAN_SHUTDOWN), marker)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the directory as it is; the next start scans."""
+        self.descriptors.close_all()
+        self.unlock()
+
+
+def remove_deleted(path: str) -> None:
+    """Remove a partition's directory that `PartitionLog.delete` renamed away."""
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageFault(f"can't remove {path}: {error}") from error
