@@ -105,7 +105,7 @@ class PositionTable:
         """As `PositionSlot.store`, for whoever stores once."""
         PositionSlot(self, slot).store(base_offset, position, end_offset)
 
-    def keys(self) -> list[bytes]:
+    def partition_keys(self) -> list[bytes]:
         """The partitions that have a slot."""
         return list(self._slots)
 
