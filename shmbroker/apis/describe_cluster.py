@@ -1,0 +1,56 @@
+"""DescribeCluster (key 60): brokers and the controller.
+
+Versions: 0-2.
+Where: the network worker.
+Version notes: 1 endpoint type (brokers or controllers); 2 fenced brokers.
+"""
+
+from typing import Any
+
+from shmbroker.apis.metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from shmbroker.wire import error_codes
+
+API_KEY = 60
+NAME = "DescribeCluster"
+VERSION_MIN = 0
+VERSION_MAX = 2
+VERSION_MIN_ADVERTISED = 0
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """Controllers have no listener for clients here, so only brokers can be asked for."""
+    kind = body["endpoint_type"]
+    if kind != BROKERS:
+        code = (
+            error_codes.MISMATCHED_ENDPOINT_TYPE
+            if kind == CONTROLLERS
+            else error_codes.UNSUPPORTED_ENDPOINT_TYPE
+        )
+        text = (
+            "The request was sent to an endpoint of the wrong type."
+            if kind == CONTROLLERS
+            else f"Unsupported endpoint type {kind}."
+        )
+        return {"error_code": code, "error_message": text, "brokers": [], "cluster_id": ""}
+    rows = [
+        {
+            "broker_id": row["node_id"],
+            "host": row["host"],
+            "port": row["port"],
+            "rack": row["rack"],
+            "is_fenced": False,
+        }
+        for row in worker.broker_rows(request.connection)
+    ]
+    return {
+        "endpoint_type": BROKERS,
+        "cluster_id": worker.image.cluster_id,
+        "controller_id": worker.controller_broker_id(),
+        "brokers": rows,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if body["include_cluster_authorized_operations"]
+        else NOT_ASKED,
+    }

@@ -1,0 +1,47 @@
+"""DescribeLogDirs (key 35): the log directory of a broker, its partitions and their sizes.
+
+Versions: 1-4.
+Where: the I/O worker of the connection's port.
+Version notes: 2 flexible; 3 top-level error; 4 total and usable bytes (KIP-827).
+"""
+
+import os
+from typing import Any
+
+API_KEY = 35
+NAME = "DescribeLogDirs"
+VERSION_MIN = 1
+VERSION_MAX = 4
+VERSION_MIN_ADVERTISED = 1
+
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """All partitions, or those asked for that are here; null topics means all."""
+    wanted = None
+    if body["topics"] is not None:
+        wanted = {topic["topic"]: set(topic["partitions"]) for topic in body["topics"]}
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for partition in worker.partitions.values():
+        if wanted is not None and partition.partition not in wanted.get(partition.topic, ()):
+            continue
+        topics.setdefault(partition.topic, []).append(
+            {
+                "partition_index": partition.partition,
+                "partition_size": partition.log.size_bytes,
+                "offset_lag": 0,
+                "is_future_key": False,
+            }
+        )
+    disk = os.statvfs(worker.log_directory.path)
+    return {
+        "results": [
+            {
+                "log_dir": str(worker.log_directory.path),
+                "topics": [
+                    {"name": name, "partitions": partitions} for name, partitions in topics.items()
+                ],
+                "total_bytes": disk.f_blocks * disk.f_frsize,
+                "usable_bytes": disk.f_bavail * disk.f_frsize,
+            }
+        ]
+    }

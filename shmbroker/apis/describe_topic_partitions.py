@@ -1,0 +1,89 @@
+"""DescribeTopicPartitions (key 75): topics and partitions, in pages (KIP-966).
+
+Versions: 0.
+Where: the network worker.
+"""
+
+from typing import Any
+
+from shmbroker.apis.metadata import TOPIC_OPERATIONS
+from shmbroker.ids import ZERO_UUID
+from shmbroker.metadata.topic_names import topic_name_complaint
+from shmbroker.wire import error_codes
+
+API_KEY = 75
+NAME = "DescribeTopicPartitions"
+VERSION_MIN = 0
+VERSION_MAX = 0
+VERSION_MIN_ADVERTISED = 0
+
+PARTITIONS_MAX = 2000
+"""Kafka's max.request.partition.size.limit: an answer never lists more."""
+
+
+def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """Topics in name order from the cursor on, until the limit; then where to go on."""
+    image = worker.image
+    wanted = {topic["name"] for topic in body["topics"]}
+    fetch_all = not wanted
+    names = sorted(image.topics_by_name) if fetch_all else sorted(wanted)
+    cursor = body["cursor"]
+    first_partition = 0
+    if cursor is not None:
+        names = [name for name in names if name >= cursor["topic_name"]]
+        if names and names[0] == cursor["topic_name"]:
+            first_partition = max(0, cursor["partition_index"])
+    limit = max(1, min(body["response_partition_limit"], PARTITIONS_MAX))
+    live = worker.live_brokers()
+    topics: list[dict[str, Any]] = []
+    for name in names:
+        topic = image.topics_by_name.get(name)
+        if topic is None:
+            topics.append(
+                {
+                    "error_code": error_codes.INVALID_TOPIC_EXCEPTION
+                    if topic_name_complaint(name)
+                    else error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+                    "name": name,
+                    "topic_id": ZERO_UUID,
+                    "partitions": [],
+                }
+            )
+            continue
+        shown = topic.partitions[first_partition : first_partition + limit]
+        limit -= len(shown)
+        topics.append(
+            {
+                "error_code": 0,
+                "name": name,
+                "topic_id": topic.topic_id,
+                "is_internal": topic.is_internal,
+                "partitions": [_partition(partition, live) for partition in shown],
+                "topic_authorized_operations": TOPIC_OPERATIONS,
+            }
+        )
+        end = first_partition + len(shown)
+        if limit == 0 and (end < len(topic.partitions) or name != names[-1]):
+            following = (
+                {"topic_name": name, "partition_index": end}
+                if end < len(topic.partitions)
+                else {"topic_name": names[names.index(name) + 1], "partition_index": 0}
+            )
+            return {"topics": topics, "next_cursor": following}
+        first_partition = 0
+    return {"topics": topics, "next_cursor": None}
+
+
+def _partition(partition: Any, live: Any) -> dict[str, Any]:
+    has_leader = partition.leader_id in live
+    return {
+        "error_code": 0 if has_leader else error_codes.LEADER_NOT_AVAILABLE,
+        "partition_index": partition.partition,
+        "leader_id": partition.leader_id if has_leader else -1,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.in_sync_replicas,
+        "eligible_leader_replicas": [],
+        "last_known_elr": [],
+        "offline_replicas": [node for node in partition.replicas if node not in live],
+    }

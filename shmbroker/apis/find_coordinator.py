@@ -1,0 +1,57 @@
+"""FindCoordinator (key 10): the broker that coordinates a group.
+
+Versions: 0-6.
+Where: the network worker; the controller creates `__consumer_offsets` when it is first needed.
+Version notes: 1 key type, error message; 3 flexible; 4 several keys (KIP-699); 6 share groups.
+"""
+
+from typing import Any
+
+from shmbroker.coordinator.group_partition import GROUP_TOPIC, group_partition
+from shmbroker.wire import error_codes
+
+API_KEY = 10
+NAME = "FindCoordinator"
+VERSION_MIN = 0
+VERSION_MAX = 6
+VERSION_MIN_ADVERTISED = 0
+
+GROUP = 0
+TRANSACTION = 1
+SHARE = 2
+
+
+def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | None:
+    """One answer for each key; below version 4 for the only one."""
+    kind = body["key_type"]
+    keys = body["coordinator_keys"] if request.api_version >= 4 else [body["key"]]
+    topic = worker.image.topics_by_name.get(GROUP_TOPIC)
+    if kind == GROUP and topic is None and keys and request.state is None:
+        request.state = GROUP_TOPIC
+        worker.create_topics(request, [GROUP_TOPIC])
+        return None
+    coordinators = [{"key": key} | _find(worker, request, kind, key, topic) for key in keys]
+    if request.api_version >= 4:
+        return {"coordinators": coordinators}
+    found = coordinators[0]
+    return {name: value for name, value in found.items() if name != "key"}
+
+
+def _find(worker: Any, request: Any, kind: int, key: str, topic: Any) -> dict[str, Any]:
+    nobody = {"node_id": -1, "host": "", "port": -1}
+    if kind not in (GROUP, TRANSACTION, SHARE) or (kind == SHARE and request.api_version < 6):
+        code = error_codes.INVALID_REQUEST
+        return nobody | {"error_code": code, "error_message": error_codes.message_of(code)}
+    if kind == GROUP and topic is not None:
+        partition = topic.partitions[group_partition(key, len(topic.partitions))]
+        for row in worker.broker_rows(request.connection):
+            if row["node_id"] == partition.leader_id:
+                return {
+                    "error_code": 0,
+                    "error_message": "NONE" if request.api_version < 4 else "",
+                    "node_id": row["node_id"],
+                    "host": row["host"],
+                    "port": row["port"],
+                }
+    code = error_codes.COORDINATOR_NOT_AVAILABLE
+    return nobody | {"error_code": code, "error_message": error_codes.message_of(code)}

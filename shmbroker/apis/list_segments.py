@@ -1,0 +1,51 @@
+"""ListSegments (key 20000, our own): end offsets and segment files, in one answer.
+
+Versions: 0. Served on the control socket only; a client's connection that asks is closed.
+Where: the I/O worker that leads the partitions.
+
+For readers outside the family on the same host (the Spark driver): they read the files themselves,
+never beyond `valid_bytes`, which ends at the high watermark. A file's size says nothing, as it is
+allocated ahead.
+"""
+
+from typing import Any
+
+from shmbroker.ids import partition_key
+from shmbroker.wire import error_codes
+
+API_KEY = 20000
+NAME = "ListSegments"
+VERSION_MIN = 0
+VERSION_MAX = 0
+VERSION_MIN_ADVERTISED = 0
+
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """What is below the high watermark of each partition asked."""
+    partitions = []
+    for topic in body["topics"]:
+        for index in topic["partitions"]:
+            found = {"topic_id": topic["topic_id"], "partition": index}
+            partitions.append(found)
+            partition = worker.partitions.get(partition_key(topic["topic_id"], index))
+            if partition is None or not partition.is_leader:
+                found["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
+                continue
+            log = partition.log
+            found["leader_epoch"] = partition.leader_epoch
+            found["log_start_offset"] = log.log_start_offset
+            found["high_watermark"] = partition.high_watermark
+            found["last_stable_offset"] = partition.last_stable_offset
+            found["directory"] = str(log.directory)
+            found["segments"] = [
+                {
+                    "file_name": segment[0],
+                    "inode": segment[1],
+                    "base_offset": segment[2],
+                    "end_offset": segment[3],
+                    "valid_bytes": segment[4],
+                    "max_timestamp": segment[5],
+                }
+                for segment in log.segments_up_to(partition.high_watermark)
+            ]
+    return {"error_code": 0, "partitions": partitions}

@@ -1,0 +1,422 @@
+"""Produce (key 0): append record batches.
+
+Versions: 3-13, advertised from 0 (librdkafka compresses with gzip and lz4 only if it is).
+Where: the network worker decodes, the I/O worker of the connection's port appends.
+Version notes: 5 log start offset; 7 zstd; 8 record errors; 9 flexible; 10 CurrentLeader and
+NodeEndpoints tags (KIP-951); 12 implicit add to a transaction (KIP-890); 13 topic ids (KIP-516).
+
+Rules of this file:
+* One APPEND for each partition; the request is answered when each has its APPENDED.
+* A client sends the same bytes again and again between the correlation id and the records: client
+  id, acks, timeout, topic, partition. `FastProduce` keeps them for a connection, with what they
+  mean; a request that repeats them for its only partition needs no decoding.
+* A partition named twice in one request is stored twice, in the order of the request.
+* A length under 14 or a magic over 2 in any batch fails the whole request with CORRUPT_MESSAGE and
+  stores nothing, as Kafka does.
+"""
+
+from struct import Struct
+from typing import Any
+
+from shmbroker.errors import ProtocolFault
+from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_layout import (
+    APPEND,
+    APPEND_BATCH_AT,
+    APPEND_CONSTANT,
+    APPEND_FLAG_ADMIN_CLIENT,
+    APPEND_FLAG_NO_ZSTD,
+    APPEND_FLAG_PARTS,
+    APPEND_FLAG_TRANSACTIONAL,
+    APPEND_PART,
+)
+from shmbroker.ipc.peer import Peer
+from shmbroker.network.inflight import Request
+from shmbroker.records.batch import split_frame
+from shmbroker.wire import codec, error_codes
+from shmbroker.wire.frame import parse_request_header, response_header
+
+API_KEY = 0
+VERSION_MIN = 3
+VERSION_MAX = 13
+VERSION_MIN_ADVERTISED = 0
+FLEXIBLE_FROM = 9
+
+CONSTANT_BYTES = APPEND_CONSTANT.size - 4
+_HEAD = Struct(f"<Q{CONSTANT_BYTES}sI")
+_INT = Struct(">i")
+_BATCH_LENGTH_AT = 8
+_MAGIC_AT = 16
+_REQUEST_END = b"\0\0\0"
+
+
+class FastProduce:
+    """What the constant bytes of a connection's one-partition requests mean."""
+
+    __slots__ = (
+        "acks",
+        "answer",
+        "answer_head",
+        "answer_size",
+        "answer_tail",
+        "constant",
+        "first",
+        "image",
+        "is_flexible",
+        "key",
+        "peer",
+        "prefix",
+        "prefix_end",
+        "topic",
+        "version",
+    )
+
+
+class ProduceRequest(Request):
+    """`state` of a general request is the list of topics with their answers so far."""
+
+    __slots__ = ("acks", "fast", "topics")
+
+
+class ProduceApi:
+    """The network worker's side of Produce."""
+
+    def __init__(self, worker: Any) -> None:
+        self.worker = worker
+
+    # ── request ─────────────────────────────────────────────────────────────────────────────────
+
+    def submit(
+        self,
+        connection: Any,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """Start one Produce whose frame (without its size) is buffer[start:end].
+
+        False if the ring has no room; then nothing was done and the caller tries again.
+        """
+        fast = connection.fast_produce
+        if (
+            fast is not None
+            and buffer.startswith(fast.prefix, start + 8)
+            and buffer.startswith(fast.first, start)
+            and fast.image is self.worker.image
+        ):
+            at = start + fast.prefix_end
+            if fast.is_flexible:
+                length, batch_at = _uvarint(buffer, at, end)
+                length -= 1
+                fits = batch_at + length + 3 == end and buffer.endswith(_REQUEST_END, end - 3, end)
+            else:
+                length = _INT.unpack_from(buffer, at)[0] if at + 4 <= end else -1
+                batch_at = at + 4
+                fits = batch_at + length == end
+            peer = fast.peer
+            if (
+                fits
+                and length >= 61
+                and length <= peer.writer.payload_bytes_max - APPEND_BATCH_AT
+                and buffer[batch_at + _MAGIC_AT] == 2
+                and peer.incarnation
+                and _INT.unpack_from(buffer, batch_at + _BATCH_LENGTH_AT)[0] >= 49
+            ):
+                writer = peer.writer
+                index = -1 if peer.backlog else writer.claim(APPEND, APPEND_BATCH_AT + length)
+                if index < 0:
+                    return False
+                worker = self.worker
+                worker.token = token = worker.token + 1
+                data = writer.data
+                _HEAD.pack_into(data, index, token, fast.constant, length)
+                index += APPEND_BATCH_AT
+                data[index : index + length] = memoryview(buffer)[batch_at : batch_at + length]
+                peer.unpublished = True
+                request = ProduceRequest(connection, 0, version, correlation_id)
+                request.fast = fast
+                request.peer = peer
+                request.acks = fast.acks
+                worker.pending[token] = request
+                worker.append_bytes += length
+                if fast.acks:
+                    connection.inflight.append(request)
+                return True
+        return self._submit_any(connection, buffer, start, end, version, correlation_id)
+
+    def _submit_any(
+        self,
+        connection: Any,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """A request of any shape."""
+        if not VERSION_MIN <= version <= VERSION_MAX:
+            raise ProtocolFault(f"Produce version {version}")
+        view = memoryview(buffer)[start:end]
+        _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
+        body, _ = codec.decode("ProduceRequest", version, view, body_at)
+        worker = self.worker
+        peer = worker.io_peer(connection)
+        request = ProduceRequest(connection, API_KEY, version, correlation_id)
+        request.client_id = client_id
+        request.fast = None
+        request.peer = peer
+        request.acks = acks = body["acks"]
+        request.topics = topics = []
+        appends: list[tuple[dict[str, Any], bytes, memoryview]] = []
+        refusal = self._refuse_all(body, acks)
+        is_admin = client_id == b"__admin_client"
+        for topic in body["topic_data"]:
+            answers: list[dict[str, Any]] = []
+            topics.append(
+                {
+                    "name": topic["name"],
+                    "topic_id": topic["topic_id"],
+                    "partition_responses": answers,
+                }
+            )
+            image = worker.topic_of(topic, version >= 13)
+            for partition in topic["partition_data"]:
+                records = partition["records"]
+                answer = {"index": partition["index"], "base_offset": -1, "log_append_time_ms": -1}
+                answers.append(answer)
+                if refusal:
+                    answer["error_code"] = refusal
+                elif image is None:
+                    answer["error_code"] = (
+                        error_codes.UNKNOWN_TOPIC_ID
+                        if version >= 13
+                        else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                    )
+                elif not 0 <= partition["index"] < len(image.partitions):
+                    answer["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                elif image.is_internal and not is_admin:
+                    answer["error_code"] = error_codes.INVALID_TOPIC_EXCEPTION
+                elif records is None or len(records) < 61:
+                    answer["error_code"] = error_codes.INVALID_RECORD
+                    answer["error_message"] = "no complete record batch"
+                elif peer is None:
+                    answer["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
+                else:
+                    answer["error_code"] = error_codes.NONE
+                    key = partition_key(image.topic_id, partition["index"])
+                    appends.append((answer, key, records))
+        flags = 0 if version >= 7 else APPEND_FLAG_NO_ZSTD
+        if is_admin:
+            flags |= APPEND_FLAG_ADMIN_CLIENT
+        if body["transactional_id"] is not None:
+            flags |= APPEND_FLAG_TRANSACTIONAL
+        if appends:
+            needed = sum(len(records) + 128 for _, _, records in appends)
+            if not _has_room(peer, needed):
+                return False
+        request.pending = len(appends)
+        request.tokens = {}
+        timeout_ms = max(0, body["timeout_ms"])
+        for answer, key, records in appends:
+            worker.token = token = worker.token + 1
+            constant = APPEND_CONSTANT.pack(acks, flags, timeout_ms, key, 0)[:CONSTANT_BYTES]
+            _send_batch(peer, token, constant, records)
+            worker.pending[token] = request
+            worker.append_bytes += len(records)
+            request.tokens[token] = answer
+        if acks:
+            connection.inflight.append(request)
+        if not appends:
+            self._finish(request)
+        elif len(topics) == 1 and len(appends) == 1 and len(topics[0]["partition_responses"]) == 1:
+            records_at = end - start - len(appends[0][2]) - (3 if version >= FLEXIBLE_FROM else 0)
+            self._learn(connection, view, records_at, version, acks, peer, topics[0], constant)
+        view.release()
+        return True
+
+    def _refuse_all(self, body: dict[str, Any], acks: int) -> int:
+        """The error code that every partition of the request gets, or 0."""
+        for topic in body["topic_data"]:
+            for partition in topic["partition_data"]:
+                records = partition["records"]
+                if records is not None:
+                    error, _ = split_frame(records, 0, len(records))
+                    if error == error_codes.CORRUPT_MESSAGE:
+                        return error
+        return 0 if -1 <= acks <= 1 else error_codes.INVALID_REQUIRED_ACKS
+
+    def _learn(
+        self,
+        connection: Any,
+        view: memoryview,
+        records_at: int,
+        version: int,
+        acks: int,
+        peer: Peer,
+        topic: dict[str, Any],
+        constant: bytes,
+    ) -> None:
+        """Keep what this request's constant bytes mean, for those that repeat them."""
+        is_flexible = version >= FLEXIBLE_FROM
+        size_bytes = 4
+        if is_flexible:
+            if bytes(view[-3:]) != _REQUEST_END:
+                return
+            size_bytes = _uvarint_size(len(view) - 3 - records_at + 1)
+            # len(records) + 1 was written just before the records, in `size_bytes` bytes
+        prefix_end = records_at - size_bytes
+        partition = topic["partition_responses"][0]
+        fast = FastProduce()
+        fast.first = bytes(view[:4])
+        fast.prefix = bytes(view[8:prefix_end])
+        fast.prefix_end = prefix_end
+        fast.is_flexible = is_flexible
+        fast.version = version
+        fast.acks = acks
+        fast.constant = constant
+        fast.peer = peer
+        fast.image = self.worker.image
+        fast.topic = {"name": topic["name"], "topic_id": topic["topic_id"]}
+        fast.key = partition["index"]
+        # The answer, encoded once around its four moving fields.
+        marker = 0x7BADC0DE7BADC0DE
+        probe = {"index": partition["index"], "error_code": 0x7E7E, "base_offset": marker}
+        probe |= {"log_append_time_ms": marker, "log_start_offset": marker}
+        body = codec.encode(
+            "ProduceResponse",
+            version,
+            {"responses": [fast.topic | {"partition_responses": [probe]}]},
+        )
+        moving = Struct(">hqqq" if version >= 5 else ">hqq")
+        at = body.index(moving.pack(*([0x7E7E] + [marker] * (3 if version >= 5 else 2))))
+        head = response_header(API_KEY, version, 0)[4:] + body[:at]
+        tail = body[at + moving.size :]
+        fast.answer = Struct(f">ii{len(head)}s{moving.format[1:]}{len(tail)}s")
+        fast.answer_size = fast.answer.size - 4
+        fast.answer_head = head
+        fast.answer_tail = tail
+        connection.fast_produce = fast
+
+    # ── result ──────────────────────────────────────────────────────────────────────────────────
+
+    def on_appended(
+        self,
+        request: ProduceRequest,
+        token: int,
+        error_code: int,
+        base_offset: int,
+        append_time_ms: int,
+        log_start_offset: int,
+        error_index: int,
+        detail: str | None,
+    ) -> None:
+        """One partition of the request has its result."""
+        fast = request.fast
+        if fast is not None:
+            if request.acks == 0:
+                if error_code:
+                    self._close_unanswered(request, error_code)
+                return
+            if error_code == 0:
+                if fast.version >= 5:
+                    request.response = [
+                        fast.answer.pack(
+                            fast.answer_size, request.correlation_id, fast.answer_head,
+                            0, base_offset, append_time_ms, log_start_offset, fast.answer_tail,
+                        )
+                    ]  # fmt: skip
+                else:
+                    request.response = [
+                        fast.answer.pack(
+                            fast.answer_size, request.correlation_id, fast.answer_head,
+                            0, base_offset, append_time_ms, fast.answer_tail,
+                        )
+                    ]  # fmt: skip
+                return
+            answer = {"index": fast.key}
+            request.topics = [fast.topic | {"partition_responses": [answer]}]
+            request.pending = 1
+        else:
+            answer = request.tokens.pop(token)
+        answer["error_code"] = error_code
+        answer["base_offset"] = base_offset
+        answer["log_append_time_ms"] = append_time_ms
+        answer["log_start_offset"] = log_start_offset
+        if error_code:
+            answer["error_message"] = detail
+            if error_index >= 0:
+                answer["record_errors"] = [
+                    {"batch_index": error_index, "batch_index_error_message": detail}
+                ]
+        request.pending -= 1
+        if request.pending == 0:
+            self._finish(request)
+
+    def _finish(self, request: ProduceRequest) -> None:
+        """Encode the answer of a general request."""
+        topics = request.topics
+        if request.acks == 0:
+            for topic in topics:
+                for answer in topic["partition_responses"]:
+                    if answer["error_code"]:
+                        self._close_unanswered(request, answer["error_code"])
+                        return
+            return
+        version = request.api_version
+        body: dict[str, Any] = {"responses": topics}
+        if version >= 10:
+            self.worker.add_leader_hints(topics, "partition_responses", "index", body)
+        encoded = codec.encode("ProduceResponse", version, body)
+        header = response_header(API_KEY, version, request.correlation_id)
+        request.response = [_INT.pack(len(header) + len(encoded)) + header + encoded]
+
+    def _close_unanswered(self, request: ProduceRequest, error_code: int) -> None:
+        self.worker.close_connection(
+            request.connection, f"acks=0 produce failed: {error_codes.name_of(error_code)}"
+        )
+
+
+def _has_room(peer: Peer, needed: int) -> bool:
+    """Whether all of a request's batches fit, or the ring is empty and takes them as it drains."""
+    if peer.backlog:
+        return False
+    return peer.writer.free_bytes() >= min(needed + 4096, peer.capacity_bytes)
+
+
+def _send_batch(peer: Peer, token: int, constant: bytes, records: memoryview) -> None:
+    """One batch to the ring, in parts if it is larger than an entry may be."""
+    length = len(records)
+    largest = peer.writer.payload_bytes_max - APPEND_BATCH_AT
+    if length > largest:
+        flags = int.from_bytes(constant[2:4], "little") | APPEND_FLAG_PARTS
+        constant = constant[:2] + flags.to_bytes(2, "little") + constant[4:]
+        at = 0
+        head = token.to_bytes(8, "little")
+        while length - at > largest:
+            peer.send(APPEND_PART, head + bytes(records[at : at + largest]))
+            at += largest
+        records = records[at:]
+    peer.send(APPEND, _HEAD.pack(token, constant, length) + bytes(records))
+
+
+def _uvarint(buffer: bytearray, at: int, end: int) -> tuple[int, int]:
+    """An unsigned varint of at most five bytes and the position behind it; (0, end) if cut off."""
+    value = shift = 0
+    while at < end and shift < 35:
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    return 0, end
+
+
+def _uvarint_size(value: int) -> int:
+    size = 1
+    while value > 0x7F:
+        value >>= 7
+        size += 1
+    return size

@@ -1,0 +1,66 @@
+"""The table of the APIs that are served: which module, which versions, which process answers.
+
+Rules of this file:
+* The rows stand in api-key order. Each module carries the same head: API_KEY, NAME, VERSION_MIN,
+  VERSION_MAX, VERSION_MIN_ADVERTISED, and `answer`, or for the hot ones a class.
+* What is not in here is not advertised, and a client that asks for it is disconnected, as Kafka
+  does with an API it does not know.
+"""
+
+from typing import Any
+
+from shmbroker.apis import (
+    api_versions,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_topic_partitions,
+    fetch,
+    find_coordinator,
+    init_producer_id,
+    join_group,
+    list_offsets,
+    list_segments,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
+
+HOT = (produce, fetch)
+"""Decoded by hand in the network worker, served over operations of their own."""
+
+IN_NETWORK_WORKER = (
+    metadata,
+    find_coordinator,
+    join_group,
+    api_versions,
+    describe_configs,
+    describe_cluster,
+    describe_topic_partitions,
+)
+
+IN_IO_WORKER = (list_offsets, init_producer_id, offset_for_leader_epoch, describe_log_dirs)
+
+ON_CONTROL_SOCKET = (list_segments,)
+"""Served by I/O workers too, but only to whoever may open the control socket."""
+
+IN_CONTROLLER = (
+    # api key, name, least version, highest version
+    (19, "CreateTopics", 2, 7),
+    (20, "DeleteTopics", 1, 6),
+    (37, "CreatePartitions", 0, 3),
+    (44, "IncrementalAlterConfigs", 0, 1),
+)
+"""Decided by `controller`, which has one entry for each."""
+
+
+def advertised() -> list[dict[str, Any]]:
+    """The rows of an ApiVersions answer, in api-key order."""
+    rows = [
+        (module.API_KEY, module.VERSION_MIN_ADVERTISED, module.VERSION_MAX)
+        for module in HOT + IN_NETWORK_WORKER + IN_IO_WORKER
+    ]
+    rows += [(key, low, high) for key, _, low, high in IN_CONTROLLER]
+    return [
+        {"api_key": key, "min_version": low, "max_version": high} for key, low, high in sorted(rows)
+    ]

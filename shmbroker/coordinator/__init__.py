@@ -1,0 +1,1 @@
+"""Group coordination: which broker coordinates a group."""

@@ -1,0 +1,1 @@
+"""Calls between processes over rings: what an entry holds, and how a process reaches another."""

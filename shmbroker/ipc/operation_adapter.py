@@ -1,0 +1,91 @@
+"""Answering requests that another process forwards: EXECUTE to a handler, its answer to EXECUTED.
+
+Rules of this file:
+* A handler gets a `Call` and the decoded body and returns the answer's body, or None if it answers
+  later through `Call.reply`. Every call is answered exactly once.
+* A body that does not parse is answered with the flag CLOSE: the client's connection is closed.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from shmbroker.errors import ProtocolFault
+from shmbroker.ipc.operation_layout import (
+    EXECUTE_HEAD,
+    EXECUTED,
+    EXECUTED_FLAG_CLOSE,
+    EXECUTED_HEAD,
+    EXECUTED_PART,
+)
+from shmbroker.ipc.peer import Peer
+from shmbroker.wire import codec
+
+logger = logging.getLogger("shmbroker")
+
+Handler = Callable[["Call", dict[str, Any]], dict[str, Any] | None]
+
+
+class Call:
+    """One forwarded request: who asked, in which version, and the way back."""
+
+    __slots__ = ("api_key", "api_name", "api_version", "client_id", "incarnation", "peer", "token")
+
+    def __init__(
+        self,
+        peer: Peer,
+        token: int,
+        api_key: int,
+        api_name: str,
+        api_version: int,
+        client_id: bytes,
+    ) -> None:
+        self.peer = peer
+        self.incarnation = peer.incarnation
+        self.token = token
+        self.api_key = api_key
+        self.api_name = api_name
+        self.api_version = api_version
+        self.client_id = client_id
+
+    def reply(self, body: dict[str, Any]) -> None:
+        """Encode and send the answer, in pieces if it is larger than an entry may be."""
+        if self.peer.incarnation != self.incarnation:
+            return  # the process that asked is dead
+        encoded = codec.encode(self.api_name + "Response", self.api_version, body)
+        head = EXECUTED_HEAD.pack(self.token, 0, 0)
+        largest = self.peer.writer.payload_bytes_max - EXECUTED_HEAD.size
+        at = 0
+        while len(encoded) - at > largest:
+            self.peer.send(EXECUTED_PART, head + encoded[at : at + largest])
+            at += largest
+        self.peer.send(EXECUTED, head + encoded[at:])
+
+    def close(self) -> None:
+        """No answer: the client's connection is to be closed."""
+        self.peer.send(EXECUTED, EXECUTED_HEAD.pack(self.token, EXECUTED_FLAG_CLOSE, 0))
+
+
+class Executor:
+    """The handlers of one process, by api key: (name, handler)."""
+
+    def __init__(self, handlers: dict[int, tuple[str, Handler]]) -> None:
+        self.handlers = handlers
+
+    def on_execute(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+        """One EXECUTE entry."""
+        token, api_key, version, name_bytes, _ = EXECUTE_HEAD.unpack_from(data, index)
+        at = index + EXECUTE_HEAD.size
+        client_id = bytes(data[at : at + name_bytes])
+        name, handler = self.handlers[api_key]
+        call = Call(peer, token, api_key, name, version, client_id)
+        body_bytes = bytes(data[at + name_bytes : index + length])
+        try:
+            body, _ = codec.decode(name + "Request", version, body_bytes)
+        except ProtocolFault as fault:
+            logger.warning("%s v%d from %s: %s", name, version, peer.role, fault)
+            call.close()
+            return
+        answer = handler(call, body)
+        if answer is not None:
+            call.reply(answer)

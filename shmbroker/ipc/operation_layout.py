@@ -1,0 +1,137 @@
+"""What the entries of a ring hold: operations one way, results the other.
+
+A ring entry is an operation number and a payload (`shm.ring`). All payloads are little-endian and
+packed; both ends are of one build, so there is no version. The first field is always the
+`token`, a number that the asking side made up and finds again in the result.
+
+APPEND (network worker to I/O worker): one record batch for one partition
+
+    at  size  field          meaning
+     0     8  token
+     8     2  acks           -1, 0 or 1; anything else has been answered before
+    10     2  flags          APPEND_FLAG_*
+    12     4  timeout_ms     how long acks=-1 may wait
+    16    20  partition_key  topic id and partition (`ids.PARTITION_KEY`, big-endian)
+    36     4  record_bytes   all bytes of the batch; more than what follows if it comes in parts
+    40     …  batch          as the client sent it
+
+A batch over the ring's largest entry comes as APPEND_PARTs (token, then bytes), each a piece in
+order, ended by an APPEND with the last piece.
+
+APPENDED (back)
+
+     0     8  token
+     8     2  error_code
+    10     2  detail_bytes   bytes of `detail` behind the fixed part
+    12     4  error_index    batch index of the record at fault, -1 if none is named
+    16     8  base_offset    -1 on error
+    24     8  log_append_time_ms   -1 unless the topic stamps LogAppendTime
+    32     8  log_start_offset
+    40     …  detail         utf-8, why it was refused
+
+READ (network worker to I/O worker): one fetch; the partitions follow, READ_PARTITION each
+
+     0     8  token
+     8     4  max_wait_ms
+    12     4  min_bytes
+    16     4  max_bytes
+    20     2  isolation_level
+    22     2  flags
+    24     4  count
+    28     4  (zero)
+
+READ_PARTITION
+
+     0    20  partition_key
+    20     4  max_bytes
+    24     4  current_leader_epoch   -1 if the client named none
+    28     4  last_fetched_epoch     -1 if the client named none
+    32     8  fetch_offset
+
+READ_DONE (back): token, count, then READ_SLICE for each partition in the order asked
+
+     0     8  token
+     8     4  count
+    12     4  (zero)
+
+READ_SLICE
+
+     0     2  error_code
+     2     2  (zero)
+     4     4  length             bytes of the slice, 0 if there is nothing
+     8     8  high_watermark
+    16     8  last_stable_offset
+    24     8  log_start_offset
+    32     8  file_id            0 if length is 0
+    40     8  position
+    48     4  diverging_epoch    -1 if none
+    52     4  current_leader_epoch
+    56     8  diverging_end_offset
+
+EXECUTE (to an I/O worker or a controller): a request that is not hot, as the client sent it
+
+     0     8  token
+     8     2  api_key
+    10     2  api_version
+    12     2  client_id_bytes
+    14     2  flags          EXECUTE_FLAG_*
+    16     …  client id, then the request body
+
+EXECUTED (back): token, then the response body; EXECUTED_PART is a piece that more follow. An
+EXECUTED with the flag CLOSE has no body: the request did not parse.
+
+     0     8  token
+     8     4  flags
+    12     4  (zero)
+    16     …  body
+
+CANCEL (token): nobody waits for that read any more. NEED_FILE (token = file id): pass the
+descriptor of that file again. DROP_FILE (back; token = file id): the file is deleted, close it.
+"""
+
+from struct import Struct
+
+APPEND = 1
+APPEND_PART = 2
+READ = 3
+EXECUTE = 4
+CANCEL = 5
+NEED_FILE = 6
+
+APPENDED = 17
+READ_DONE = 18
+EXECUTED = 19
+EXECUTED_PART = 20
+DROP_FILE = 21
+
+TOKEN = Struct("<Q")
+APPEND_HEAD = Struct("<QhhI20sI")
+APPEND_CONSTANT = Struct("<hhI20sI")
+"""The head without its token: the same for every request that a connection sends to a partition."""
+APPEND_BATCH_AT = 40
+APPENDED_HEAD = Struct("<Qhhiqqq")
+READ_HEAD = Struct("<QiiihhiI")
+READ_PARTITION = Struct("<20siiiq")
+READ_DONE_HEAD = Struct("<Qii")
+READ_SLICE = Struct("<hhiqqqQqiiq")
+EXECUTE_HEAD = Struct("<Qhhhh")
+EXECUTED_HEAD = Struct("<QiI")
+
+APPEND_FLAG_PARTS = 1
+"""Pieces of this batch came before."""
+APPEND_FLAG_ADMIN_CLIENT = 2
+"""The client id is `__admin_client`: it may write to internal topics."""
+APPEND_FLAG_NO_ZSTD = 4
+"""Produce below version 7, which does not know zstd."""
+APPEND_FLAG_TRANSACTIONAL = 8
+"""The request named a transactional id."""
+
+EXECUTED_FLAG_CLOSE = 1
+
+assert APPEND_HEAD.size == APPEND_BATCH_AT
+assert APPENDED_HEAD.size == 40
+assert READ_HEAD.size == 32
+assert READ_PARTITION.size == 40
+assert READ_SLICE.size == 64
+assert EXECUTE_HEAD.size == 16
+assert EXECUTED_HEAD.size == 16

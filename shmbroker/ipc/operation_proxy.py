@@ -1,0 +1,52 @@
+"""Asking another process to answer a request that is not hot: EXECUTE, and its EXECUTED.
+
+The body travels as the client sent it, so the asking side need not understand it; an entry holds
+all of it or, for what is larger than a ring's entry may be, it is refused before it is sent.
+"""
+
+from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_HEAD, EXECUTED_HEAD
+from shmbroker.ipc.peer import Peer
+
+
+def try_execute(
+    peer: Peer,
+    token: int,
+    api_key: int,
+    api_version: int,
+    client_id: bytes | None,
+    body: bytes | memoryview,
+) -> bool:
+    """Send a request body for `peer` to answer; False if the ring has no room now."""
+    name = client_id or b""
+    head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), 0)
+    return peer.try_send(EXECUTE, head + name + bytes(body))
+
+
+def execute_bytes_max(peer: Peer) -> int:
+    """The largest body (with its client id) that `peer` can be asked to answer."""
+    return peer.writer.payload_bytes_max - EXECUTE_HEAD.size
+
+
+class PartialResults:
+    """Bodies of which only some pieces have come (EXECUTED_PART), by token."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: dict[int, bytearray] = {}
+
+    def add(self, data: memoryview, index: int, length: int) -> None:
+        """One EXECUTED_PART entry."""
+        token = EXECUTED_HEAD.unpack_from(data, index)[0]
+        piece = data[index + EXECUTED_HEAD.size : index + length]
+        self._parts.setdefault(token, bytearray()).extend(piece)
+
+    def finish(self, data: memoryview, index: int, length: int) -> tuple[int, int, bytes]:
+        """One EXECUTED entry: (token, flags, the whole body)."""
+        token, flags, _ = EXECUTED_HEAD.unpack_from(data, index)
+        piece = bytes(data[index + EXECUTED_HEAD.size : index + length])
+        before = self._parts.pop(token, None)
+        return token, flags, (bytes(before) + piece if before else piece)
+
+    def clear(self) -> None:
+        self._parts.clear()

@@ -1,0 +1,1 @@
+"""The client's side: sockets, frames, request order, file sends."""

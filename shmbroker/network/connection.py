@@ -1,0 +1,143 @@
+"""One client connection: its bytes in, its requests in flight, its answers out.
+
+Rules of this file:
+* A connection belongs to the broker id of the port it came in on.
+* Bytes in: complete frames are taken from the worker's scratch buffer without being kept; only the
+  rest of an incomplete or held-back frame lives in a buffer of the connection's own, which grows
+  with what has *arrived*, never to what a frame announces.
+* A connection is *held* while its next frame may not start yet (order, a full ring): then it is
+  not read from, so the kernel's buffer and the client's window bound what it can pile up.
+* Answers leave in request order: only the head of `inflight` is ever moved to `out`.
+"""
+
+import socket
+from collections import deque
+from os import sendfile
+from typing import Any
+
+from shmbroker.network.file_send import FileSlice
+from shmbroker.network.inflight import Request
+
+MSG_MORE = socket.MSG_MORE
+
+SEND_BYTES_PER_TURN = 4 << 20
+"""What one connection may send before the others of its worker have their turn."""
+
+
+class Connection:
+    """State of one accepted socket; `listener` says whose port it is."""
+
+    __slots__ = (
+        "buffer",
+        "client",
+        "fast_produce",
+        "fd",
+        "filled",
+        "host",
+        "inflight",
+        "is_closed",
+        "is_held",
+        "last_active",
+        "listener",
+        "next_large",
+        "out",
+        "partial_since",
+        "socket",
+        "start",
+        "view",
+        "wants_write",
+    )
+
+    def __init__(self, accepted: socket.socket, listener: Any, now: float) -> None:
+        self.socket = accepted
+        self.fd = accepted.fileno()
+        self.listener = listener
+        self.inflight: deque[Request] = deque()
+        self.out: deque[Any] = deque()
+        self.buffer: bytearray | None = None
+        self.view: memoryview | None = None
+        self.start = 0
+        self.filled = 0
+        self.is_held = False
+        self.is_closed = False
+        self.wants_write = False
+        self.next_large = False
+        self.fast_produce: Any = None
+        self.last_active = now
+        self.partial_since = 0.0
+        self.client = ""
+        self.host = ""
+
+    def peer_name(self) -> str:
+        """Where the client is, for log lines."""
+        return self.client or "local client"
+
+    def collect(self) -> bool:
+        """Move the answers that are complete and next in order to `out`; True if there were any."""
+        inflight = self.inflight
+        moved = False
+        while inflight and inflight[0].response is not None:
+            response = inflight.popleft().response
+            if response:
+                self.out.extend(response)
+            moved = True
+        return moved
+
+    def send(self) -> bool:
+        """Send what `out` holds, up to a turn's share. True if all of it went.
+
+        Raises OSError where the peer is gone.
+        """
+        out = self.out
+        budget = SEND_BYTES_PER_TURN
+        while out:
+            part = out[0]
+            if type(part) is FileSlice:
+                try:
+                    sent = self._send_file(part)
+                except BlockingIOError:
+                    return False
+                part.position += sent
+                part.length -= sent
+                if part.length == 0:
+                    out.popleft()
+            else:
+                if len(out) == 1:
+                    data, flags = part, 0
+                    out.clear()
+                else:
+                    data, flags = self._gather()
+                try:
+                    sent = self.socket.send(data, flags)
+                except BlockingIOError:
+                    out.appendleft(data)
+                    return False
+                if sent < len(data):
+                    out.appendleft(memoryview(data)[sent:])
+            budget -= sent
+            if budget <= 0 and out:
+                return False
+        return True
+
+    def _send_file(self, part: FileSlice) -> int:
+        sent = sendfile(self.fd, part.file.fd, part.position, part.length)
+        if sent == 0:
+            raise ConnectionResetError("a slice ended before its length")
+        return sent
+
+    def _gather(self) -> tuple[Any, int]:
+        """The parts in front, joined up to the next file slice, and the flags to send them with."""
+        out = self.out
+        parts = [out.popleft()]
+        size = len(parts[0])
+        flags = 0
+        while out:
+            if type(out[0]) is FileSlice:
+                flags = MSG_MORE
+                break
+            if size > 262144:
+                break
+            part = out.popleft()
+            size += len(part)
+            parts.append(part)
+        return (parts[0] if len(parts) == 1 else b"".join(parts)), flags

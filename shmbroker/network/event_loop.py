@@ -1,0 +1,429 @@
+"""The sockets of one network worker: accept, read frames, keep request order, send answers.
+
+Rules of this file:
+* Level-triggered epoll. A connection's interest is EPOLLIN while it may be read from, EPOLLOUT
+  while answers wait for its socket; a held connection has no EPOLLIN.
+* EPOLLEXCLUSIVE wakes one of the workers that share a listener, but nearly always the same one.
+  A worker whose open connections exceed the smallest count by more than one leaves the accept to
+  the others for this turn; for that, its listeners are taken out of its epoll set until the
+  counts are level again.
+* Order (protocol.md): consecutive Produce requests overlap, and Produce may pass a waiting Fetch
+  ahead of it; every other API waits until the earlier answers are sent.
+* Nothing is allocated from an announced length: buffers double as bytes arrive, and all buffers of
+  a worker together are bounded; over that bound connections are not read from until others finish.
+"""
+
+import select
+import socket
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Protocol
+
+from shmbroker.errors import ProtocolFault
+from shmbroker.network.connection import Connection
+from shmbroker.network.inflight import Request
+
+EPOLLIN = select.EPOLLIN
+EPOLLOUT = select.EPOLLOUT
+EPOLLEXCLUSIVE = getattr(select, "EPOLLEXCLUSIVE", 1 << 28)
+
+SCRATCH_BYTES = 256 * 1024
+"""One read's worth: what a socket hands over at once on loopback is rarely more."""
+
+BUFFER_BYTES_FIRST = 64 * 1024
+
+INFLIGHT_MAX = 256
+"""Requests of one connection that may wait for results together."""
+
+ANSWERS_UNSENT_MAX = 16
+"""Answers that may wait unsent while more frames of the same read are started."""
+
+ACCEPTS_PER_TURN = 16
+
+FRAME_HEAD = Struct(">ihhi")
+"""Size, api key, api version, correlation id: the fixed start of every request."""
+
+FRAME_SIZE_MIN = 10
+"""Key, version, correlation id and the length of a client id."""
+
+PRODUCE = 0
+FETCH = 1
+
+
+class Service(Protocol):
+    """What a worker gives its event loop: the API table, and words about connections."""
+
+    submit: dict[int, Callable[..., bool]]
+
+    def now(self) -> float: ...
+
+    def may_accept(self) -> bool: ...
+
+    def on_opened(self, connection: Connection) -> None: ...
+
+    def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None: ...
+
+    def on_buffers(self, total_bytes: int) -> None: ...
+
+
+class Listener:
+    """A listening socket and the broker id whose port it is; -1: the control socket."""
+
+    __slots__ = ("broker_id", "is_control", "is_watched", "socket")
+
+    def __init__(self, listening: socket.socket, broker_id: int, is_control: bool) -> None:
+        self.socket = listening
+        self.broker_id = broker_id
+        self.is_control = is_control
+        self.is_watched = False
+
+
+class EventLoop:
+    """All connections of this worker, which waits on `epoll` and hands the events to `handle`."""
+
+    def __init__(
+        self, service: Service, frame_bytes_max: int, buffer_bytes_max: int, connections_max: int
+    ) -> None:
+        self.service = service
+        self.frame_bytes_max = frame_bytes_max
+        self.buffer_bytes_max = buffer_bytes_max
+        self.connections_max = connections_max
+        self.buffer_bytes = 0
+        self.epoll = select.epoll()
+        self.connections: dict[int, Connection] = {}
+        self.handlers: dict[int, Callable[[int], None]] = {}
+        self.listeners: dict[int, Listener] = {}
+        self.blocked: list[Connection] = []
+        self.starved: list[Connection] = []
+        self._scratch = bytearray(SCRATCH_BYTES)
+        self._scratch_view = memoryview(self._scratch)
+        self._spare: list[bytearray] = []
+
+    # ── registration ────────────────────────────────────────────────────────────────────────────
+
+    def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
+        """Call `handler(events)` when the descriptor has some of `events`."""
+        self.handlers[fd] = handler
+        self.epoll.register(fd, events)
+
+    def add_listener(self, listener: Listener) -> None:
+        listener.socket.setblocking(False)
+        self.listeners[listener.socket.fileno()] = listener
+
+    def watch_listeners(self, want: bool) -> None:
+        """Take part in accepting, or leave it to the other workers."""
+        for fd, listener in self.listeners.items():
+            if listener.is_watched == want:
+                continue
+            if want:
+                self.epoll.register(fd, EPOLLIN | EPOLLEXCLUSIVE)
+            else:
+                self.epoll.unregister(fd)
+            listener.is_watched = want
+
+    # ── one turn ────────────────────────────────────────────────────────────────────────────────
+
+    def handle(self, events: list[tuple[int, int]]) -> None:
+        """What `epoll.poll` has returned."""
+        connections = self.connections
+        for fd, mask in events:
+            connection = connections.get(fd)
+            if connection is not None:
+                if mask & EPOLLOUT:
+                    self.flush(connection)
+                if mask & ~EPOLLOUT and not connection.is_closed:
+                    self.on_readable(connection, mask)
+            elif fd in self.listeners:
+                self.accept(self.listeners[fd])
+            else:
+                self.handlers[fd](mask)
+
+    def accept(self, listener: Listener) -> None:
+        """Take new connections, as long as this worker has no more than its share."""
+        service = self.service
+        for _ in range(ACCEPTS_PER_TURN):
+            if not service.may_accept():
+                self.watch_listeners(False)
+                return
+            try:
+                accepted, address = listener.socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:
+                # Out of descriptors: let the others try, come back at the next balance check.
+                self.watch_listeners(False)
+                return
+            if len(self.connections) >= self.connections_max:
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            connection = Connection(accepted, listener, service.now())
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.client = f"{address[0]}:{address[1]}"
+                connection.host = accepted.getsockname()[0]
+            self.connections[connection.fd] = connection
+            self.epoll.register(connection.fd, EPOLLIN)
+            service.on_opened(connection)
+
+    # ── bytes in ────────────────────────────────────────────────────────────────────────────────
+
+    def on_readable(self, connection: Connection, mask: int) -> None:
+        """Read once, and start every complete request that may start."""
+        if connection.is_held:
+            # Only a hang-up or an error can be told while EPOLLIN is off.
+            self.close(connection, "the client hung up")
+            return
+        buffer = connection.buffer
+        if buffer is None:
+            if connection.next_large:
+                if not self._take_buffer(connection, SCRATCH_BYTES):
+                    return
+                buffer = connection.buffer
+                view = connection.view
+            else:
+                buffer = self._scratch
+                view = self._scratch_view
+        else:
+            if connection.filled == len(buffer) and not self._make_room(connection):
+                return
+            buffer = connection.buffer
+            view = connection.view[connection.filled :]
+        try:
+            count = connection.socket.recv_into(view)
+        except BlockingIOError:
+            return
+        except OSError as fault:
+            self.close(connection, str(fault))
+            return
+        if count == 0:
+            self.close(connection, "")
+            return
+        end = connection.filled + count
+        connection.last_active = self.service.now()
+        connection.filled = 0
+        start, connection.start = connection.start, 0
+        self.take_frames(connection, buffer, start, end)
+
+    def take_frames(
+        self, connection: Connection, buffer: bytearray, position: int, end: int
+    ) -> None:
+        """Start the requests whose frames lie complete in buffer[position:end]; keep the rest."""
+        submit = self.service.submit
+        inflight = connection.inflight
+        frame_bytes_max = self.frame_bytes_max
+        need = 0
+        try:
+            while end - position >= 14:
+                size, api_key, api_version, correlation_id = FRAME_HEAD.unpack_from(
+                    buffer, position
+                )
+                frame_end = position + 4 + size
+                if frame_end > end or size < FRAME_SIZE_MIN:
+                    if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
+                        raise ProtocolFault(f"frame of {size} bytes")
+                    need = frame_end - position
+                    break
+                handler = submit.get(api_key)
+                if handler is None:
+                    raise ProtocolFault(f"unknown api key {api_key}")
+                if inflight:
+                    if inflight[0].response is not None:
+                        connection.collect()
+                    if inflight and (
+                        api_key != PRODUCE
+                        or inflight[0].api_key > 1
+                        or len(inflight) >= INFLIGHT_MAX
+                    ):
+                        connection.is_held = True
+                        break
+                if connection.wants_write or len(connection.out) > ANSWERS_UNSENT_MAX:
+                    connection.is_held = True
+                    if not connection.wants_write:
+                        self.blocked.append(connection)
+                    break
+                if not handler(
+                    connection, buffer, position + 4, frame_end, api_version, correlation_id
+                ):
+                    connection.is_held = True
+                    self.blocked.append(connection)
+                    break
+                if connection.is_closed:
+                    return
+                position = frame_end
+            else:
+                if end - position >= 4:
+                    size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
+                    if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
+                        raise ProtocolFault(f"frame of {size} bytes")
+                    need = size + 4
+        except ProtocolFault as fault:
+            self.close(connection, str(fault), is_fault=True)
+            return
+        self._keep_rest(connection, buffer, position, end, need)
+        if connection.out or (inflight and inflight[0].response is not None):
+            self.flush(connection)
+
+    def _keep_rest(
+        self, connection: Connection, buffer: bytearray, position: int, end: int, need: int
+    ) -> None:
+        """Remember what is left of the bytes read, and set the socket's interest accordingly."""
+        left = end - position
+        was_partial = connection.partial_since
+        connection.partial_since = 0.0
+        if left == 0:
+            if connection.buffer is not None:
+                self._give_buffer(connection)
+        else:
+            connection.next_large = need > SCRATCH_BYTES // 2
+            if buffer is self._scratch:
+                if not self._take_buffer(connection, max(left, BUFFER_BYTES_FIRST), force=True):
+                    return
+                connection.view[:left] = self._scratch_view[position:end]
+            elif position:
+                # Overlapping slices of one bytearray: go through a copy of the rest.
+                connection.view[:left] = bytes(connection.view[position:end])
+            connection.filled = left
+            if not connection.is_held:
+                connection.partial_since = was_partial or self.service.now()
+        if connection.is_held:
+            self._set_interest(connection)
+
+    def resume(self, connection: Connection) -> None:
+        """What held the connection may have gone: try its next frames again."""
+        if connection.is_closed or not connection.is_held:
+            return
+        connection.is_held = False
+        buffer, end = connection.buffer, connection.filled
+        connection.filled = 0
+        self.take_frames(connection, buffer, 0, end)
+        if not connection.is_closed and not connection.is_held:
+            self._set_interest(connection)
+
+    def resume_blocked(self) -> None:
+        """The rings may have room again."""
+        blocked, self.blocked = self.blocked, []
+        for connection in blocked:
+            self.resume(connection)
+
+    def _set_interest(self, connection: Connection) -> None:
+        interest = 0 if connection.is_held else EPOLLIN
+        if connection.wants_write:
+            interest |= EPOLLOUT
+        self.epoll.modify(connection.fd, interest)
+
+    # ── buffers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _take_buffer(self, connection: Connection, size: int, force: bool = False) -> bool:
+        """Give the connection a buffer of its own; False if the worker's bound is reached."""
+        if self.buffer_bytes + size > self.buffer_bytes_max and not force:
+            self._starve(connection)
+            return False
+        spare = self._spare
+        if spare and len(spare[-1]) >= size:
+            buffer = spare.pop()
+        else:
+            buffer = bytearray(size)
+        self.buffer_bytes += len(buffer)
+        connection.buffer = buffer
+        connection.view = memoryview(buffer)
+        return True
+
+    def _make_room(self, connection: Connection) -> bool:
+        """Double the buffer of a frame that is still arriving; False if the bound is reached."""
+        old = connection.buffer
+        size = int.from_bytes(old[:4], "big") + 4
+        grown = min(max(2 * len(old), BUFFER_BYTES_FIRST), max(size, 2 * BUFFER_BYTES_FIRST))
+        if grown <= len(old):
+            grown = 2 * len(old)
+        alone = self.buffer_bytes == len(old)
+        if self.buffer_bytes + grown - len(old) > self.buffer_bytes_max and not alone:
+            self._starve(connection)
+            return False
+        buffer = bytearray(grown)
+        filled = connection.filled
+        buffer[:filled] = connection.view[:filled]
+        connection.view.release()
+        self.buffer_bytes += grown - len(old)
+        connection.buffer = buffer
+        connection.view = memoryview(buffer)
+        return True
+
+    def _give_buffer(self, connection: Connection) -> None:
+        buffer = connection.buffer
+        connection.view.release()
+        connection.view = connection.buffer = None
+        self.buffer_bytes -= len(buffer)
+        if len(self._spare) < 4 and BUFFER_BYTES_FIRST < len(buffer) <= 4 << 20:
+            self._spare.append(buffer)
+            self._spare.sort(key=len)
+        if self.starved:
+            starved, self.starved = self.starved, []
+            for other in starved:
+                if not other.is_closed:
+                    other.is_held = False
+                    self._set_interest(other)
+
+    def _starve(self, connection: Connection) -> None:
+        """Stop reading from it until another connection gives a buffer back."""
+        connection.is_held = True
+        self.starved.append(connection)
+        self._set_interest(connection)
+
+    # ── answers out ─────────────────────────────────────────────────────────────────────────────
+
+    def flush(self, connection: Connection) -> None:
+        """Send the answers that are complete, in order; start what they held back."""
+        if connection.is_closed:
+            return
+        connection.collect()
+        if connection.out:
+            try:
+                done = connection.send()
+            except OSError as fault:
+                self.close(connection, str(fault))
+                return
+            if done == connection.wants_write:
+                connection.wants_write = not done
+                self._set_interest(connection)
+            if not done:
+                return
+        if connection.is_held and connection not in self.blocked:
+            inflight = connection.inflight
+            if not inflight or inflight[0].api_key <= 1:
+                self.resume(connection)
+
+    def close(self, connection: Connection, reason: str, is_fault: bool = False) -> None:
+        """End a connection; its requests in flight are forgotten by the service."""
+        if connection.is_closed:
+            return
+        connection.is_closed = True
+        self.connections.pop(connection.fd, None)
+        try:
+            self.epoll.unregister(connection.fd)
+        except (OSError, ValueError):
+            pass
+        if connection.buffer is not None:
+            connection.filled = 0
+            self._give_buffer(connection)
+        connection.out.clear()
+        self.service.on_closed(connection, reason, is_fault)
+        connection.inflight.clear()
+        connection.socket.close()
+
+    def sweep(self, now: float, idle_s: float, partial_s: float) -> None:
+        """Close connections that are idle, or that have kept half a frame for too long."""
+        for connection in list(self.connections.values()):
+            if connection.partial_since and now - connection.partial_since > partial_s:
+                self.close(connection, f"half a frame for over {partial_s:.0f} s", is_fault=True)
+            elif (
+                not connection.inflight
+                and not connection.out
+                and now - connection.last_active > idle_s
+            ):
+                self.close(connection, "idle")
+
+
+def answer(request: Request, parts: list[Any]) -> None:
+    """Complete a request; the loop sends it when its turn in the order comes."""
+    request.response = parts

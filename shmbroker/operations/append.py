@@ -1,0 +1,224 @@
+"""APPEND, on the log's side: one batch from a ring into the log of a partition.
+
+Rules of this file:
+* The hot path is `on_append`. It judges the batch by its header and its CRC and touches no record,
+  except where Kafka's answer depends on single records (keys on compacted topics).
+* Checks run in Kafka's order (protocol.md, Produce): leadership, size, form and CRC, timestamps,
+  then the producer's sequence.
+* The batch lies in the ring until `release`; the segment gets its own copy, stamped there.
+* Every APPEND gets exactly one APPENDED, whatever happens.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from shmbroker.errors import StorageFault
+from shmbroker.ipc.operation_layout import (
+    APPEND_BATCH_AT,
+    APPEND_FLAG_NO_ZSTD,
+    APPEND_FLAG_PARTS,
+    APPEND_HEAD,
+    APPENDED,
+    APPENDED_HEAD,
+)
+from shmbroker.ipc.peer import Peer
+from shmbroker.records.batch import check_batch
+from shmbroker.records.batch_layout import (
+    COMPRESSION_MASK,
+    H_LENGTH,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    ZSTD,
+)
+from shmbroker.records.validation import null_key_indexes
+from shmbroker.replication.partition import Partition
+from shmbroker.wire import error_codes
+
+ACKS_ALL = -1
+
+_NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER
+_NOT_ENOUGH = error_codes.NOT_ENOUGH_REPLICAS
+_TOO_LARGE = error_codes.MESSAGE_TOO_LARGE
+_INVALID_TIMESTAMP = error_codes.INVALID_TIMESTAMP
+
+
+class Appender:
+    """Appends for one I/O worker. `appended` collects the partitions that got new batches."""
+
+    def __init__(
+        self,
+        partitions: dict[bytes, Partition],
+        now_ms: Callable[[], int],
+        on_storage_fault: Callable[[Partition, StorageFault], None],
+    ) -> None:
+        self.partitions = partitions
+        self.now_ms = now_ms
+        self.on_storage_fault = on_storage_fault
+        self.appended: set[Partition] = set()
+        self.parts: dict[tuple[int, int], bytearray] = {}
+        self.bytes_in = 0
+        self.batches_in = 0
+
+    def on_part(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+        """A piece of a batch that is larger than a ring entry may be."""
+        token = int.from_bytes(data[index : index + 8], "little")
+        self.parts.setdefault((peer.slot, token), bytearray()).extend(
+            data[index + 8 : index + length]
+        )
+
+    def drop_parts(self, slot: int) -> None:
+        """That network worker is dead: the rest of its batches will not come."""
+        self.parts = {key: part for key, part in self.parts.items() if key[0] != slot}
+
+    def on_append(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+        """One APPEND entry, from its payload at data[index:index+length] to its APPENDED."""
+        token, acks, flags, _timeout_ms, key, _ = APPEND_HEAD.unpack_from(data, index)
+        at = index + APPEND_BATCH_AT
+        end = index + length
+        if flags & APPEND_FLAG_PARTS:
+            whole = self.parts.pop((peer.slot, token), bytearray())
+            whole.extend(data[at:end])
+            data, at, end = memoryview(whole), 0, len(whole)
+        partition = self.partitions.get(key)
+        if partition is None or not partition.is_leader:
+            self.refuse(peer, token, _NOT_LEADER, None)
+            return
+        if acks == ACKS_ALL and len(partition.in_sync_replicas) < partition.min_in_sync_replicas:
+            wanted = min(partition.min_in_sync_replicas, len(partition.replicas))
+            if len(partition.in_sync_replicas) < wanted:
+                self.refuse(peer, token, _NOT_ENOUGH, None)
+                return
+        error, header = check_batch(data, at, end, partition.message_bytes_max)
+        if error:
+            self.refuse(peer, token, error, None)
+            return
+        batch_end = at + LOG_OVERHEAD + header[H_LENGTH]
+        (
+            _, _, _, _, _, attributes, last_offset_delta, base_timestamp, max_timestamp,
+            producer_id, producer_epoch, base_sequence, _,
+        ) = header  # fmt: skip
+        now_ms = self.now_ms()
+        append_time = -1
+        if (
+            attributes & 0x1F
+            or partition.is_compacted
+            or partition.is_log_append_time
+            or max_timestamp - now_ms > partition.timestamp_after_max_ms
+            or now_ms - base_timestamp > partition.timestamp_before_max_ms
+        ):
+            batch = data[at:batch_end]
+            refusal = self.look_closer(partition, batch, header, flags, now_ms)
+            batch.release()
+            if refusal is not None:
+                self.refuse(peer, token, *refusal)
+                return
+            if partition.is_log_append_time:
+                append_time = now_ms
+        log = partition.log
+        if producer_id >= 0:
+            error, duplicate_offset, duplicate_time = partition.producers.check(
+                producer_id, producer_epoch, base_sequence, last_offset_delta
+            )
+            if error or duplicate_offset >= 0:
+                if error:
+                    self.refuse(peer, token, error, None)
+                else:
+                    if not partition.is_log_append_time:
+                        duplicate_time = -1
+                    self.done(peer, token, duplicate_offset, duplicate_time, log.log_start_offset)
+                return
+        if batch_end - at > partition.segment_bytes_max:
+            self.refuse(peer, token, error_codes.RECORD_LIST_TOO_LARGE, None)
+            return
+        batch = data[at:batch_end]
+        try:
+            if append_time >= 0 or attributes & TIMESTAMP_TYPE_BIT:
+                base_offset = log.append_stamped(
+                    batch, last_offset_delta, partition.leader_epoch, now_ms
+                )
+            else:
+                base_offset = log.append(
+                    batch, last_offset_delta, max_timestamp, partition.leader_epoch, now_ms
+                )
+        except StorageFault as fault:
+            self.on_storage_fault(partition, fault)
+            self.refuse(peer, token, error_codes.KAFKA_STORAGE_ERROR, str(fault))
+            return
+        finally:
+            batch.release()
+        if producer_id >= 0:
+            partition.producers.update(
+                producer_id, producer_epoch, base_sequence, last_offset_delta, base_offset,
+                max_timestamp if append_time < 0 else append_time,
+            )  # fmt: skip
+        self.bytes_in += end - at
+        self.batches_in += 1
+        partition.advance_high_watermark()
+        self.appended.add(partition)
+        # The result, written where it goes.
+        writer = peer.writer
+        index = -1 if peer.backlog else writer.claim(APPENDED, 40)
+        if index < 0:
+            self.done(peer, token, base_offset, append_time, log.log_start_offset)
+            return
+        APPENDED_HEAD.pack_into(
+            writer.data, index, token, 0, 0, -1, base_offset, append_time, log.log_start_offset
+        )
+        peer.unpublished = True
+
+    def look_closer(
+        self,
+        partition: Partition,
+        batch: memoryview,
+        header: tuple[int, ...],
+        flags: int,
+        now_ms: int,
+    ) -> tuple[int, str | None, int] | tuple[int, str | None] | None:
+        """The checks that most batches do not need: (error code, detail, record index) or None."""
+        attributes, base_timestamp, max_timestamp = header[5], header[7], header[8]
+        if attributes & COMPRESSION_MASK == ZSTD and flags & APPEND_FLAG_NO_ZSTD:
+            return error_codes.UNSUPPORTED_COMPRESSION_TYPE, None
+        if attributes & TRANSACTIONAL_BIT:
+            return error_codes.INVALID_TXN_STATE, "transactions are not served"
+        if attributes & TIMESTAMP_TYPE_BIT and (
+            partition.is_log_append_time or max_timestamp == NO_TIMESTAMP
+        ):
+            return _INVALID_TIMESTAMP, "the batch claims LogAppendTime", 0
+        if partition.is_compacted:
+            without_key = null_key_indexes(batch)
+            if without_key is None:
+                return error_codes.INVALID_RECORD, "the records can't be read"
+            if without_key:
+                return (
+                    error_codes.INVALID_RECORD,
+                    "Compacted topic cannot accept message without key in topic partition "
+                    f"{partition.topic}-{partition.partition}.",
+                    without_key[0],
+                )
+        if not partition.is_log_append_time and max_timestamp != NO_TIMESTAMP:
+            if max_timestamp - now_ms > partition.timestamp_after_max_ms:
+                return _INVALID_TIMESTAMP, f"timestamp {max_timestamp} is too far ahead", 0
+            if base_timestamp >= 0 and now_ms - base_timestamp > partition.timestamp_before_max_ms:
+                return _INVALID_TIMESTAMP, f"timestamp {base_timestamp} is too old", 0
+        return None
+
+    def done(
+        self, peer: Peer, token: int, base_offset: int, append_time: int, log_start_offset: int
+    ) -> None:
+        """Answer an append that is (or was already) in the log."""
+        peer.send(
+            APPENDED,
+            APPENDED_HEAD.pack(token, 0, 0, -1, base_offset, append_time, log_start_offset),
+        )
+
+    def refuse(
+        self, peer: Peer, token: int, error_code: int, detail: Any, record_index: int = -1
+    ) -> None:
+        """Answer an append that was not stored."""
+        text = detail.encode()[:1024] if isinstance(detail, str) else b""
+        peer.send(
+            APPENDED,
+            APPENDED_HEAD.pack(token, error_code, len(text), record_index, -1, -1, -1) + text,
+        )

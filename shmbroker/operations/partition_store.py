@@ -1,0 +1,242 @@
+"""The partitions of one broker and the upkeep of their logs: open, roll, retain, flush, delete.
+
+Rules of this file:
+* A directory belongs to the topic id in its `partition.metadata`; one of another topic is renamed
+  to `-stray` and left alone.
+* How a log is opened depends on what is known of its last writer: the positions in shared memory
+  (it died, this family lives), a clean stop, or nothing (scan from the recovery point).
+* fdatasync runs in a thread; here descriptors go out and recovery points come back. A failed
+  one fences the log directory: it is never tried again.
+* The position of an open log is stored at once, so that a successor need not scan.
+"""
+
+import itertools
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.ids import partition_key
+from shmbroker.log.config import LogConfig
+from shmbroker.log.file_names import (
+    PARTITION_METADATA,
+    STRAY,
+    marked_directory,
+    partition_directory,
+)
+from shmbroker.log.log_directory import LogDirectory, remove_deleted
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from shmbroker.log.retention import retain
+from shmbroker.replication.partition import Partition
+from shmbroker.shm.positions import PositionSlot, PositionTable
+
+logger = logging.getLogger("shmbroker")
+
+CHECKPOINT_INTERVAL_MS = 60_000
+ROLL_CHECKS_PER_ROUND = 200
+"""Partitions looked at in one round of upkeep, so that a round stays short with thousands."""
+IDLE_PARK_MS = 60_000
+"""A log without appends for this long gives its map and its allocated tail back."""
+
+
+class PartitionStore:
+    """Owns the log directory. `partitions` is shared with those who append and read."""
+
+    def __init__(
+        self,
+        log_directory: LogDirectory,
+        positions: PositionTable,
+        file_id_base: int,
+        is_successor: bool,
+        submit_flush: Callable[[list[int], Callable[[OSError | None], None]], None],
+        retention_check_ms: int,
+    ) -> None:
+        self.log_directory = log_directory
+        self.positions = positions
+        self.file_ids = itertools.count(file_id_base + 1)
+        self.is_successor = is_successor
+        self.submit_flush = submit_flush
+        self.retention_check_ms = retention_check_ms
+        self.partitions: dict[bytes, Partition] = {}
+        self.dropped_file_ids: list[int] = []
+        self.is_fenced = False
+        self._to_remove: list[tuple[int, str]] = []
+        self._round: list[Partition] = []
+        self._next_checkpoint_ms = 0
+        self._next_retention_ms = 0
+        self._sizes: dict[bytes, tuple[int, int]] = {}
+
+    # ── open and delete ─────────────────────────────────────────────────────────────────────────
+
+    def open(self, topic: Any, index: int, config: LogConfig, now_ms: int) -> Partition:
+        """The partition with its log, made if there is none; `topic` is a TopicImage."""
+        key = partition_key(topic.topic_id, index)
+        name = (topic.name, index)
+        directory = self._directory_of(topic, index)
+        slot = self.positions.find(key)
+        trusted = None
+        if slot is None:
+            slot = self.positions.allocate(key)
+        elif self.is_successor:
+            trusted = self.positions.load(slot)
+        log = PartitionLog.open(
+            directory,
+            config,
+            file_ids=self.file_ids,
+            position_slot=PositionSlot(self.positions, slot) if slot is not None else None,
+            trusted=trusted,
+            clean=self.log_directory.is_clean,
+            recovery_point=self.log_directory.recovery_points.get(name, 0),
+            log_start_offset=self.log_directory.log_start_offsets.get(name, 0),
+            now_ms=now_ms,
+            descriptors=self.log_directory.descriptors,
+        )
+        log.store_position()
+        partition = Partition(key, topic.name, topic.topic_id, index, log)
+        partition.is_internal = topic.is_internal
+        self.partitions[key] = partition
+        return partition
+
+    def _directory_of(self, topic: Any, index: int) -> str:
+        """Its directory, with the right topic id in it."""
+        path = os.path.join(self.log_directory.path, partition_directory(topic.name, index))
+        metadata = os.path.join(path, PARTITION_METADATA)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            try:
+                found = read_partition_metadata(metadata)
+            except CorruptFault as fault:
+                logger.warning("%s; written anew", fault)
+                found = None
+            if found is not None and found != topic.topic_id:
+                stray = marked_directory(topic.name, index, STRAY, uuid4().hex)
+                logger.warning("%s belongs to another topic id: renamed to %s", path, stray)
+                os.rename(path, os.path.join(self.log_directory.path, stray))
+                os.mkdir(path)
+                found = None
+            if found is None:
+                write_partition_metadata(metadata, topic.topic_id)
+        except OSError as fault:
+            raise StorageFault(f"can't make {path}: {fault}") from fault
+        else:
+            write_partition_metadata(metadata, topic.topic_id)
+        return path
+
+    def delete(self, partition: Partition, now_ms: int) -> None:
+        """Take the log away at once, its files after file.delete.delay.ms."""
+        del self.partitions[partition.key]
+        partition.is_leader = False
+        slot = self.positions.find(partition.key)
+        if slot is not None:
+            self.positions.free(slot)
+        self.dropped_file_ids += [segment.file_id for segment in partition.log.segments]
+        away = partition.log.delete(uuid4().hex)
+        self._to_remove.append((now_ms + partition.log.config.file_delete_delay_ms, away))
+
+    def segment_of(self, file_id: int) -> Any:
+        """The segment with that file id, None if it is gone."""
+        for partition in self.partitions.values():
+            for segment in partition.log.segments:
+                if segment.file_id == file_id:
+                    return segment
+        return None
+
+    # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
+
+    def upkeep(self, now_ms: int) -> None:
+        """One round: some partitions' rolls, retention and checkpoints when they are due."""
+        if self._to_remove and self._to_remove[0][0] <= now_ms:
+            _, path = self._to_remove.pop(0)
+            remove_deleted(path)
+        if not self._round:
+            self._round = list(self.partitions.values())
+        due, self._round = (
+            self._round[:ROLL_CHECKS_PER_ROUND],
+            self._round[ROLL_CHECKS_PER_ROUND:],
+        )
+        for partition in due:
+            log = partition.log
+            if partition.key not in self.partitions:
+                continue
+            active = log.active
+            if log.maybe_roll(now_ms) or log.recovery_point < active.base_offset:
+                self.flush(log)
+            self._park_if_idle(partition, now_ms)
+        if now_ms >= self._next_retention_ms:
+            self._next_retention_ms = now_ms + self.retention_check_ms
+            for partition in self.partitions.values():
+                self.retain(partition, now_ms)
+        if now_ms >= self._next_checkpoint_ms:
+            if self._next_checkpoint_ms:
+                self.checkpoint()
+            self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
+
+    def _park_if_idle(self, partition: Partition, now_ms: int) -> None:
+        segment = partition.log.active
+        if segment.map is None:
+            self._sizes.pop(partition.key, None)
+            return
+        size, since = self._sizes.get(partition.key, (-1, 0))
+        if size != segment.size:
+            self._sizes[partition.key] = (segment.size, now_ms)
+        elif now_ms - since > IDLE_PARK_MS:
+            self.dropped_file_ids.append(segment.file_id)
+            partition.log.park()
+
+    def retain(self, partition: Partition, now_ms: int) -> None:
+        """Delete what retention allows; the network workers let go of the files."""
+        log = partition.log
+        before = {segment.file_id for segment in log.segments}
+        if retain(log, partition.high_watermark, now_ms):
+            self.dropped_file_ids += before - {segment.file_id for segment in log.segments}
+
+    def flush(self, log: PartitionLog) -> None:
+        """Make a log durable in the background; its recovery point follows."""
+        if self.is_fenced:
+            return
+        descriptors, recovery_point = log.flush_targets()
+        if descriptors:
+            self.submit_flush(
+                descriptors, lambda fault: self._on_flushed(log, recovery_point, fault)
+            )
+
+    def _on_flushed(self, log: PartitionLog, recovery_point: int, fault: OSError | None) -> None:
+        if fault is None:
+            log.on_flushed(recovery_point)
+            return
+        self.is_fenced = True
+        logger.error("fdatasync in %s: %s; the log directory is offline", log.directory, fault)
+        for partition in self.partitions.values():
+            partition.is_leader = False
+
+    def checkpoint(self) -> None:
+        """Write the checkpoint files: recovery points, log starts, high watermarks."""
+        partitions = list(self.partitions.values())
+        self.log_directory.checkpoint(
+            [(partition.topic, partition.partition, partition.log) for partition in partitions],
+            {
+                (partition.topic, partition.partition): partition.high_watermark
+                for partition in partitions
+            },
+        )
+
+    def close(self, broker_epoch: int) -> None:
+        """The clean end: everything flushed, checkpoints, marker."""
+        if self.is_fenced:
+            self.log_directory.close()
+            return
+        for _, path in self._to_remove:
+            remove_deleted(path)
+        partitions = list(self.partitions.values())
+        self.log_directory.close_clean(
+            [(partition.topic, partition.partition, partition.log) for partition in partitions],
+            {
+                (partition.topic, partition.partition): partition.high_watermark
+                for partition in partitions
+            },
+            broker_epoch,
+        )

@@ -1,0 +1,206 @@
+"""READ, on the log's side: where the batches lie that a fetch may have.
+
+Rules of this file:
+* A read answers with slices (file id, position, length), never with bytes; the reader's process
+  sends them from the file.
+* Never past the high watermark. Between it and the log end offset: no bytes, no error.
+* The first partition with data gives at least one whole batch, whatever the limits (KIP-74); later
+  ones keep to them.
+* A read that may wait does, watched by its partitions, until there are min_bytes, an error of the
+  log, a diverging epoch, or its time is over.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from shmbroker.ipc.operation_layout import (
+    READ_DONE,
+    READ_DONE_HEAD,
+    READ_HEAD,
+    READ_PARTITION,
+    READ_SLICE,
+)
+from shmbroker.ipc.peer import Peer
+from shmbroker.purgatory import DelayedOperation, Purgatory
+from shmbroker.replication.partition import Partition
+from shmbroker.wire import error_codes
+
+_pack_slice = READ_SLICE.pack
+_OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
+
+
+class DelayedRead(DelayedOperation):
+    """A read that waits for bytes. Watched by the keys of its partitions."""
+
+    __slots__ = ("isolation", "max_bytes", "min_bytes", "partitions", "peer", "reader",
+                 "token")  # fmt: skip
+
+    def __init__(
+        self,
+        reader: "Reader",
+        peer: Peer,
+        token: int,
+        partitions: list[tuple[bytes, int, int, int, int]],
+        min_bytes: int,
+        max_bytes: int,
+        isolation: int,
+    ) -> None:
+        super().__init__()
+        self.reader = reader
+        self.peer = peer
+        self.token = token
+        self.partitions = partitions
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.isolation = isolation
+
+    def try_complete(self) -> bool:
+        """Answer if there is enough to answer with."""
+        slices, total, must_answer = self.reader.look_up(self.partitions, self.max_bytes)
+        if total < self.min_bytes and not must_answer:
+            return False
+        self.is_done = True
+        self.reader.answer(self, slices)
+        return True
+
+    def on_expire(self) -> None:
+        """Its time is over: answer with what there is."""
+        slices, _, _ = self.reader.look_up(self.partitions, self.max_bytes)
+        self.is_done = True
+        self.reader.answer(self, slices)
+
+
+class Reader:
+    """Reads for one I/O worker. `pass_file(peer, file_id, fd)` hands over a descriptor once."""
+
+    def __init__(
+        self,
+        partitions: dict[bytes, Partition],
+        purgatory: Purgatory,
+        now_ms: Callable[[], int],
+        pass_file: Callable[[Peer, Any], None],
+    ) -> None:
+        self.partitions = partitions
+        self.purgatory = purgatory
+        self.now_ms = now_ms
+        self.pass_file = pass_file
+        self.waiting: dict[tuple[int, int], DelayedRead] = {}
+        self.bytes_out = 0
+
+    def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+        """One READ entry: answer now, or wait in the purgatory."""
+        token, max_wait_ms, min_bytes, max_bytes, isolation, _, count, _ = READ_HEAD.unpack_from(
+            data, index
+        )
+        at = index + READ_HEAD.size
+        size = READ_PARTITION.size
+        unpack = READ_PARTITION.unpack_from
+        partitions = [unpack(data, at + size * which) for which in range(count)]
+        read = DelayedRead(self, peer, token, partitions, min_bytes, max_bytes, isolation)
+        if max_wait_ms <= 0:
+            read.on_expire()
+            return
+        if read.try_complete():
+            return
+        self.waiting[peer.slot, token] = read
+        self.purgatory.watch(
+            read, [partition[0] for partition in partitions], self.now_ms() + max_wait_ms
+        )
+
+    def on_cancel(self, peer: Peer, token: int) -> None:
+        """Its client is gone."""
+        read = self.waiting.pop((peer.slot, token), None)
+        if read is not None and not read.is_done:
+            self.purgatory.cancel(read)
+
+    def drop_peer(self, slot: int) -> None:
+        """That network worker is dead: nobody waits for its reads."""
+        for key, read in list(self.waiting.items()):
+            if key[0] == slot:
+                del self.waiting[key]
+                if not read.is_done:
+                    self.purgatory.cancel(read)
+
+    def look_up(
+        self, asked: list[tuple[bytes, int, int, int, int]], max_bytes: int
+    ) -> tuple[list[Any], int, bool]:
+        """(one result for each partition, bytes in all, whether to answer at once).
+
+        A result is an error code, or (partition, segment, position, length, diverging or None).
+        """
+        results: list[Any] = []
+        total = 0
+        must_answer = False
+        has_valid = False
+        for key, partition_max_bytes, epoch, last_fetched_epoch, offset in asked:
+            partition = self.partitions.get(key)
+            if partition is None or not partition.is_leader:
+                results.append((error_codes.NOT_LEADER_OR_FOLLOWER, partition))
+                continue
+            if epoch >= 0 and epoch != partition.leader_epoch:
+                is_older = epoch < partition.leader_epoch
+                results.append(
+                    (
+                        error_codes.FENCED_LEADER_EPOCH
+                        if is_older
+                        else error_codes.UNKNOWN_LEADER_EPOCH,
+                        partition,
+                    )
+                )
+                must_answer = must_answer or not is_older
+                continue
+            log = partition.log
+            has_valid = True
+            if last_fetched_epoch >= 0:
+                end_epoch, end_offset = log.leader_epochs.end_offset_for(
+                    last_fetched_epoch, log.log_end_offset
+                )
+                if end_epoch < last_fetched_epoch or end_offset < offset:
+                    results.append((partition, None, 0, 0, (end_epoch, end_offset)))
+                    must_answer = True
+                    continue
+            if not log.log_start_offset <= offset <= log.log_end_offset:
+                results.append((_OUT_OF_RANGE, partition))
+                must_answer = True
+                continue
+            end = partition.high_watermark
+            if offset >= end or (total and total >= max_bytes):
+                results.append((partition, None, 0, 0, None))
+                continue
+            found = log.read(offset, min(partition_max_bytes, max_bytes - total), end, total == 0)
+            assert found is not None, "in range a moment ago"
+            segment, position, length = found
+            total += length
+            results.append((partition, segment, position, length, None))
+        return results, total, must_answer or not has_valid
+
+    def answer(self, read: DelayedRead, results: list[Any]) -> None:
+        """Send READ_DONE, after the descriptors that its slices need."""
+        peer = read.peer
+        self.waiting.pop((peer.slot, read.token), None)
+        parts = [READ_DONE_HEAD.pack(read.token, len(results), 0)]
+        add = parts.append
+        for result in results:
+            if type(result[0]) is int:
+                error, partition = result
+                if partition is None or error == _OUT_OF_RANGE:
+                    add(_pack_slice(error, 0, 0, -1, -1, -1, 0, 0, -1, -1, -1))
+                else:
+                    add(_pack_slice(error, 0, 0, -1, -1, -1, 0, 0, -1, partition.leader_epoch, -1))
+                continue
+            partition, segment, position, length, diverging = result
+            high_watermark = partition.high_watermark
+            file_id = 0
+            if length:
+                file_id = segment.file_id
+                self.pass_file(peer, segment)
+                self.bytes_out += length
+            end_epoch, end_offset = diverging or (-1, -1)
+            add(
+                _pack_slice(
+                    0, 0, length, high_watermark, high_watermark,
+                    partition.log.log_start_offset, file_id, position,
+                    end_epoch, partition.leader_epoch, end_offset,
+                )
+            )  # fmt: skip
+        peer.send(READ_DONE, b"".join(parts))

@@ -1,0 +1,1 @@
+"""The family: supervisor and children, one main loop each. The only package that forks."""

@@ -1,0 +1,212 @@
+"""What every child process of the family does alike: title, signals, peers, signs of life.
+
+Rules of this file:
+* A child ends when the supervisor does: PR_SET_PDEATHSIG, and a look at getppid afterwards, as the
+  supervisor may have died before the call.
+* A child talks only to peers that are running. `check_control` sees deaths and successors: it
+  forgets what was pending with the dead, resets its half of the rings, and acknowledges; only then
+  does the supervisor fork the successor.
+* Signal handlers only leave a note.
+* Exit statuses: 0 asked to stop; 3 boot fault (not retried: the supervisor ends with it); anything
+  else is a crash.
+"""
+
+import ctypes
+import gc
+import logging
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from shmbroker import clock
+from shmbroker.errors import Fault
+from shmbroker.ipc.peer import Peer
+from shmbroker.processes.shared_resources import SharedResources, Slot
+from shmbroker.shm.counters import (
+    CONTROL_GENERATION_WORD,
+    INCARNATION,
+    LIVENESS_NS,
+    STATE,
+    STATE_RUNNING,
+    STATE_STARTING,
+    STATE_STOPPING,
+)
+
+EXIT_BOOT_FAULT = 3
+
+LIVENESS_INTERVAL_S = 0.5
+
+PR_SET_PDEATHSIG = 1
+
+logger = logging.getLogger("shmbroker")
+
+
+class Child:
+    """A process of the family with its slot. Sub-classes are the roles' main loops."""
+
+    def __init__(self, shared: SharedResources, slot: Slot) -> None:
+        self.shared = shared
+        self.slot = slot
+        self.words = shared.counters.words
+        self.counters = shared.counters
+        self.doorbell = shared.doorbells[slot.index]
+        self.peers = shared.peers_of(slot.index)
+        self.incarnation = self.words[self.counters.at(slot.index, INCARNATION)]
+        self.must_stop = False
+        self.generation = -1
+        self._liveness_index = self.counters.at(slot.index, LIVENESS_NS)
+        self._next_sign = 0.0
+        self._states = [
+            (
+                peer,
+                self.counters.at(peer.slot, INCARNATION),
+                self.counters.at(peer.slot, STATE),
+                self.counters.acknowledgement(slot.index, peer.slot),
+            )
+            for peer in self.peers
+        ]
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _on_signal(self, _number: int, _frame: Any) -> None:
+        self.must_stop = True
+
+    # ── control ─────────────────────────────────────────────────────────────────────────────────
+
+    def set_state(self, state: int) -> None:
+        """Say what this process is doing, and let the supervisor see it at once."""
+        self.words[self.counters.at(self.slot.index, STATE)] = state
+        self.shared.doorbells[0].ring()
+
+    def say_running(self) -> None:
+        self.set_state(STATE_RUNNING)
+
+    def say_stopping(self) -> None:
+        self.set_state(STATE_STOPPING)
+
+    def check_control(self) -> None:
+        """See who died and who came; cheap when nobody did."""
+        generation = self.words[CONTROL_GENERATION_WORD]
+        if generation == self.generation:
+            return
+        self.generation = generation
+        words = self.words
+        acknowledged = False
+        for peer, incarnation_index, state_index, acknowledgement_index in self._states:
+            incarnation = words[incarnation_index]
+            if words[acknowledgement_index] != incarnation:
+                peer.incarnation = 0
+                self.on_peer_lost(peer)
+                peer.reset()
+                words[acknowledgement_index] = incarnation
+                acknowledged = True
+            usable = incarnation if words[state_index] == STATE_RUNNING else 0
+            if usable != peer.incarnation:
+                if usable == 0:
+                    # It is stopping: it still answers what it has.
+                    if words[state_index] != STATE_STOPPING:
+                        peer.incarnation = 0
+                else:
+                    peer.incarnation = usable
+                    self.on_peer_running(peer)
+        if acknowledged:
+            self.shared.doorbells[0].ring()
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """The process behind `peer` is dead: fail what is pending with it."""
+
+    def on_peer_running(self, peer: Peer) -> None:
+        """The process behind `peer` may be sent to."""
+
+    def sign(self, now: float) -> None:
+        """Leave a sign of life, twice a second."""
+        if now >= self._next_sign:
+            self._next_sign = now + LIVENESS_INTERVAL_S
+            self.words[self._liveness_index] = clock.monotonic_ns()
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def has_entries(self) -> bool:
+        """Whether some peer has put something on its ring."""
+        return any(peer.reader.poll() for peer in self.peers)
+
+    def publish(self) -> None:
+        """Show every peer what it has been sent since the last time."""
+        for peer in self.peers:
+            if peer.backlog:
+                peer.resume()
+            if peer.unpublished:
+                peer.publish()
+
+    def run(self) -> None:
+        """The role's main loop; returns when it was asked to stop and is done."""
+        raise NotImplementedError
+
+
+class SleepingChild(Child):
+    """A child that waits on its doorbell alone: its work comes from rings and from timers."""
+
+    def __init__(self, shared: SharedResources, slot: Slot) -> None:
+        super().__init__(shared, slot)
+        self.epoll = select.epoll()
+        self.epoll.register(self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET)
+
+    def sleep(self, timeout: float) -> None:
+        """Until the doorbell rings, a signal comes or `timeout` seconds are over."""
+        doorbell = self.doorbell
+        doorbell.say_sleeping()
+        if self.has_entries() or self.words[CONTROL_GENERATION_WORD] != self.generation:
+            doorbell.awake()
+            return
+        if not self.must_stop:
+            self.epoll.poll(timeout)
+        doorbell.awake()
+
+
+def run_child(
+    shared: SharedResources,
+    slot: Slot,
+    supervisor_pid: int,
+    make: Callable[[SharedResources, Slot], Child],
+) -> None:
+    """The whole life of a forked child; never returns."""
+    status = 1
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != supervisor_pid:
+            sys.exit(0)
+        set_title(slot.title)
+        words = shared.counters.words
+        words[shared.counters.at(slot.index, STATE)] = STATE_STARTING
+        child = make(shared, slot)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        child.run()
+        status = 0
+    except Fault as fault:
+        logger.error("%s", fault)
+        status = EXIT_BOOT_FAULT
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        logger.exception("%s failed", slot.title)
+        status = 1
+    finally:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def set_title(title: str) -> None:
+    """Role and number as `ps`, `top` and the logs show them."""
+    import setproctitle
+
+    setproctitle.setproctitle(f"shmbroker: {title}")
+    formatter = logging.Formatter(f"%(asctime)s %(levelname)s shmbroker: {title} %(message)s")
+    for handler in logging.getLogger("shmbroker").handlers:
+        handler.setFormatter(formatter)

@@ -1,0 +1,504 @@
+"""An I/O worker: one broker id, its log directory, its partitions.
+
+A turn:
+  1  take operations from the rings; first follow the metadata log as far as it is committed
+  2  append, read, execute; results go to the rings of those who asked
+  3  wake the delayed reads of partitions that got new batches; publish
+  4  between turns: populate ahead of the appends, expire what waited long enough, roll, checkpoint
+
+Rules of this file:
+* The only writer of its logs. One thread does all of it; a second one only runs fdatasync.
+* Results of large batches are published one by one, those of small ones together at the end of the
+  turn: a doorbell costs more than a small append.
+"""
+
+import logging
+import os
+import queue
+import threading
+from pathlib import Path
+from typing import Any
+
+from shmbroker import clock
+from shmbroker.apis import table
+from shmbroker.config import broker_layers, effective_topic_configs
+from shmbroker.errors import StorageFault
+from shmbroker.ids import partition_key, random_uuid
+from shmbroker.ipc.operation_adapter import Executor
+from shmbroker.ipc.operation_layout import (
+    APPEND,
+    APPEND_PART,
+    CANCEL,
+    DROP_FILE,
+    EXECUTE,
+    EXECUTED,
+    EXECUTED_PART,
+    NEED_FILE,
+    READ,
+    TOKEN,
+)
+from shmbroker.ipc.operation_proxy import PartialResults, try_execute
+from shmbroker.ipc.peer import Peer
+from shmbroker.log.config import LogConfig
+from shmbroker.log.log_directory import LogDirectory
+from shmbroker.metadata import image as image_module
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.network.file_send import pass_file
+from shmbroker.operations.append import Appender
+from shmbroker.operations.partition_store import PartitionStore
+from shmbroker.operations.read import Reader
+from shmbroker.processes.child import SleepingChild
+from shmbroker.processes.shared_resources import CONTROLLER, NETWORK_WORKER, SharedResources, Slot
+from shmbroker.purgatory import Purgatory
+from shmbroker.replication.partition import Partition
+from shmbroker.shm.counters import (
+    CONTROL_GENERATION_WORD,
+    METADATA_APPLIED,
+    METADATA_END_OFFSET_WORD,
+)
+from shmbroker.wire import codec
+
+logger = logging.getLogger("shmbroker")
+
+PUBLISH_BYTES = 64 << 10
+"""Results are published early once this much was appended since the last time."""
+
+POPULATE_AHEAD_BYTES = 4 << 20
+"""What of the active segment is made ready ahead of its end, while the extent has room."""
+
+HOUSEKEEPING_INTERVAL_S = 1.0
+BROKER_REGISTRATION = 62
+ALLOCATE_PRODUCER_IDS = 67
+PRODUCER_IDS_AHEAD = 200
+"""Ids left of the current block when the next one is asked for."""
+
+
+class IoWorker(SleepingChild):
+    """The main loop, and what the API modules ask of it."""
+
+    def __init__(
+        self,
+        shared: SharedResources,
+        slot: Slot,
+        config: Any,
+        data_directory: Path,
+        cluster_id: str,
+        ports: dict[int, tuple[str, int]],
+    ) -> None:
+        super().__init__(shared, slot)
+        self.config = config
+        self.broker_id = slot.number
+        self.endpoint = ports[self.broker_id]
+        self.log_directory = LogDirectory.open(
+            str(data_directory / f"node-{self.broker_id}"), self.broker_id, cluster_id
+        )
+        self.flusher = Flusher(self.doorbell.eventfd)
+        self.store = PartitionStore(
+            self.log_directory,
+            shared.positions_of(slot.index),
+            self.incarnation << 40,
+            self.incarnation > 1,
+            self.flusher.submit,
+            config["log.retention.check.interval.ms"],
+        )
+        self.partitions = self.store.partitions
+        self.follower = MetadataFollower(
+            MetadataLogReader(str(data_directory / "node-1" / "__cluster_metadata-0")), cluster_id
+        )
+        self.image = self.follower.image
+        self.purgatory = Purgatory()
+        self.appender = Appender(self.partitions, self.now_ms, self.on_storage_fault)
+        self.reader = Reader(self.partitions, self.purgatory, self.now_ms, self.pass_file)
+        handlers = {
+            module.API_KEY: (module.NAME, self._handler(module))
+            for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET
+        }
+        self.executor = Executor(handlers)
+        self.results = PartialResults()
+        self.asked: dict[int, Any] = {}
+        self.token = self.incarnation << 48
+        self.broker_epoch = -1
+        self.producer_ids = range(0)
+        self.next_producer_ids: range | None = None
+        self.is_asking_for_ids = False
+        self.controller: Peer | None = None
+        self.passed: dict[int, set[int]] = {}
+        self.passing = {}
+        for peer in self.peers:
+            if peer.role == NETWORK_WORKER:
+                self.passed[peer.slot] = set()
+                self.passing[peer.slot] = shared.passing[slot.index, peer.slot][0]
+            elif peer.role == CONTROLLER and self.controller is None:
+                self.controller = peer
+        self._now_ms = clock.now_ms()
+        self._next_housekeeping = 0.0
+
+    def _handler(self, module: Any) -> Any:
+        return lambda call, body: module.answer(self, call, body)
+
+    def now_ms(self) -> int:
+        """The time of this turn."""
+        return self._now_ms
+
+    # ── boot ────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> None:
+        """Open what the metadata log says is here, then serve until asked to stop."""
+        self._wait_for(lambda: self.controller.incarnation != 0)
+        self.register()
+        self._wait_for(lambda: self.broker_epoch >= 0)
+        if self.must_stop:
+            return
+        self.follow_metadata()
+        self.say_running()
+        while not self.must_stop:
+            self.turn()
+        self.stop()
+
+    def _wait_for(self, condition: Any) -> None:
+        while not self.must_stop:
+            self.check_control()
+            self.take_operations()
+            self.publish()
+            if condition():
+                return
+            self.sleep(0.05)
+            self.sign(clock.monotonic())
+
+    def register(self) -> None:
+        """Tell the controller that this broker is here, with its address."""
+        host, port = self.endpoint
+        self.ask(
+            BROKER_REGISTRATION,
+            "BrokerRegistration",
+            4,
+            {
+                "broker_id": self.broker_id,
+                "cluster_id": self.log_directory.cluster_id,
+                "incarnation_id": random_uuid(),
+                "listeners": [
+                    {"name": "PLAINTEXT", "host": host, "port": port, "security_protocol": 0}
+                ],
+                "log_dirs": [self.log_directory.directory_id],
+            },
+            self._on_registered,
+        )
+
+    def _on_registered(self, body: dict[str, Any]) -> None:
+        if body["error_code"]:
+            raise StorageFault(f"the controller refused broker {self.broker_id}")
+        self.broker_epoch = body["broker_epoch"]
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def turn(self) -> None:
+        """One pass; sleeps at its end if there was nothing to do."""
+        had_work = self.take_operations()
+        appended = self.appender.appended
+        if appended:
+            check = self.purgatory.check
+            for partition in appended:
+                check(partition.key)
+        self.publish()
+        if appended:
+            for partition in appended:
+                active = partition.log.active
+                if active.populated_bytes < active.size + POPULATE_AHEAD_BYTES:
+                    partition.log.populate_step()
+            appended.clear()
+        now = clock.monotonic()
+        if now >= self._next_housekeeping:
+            self.housekeeping(now)
+        deadline = self.purgatory.next_deadline()
+        if deadline is not None and deadline <= self._now_ms:
+            for _ in self.purgatory.expire(self._now_ms):
+                pass
+            self.publish()
+            deadline = self.purgatory.next_deadline()
+        if had_work:
+            self._now_ms = clock.now_ms()
+            return
+        timeout = self._next_housekeeping - now
+        if deadline is not None:
+            timeout = min(timeout, (deadline - clock.now_ms()) / 1000)
+        self.sleep(max(0.001, timeout))
+        self._now_ms = clock.now_ms()
+
+    def take_operations(self) -> bool:
+        """Everything that the rings hold now; True if there was anything."""
+        words = self.words
+        if words[CONTROL_GENERATION_WORD] != self.generation:
+            self.check_control()
+        had_work = False
+        on_append = self.appender.on_append
+        appender = self.appender
+        published_at = appender.bytes_in
+        for peer in self.peers:
+            reader = peer.reader
+            if not reader.poll():
+                continue
+            had_work = True
+            if words[METADATA_END_OFFSET_WORD] != self.image.offset and self.broker_epoch >= 0:
+                self.follow_metadata()
+            data = reader.data
+            while (entry := reader.next()) is not None:
+                operation, index, length = entry
+                if operation == APPEND:
+                    on_append(peer, data, index, length)
+                    if appender.bytes_in - published_at > PUBLISH_BYTES:
+                        published_at = appender.bytes_in
+                        reader.release()
+                        peer.publish()
+                else:
+                    self._take_other(peer, operation, data, index, length)
+            reader.release()
+        if words[METADATA_END_OFFSET_WORD] != self.image.offset and self.broker_epoch >= 0:
+            self.follow_metadata()
+        return had_work
+
+    def _take_other(
+        self, peer: Peer, operation: int, data: memoryview, index: int, length: int
+    ) -> None:
+        if operation == READ:
+            self.reader.on_read(peer, data, index, length)
+        elif operation == APPEND_PART:
+            self.appender.on_part(peer, data, index, length)
+        elif operation == EXECUTE:
+            self.executor.on_execute(peer, data, index, length)
+        elif operation == CANCEL:
+            self.reader.on_cancel(peer, TOKEN.unpack_from(data, index)[0])
+        elif operation == NEED_FILE:
+            self._pass_again(peer, TOKEN.unpack_from(data, index)[0])
+        elif operation == EXECUTED_PART:
+            self.results.add(data, index, length)
+        elif operation == EXECUTED:
+            token, _, body = self.results.finish(data, index, length)
+            name, version, on_answer = self.asked.pop(token)
+            on_answer(codec.decode(name + "Response", version, body)[0])
+
+    def housekeeping(self, now: float) -> None:
+        """Once a second: signs of life, rolls, retention, checkpoints, finished flushes."""
+        self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
+        self.sign(now)
+        self._now_ms = clock.now_ms()
+        for on_done in self.flusher.finished():
+            on_done()
+        self.store.upkeep(self._now_ms)
+        self.drop_files()
+        self.publish()
+
+    def drop_files(self) -> None:
+        """Have the network workers close what was deleted or parked, so its space is free."""
+        dropped = self.store.dropped_file_ids
+        while dropped:
+            file_id = dropped.pop()
+            for peer in self.peers:
+                passed = self.passed.get(peer.slot)
+                if passed is not None and file_id in passed:
+                    passed.discard(file_id)
+                    if peer.incarnation:
+                        peer.send(DROP_FILE, TOKEN.pack(file_id))
+
+    def stop(self) -> None:
+        """Answer what is on the rings, then close the logs cleanly."""
+        self.say_stopping()
+        self.take_operations()
+        self.publish()
+        self.flusher.stop()
+        self.store.close(self.broker_epoch)
+
+    # ── peers ───────────────────────────────────────────────────────────────────────────────────
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """Forget what it waited for; its successor knows none of our files."""
+        self.appender.drop_parts(peer.slot)
+        self.reader.drop_peer(peer.slot)
+        if peer.slot in self.passed:
+            self.passed[peer.slot].clear()
+        if peer is self.controller:
+            self.asked.clear()
+            self.is_asking_for_ids = False
+
+    def on_peer_running(self, peer: Peer) -> None:
+        if peer is self.controller and self.broker_epoch < 0 and self.generation > 0:
+            self.asked.clear()
+            self.register()
+
+    def pass_file(self, peer: Peer, segment: Any) -> None:
+        """Before a slice of it is named for the first time."""
+        passed = self.passed[peer.slot]
+        if segment.file_id not in passed and pass_file(
+            self.passing[peer.slot], segment.file_id, segment.fd
+        ):
+            passed.add(segment.file_id)
+
+    def _pass_again(self, peer: Peer, file_id: int) -> None:
+        segment = self.store.segment_of(file_id)
+        if segment is not None:
+            pass_file(self.passing[peer.slot], file_id, segment.fd)
+            peer.doorbell.ring()
+
+    def ask(
+        self, api_key: int, name: str, version: int, body: dict[str, Any], on_answer: Any
+    ) -> None:
+        """Have the controller answer a request."""
+        self.token = token = self.token + 1
+        encoded = codec.encode(name + "Request", version, body)
+        if try_execute(self.controller, token, api_key, version, b"", encoded):
+            self.asked[token] = (name, version, on_answer)
+
+    # ── metadata ────────────────────────────────────────────────────────────────────────────────
+
+    def follow_metadata(self) -> None:
+        """Create, open and delete logs as the committed metadata says, and say how far we are."""
+        committed = self.words[METADATA_END_OFFSET_WORD]
+        if committed == self.image.offset:
+            return
+        changes = self.follower.catch_up(committed)
+        self.image = self.follower.image
+        configured: set[str] = set()
+        for kind, *what in changes:
+            if kind == image_module.TOPIC_DELETED:
+                self._delete_topic(what[0])
+            elif kind == image_module.TOPIC_CREATED:
+                for partition in what[0].partitions:
+                    self._apply_partition(what[0], partition)
+            elif kind == image_module.PARTITION_CHANGED:
+                self._apply_partition(what[0], what[2])
+            elif kind == image_module.CONFIG_CHANGED:
+                configured.add(what[1] if what[0] == TOPIC_RESOURCE else "")
+        if configured:
+            self._apply_configs(configured)
+        self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = committed
+        if self.controller is not None:
+            self.controller.doorbell.ring()
+
+    def _apply_partition(self, topic: Any, image: Any) -> None:
+        """Open the log of a partition that is placed here, and take over who leads it."""
+        if self.broker_id not in image.replicas:
+            return
+        key = partition_key(topic.topic_id, image.partition)
+        partition = self.partitions.get(key)
+        if partition is None:
+            try:
+                partition = self.store.open(
+                    topic, image.partition, self._log_config(topic.name), self._now_ms
+                )
+            except StorageFault as fault:
+                logger.error("%s-%d: %s", topic.name, image.partition, fault)
+                return
+        partition.on_leadership(self.broker_id, image)
+
+    def _delete_topic(self, topic: Any) -> None:
+        for index in range(len(topic.partitions)):
+            key = partition_key(topic.topic_id, index)
+            partition = self.partitions.get(key)
+            if partition is not None:
+                self.store.delete(partition, self._now_ms)
+                self.purgatory.check(key)
+        self.drop_files()
+
+    def _log_config(self, topic: str) -> LogConfig:
+        image = self.image
+        layers = broker_layers(
+            self.config,
+            image.config(BROKER_RESOURCE, str(self.broker_id)),
+            image.config(BROKER_RESOURCE, ""),
+        )
+        return LogConfig(effective_topic_configs(image.config(TOPIC_RESOURCE, topic), layers))
+
+    def _apply_configs(self, topics: set[str]) -> None:
+        """Settings of these topics have changed; "" stands for the broker's own, so all topics."""
+        for partition in self.partitions.values():
+            if partition.topic in topics or "" in topics:
+                config = self._log_config(partition.topic)
+                partition.log.set_config(config)
+                partition.on_config(config)
+
+    # ── what the API modules ask ────────────────────────────────────────────────────────────────
+
+    def next_producer_id(self) -> int | None:
+        """A producer id that nobody has; None until the controller has given a block."""
+        ids = self.producer_ids
+        if not ids and self.next_producer_ids is not None:
+            ids, self.next_producer_ids = self.next_producer_ids, None
+        if len(ids) < PRODUCER_IDS_AHEAD and self.next_producer_ids is None:
+            self._ask_for_ids()
+        if not ids:
+            return None
+        self.producer_ids = ids[1:]
+        return ids[0]
+
+    def _ask_for_ids(self) -> None:
+        if self.is_asking_for_ids or self.controller is None or not self.controller.incarnation:
+            return
+        self.is_asking_for_ids = True
+        self.ask(
+            ALLOCATE_PRODUCER_IDS,
+            "AllocateProducerIds",
+            0,
+            {"broker_id": self.broker_id, "broker_epoch": self.broker_epoch},
+            self._on_producer_ids,
+        )
+
+    def _on_producer_ids(self, body: dict[str, Any]) -> None:
+        self.is_asking_for_ids = False
+        if body["error_code"] == 0:
+            start = body["producer_id_start"]
+            self.next_producer_ids = range(start, start + body["producer_id_len"])
+
+    def on_storage_fault(self, partition: Partition, fault: StorageFault) -> None:
+        """The disk refused an append; logged once for each partition until one succeeds."""
+        logger.error("%s-%d: %s", partition.topic, partition.partition, fault)
+
+
+class Flusher:
+    """A thread that runs fdatasync, as the call holds up whoever makes it.
+
+    It touches no ring and no log: descriptors go in, callbacks come out through `finished`, and the
+    doorbell's eventfd wakes the main loop for them.
+    """
+
+    def __init__(self, eventfd: int) -> None:
+        self._eventfd = eventfd
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, fds: list[int], on_done: Any) -> None:
+        """fdatasync descriptors (owned by the job, closed after); then `on_done(fault or None)`."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
+            self._thread.start()
+        self._jobs.put((fds, on_done))
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            fds, on_done = job
+            fault = None
+            for fd in fds:
+                try:
+                    os.fdatasync(fd)
+                except OSError as error:
+                    fault = error
+                os.close(fd)
+            self._done.put((on_done, fault))
+            os.eventfd_write(self._eventfd, 1)
+
+    def finished(self) -> list[Any]:
+        """What is done since the last call, to be called back in the main thread."""
+        found = []
+        while True:
+            try:
+                on_done, fault = self._done.get_nowait()
+            except queue.Empty:
+                return found
+            found.append(lambda on_done=on_done, fault=fault: on_done(fault))
+
+    def stop(self) -> None:
+        """Let the thread finish what it has."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()

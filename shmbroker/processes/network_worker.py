@@ -1,0 +1,631 @@
+"""A network worker: client connections on one side, rings on the other.
+
+A turn:
+  1  wait for sockets (and the doorbell), read frames, start requests: operations go to rings
+  2  publish them, ring the doorbells of those who sleep
+  3  take results from the rings; first follow the metadata log as far as it is committed, so that
+     nobody is answered from an older image than the result's
+  4  complete requests, send answers in request order
+
+Rules of this file:
+* `pending` maps the token of each operation to its request; a token is used once in the life of
+  this process. A result whose token is not there belongs to a closed connection.
+* What the broker of a connection does not serve while it is down, this worker answers itself:
+  Produce and Fetch with NOT_LEADER_OR_FOLLOWER at once; what only that broker can answer waits for
+  its return on its connection.
+"""
+
+import logging
+import select
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shmbroker import clock
+from shmbroker.apis import api_versions, fetch, produce, table
+from shmbroker.errors import ProtocolFault
+from shmbroker.ipc.operation_layout import (
+    APPENDED,
+    APPENDED_HEAD,
+    DROP_FILE,
+    EXECUTED,
+    EXECUTED_FLAG_CLOSE,
+    EXECUTED_PART,
+    NEED_FILE,
+    READ_DONE,
+    TOKEN,
+)
+from shmbroker.ipc.operation_proxy import PartialResults, execute_bytes_max, try_execute
+from shmbroker.ipc.peer import Peer
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.network.connection import Connection
+from shmbroker.network.event_loop import EventLoop, Listener
+from shmbroker.network.file_send import FileTable
+from shmbroker.network.inflight import Request
+from shmbroker.processes.child import Child
+from shmbroker.processes.shared_resources import (
+    CONTROLLER,
+    IO_WORKER,
+    NETWORK_WORKER,
+    SharedResources,
+    Slot,
+)
+from shmbroker.shm.counters import (
+    CONTROL_GENERATION_WORD,
+    METADATA_APPLIED,
+    METADATA_END_OFFSET_WORD,
+    OPEN_CONNECTIONS,
+    STATE,
+    STATE_RUNNING,
+)
+from shmbroker.wire import codec, error_codes
+from shmbroker.wire.frame import parse_request_header, response_frame
+
+logger = logging.getLogger("shmbroker")
+
+CACHED_ANSWERS_MAX = 512
+CACHED_REQUEST_BYTES_MAX = 1024
+SWEEP_INTERVAL_S = 1.0
+PARTIAL_FRAME_S = 10.0
+"""Half a frame that does not move for this long ends its connection."""
+DRAIN_S = 5.0
+"""How long requests in flight may take when the worker is asked to stop."""
+RETRY_S = 0.02
+FRAMES_BUFFERED_BYTES_MAX = 64 << 20
+
+
+class NetworkWorker(Child):
+    """The main loop, and what the API modules ask of it."""
+
+    def __init__(
+        self,
+        shared: SharedResources,
+        slot: Slot,
+        config: Any,
+        data_directory: Path,
+        cluster_id: str,
+        listeners: list[Listener],
+    ) -> None:
+        super().__init__(shared, slot)
+        self.config = config
+        self.data_directory = data_directory
+        self.token = self.incarnation << 48
+        self.pending: dict[int, Request] = {}
+        self.append_bytes = 0
+        self.fetch_bytes_max = config["fetch.max.bytes"]
+        self.partial_results = PartialResults()
+        self.unread: dict[int, list[tuple[Request, Peer, bytes]]] = {}
+        self.touched: set[Connection] = set()
+        self.waiting_topics: list[Request] = []
+        self.io_peers: dict[int, Peer] = {}
+        self.controller: Peer | None = None
+        self.files: dict[int, FileTable] = {}
+        for peer in self.peers:
+            if peer.role == IO_WORKER:
+                self.io_peers[peer.number] = peer
+                self.files[peer.slot] = FileTable(shared.passing[peer.slot, slot.index][1])
+            elif peer.role == CONTROLLER and self.controller is None:
+                self.controller = peer
+        metadata_log = data_directory / "node-1" / "__cluster_metadata-0"
+        self.follower = MetadataFollower(MetadataLogReader(str(metadata_log)), cluster_id)
+        self.image = self.follower.image
+        self.advertised = table.advertised()
+        self.cache: dict[Any, bytes] = {}
+        self.produce = produce.ProduceApi(self)
+        self.fetch = fetch.FetchApi(self)
+        self.submit: dict[int, Any] = self._submit_table()
+        self.loop = EventLoop(
+            self,
+            config["socket.request.max.bytes"],
+            FRAMES_BUFFERED_BYTES_MAX,
+            config["max.connections"],
+        )
+        self.loop.watch(
+            self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, lambda _events: None
+        )
+        self.ports: dict[int, int] = {}
+        self.hosts: dict[int, str] = {}
+        for listener in listeners:
+            self.loop.add_listener(listener)
+            if not listener.is_control:
+                host, port = listener.socket.getsockname()[:2]
+                self.ports[listener.broker_id] = port
+                self.hosts[listener.broker_id] = host
+        self._now = clock.monotonic()
+        self._next_sweep = self._now + SWEEP_INTERVAL_S
+        self._open_index = self.counters.at(slot.index, OPEN_CONNECTIONS)
+        self._others = [
+            (
+                self.counters.at(other.index, OPEN_CONNECTIONS),
+                self.counters.at(other.index, STATE),
+            )
+            for other in shared.of_role(NETWORK_WORKER)
+            if other.index != slot.index
+        ]
+        words = self.words
+        words[self._open_index] = 0
+
+    def _submit_table(self) -> dict[int, Any]:
+        submit: dict[int, Any] = {
+            produce.API_KEY: self.produce.submit,
+            fetch.API_KEY: self.fetch.submit,
+        }
+        for module in table.IN_NETWORK_WORKER:
+            submit[module.API_KEY] = partial(self._answer_here, module)
+        for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET:
+            submit[module.API_KEY] = partial(
+                self._forward, module.API_KEY, module.NAME, module.VERSION_MIN, module.VERSION_MAX
+            )
+        for row in table.IN_CONTROLLER:
+            submit[row[0]] = partial(self._forward, *row)
+        return submit
+
+    # ── main loop ───────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> None:
+        """Serve until asked to stop, then let the requests in flight finish."""
+        self._wait_for_metadata()
+        self.say_running()
+        loop = self.loop
+        loop.watch_listeners(self.may_accept())
+        words = self.words
+        doorbell = self.doorbell
+        deadline = None
+        while True:
+            doorbell.say_sleeping()
+            if self.has_entries() or words[CONTROL_GENERATION_WORD] != self.generation:
+                doorbell.awake()
+                events = loop.epoll.poll(0)
+                self._now = clock.monotonic()
+                loop.handle(events)
+            else:
+                timeout = (
+                    RETRY_S if loop.blocked or self.unread or self.must_stop else self._timeout()
+                )
+                events = loop.epoll.poll(timeout)
+                doorbell.awake()
+                self._now = clock.monotonic()
+                loop.handle(events)
+            self.publish()
+            self.take_results()
+            if self.unread:
+                self.retry_reads()
+            if loop.blocked:
+                loop.resume_blocked()
+            self.publish()
+            now = self._now
+            if now >= self._next_sweep:
+                self._sweep(now)
+            self.sign(now)
+            if self.must_stop:
+                if deadline is None:
+                    deadline = clock.monotonic() + DRAIN_S
+                    self.say_stopping()
+                    loop.watch_listeners(False)
+                busy = self.pending or any(
+                    connection.out for connection in loop.connections.values()
+                )
+                if not busy or clock.monotonic() > deadline:
+                    break
+        for connection in list(loop.connections.values()):
+            loop.close(connection, "")
+
+    def _timeout(self) -> float:
+        return max(0.001, min(self._next_sweep, self._next_sign) - clock.monotonic())
+
+    def _wait_for_metadata(self) -> None:
+        """Nobody is accepted before the brokers of this start are known."""
+        while not self.must_stop:
+            self.check_control()
+            self.follow_metadata()
+            running = [number for number, peer in self.io_peers.items() if peer.incarnation]
+            if len(running) == len(self.io_peers) and all(
+                number in self.image.brokers for number in running
+            ):
+                return
+            if self.image.brokers and self.incarnation > 1:
+                return  # a successor serves what is there
+            self.sign(clock.monotonic())
+            self.doorbell.say_sleeping()
+            if self.words[CONTROL_GENERATION_WORD] == self.generation:
+                self.loop.epoll.poll(0.05)
+            self.doorbell.awake()
+
+    def _sweep(self, now: float) -> None:
+        self._next_sweep = now + SWEEP_INTERVAL_S
+        self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)
+        if not self.must_stop:
+            self.loop.watch_listeners(self.may_accept())
+
+    # ── results ─────────────────────────────────────────────────────────────────────────────────
+
+    def take_results(self) -> None:
+        """Everything that the rings hold now."""
+        if self.words[CONTROL_GENERATION_WORD] != self.generation:
+            self.check_control()
+        pending = self.pending
+        touched = self.touched
+        on_appended = self.produce.on_appended
+        unpack_appended = APPENDED_HEAD.unpack_from
+        for peer in self.peers:
+            reader = peer.reader
+            if not reader.poll():
+                continue
+            if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
+                self.follow_metadata()
+            data = reader.data
+            while (entry := reader.next()) is not None:
+                operation, index, length = entry
+                if operation == APPENDED:
+                    token, error, detail_bytes, record, base, time, start = unpack_appended(
+                        data, index
+                    )
+                    request = pending.pop(token, None)
+                    if request is None:
+                        continue
+                    detail = None
+                    if detail_bytes:
+                        detail = bytes(data[index + 40 : index + 40 + detail_bytes]).decode()
+                    on_appended(request, token, error, base, time, start, record, detail)
+                    touched.add(request.connection)
+                else:
+                    self._take_other(peer, operation, data, index, length)
+            reader.release()
+        if touched:
+            flush = self.loop.flush
+            for connection in touched:
+                flush(connection)
+            touched.clear()
+
+    def _take_other(
+        self, peer: Peer, operation: int, data: memoryview, index: int, length: int
+    ) -> None:
+        if operation == READ_DONE:
+            token = TOKEN.unpack_from(data, index)[0]
+            request = self.pending.pop(token, None)
+            if request is not None:
+                self._finish_read(request, peer, data, index, length)
+        elif operation == EXECUTED_PART:
+            self.partial_results.add(data, index, length)
+        elif operation == EXECUTED:
+            token, flags, body = self.partial_results.finish(data, index, length)
+            request = self.pending.pop(token, None)
+            if request is None:
+                return
+            if flags & EXECUTED_FLAG_CLOSE:
+                self.close_connection(request.connection, "a request that does not parse")
+            elif request.finish is not None:
+                request.finish(body)
+            else:
+                request.response = [
+                    response_frame(
+                        request.api_key, request.api_version, request.correlation_id, body
+                    )
+                ]
+            self.touched.add(request.connection)
+        elif operation == DROP_FILE:
+            self.files[peer.slot].drop(TOKEN.unpack_from(data, index)[0])
+
+    def _finish_read(
+        self, request: Any, peer: Peer, data: memoryview, index: int, length: int
+    ) -> None:
+        missing = self.fetch.on_read_done(request, peer, data, index)
+        if missing is None:
+            self.touched.add(request.connection)
+            return
+        # The descriptor was dropped from the LRU: ask for it, look again when it is here.
+        self.unread.setdefault(missing, []).append(
+            (request, peer, bytes(data[index : index + length]))
+        )
+        peer.send(NEED_FILE, TOKEN.pack(missing))
+
+    def retry_reads(self) -> None:
+        """Reads that waited for a descriptor."""
+        unread, self.unread = self.unread, {}
+        for file_id, reads in unread.items():
+            for request, peer, result in reads:
+                if request.connection.is_closed:
+                    continue
+                if self.files[peer.slot].find(file_id) is None:
+                    self.unread.setdefault(file_id, []).append((request, peer, result))
+                    continue
+                self._finish_read(request, peer, memoryview(result), 0, len(result))
+
+    # ── peers ───────────────────────────────────────────────────────────────────────────────────
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """Fail what was pending with it, in a way that clients retry."""
+        self.partial_results.clear()
+        if peer.role == IO_WORKER:
+            self.files[peer.slot].clear()
+        for token, request in list(self.pending.items()):
+            if request.peer is not peer:
+                continue
+            del self.pending[token]
+            if request.api_key == produce.API_KEY:
+                if request.acks == 0:
+                    self.close_connection(request.connection, "the broker process restarted")
+                else:
+                    code = error_codes.NOT_LEADER_OR_FOLLOWER
+                    self.produce.on_appended(request, token, code, -1, -1, -1, -1, None)
+            elif request.api_key == fetch.API_KEY:
+                self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+            elif request.finish is not None:
+                self._finish_again(request)
+            else:
+                self.close_connection(request.connection, "the broker process restarted")
+            self.touched.add(request.connection)
+        self.cache.clear()
+
+    def on_peer_running(self, peer: Peer) -> None:
+        self.cache.clear()
+
+    def follow_metadata(self) -> None:
+        """Apply what the controller has committed; cached answers are of the image before."""
+        committed = self.words[METADATA_END_OFFSET_WORD]
+        if committed != self.image.offset:
+            self.follower.catch_up(committed)
+            self.image = self.follower.image
+            self.cache.clear()
+            self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = committed
+
+    # ── what the event loop asks ────────────────────────────────────────────────────────────────
+
+    def now(self) -> float:
+        return self._now
+
+    def may_accept(self) -> bool:
+        """Whether this worker has at most one connection more than the one with the fewest."""
+        words = self.words
+        fewest = min(
+            (words[count] for count, state in self._others if words[state] == STATE_RUNNING),
+            default=1 << 30,
+        )
+        return len(self.loop.connections) <= fewest + 1
+
+    def on_opened(self, connection: Connection) -> None:
+        self.words[self._open_index] = len(self.loop.connections)
+
+    def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
+        if is_fault:
+            logger.warning("closed the connection of %s: %s", connection.peer_name(), reason)
+        self.words[self._open_index] = len(self.loop.connections)
+        for request in connection.inflight:
+            if request.api_key == fetch.API_KEY and request.tokens:
+                token = request.tokens[0]
+                if self.pending.pop(token, None) is not None and request.peer.incarnation:
+                    self.fetch.cancel(request, token)
+
+    def close_connection(self, connection: Connection, reason: str) -> None:
+        """End a connection for a fault of its client (or a broker that restarted)."""
+        self.loop.close(connection, reason, is_fault=True)
+
+    # ── what the API modules ask ────────────────────────────────────────────────────────────────
+
+    def io_peer(self, connection: Connection) -> Peer | None:
+        """The I/O worker of the connection's port, None while it is down."""
+        peer = self.io_peers.get(connection.listener.broker_id)
+        return peer if peer is not None and peer.incarnation else None
+
+    def topic_of(self, topic: dict[str, Any], by_id: bool) -> Any:
+        """The image of a topic that a request names or gives the id of; None if unknown."""
+        if by_id:
+            return self.image.topics_by_id.get(topic["topic_id"])
+        return self.image.topics_by_name.get(topic.get("name", topic.get("topic")))
+
+    def live_brokers(self) -> set[int]:
+        """Ids of the brokers that serve now."""
+        return {number for number, peer in self.io_peers.items() if peer.incarnation}
+
+    def controller_broker_id(self) -> int:
+        """Who clients are told is the controller: any live broker passes such requests on."""
+        return min(self.live_brokers(), default=-1)
+
+    def broker_rows(self, connection: Connection) -> list[dict[str, Any]]:
+        """Node id, host, port, rack of the live brokers, as this client reaches them."""
+        rows = []
+        for number in sorted(self.live_brokers()):
+            broker = self.image.brokers.get(number)
+            rows.append(
+                {
+                    "node_id": number,
+                    "host": connection.host or self.hosts[number],
+                    "port": self.ports[number],
+                    "rack": broker.rack if broker is not None else None,
+                }
+            )
+        return rows
+
+    def identity_of(self, broker_id: int) -> dict[str, str]:
+        """What one broker is, as the settings that Kafka says it with."""
+        return self.config.identity(
+            broker_id,
+            self.hosts[broker_id],
+            self.ports[broker_id],
+            str(self.data_directory / f"node-{broker_id}"),
+        )
+
+    def leader_hint(self, name: str, topic_id: bytes, index: int) -> tuple[int, int] | None:
+        """Leader and leader epoch of a partition, for the CurrentLeader tag (KIP-951)."""
+        topic = self.image.topics_by_id.get(topic_id) or self.image.topics_by_name.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        partition = topic.partitions[index]
+        return partition.leader_id, partition.leader_epoch
+
+    def node_endpoints(self, leaders: set[int]) -> list[tuple[int, str, int, str | None]]:
+        """(id, host, port, rack) of those of the leaders that are alive."""
+        return [
+            (node, self.hosts[node], self.ports[node], None)
+            for node in sorted(leaders)
+            if node in self.ports
+        ]
+
+    def add_leader_hints(
+        self, topics: list[dict[str, Any]], rows: str, index: str, body: dict[str, Any]
+    ) -> None:
+        """Add CurrentLeader and NodeEndpoints where an answer says NOT_LEADER_OR_FOLLOWER."""
+        leaders = set()
+        for topic in topics:
+            for row in topic[rows]:
+                if row["error_code"] != error_codes.NOT_LEADER_OR_FOLLOWER:
+                    continue
+                hint = self.leader_hint(topic["name"], topic["topic_id"], row[index])
+                if hint is not None:
+                    row["current_leader"] = {"leader_id": hint[0], "leader_epoch": hint[1]}
+                    leaders.add(hint[0])
+        if leaders:
+            body["node_endpoints"] = [
+                {"node_id": node, "host": host, "port": port, "rack": rack}
+                for node, host, port, rack in self.node_endpoints(leaders)
+            ]
+
+    def create_topics(self, request: Request, names: list[str]) -> None:
+        """Ask the controller for topics with their defaults; then answer `request` again."""
+        version = 7
+        body = codec.encode(
+            "CreateTopicsRequest",
+            version,
+            {
+                "topics": [
+                    {"name": name, "num_partitions": -1, "replication_factor": -1} for name in names
+                ],
+                "timeout_ms": 10_000,
+            },
+        )
+        self.token = token = self.token + 1
+        controller = self.controller
+        if (
+            controller is None
+            or not controller.incarnation
+            or not try_execute(controller, token, 19, version, b"auto-create", body)
+        ):
+            self._finish_again(request)
+            return
+        request.finish = lambda _body: self._finish_again(request)
+        request.tokens = [token]
+        request.peer = controller
+        self.pending[token] = request
+
+    # ── requests that are not hot ───────────────────────────────────────────────────────────────
+
+    def _answer_here(
+        self,
+        module: Any,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """A request that the metadata image answers; its bytes are the key of a cached answer."""
+        if end - start > CACHED_REQUEST_BYTES_MAX:
+            key = None
+        else:
+            key = (
+                bytes(buffer[start : start + 4]),
+                bytes(buffer[start + 8 : end]),
+                connection.host,
+            )
+        request = Request(connection, module.API_KEY, version, correlation_id)
+        connection.inflight.append(request)
+        if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
+            self.follow_metadata()
+        body = self.cache.get(key)
+        if body is None:
+            view = memoryview(buffer)[start:end]
+            if not module.VERSION_MIN <= version <= module.VERSION_MAX:
+                if module is api_versions and version > module.VERSION_MAX:
+                    request.api_version = 0
+                    body = api_versions.unsupported_version()
+                else:
+                    raise ProtocolFault(f"{module.NAME} version {version}")
+            else:
+                _, _, _, request.client_id, body_at = parse_request_header(view, 0, end - start)
+                decoded, _ = codec.decode(module.NAME + "Request", version, view, body_at)
+                view.release()
+                answer = module.answer(self, request, decoded)
+                if answer is None:
+                    request.body = (module, decoded)
+                    return True
+                body = codec.encode(module.NAME + "Response", version, answer)
+                if key is not None:
+                    if len(self.cache) >= CACHED_ANSWERS_MAX:
+                        self.cache.clear()
+                    self.cache[key] = body
+        request.response = [
+            response_frame(request.api_key, request.api_version, correlation_id, body)
+        ]
+        return True
+
+    def _finish_again(self, request: Request) -> None:
+        """What a request waited for is there, or can't be had: answer it from the image now."""
+        module, decoded = request.body
+        if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
+            self.follow_metadata()
+        answer = module.answer(self, request, decoded)
+        body = codec.encode(module.NAME + "Response", request.api_version, answer)
+        request.response = [
+            response_frame(request.api_key, request.api_version, request.correlation_id, body)
+        ]
+        self.touched.add(request.connection)
+
+    def _forward(
+        self,
+        api_key: int,
+        name: str,
+        version_min: int,
+        version_max: int,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """A request that an I/O worker or the controller answers; False while it can't be asked."""
+        if not version_min <= version <= version_max:
+            raise ProtocolFault(f"{name} version {version}")
+        if connection.listener.is_control != (api_key >= 20000) and api_key >= 20000:
+            raise ProtocolFault(f"unknown api key {api_key}")
+        view = memoryview(buffer)[start:end]
+        _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
+        if api_key in (19, 20, 37, 44):
+            peer = self.controller
+        elif connection.listener.is_control:
+            peer = self._control_target(api_key, name, version, view, body_at)
+        else:
+            peer = self.io_peers.get(connection.listener.broker_id)
+        if peer is None or not peer.incarnation:
+            view.release()
+            return False
+        if end - start > execute_bytes_max(peer):
+            raise ProtocolFault(f"{name} of {end - start} bytes")
+        token = self.token + 1
+        body = view[body_at:]
+        sent = try_execute(peer, token, api_key, version, client_id, body)
+        body.release()
+        view.release()
+        if not sent:
+            return False
+        self.token = token
+        request = Request(connection, api_key, version, correlation_id)
+        request.tokens = [token]
+        request.peer = peer
+        self.pending[token] = request
+        connection.inflight.append(request)
+        return True
+
+    def _control_target(
+        self, api_key: int, name: str, version: int, view: memoryview, body_at: int
+    ) -> Peer | None:
+        """On the control socket there is no port to tell the broker: the body names it."""
+        if api_key < 20000:
+            return self.io_peers.get(min(self.io_peers))
+        body, _ = codec.decode(name + "Request", version, view, body_at)
+        peer = self.io_peers.get(body["broker_id"])
+        if peer is None:
+            raise ProtocolFault(f"{name} for the unknown broker {body['broker_id']}")
+        return peer

@@ -1,0 +1,164 @@
+"""Everything that the family shares, made before the first fork and inherited by all.
+
+Slots. Each process has a fixed slot: 0 is the supervisor, then network workers, I/O workers,
+controllers. A successor takes the slot of the dead, with its rings, its doorbell and its counters.
+
+Regions (`shm.region`), unlinked as soon as they are mapped:
+
+    counters    words that everyone may read, `shm.counters`
+    rings       one ring for each ordered pair that talks
+    positions   one table for each I/O worker, `shm.positions`
+
+Pairs that talk, and their rings:
+
+    network worker → I/O worker   operations with batches     ring_bytes (8 MiB)
+    I/O worker → network worker   results, slices             RESULT_RING_BYTES
+    network worker ↔ controller   requests as the client sent them   CONTROL_RING_BYTES
+    I/O worker ↔ controller       registration, producer ids  CONTROL_RING_BYTES
+
+A Unix socket pair for each I/O worker and network worker carries descriptors of segment files.
+"""
+
+import hashlib
+import os
+import socket
+
+from shmbroker.ipc.peer import Peer
+from shmbroker.shm.counters import DOORBELL, Counters, layout_size
+from shmbroker.shm.doorbell import Doorbell, make_eventfd
+from shmbroker.shm.positions import PositionTable, table_bytes
+from shmbroker.shm.region import Region, sweep
+from shmbroker.shm.ring import RingReader, RingWriter
+from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
+
+SUPERVISOR = "supervisor"
+NETWORK_WORKER = "network-worker"
+IO_WORKER = "io-worker"
+CONTROLLER = "controller"
+
+RESULT_RING_BYTES = 2 << 20
+CONTROL_RING_BYTES = 256 << 10
+POSITION_ENTRIES = 8192
+"""Partitions of an I/O worker whose positions survive it; further ones are scanned."""
+
+
+class Slot:
+    """A place for a process: its role and number (from 1), whatever its incarnation."""
+
+    __slots__ = ("index", "number", "role")
+
+    def __init__(self, index: int, role: str, number: int) -> None:
+        self.index = index
+        self.role = role
+        self.number = number
+
+    @property
+    def title(self) -> str:
+        return self.role if self.role == SUPERVISOR else f"{self.role}-{self.number}"
+
+
+class SharedResources:
+    """Slots, counters, rings, doorbells, position tables, sockets that pass descriptors."""
+
+    def __init__(
+        self,
+        data_directory: str,
+        network_workers: int,
+        io_workers: int,
+        controllers: int,
+        data_ring_bytes: int,
+    ) -> None:
+        """Make and map all regions; ConfigFault if /dev/shm has no room for them."""
+        roles = [(SUPERVISOR, 1), (NETWORK_WORKER, network_workers)]
+        roles += [(IO_WORKER, io_workers), (CONTROLLER, controllers)]
+        self.slots: list[Slot] = []
+        for role, count in roles:
+            for number in range(1, count + 1):
+                self.slots.append(Slot(len(self.slots), role, number))
+        prefix = region_prefix(data_directory)
+        sweep(prefix)
+        count = len(self.slots)
+        self._regions = [Region.create(f"{prefix}counters", _pages(layout_size(count)))]
+        self.counters = Counters(self._regions[0].view, count)
+        words = self.counters.words
+        self.doorbells = [
+            Doorbell(make_eventfd(), words, self.counters.at(slot.index, DOORBELL))
+            for slot in self.slots
+        ]
+        self._make_rings(prefix, data_ring_bytes)
+        self._make_positions(prefix, io_workers)
+        self.passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
+        for io_worker in self.of_role(IO_WORKER):
+            for network_worker in self.of_role(NETWORK_WORKER):
+                pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                for end in pair:
+                    end.setblocking(False)
+                self.passing[io_worker.index, network_worker.index] = pair
+
+    def of_role(self, role: str) -> list[Slot]:
+        return [slot for slot in self.slots if slot.role == role]
+
+    def _make_rings(self, prefix: str, data_ring_bytes: int) -> None:
+        sizes: dict[tuple[int, int], int] = {}
+        for io_worker in self.of_role(IO_WORKER):
+            for network_worker in self.of_role(NETWORK_WORKER):
+                sizes[network_worker.index, io_worker.index] = data_ring_bytes
+                sizes[io_worker.index, network_worker.index] = RESULT_RING_BYTES
+        for controller in self.of_role(CONTROLLER):
+            for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
+                sizes[controller.index, other.index] = CONTROL_RING_BYTES
+                sizes[other.index, controller.index] = CONTROL_RING_BYTES
+        region = Region.create(f"{prefix}rings", sum(map(ring_bytes, sizes.values())))
+        self._regions.append(region)
+        self._rings: dict[tuple[int, int], memoryview] = {}
+        at = 0
+        for pair, size in sizes.items():
+            view = region.view[at : at + ring_bytes(size)]
+            create_ring(view)
+            self._rings[pair] = view
+            at += ring_bytes(size)
+
+    def _make_positions(self, prefix: str, io_workers: int) -> None:
+        size = _pages(table_bytes(POSITION_ENTRIES))
+        region = Region.create(f"{prefix}positions", size * io_workers)
+        self._regions.append(region)
+        self._position_views = {
+            slot.index: region.view[size * which : size * (which + 1)]
+            for which, slot in enumerate(self.of_role(IO_WORKER))
+        }
+
+    def positions_of(self, slot: int) -> PositionTable:
+        """The position table of an I/O worker, as its predecessor left it."""
+        return PositionTable(self._position_views[slot], POSITION_ENTRIES)
+
+    def talk(self, slot: int, other: int) -> bool:
+        """Whether two slots have rings between them."""
+        return (slot, other) in self._rings
+
+    def peers_of(self, slot: int) -> list[Peer]:
+        """This process's ends of its rings, by the other's slot; to be made once, in the child."""
+        peers = []
+        for other in self.slots:
+            if (slot, other.index) not in self._rings:
+                continue
+            peers.append(
+                Peer(
+                    other.index,
+                    other.role,
+                    other.number,
+                    RingWriter(*parts_of_ring(self._rings[slot, other.index])),
+                    RingReader(*parts_of_ring(self._rings[other.index, slot])),
+                    self.doorbells[other.index],
+                )
+            )
+        return peers
+
+
+def region_prefix(data_directory: str) -> str:
+    """What the shared memory names of a data directory begin with."""
+    path = os.path.realpath(data_directory).encode()
+    return f"shmbroker-{hashlib.blake2s(path, digest_size=6).hexdigest()}-"
+
+
+def _pages(size: int) -> int:
+    return size + 4095 & -4096

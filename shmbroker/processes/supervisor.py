@@ -1,0 +1,461 @@
+"""The supervisor: makes what is shared, forks the family, watches it, ends it.
+
+Rules of this file:
+* One thread, no data. It never waits for a child in a way that another child's death can't end.
+* A child that dies is followed by another one in the same slot, in this order: reap; state NONE and
+  the next incarnation into the counters, then the control generation, and everyone's doorbell; when
+  every living process has acknowledged, fork. A living process that does not acknowledge within
+  ACKNOWLEDGE_S hangs and is killed too.
+* A child that leaves with EXIT_BOOT_FAULT is not restarted: the family ends with EXIT_CHILD_BOOT.
+* If the supervisor dies, every child does (PR_SET_PDEATHSIG). The lock on the data directory is a
+  flock whose descriptor the children keep: no second family while one writer lives.
+
+Exit statuses: 0 after SIGTERM or SIGINT; 2 a configuration that can't be used; 3 the data directory
+is in use; 4 a child can't boot.
+"""
+
+import fcntl
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from shmbroker import clock
+from shmbroker.errors import ConfigFault
+from shmbroker.ids import random_uuid, uuid_text
+from shmbroker.log.meta_properties import (
+    FILE_NAME,
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from shmbroker.network.event_loop import Listener
+from shmbroker.processes.child import EXIT_BOOT_FAULT, run_child, set_title
+from shmbroker.processes.sd_notify import notify
+from shmbroker.processes.shared_resources import (
+    CONTROLLER,
+    IO_WORKER,
+    NETWORK_WORKER,
+    SharedResources,
+    Slot,
+)
+from shmbroker.shm.counters import (
+    CONTROL_GENERATION_WORD,
+    INCARNATION,
+    PID,
+    STARTED_MS,
+    STATE,
+    STATE_NONE,
+    STATE_RUNNING,
+)
+from shmbroker.shm.words import require_total_store_order
+
+logger = logging.getLogger("shmbroker")
+
+EXIT_CONFIG = 2
+EXIT_IN_USE = 3
+EXIT_CHILD_BOOT = 4
+
+LOCK_WAIT_S = 5.0
+"""How long the lock may outlive a dead supervisor: its children end some milliseconds later."""
+ACKNOWLEDGE_S = 5.0
+STOP_S = 15.0
+BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
+"""Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
+STEADY_S = 10.0
+LISTEN_BACKLOG = 1024
+CONTROL_SOCKET = "control.sock"
+LOCK_FILE = ".supervisor.lock"
+
+
+class InUse(ConfigFault):
+    """Another family works on the data directory."""
+
+
+class Running:
+    """A slot's process as the supervisor sees it."""
+
+    __slots__ = ("pid", "pidfd", "restarts", "slot", "started")
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.pid = 0
+        self.pidfd = -1
+        self.started = 0.0
+        self.restarts = 0
+
+
+class Supervisor:
+    """`run` is the whole life of a family; `on_ready` is called once when it serves."""
+
+    def __init__(self, config: Any, data_directory: Path, began: float) -> None:
+        self.config = config
+        self.began = began
+        self.data_directory = data_directory.absolute()
+        self.running: dict[int, Running] = {}
+        self.to_fork: dict[int, tuple[float, float]] = {}
+        self.is_stopping = False
+        self.is_ready = False
+        self.exit_status = 0
+        self._signals: list[int] = []
+
+    # ── boot ────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> int:
+        """Boot, watch, stop; returns the exit status."""
+        require_total_store_order()
+        config = self.config
+        self._prepare_directory()
+        self._raise_descriptor_limit()
+        self._listen()
+        self.shared = SharedResources(
+            str(self.data_directory),
+            config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1),
+            config["shmbroker.io.workers"],
+            1,
+            config["shmbroker.ring.data.bytes"],
+        )
+        self.words = self.shared.counters.words
+        self.pid = os.getpid()
+        set_title("supervisor")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self.poller = select.poll()
+        self.poller.register(wake_read, select.POLLIN)
+        self.wake_read = wake_read
+        self.doorbell_fd = self.shared.doorbells[0].eventfd
+        self.poller.register(self.doorbell_fd, select.POLLIN)
+        words = self.words
+        counters = self.shared.counters
+        children = self.shared.slots[1:]
+        for slot in children:
+            words[counters.at(slot.index, INCARNATION)] = 1
+        for slot in children:
+            for other in children:
+                words[counters.acknowledgement(slot.index, other.index)] = 1
+        gc.collect()
+        gc.freeze()
+        order = (CONTROLLER, IO_WORKER, NETWORK_WORKER)
+        for slot in sorted(children, key=lambda slot: order.index(slot.role)):
+            self.running[slot.index] = Running(slot)
+            self._fork(self.running[slot.index])
+        while True:
+            if self._turn():
+                return self.exit_status
+
+    def _prepare_directory(self) -> None:
+        """Make, lock and format the data directory."""
+        directory = self.data_directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            lock_fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as fault:
+            raise ConfigFault(
+                f"The data directory {directory} can't be used: {fault.strerror}; "
+                "name another one with --data."
+            ) from fault
+        deadline = clock.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                owner = os.pread(lock_fd, 32, 0).decode(errors="replace").strip()
+                if _is_alive(owner) or clock.monotonic() > deadline:
+                    raise InUse(
+                        f"The data directory {directory} is in use by the broker with pid {owner}: "
+                        "stop that one, or name another directory with --data."
+                    ) from None
+                clock.sleep(0.002)
+        os.ftruncate(lock_fd, 0)
+        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+        self.lock_fd = lock_fd
+        cluster_id = None
+        for number in range(1, self.config["shmbroker.io.workers"] + 1):
+            node = directory / f"node-{number}"
+            node.mkdir(exist_ok=True)
+            path = str(node / FILE_NAME)
+            found = read_meta_properties(path)
+            if found is None:
+                cluster_id = cluster_id or uuid_text(random_uuid())
+                write_meta_properties(path, MetaProperties(number, cluster_id, random_uuid()))
+            else:
+                cluster_id = cluster_id or found.cluster_id
+        self.cluster_id = cluster_id
+        missing = self.config["shmbroker.io.workers"] + 1
+        extra = directory / f"node-{missing}"
+        if extra.exists():
+            raise ConfigFault(
+                f"{extra} holds replicas of a broker that would not run: start with at least "
+                f"--io-workers {missing}."
+            )
+
+    def _raise_descriptor_limit(self) -> None:
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, 1 << 20), hard))
+        except (ValueError, OSError):
+            pass
+
+    def _listen(self) -> None:
+        """Bind the brokers' ports, in a row from the configured one; 0 takes free ones."""
+        config = self.config
+        self.listeners: list[Listener] = []
+        self.ports: dict[int, tuple[str, int]] = {}
+        for number in range(1, config["shmbroker.io.workers"] + 1):
+            port = config["shmbroker.port"] + number - 1 if config["shmbroker.port"] else 0
+            host = config["shmbroker.host"]
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listening.bind((host, port))
+                listening.listen(LISTEN_BACKLOG)
+            except OSError as fault:
+                raise ConfigFault(
+                    f"Can't listen on {host}:{port}: {fault.strerror}; "
+                    "choose another port with --port."
+                ) from fault
+            self.listeners.append(Listener(listening, number, False))
+            self.ports[number] = (host, listening.getsockname()[1])
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        path = self.data_directory / CONTROL_SOCKET
+        path.unlink(missing_ok=True)
+        # Bound by a short path: 108 bytes are all that a Unix address holds.
+        directory_fd = os.open(self.data_directory, os.O_PATH | os.O_DIRECTORY)
+        control.bind(f"/proc/self/fd/{directory_fd}/{CONTROL_SOCKET}")
+        os.close(directory_fd)
+        os.chmod(path, 0o600)
+        control.listen(64)
+        self.listeners.append(Listener(control, -1, True))
+
+    # ── forking ─────────────────────────────────────────────────────────────────────────────────
+
+    def _fork(self, running: Running) -> None:
+        slot = running.slot
+        counters = self.shared.counters
+        self.words[counters.at(slot.index, STARTED_MS)] = clock.now_ms()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._become(slot)
+        self.words[counters.at(slot.index, PID)] = pid
+        running.pid = pid
+        running.started = clock.monotonic()
+        running.pidfd = os.pidfd_open(pid)
+        self.poller.register(running.pidfd, select.POLLIN)
+
+    def _become(self, slot: Slot) -> None:
+        """In the child: drop what is the supervisor's alone, then be the role. Never returns."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if slot.role != NETWORK_WORKER:
+            for listener in self.listeners:
+                listener.socket.close()
+        run_child(self.shared, slot, self.pid, self._maker(slot.role))
+
+    def _maker(self, role: str) -> Callable[[SharedResources, Slot], Any]:
+        config, directory = self.config, self.data_directory
+        if role == NETWORK_WORKER:
+            from shmbroker.processes.network_worker import NetworkWorker
+
+            return lambda shared, slot: NetworkWorker(
+                shared, slot, config, directory, self.cluster_id, self.listeners
+            )
+        if role == IO_WORKER:
+            from shmbroker.processes.io_worker import IoWorker
+
+            return lambda shared, slot: IoWorker(
+                shared, slot, config, directory, self.cluster_id, self.ports
+            )
+        from shmbroker.processes.controller import ControllerProcess
+
+        return lambda shared, slot: ControllerProcess(
+            shared, slot, config, directory, self.cluster_id
+        )
+
+    # ── watching ────────────────────────────────────────────────────────────────────────────────
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        self._signals.append(number)
+
+    def _turn(self) -> bool:
+        """Wait for a death, a signal or a doorbell, and act on it; True when all is over."""
+        timeout = 1000 if not self.to_fork else 2
+        for fd, _ in self.poller.poll(timeout):
+            if fd == self.wake_read:
+                os.read(fd, 512)
+            elif fd == self.doorbell_fd:
+                os.eventfd_read(fd)
+                self._on_doorbell()
+            else:
+                self._on_death(fd)
+        while self._signals:
+            number = self._signals.pop(0)
+            if number == signal.SIGHUP:
+                continue
+            if not self.is_stopping:
+                logger.info("stopping")
+                self._stop(0)
+            elif number == signal.SIGINT:
+                self._kill_all()
+        if self.to_fork:
+            self._fork_successors()
+        if self.is_stopping:
+            return self._go_on_stopping()
+        return False
+
+    def _on_doorbell(self) -> None:
+        """Some child changed its state or acknowledged a death."""
+        words = self.words
+        counters = self.shared.counters
+        states = [words[counters.at(index, STATE)] for index in self.running]
+        words[CONTROL_GENERATION_WORD] += 1
+        self._ring_all()
+        if not self.is_ready and all(state == STATE_RUNNING for state in states):
+            self.is_ready = True
+            self._say_ready()
+
+    def _ring_all(self) -> None:
+        for doorbell in self.shared.doorbells[1:]:
+            doorbell.ring()
+
+    def _say_ready(self) -> None:
+        addresses = ", ".join(
+            f"{host}:{port} (broker {number})" for number, (host, port) in self.ports.items()
+        )
+        took = clock.monotonic() - self.began
+        started = datetime.now().astimezone().isoformat(timespec="seconds")
+        print(
+            f"shmbroker: ready on {addresses} pid {self.pid}, started {started} in {took:.2f} s, "
+            f"data in {self.data_directory}",
+            flush=True,
+        )
+        notify("READY=1", f"STATUS=ready on {addresses}", f"MAINPID={self.pid}")
+
+    def _on_death(self, pidfd: int) -> None:
+        running = next(running for running in self.running.values() if running.pidfd == pidfd)
+        _, status = os.waitpid(running.pid, 0)
+        self.poller.unregister(pidfd)
+        os.close(pidfd)
+        slot = running.slot
+        pid, running.pid, running.pidfd = running.pid, 0, -1
+        words = self.words
+        counters = self.shared.counters
+        words[counters.at(slot.index, STATE)] = STATE_NONE
+        words[counters.at(slot.index, PID)] = 0
+        if self.is_stopping:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        if code == EXIT_BOOT_FAULT:
+            logger.error("%s can't boot; see its reason above", slot.title)
+            self._stop(EXIT_CHILD_BOOT)
+            return
+        lived = clock.monotonic() - running.started
+        running.restarts = 0 if lived > STEADY_S else running.restarts + 1
+        delay = BACKOFF_S[min(running.restarts, len(BACKOFF_S) - 1)]
+        how = f"signal {-code}" if code < 0 else f"status {code}"
+        logger.warning("%s (pid %d) ended with %s, starting another", slot.title, pid, how)
+        notify(f"STATUS=restarting {slot.title}")
+        words[counters.at(slot.index, INCARNATION)] += 1
+        words[CONTROL_GENERATION_WORD] += 1
+        self._ring_all()
+        now = clock.monotonic()
+        self.to_fork[slot.index] = (now + delay, now + ACKNOWLEDGE_S)
+
+    def _fork_successors(self) -> None:
+        """Fork those whose death every living process has acknowledged."""
+        words = self.words
+        counters = self.shared.counters
+        now = clock.monotonic()
+        for index, (not_before, deadline) in list(self.to_fork.items()):
+            if now < not_before or self.is_stopping:
+                continue
+            incarnation = words[counters.at(index, INCARNATION)]
+            late = [
+                other
+                for other in self.running.values()
+                if other.pid
+                and self.shared.talk(other.slot.index, index)
+                and words[counters.acknowledgement(other.slot.index, index)] != incarnation
+            ]
+            if late and now < deadline:
+                continue
+            for other in late:
+                logger.error("%s does not answer: killed", other.slot.title)
+                os.kill(other.pid, signal.SIGKILL)
+            if late:
+                self.to_fork[index] = (not_before, now + ACKNOWLEDGE_S)
+                continue
+            del self.to_fork[index]
+            # A successor starts with rings that everyone has reset.
+            for other in self.running.values():
+                words[counters.acknowledgement(index, other.slot.index)] = (
+                    words[counters.at(other.slot.index, INCARNATION)]
+                    if other.pid
+                    else words[counters.acknowledgement(index, other.slot.index)]
+                )
+            self._fork(self.running[index])
+
+    # ── stopping ────────────────────────────────────────────────────────────────────────────────
+
+    def _stop(self, status: int) -> None:
+        """Begin to stop: network workers first, as they hold what is in flight."""
+        self.is_stopping = True
+        self.exit_status = status
+        self.to_fork.clear()
+        notify("STOPPING=1", "STATUS=stopping")
+        self.stop_deadline = clock.monotonic() + STOP_S
+        self.stop_roles = [NETWORK_WORKER, IO_WORKER, CONTROLLER]
+        self._signal_next_role()
+
+    def _signal_next_role(self) -> None:
+        role = self.stop_roles.pop(0)
+        for running in self.running.values():
+            if running.slot.role == role and running.pid:
+                os.kill(running.pid, signal.SIGTERM)
+                self.shared.doorbells[running.slot.index].ring()
+
+    def _go_on_stopping(self) -> bool:
+        alive = [running for running in self.running.values() if running.pid]
+        if not alive:
+            notify("STATUS=stopped")
+            (self.data_directory / CONTROL_SOCKET).unlink(missing_ok=True)
+            return True
+        if clock.monotonic() > self.stop_deadline:
+            logger.error("still running after %.0f s: killed", STOP_S)
+            self._kill_all()
+            self.stop_deadline = clock.monotonic() + STOP_S
+        signalled = {NETWORK_WORKER, IO_WORKER, CONTROLLER} - set(self.stop_roles)
+        if self.stop_roles and not any(running.slot.role in signalled for running in alive):
+            self._signal_next_role()
+        return False
+
+    def _kill_all(self) -> None:
+        for running in self.running.values():
+            if running.pid:
+                os.kill(running.pid, signal.SIGKILL)
+
+
+def _is_alive(owner: str) -> bool:
+    """Whether the pid that a lock file names runs; an unreadable one counts as dead."""
+    try:
+        os.kill(int(owner), 0)
+        with open(f"/proc/{int(owner)}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ValueError, OSError):
+        return False

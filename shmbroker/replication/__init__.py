@@ -1,0 +1,1 @@
+"""Partitions as replicas: leader, epoch, in-sync replicas, high watermark."""
