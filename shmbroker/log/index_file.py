@@ -10,21 +10,29 @@ Rules
 """
 
 import os
-from bisect import bisect_right
 from struct import Struct
 
 from shmbroker.errors import CorruptFault, StorageFault
 
 _GROW_BYTES = 4096
-_BLOCK_ENTRIES = 340
-"""Entries read at once where a search ends: 4 KiB of the larger ones."""
+_BLOCK_ENTRIES = 512
+"""Entries read at once where a search ends: 4 KiB of the offset index."""
 
 
 class IndexFile:
     """Sorted entries on disk. The descriptor is opened by the first append, closed by `close`."""
 
     ENTRY: Struct
-    __slots__ = ("_allocated", "_block", "_block_end", "_fd", "bytes_max", "count", "path")
+    __slots__ = (
+        "_allocated",
+        "_block",
+        "_block_end",
+        "_block_first",
+        "_fd",
+        "bytes_max",
+        "count",
+        "path",
+    )
 
     def __init__(self, path: str, bytes_max: int) -> None:
         self.path = path
@@ -33,8 +41,11 @@ class IndexFile:
         """Entries; known after `load`, kept by `append`."""
         self._fd = -1
         self._allocated = 0
-        self._block: list[tuple] = []
-        self._block_end = 0
+        self._forget_block()
+
+    def _forget_block(self) -> None:
+        self._block = b""
+        self._block_first = self._block_end = 0
 
     def is_full(self) -> bool:
         return (self.count + 1) * self.ENTRY.size > self.bytes_max
@@ -92,10 +103,17 @@ class IndexFile:
 
     def entry(self, number: int) -> tuple:
         """The entry with this number."""
-        return self.read(number, 1)[0]
+        return self.ENTRY.unpack(self._read_raw(number, 1))
 
     def read(self, first: int, count: int) -> list[tuple]:
         """`count` entries from `first` on."""
+        return list(self.ENTRY.iter_unpack(self._read_raw(first, count))) if count else []
+
+    def last(self) -> tuple | None:
+        """The last entry, or None."""
+        return self.entry(self.count - 1) if self.count else None
+
+    def _read_raw(self, first: int, count: int) -> bytes:
         size = self.ENTRY.size
         try:
             fd = self._fd if self._fd >= 0 else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -108,36 +126,57 @@ class IndexFile:
             raise StorageFault(f"can't read {self.path}: {error}") from error
         if len(raw) != count * size:
             raise CorruptFault(f"{self.path} ends before entry {first + count}")
-        return list(self.ENTRY.iter_unpack(raw))
+        return raw
 
     def floor(self, target: int, column: int) -> tuple | None:
-        """The last entry whose `column` is at most `target`; None if there is none.
+        """The last entry whose `column` is at most `target`; None if there is none."""
+        place = self.floor_number(target, column)
+        if place < 0:
+            return None
+        return self.ENTRY.unpack_from(self._block, (place - self._block_first) * self.ENTRY.size)
 
-        The block found last is kept, so that a sequential reader searches memory.
+    def floor_number(self, target: int, column: int) -> int:
+        """The number of that entry, or -1. Afterwards its block is kept.
+
+        A sequential reader thus mostly searches memory; nothing is unpacked that isn't looked at.
         """
-        count = self.count
+        unpack, size = self.ENTRY.unpack_from, self.ENTRY.size
+        low, high = self._block_first, self._block_end
         block = self._block
-        if not block or not (
-            block[0][column] <= target and (target < block[-1][column] or self._block_end == count)
-        ):
-            low, high = 0, count
+        is_kept = (
+            low < high
+            and unpack(block, 0)[column] <= target
+            and (high == self.count or target < unpack(block, len(block) - size)[column])
+        )
+        if not is_kept:
+            low, high = 0, self.count
             while high - low > _BLOCK_ENTRIES:
                 middle = (low + high) // 2
                 if self.entry(middle)[column] <= target:
                     low = middle
                 else:
                     high = middle
-            if low == high:
-                return None
-            block = self._block = self.read(low, min(count - low, _BLOCK_ENTRIES))
-            self._block_end = low + len(block)
-        place = bisect_right(block, target, key=lambda entry: entry[column])
-        return block[place - 1] if place else None
+            # As far as the block goes, for the next search.
+            high = min(low + _BLOCK_ENTRIES, self.count)
+            block = self._block = self._read_raw(low, high - low) if low < high else b""
+            self._block_first, self._block_end = low, high
+        first = low
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(block, (middle - first) * size)[column] <= target:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1 if low > first else -1
+
+    def count_below(self, target: int, column: int) -> int:
+        """How many entries have a `column` smaller than `target`."""
+        return self.floor_number(target - 1, column) + 1
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` entries and give the rest of the file back."""
         self.count = min(self.count, count)
-        self._block = []
+        self._forget_block()
         try:
             os.truncate(self.path, self.count * self.ENTRY.size)
         except FileNotFoundError:
@@ -146,27 +185,13 @@ class IndexFile:
             raise StorageFault(f"can't cut {self.path}: {error}") from error
         self._allocated = self.count * self.ENTRY.size
 
-    def replace(self, entries: list[tuple]) -> None:
-        """Put these entries in the place of all there are."""
-        self.close()
-        raw = b"".join([self.ENTRY.pack(*entry) for entry in entries])
-        try:
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-            try:
-                os.write(fd, raw)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise StorageFault(f"can't write {self.path}: {error}") from error
-        self.count = len(entries)
-
     def close(self) -> None:
         """Close the descriptor; the file stays as it is."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
         self._allocated = 0
-        self._block = []
+        self._forget_block()
 
     def remove(self) -> None:
         self.close()

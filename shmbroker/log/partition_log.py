@@ -243,7 +243,7 @@ class PartitionLog:
         segment = self.active
         if segment.size and self._is_roll_due(need, max_timestamp, now_ms):
             segment = self._roll(need, now_ms)
-        segment.open_for_append(need, now_ms, self.config.segment_bytes)
+        segment.make_ready(need, now_ms, self.config.segment_bytes)
         self._created_files = True
         if not segment.size:
             segment.first_timestamp = max_timestamp
@@ -261,7 +261,7 @@ class PartitionLog:
 
     def _set_limits(self) -> None:
         segment, config = self.active, self.config
-        self._limit = min(segment.allocated_bytes, max(config.segment_bytes, segment.size))
+        self._limit = min(segment.ready_bytes, max(config.segment_bytes, segment.size))
         self._roll_after = _NEVER
         if segment.first_timestamp >= 0:
             self._roll_after = segment.first_timestamp + config.segment_ms
@@ -301,7 +301,7 @@ class PartitionLog:
         new = self.new_segment(self.log_end_offset, now_ms, old.extent_bytes)
         if need:
             # First of all, so that a full disk leaves everything as it was.
-            new.open_for_append(need, now_ms, self.config.segment_bytes)
+            new.make_ready(need, now_ms, self.config.segment_bytes)
         old.end_offset = self.log_end_offset
         old.finish()
         self.add_segment(new)
@@ -331,16 +331,21 @@ class PartitionLog:
     def activate(self) -> None:
         """Take the last segment as active and reckon its limits anew."""
         segment = self.active = self.segments[-1]
-        index = segment.offset_index
-        self._index_after = self.config.index_interval_bytes
-        if index.count:
-            self._index_after += index.entry(index.count - 1)[1]
+        last = segment.offset_index.last()
+        self._index_after = self.config.index_interval_bytes + (last[1] if last else 0)
         self._latest_epoch = self.leader_epochs.latest
         self._set_limits()
 
-    def populate_step(self) -> bool:
-        """Ready up to 1 MiB ahead of the end for storing; True if more is worth it."""
-        return self.active.populate_step()
+    def populate_step(self, now_ms: int) -> bool:
+        """Ready up to 1 MiB ahead of the end for storing; True if more is worth it.
+
+        For the time between turns. StorageFault if the disk is bad; a full one isn't said here.
+        """
+        if not self._limit:
+            return False
+        is_more = self.active.populate_step(now_ms, self.config.segment_bytes)
+        self._set_limits()
+        return is_more
 
     def park(self) -> None:
         """Give back what an idle log holds: the map, allocated space, descriptors."""
@@ -660,7 +665,7 @@ class PartitionLog:
             self.leader_epochs.is_flush_needed = False
             self._created_files = True
         if self._created_files:
-            paths.append(self.directory)
+            paths += (self.directory, os.path.dirname(self.directory))
             self._created_files = False
         descriptors: list[int] = []
         try:

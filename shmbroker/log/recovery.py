@@ -14,7 +14,7 @@ first that is wrong: later segments go, the file is cut there and synced before 
 """
 
 import os
-from struct import error as StructError
+from collections.abc import Iterator
 
 from crc32c import crc32c
 
@@ -141,7 +141,8 @@ def _take_trusted(log: PartitionLog, trusted: tuple[int, int, int]) -> bool:
         return False
     if position != os.stat(segment.path).st_size:
         segment.cut_file(position)
-    _cut_indexes(segment, position, end_offset)
+    segment.end_offset = end_offset
+    segment.cut_indexes()
     return True
 
 
@@ -165,14 +166,9 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
     """Whether a good batch ends at `position`; then that is the log's end."""
     segment.load_indexes()
     segment.restore_max_timestamp()
-    index = segment.offset_index
-    start = index.boundary_before(position - 1) if index.count else 0
-    last = None
+    start = segment.offset_index.boundary_before(position - 1)
     try:
-        for found, header in segment.headers(start, position):
-            last = found, header
-            if header[8] > segment.max_timestamp_so_far:
-                segment.set_max_timestamp(header[8], header[0] + header[6])
+        last = segment.walk_timestamps(start, position)
         if last is None:
             next_offset = segment.base_offset
         else:
@@ -193,57 +189,31 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
     return True
 
 
-def _cut_indexes(segment: Segment, position: int, end_offset: int) -> None:
-    """Drop entries of batches that are not there any more, and the files' tails."""
-    index = segment.offset_index
-    keep = index.count
-    while keep and index.entry(keep - 1)[1] >= position:
-        keep -= 1
-    if keep != index.count:
-        index.truncate(keep)
-    index = segment.time_index
-    keep = index.count
-    while keep and segment.base_offset + index.entry(keep - 1)[1] >= end_offset:
-        keep -= 1
-    if keep != index.count:
-        index.truncate(keep)
-        segment.restore_max_timestamp()
-        start = (
-            segment.offset_index.entry(segment.offset_index.count - 1)[1]
-            if (segment.offset_index.count)
-            else 0
-        )
-        for _, header in segment.headers(start, position):
-            if header[8] > segment.max_timestamp_so_far:
-                segment.set_max_timestamp(header[8], header[0] + header[6])
-
-
 # --- the scan ---
 
 
 def _scan(log: PartitionLog, recovery_point: int) -> None:
     """Read every batch from the recovery point on and cut the log at the first bad one."""
     first = log.segment_number(recovery_point)
-    for segment in log.segments[:first]:
+    for number, segment in enumerate(log.segments[:first]):
         if not _has_indexes(segment):
-            first = log.segments.index(segment)
+            first = number
             break
     expected = log.segments[first].base_offset
     for number in range(first, len(log.segments)):
         segment = log.segments[number]
         if segment.base_offset < expected or (
-            segment.base_offset > expected and number > first and not log.config.is_compacted
+            segment.base_offset > expected and not log.config.is_compacted
         ):
-            # A hole between segments, or offsets twice: nothing from here on can be served.
+            # Offsets twice, or a hole between segments: nothing from here on can be served.
             _drop_segments(log, number)
             break
-        is_whole, end_offset = _scan_segment(log, segment)
-        expected = end_offset
-        log.log_end_offset = end_offset
-        if not is_whole and number + 1 < len(log.segments):
+        is_whole = _scan_segment(log, segment, recovery_point)
+        expected = log.log_end_offset = segment.end_offset
+        if not is_whole:
             _drop_segments(log, number + 1)
             break
-        if number + 1 < len(log.segments):
+        if number + 1 < len(log.segments) and log.config.is_compacted:
             # A gap that compaction left at the end belongs to this segment.
             segment.end_offset = log.segments[number + 1].base_offset
     sync_directory(log.directory)
@@ -255,72 +225,93 @@ def _drop_segments(log: PartitionLog, number: int) -> None:
     del log.segments[number:]
 
 
-def _scan_segment(log: PartitionLog, segment: Segment) -> tuple[bool, int]:
+def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int) -> bool:
     """Check a segment's batches, rebuild its indexes, cut it where it goes wrong.
 
-    (whether the file ends with its last good batch, the end offset)
+    True if the file ends with its last good batch.
     """
-    interval = log.config.index_interval_bytes
-    offset_entries: list[tuple] = []
-    time_entries: list[tuple] = []
     base = segment.base_offset
-    expected, epoch = base, log.leader_epochs.epoch_at(base)
-    max_timestamp = max_offset = -1
-    indexed_at = size = 0
-    segment.first_timestamp = -1
-    for position, header in _good_batches(segment):
-        if header[0] != expected and not (
-            header[0] > expected and (log.config.is_compacted or not position)
-        ):
+    interval, may_skip = log.config.index_interval_bytes, log.config.is_compacted
+    start, expected = _scan_start(segment, recovery_point)
+    epochs = log.leader_epochs
+    epoch = epochs.epoch_at(expected)
+    offset_index, time_index = segment.offset_index, segment.time_index
+    max_timestamp, max_offset = segment.max_timestamp_so_far, segment.max_timestamp_offset
+    indexed_at = size = start
+    for position, header in _good_batches(segment, start):
+        if header[0] != expected and not (header[0] > expected and (may_skip or not position)):
             break
         last_offset = header[0] + header[6]
-        if header[2] < epoch or header[6] < 0 or last_offset - base > 2**31 - 1:
+        if header[2] < epoch or header[6] < 0 or last_offset - base >= 2**31:
             break
-        if header[2] != epoch:
+        if header[2] > epoch:
             epoch = header[2]
-        log.leader_epochs.is_written &= not log.leader_epochs.assign(epoch, header[0])
+            epochs.is_written &= not epochs.assign(epoch, header[0])
         if not position:
             segment.first_timestamp = header[8]
         if header[8] > max_timestamp:
             max_timestamp, max_offset = header[8], last_offset
         if position - indexed_at > interval:
             indexed_at = position
-            offset_entries.append((last_offset - base, position))
-            if max_timestamp > (time_entries[-1][0] if time_entries else -1):
-                time_entries.append((max_timestamp, max_offset - base))
+            offset_index.append(last_offset - base, position)
+            time_index.maybe_append(max_timestamp, max_offset - base)
         expected = last_offset + 1
         size = position + header[1] + LOG_OVERHEAD
-    if segment is not log.segments[-1] and max_timestamp > (
-        time_entries[-1][0] if time_entries else -1
-    ):
-        time_entries.append((max_timestamp, max_offset - base))
-    if not os.path.exists(segment.path):
-        return True, expected
+    segment.set_max_timestamp(max_timestamp, max_offset)
+    segment.end_offset = expected
     is_whole = size == segment.size
     if not is_whole:
         segment.cut_file(size, is_synced=True)
         segment.size = size
-    segment.offset_index.replace(offset_entries)
-    segment.time_index.replace(time_entries)
-    segment.set_max_timestamp(max_timestamp, max_offset)
-    segment.end_offset = expected
-    return is_whole, expected
+    if segment is not log.segments[-1]:
+        segment.finish()
+    return is_whole
 
 
-def _good_batches(segment: Segment):
+def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
+    """(position, offset) of the last indexed batch before the recovery point, or the first.
+
+    Keeps the index entries up to there, if they grow as they must and lead to a batch.
+    """
+    index, times = segment.offset_index, segment.time_index
+    segment.load_indexes()
+    count = index.count_below(recovery_point - segment.base_offset, 0)
+    previous = (-1, 0)
+    for number, entry in enumerate(index.read(0, count)):
+        if not (previous[0] < entry[0] and previous[1] < entry[1] < segment.size):
+            count = number
+            break
+        previous = entry
+    position, offset = 0, segment.base_offset
+    if count:
+        try:
+            for found, header in segment.headers(previous[1], segment.size):
+                if header[0] + header[6] == segment.base_offset + previous[0]:
+                    position, offset = found, header[0]
+                break
+            for _, header in segment.headers(0, segment.size):
+                segment.first_timestamp = header[8]
+                break
+        except CorruptFault:
+            position = 0
+    keep = count if position else 0
+    index.truncate(keep)
+    times.truncate(times.count_below(previous[0] + 1, 1) if keep else 0)
+    segment.restore_max_timestamp()
+    return position, offset
+
+
+def _good_batches(segment: Segment, position: int) -> Iterator[tuple[int, tuple]]:
     """(position, header) of batches that are whole and right by CRC, until one isn't."""
-    position, end = 0, segment.size
-    data, start = memoryview(b""), 0
+    unpack, end = BATCH_HEADER.unpack_from, segment.size
+    data, start = memoryview(b""), position
     while end - position >= HEADER_SIZE:
         at = position - start
         if at + HEADER_SIZE > len(data):
             data, start, at = _chunk(segment, position, _CHUNK_BYTES), position, 0
             if len(data) < HEADER_SIZE:
                 return
-        try:
-            header = BATCH_HEADER.unpack_from(data, at)
-        except StructError:
-            return
+        header = unpack(data, at)
         size = header[1] + LOG_OVERHEAD
         if header[3] != MAGIC or not HEADER_SIZE <= size <= end - position:
             return
@@ -387,13 +378,7 @@ def _window_start(log: PartitionLog, offset: int) -> int:
         segment.load_indexes()
         index = segment.offset_index
         relative = offset - segment.base_offset
-        low, high = 0, index.count
-        while low < high:
-            middle = (low + high) // 2
-            if index.entry(middle)[0] < relative:
-                low = middle + 1
-            else:
-                high = middle
+        low = index.count_below(relative, 0)
         if low > left:
             return segment.base_offset + index.entry(low - left)[0]
         left -= low

@@ -21,7 +21,7 @@ a file, and only the unused tail or above the high watermark; a reader elsewhere
 import mmap
 import os
 from collections.abc import Iterator
-from errno import EDQUOT, EFBIG, ENOSPC
+from errno import EDQUOT, EFBIG, EINVAL, ENOSPC, ENOSYS
 
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.descriptors import Descriptors
@@ -64,7 +64,7 @@ class Segment:
         "max_timestamp_so_far",
         "offset_index",
         "path",
-        "populated_bytes",
+        "ready_bytes",
         "size",
         "time_index",
     )
@@ -91,8 +91,8 @@ class Segment:
         """Valid bytes: a batch boundary."""
         self.map: mmap.mmap | None = None
         self.allocated_bytes = 0
-        self.populated_bytes = 0
-        """size <= allocated_bytes; populated_bytes only tells what costs no fault."""
+        self.ready_bytes = 0
+        """Populated up to here. While mapped: size <= ready_bytes <= allocated_bytes."""
         self.extent_bytes = extent_bytes
         self._extent_ms = created_ms
         self.created_ms = created_ms
@@ -147,10 +147,9 @@ class Segment:
 
     def restore_max_timestamp(self) -> None:
         """Take the largest timestamp from the time index."""
-        index = self.time_index
-        if index.count:
-            timestamp, relative_offset = index.entry(index.count - 1)
-            self.set_max_timestamp(timestamp, self.base_offset + relative_offset)
+        last = self.time_index.last()
+        if last:
+            self.set_max_timestamp(last[0], self.base_offset + last[1])
         else:
             self.set_max_timestamp(-1, -1)
 
@@ -239,14 +238,20 @@ class Segment:
 
     # --- writing ---
 
-    def open_for_append(self, need: int, now_ms: int, bytes_max: int) -> None:
-        """Map the file with room for `need` bytes behind `size`, creating or growing it.
+    def make_ready(self, need: int, now_ms: int, bytes_max: int) -> None:
+        """Map the file with `need` bytes behind `size` that take a store without a page fault.
 
+        The file is created or grown for it, to at most `bytes_max` if that is enough.
         DiskFullFault if there is no space, StorageFault for anything else; nothing changed then.
         """
         end = self.size + need
-        if self.map is not None and end <= self.allocated_bytes:
-            return
+        if self.map is None or end > self.allocated_bytes:
+            self._grow(end, now_ms, bytes_max)
+        if end > self.ready_bytes:
+            # Faults one by one cost ten times as much as this, so never leave them to the append.
+            self._populate(max(end, min(self.size + EXTENT_BYTES_MIN, self.allocated_bytes)))
+
+    def _grow(self, end: int, now_ms: int, bytes_max: int) -> None:
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -255,15 +260,13 @@ class Segment:
             if self.map is None:
                 # What stands behind `size` must be zeros: drop whatever it is.
                 os.ftruncate(fd, self.size)
-                self.allocated_bytes = self.populated_bytes = self.size
-                self._extent_ms = now_ms
+                self.allocated_bytes = self.ready_bytes = self.size
             elif now_ms - self._extent_ms < _EXTENT_MS_SHORT:
                 self.extent_bytes = min(self.extent_bytes * 2, EXTENT_BYTES_MAX)
             elif now_ms - self._extent_ms > _EXTENT_MS_LONG:
                 self.extent_bytes = max(self.extent_bytes // 2, EXTENT_BYTES_MIN)
             goal = max(end, min(self.allocated_bytes + self.extent_bytes, bytes_max))
-            goal = -(-goal // _PAGE) * _PAGE
-            self._allocate(fd, goal, end)
+            self._allocate(fd, _page_up(goal), _page_up(end))
             self._extent_ms = now_ms
         except OSError as error:
             raise _fault(error, self.path) from error
@@ -271,14 +274,13 @@ class Segment:
             os.close(fd)
 
     def _allocate(self, fd: int, goal: int, least: int) -> None:
-        """Allocate and map up to `goal`, or at least `least` where space is short."""
+        """Allocate and map up to `goal`, or to `least` where space is short."""
         while True:
             try:
                 os.posix_fallocate(fd, self.allocated_bytes, goal - self.allocated_bytes)
                 break
             except OSError as error:
                 os.ftruncate(fd, self.allocated_bytes)
-                least = -(-least // _PAGE) * _PAGE
                 if error.errno not in _FULL or goal == least:
                     raise
                 goal = least
@@ -288,25 +290,34 @@ class Segment:
             self.map.resize(goal)
         self.allocated_bytes = goal
 
-    def populate_step(self) -> bool:
-        """Make up to 1 MiB of the pages ahead writable without a fault; True if more is needed."""
+    def populate_step(self, now_ms: int, bytes_max: int) -> bool:
+        """Ready up to 1 MiB more, an extent ahead of `size`; True if there is still more to do."""
         if self.map is None:
             return False
-        start = max(self.populated_bytes, self.size) // _PAGE * _PAGE
-        end = min(self.size + self.extent_bytes, self.allocated_bytes)
-        length = min(end - start, POPULATE_BYTES_MAX)
-        if length <= 0:
-            return False
+        goal = min(self.size + self.extent_bytes, bytes_max)
+        if goal > self.allocated_bytes:
+            try:
+                self._grow(goal, now_ms, bytes_max)
+            except DiskFullFault:
+                goal = self.allocated_bytes  # The append that needs it will say so.
+        goal = min(goal, self.allocated_bytes)
+        end = min(goal, self.ready_bytes + POPULATE_BYTES_MAX)
+        if end > self.ready_bytes:
+            self._populate(end)
+        return end < goal
+
+    def _populate(self, end: int) -> None:
+        start = self.ready_bytes // _PAGE * _PAGE
+        end = min(_page_up(end), self.allocated_bytes)
         try:
-            self.map.madvise(_MADV_POPULATE_WRITE, start, length)
+            self.map.madvise(_MADV_POPULATE_WRITE, start, end - start)
         except OSError as error:
-            if error.errno in (22, 38):  # EINVAL, ENOSYS: a kernel before 5.14
-                for page in range(max(start, self.size), start + length, _PAGE):
-                    self.map[page] = 0
-            else:
+            if error.errno not in (EINVAL, ENOSYS):
                 raise StorageFault(f"can't populate {self.path}: {error}") from error
-        self.populated_bytes = start + length
-        return self.populated_bytes < end
+            # A kernel before 5.14: zeros over the zeros that stand there.
+            for position in range(max(start, self.size), end, _PAGE):
+                self.map[position] = 0
+        self.ready_bytes = end
 
     def park(self) -> None:
         """Give back the map, the unused tail and the descriptors; the next append takes them again.
@@ -317,7 +328,7 @@ class Segment:
             self.map.close()
             self.map = None
             self.cut_file(self.size)
-            self.allocated_bytes = self.populated_bytes = self.size
+            self.allocated_bytes = self.ready_bytes = self.size
         self.extent_bytes = EXTENT_BYTES_MIN
         for index in (self.offset_index, self.time_index):
             if index.count:
@@ -362,29 +373,29 @@ class Segment:
             self.map.close()
             self.map = None
         self.cut_file(size, is_synced=True)
-        self.size = self.allocated_bytes = self.populated_bytes = size
+        self.size = self.allocated_bytes = self.ready_bytes = size
         self.end_offset = end_offset
-        relative = end_offset - self.base_offset
-        for index, column in ((self.offset_index, 0), (self.time_index, 1)):
-            low, high = 0, index.count
-            while low < high:
-                middle = (low + high) // 2
-                if index.entry(middle)[column] < relative:
-                    low = middle + 1
-                else:
-                    high = middle
-            index.truncate(low)
-        self.restore_max_timestamp()
+        self.cut_indexes()
         if not size:
             self.first_timestamp = -1
-        last = (
-            self.offset_index.entry(self.offset_index.count - 1)[1]
-            if (self.offset_index.count)
-            else 0
-        )
-        for _, header in self.headers(last, size):
+
+    def cut_indexes(self) -> None:
+        """Drop index entries at or behind `end_offset`; the largest timestamp follows."""
+        relative = self.end_offset - self.base_offset
+        self.offset_index.truncate(self.offset_index.count_below(relative, 0))
+        self.time_index.truncate(self.time_index.count_below(relative, 1))
+        self.restore_max_timestamp()
+        last = self.offset_index.last()
+        self.walk_timestamps(last[1] if last else 0, self.size)
+
+    def walk_timestamps(self, position: int, end: int) -> tuple[int, tuple] | None:
+        """Take in the timestamps of the batches in [position, end); the last batch's place."""
+        place = None
+        for place in self.headers(position, end):
+            header = place[1]
             if header[8] > self.max_timestamp_so_far:
                 self.set_max_timestamp(header[8], header[0] + header[6])
+        return place
 
     def close(self) -> None:
         """Let go of everything without touching a file."""
@@ -410,6 +421,10 @@ class Segment:
                 pass
             except OSError as error:
                 raise StorageFault(f"can't remove {path}: {error}") from error
+
+
+def _page_up(position: int) -> int:
+    return -(-position // _PAGE) * _PAGE
 
 
 def _fault(error: OSError, path: str) -> StorageFault:

@@ -29,7 +29,8 @@ class TimeIndex(IndexFile):
 
     def load(self) -> None:
         super().load()
-        self.last_timestamp = self.entry(self.count - 1)[TIMESTAMP] if self.count else -1
+        last = self.last()
+        self.last_timestamp = last[TIMESTAMP] if last else -1
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> None:
         """Store the pair if its timestamp is larger than the last entry's."""
@@ -43,11 +44,8 @@ class TimeIndex(IndexFile):
 
     def truncate(self, count: int) -> None:
         super().truncate(count)
-        self.last_timestamp = self.entry(self.count - 1)[TIMESTAMP] if self.count else -1
-
-    def replace(self, entries: list[tuple]) -> None:
-        super().replace(entries)
-        self.last_timestamp = entries[-1][TIMESTAMP] if entries else -1
+        last = self.last()
+        self.last_timestamp = last[TIMESTAMP] if last else -1
 
     def offset_before(self, timestamp: int) -> int:
         """Relative offset before which every record is older than `timestamp`."""
