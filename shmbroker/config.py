@@ -971,11 +971,19 @@ def effective_topic_config(
 def effective_topic_configs(
     overrides: Mapping[str, str], layers: tuple[tuple[int, Mapping[str, str]], ...]
 ) -> dict[str, str]:
-    """Every topic setting's effective value as text: what a log is configured with.
+    """Every topic setting's effective value as Kafka prints it: what a log is configured with.
 
-    Overrides that this version doesn't know (another one wrote them) are left out.
+    A stored value that isn't allowed here (another version wrote it) gives way to the default:
+    a broker doesn't die of it. Overrides of unknown settings are left out.
     """
-    return {name: effective_topic_config(name, overrides, layers)[0] for name in TOPIC_SETTINGS}
+    values = {}
+    for name, setting in TOPIC_SETTINGS.items():
+        text, _ = effective_topic_config(name, overrides, layers)
+        try:
+            values[name] = setting.text(setting.parse(text)) or ""
+        except ValueError:
+            values[name] = setting.default or ""
+    return values
 
 
 def _hint(name: str) -> str:

@@ -1,0 +1,265 @@
+"""The active controller: takes requests, decides, and answers when the decision is durable.
+
+   request ──► decision (pure: records and response) ──► one batch, fdatasync ──► image ──► answer
+
+* Its image is read back from the log's files, as everybody else's is: there is one way from
+  records to image.
+* Requests are served one at a time; the caller publishes `committed_offset` after each.
+* A full disk fails the request (KAFKA_STORAGE_ERROR) and nothing else. Any other fault of the disk
+  ends the process.
+* Fencing a broker leaves its partitions with their leader. Kafka would take the leader away (-1)
+  and give the same one back when the broker returns, as there is no other replica to lead; a
+  client retries either way, and here the broker is back within half a second.
+"""
+
+from __future__ import annotations
+
+import os
+
+from shmbroker.config import broker_layers
+from shmbroker.controller import configs, topics
+from shmbroker.controller.bootstrap import (
+    BOOTSTRAP_CHECKPOINT,
+    FEATURE_LEVELS,
+    bootstrap_checkpoint,
+    bootstrap_records,
+)
+from shmbroker.controller.metadata_log import MetadataLog
+from shmbroker.ids import random_uuid
+from shmbroker.log.faults import DiskFullFault
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.image import BROKER_RESOURCE
+from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.metadata.topic_names import OFFSETS_TOPIC
+from shmbroker.wire.error_codes import (
+    BROKER_ID_NOT_REGISTERED,
+    KAFKA_STORAGE_ERROR,
+    NONE,
+    STALE_BROKER_EPOCH,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from shmbroker.config import BrokerConfig
+    from shmbroker.controller.metadata_log import Record
+    from shmbroker.metadata.image import MetadataImage
+
+PRODUCER_ID_BLOCK = 1000
+"""Ids a broker gets at once (Kafka: `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`)."""
+
+_RESULTS = {
+    "CreateTopics": "topics",
+    "DeleteTopics": "responses",
+    "CreatePartitions": "results",
+    "IncrementalAlterConfigs": "responses",
+}
+"""The APIs served here, and where their responses have the results."""
+
+
+class ActiveController:
+    """Owns the metadata log. Make one with `open`."""
+
+    __slots__ = ("_follower", "_log", "_new_topic_id", "_replication_factor_max", "config")
+
+    def __init__(
+        self,
+        log: MetadataLog,
+        config: BrokerConfig,
+        cluster_id: str,
+        *,
+        replication_factor_max: int = 1,
+        new_topic_id: Callable[[], bytes] = random_uuid,
+    ) -> None:
+        self._log = log
+        self.config = config
+        self._replication_factor_max = replication_factor_max
+        self._new_topic_id = new_topic_id
+        self._follower = MetadataFollower(MetadataLogReader(log.directory), cluster_id)
+
+    @classmethod
+    def open(
+        cls,
+        node_directory: str,
+        node_id: int,
+        cluster_id: str,
+        config: BrokerConfig,
+        now_ms: int,
+        **options: Any,
+    ) -> ActiveController:
+        """Recover or create the metadata in a node's directory and become its controller.
+
+        CorruptFault, StorageFault: as `MetadataLog.open` and `MetadataFollower.catch_up`.
+        """
+        checkpoint = os.path.join(node_directory, BOOTSTRAP_CHECKPOINT)
+        if not os.path.exists(checkpoint):
+            _write_durably(checkpoint, bootstrap_checkpoint(now_ms))
+        log = MetadataLog.open(node_directory, node_id, now_ms)
+        self = cls(log, config, cluster_id, **options)
+        self._catch_up()
+        if self._follower.reader.is_in_transaction:
+            self._commit([("AbortTransactionRecord", 0, {"reason": "controller ended"})], now_ms)
+        if not self.image.features:
+            self._commit(bootstrap_records(config["min.insync.replicas"]), now_ms)
+        return self
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as of `committed_offset`."""
+        return self._follower.image
+
+    @property
+    def committed_offset(self) -> int:
+        """One past the last durable record: what is to be published."""
+        return self._log.committed_offset
+
+    @property
+    def epoch(self) -> int:
+        """The controller epoch."""
+        return self._log.epoch
+
+    def handle(
+        self, api_name: str, version: int, request: dict[str, Any], now_ms: int
+    ) -> dict[str, Any]:
+        """Serve CreateTopics 2–7, DeleteTopics 1–6, CreatePartitions 0–3 or
+        IncrementalAlterConfigs 0–1: the response to send, all of it durable."""
+        if api_name == "CreateTopics":
+            records, response = topics.create_topics(request, version, self._cluster())
+        elif api_name == "DeleteTopics":
+            records, response = topics.delete_topics(request, version, self._cluster())
+        elif api_name == "CreatePartitions":
+            records, response = topics.create_partitions(request, version, self._cluster())
+        else:
+            assert api_name == "IncrementalAlterConfigs", api_name
+            records, response = configs.alter_configs(request, self.image, self._layers())
+        try:
+            self._commit(records, now_ms)
+        except DiskFullFault as fault:
+            for result in response[_RESULTS[api_name]]:
+                if result["error_code"] == NONE:
+                    result["error_code"] = KAFKA_STORAGE_ERROR
+                    result["error_message"] = f"The metadata log's disk is full: {fault}"
+        return response
+
+    def create_topic_auto(self, name: str, now_ms: int) -> tuple[int, str | None]:
+        """Create a topic because somebody uses it: (error, message).
+
+        With the defaults, or as Kafka has it for `__consumer_offsets`. TOPIC_ALREADY_EXISTS is
+        what all but the first of several callers get.
+        """
+        topic = (
+            topics.offsets_topic(self.config)
+            if name == OFFSETS_TOPIC
+            else topics.default_topic(name)
+        )
+        request = {"topics": [topic], "validate_only": False}
+        result = self.handle("CreateTopics", 2, request, now_ms)["topics"][0]
+        return result["error_code"], result["error_message"]
+
+    def register_broker(
+        self,
+        broker_id: int,
+        host: str,
+        port: int,
+        incarnation_id: bytes,
+        directories: list[bytes],
+        now_ms: int,
+    ) -> int:
+        """Register a broker that starts, fenced as yet; its broker epoch.
+
+        `directories`: ids of its log directories. Faults: DiskFullFault, StorageFault.
+        """
+        broker_epoch = self._log.log_end_offset
+        end_point = {"name": "PLAINTEXT", "host": host, "port": port, "security_protocol": 0}
+        message = {
+            "broker_id": broker_id,
+            "incarnation_id": incarnation_id,
+            "broker_epoch": broker_epoch,
+            "end_points": [end_point],
+            "features": [
+                {"name": name, "min_supported_version": least, "max_supported_version": most}
+                for name, _, least, most in FEATURE_LEVELS
+            ],
+            "rack": self.config["broker.rack"],
+            "fenced": True,
+            "log_dirs": directories,
+        }
+        self._commit([("RegisterBrokerRecord", 3, message)], now_ms)
+        return broker_epoch
+
+    def unfence_broker(self, broker_id: int, now_ms: int) -> None:
+        """The broker has caught up and serves: clients may be sent there."""
+        self._set_fenced(broker_id, False, now_ms)
+
+    def fence_broker(self, broker_id: int, now_ms: int) -> None:
+        """The broker is gone or shuts down: clients are sent there no more."""
+        self._set_fenced(broker_id, True, now_ms)
+
+    def allocate_producer_ids(
+        self, broker_id: int, broker_epoch: int, now_ms: int
+    ) -> tuple[int, int, int]:
+        """(error, first producer id, count) of a block that nobody else gets."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None:
+            return BROKER_ID_NOT_REGISTERED, -1, 0
+        if broker.broker_epoch != broker_epoch:
+            return STALE_BROKER_EPOCH, -1, 0
+        first = self.image.next_producer_id
+        message = {
+            "broker_id": broker_id,
+            "broker_epoch": broker_epoch,
+            "next_producer_id": first + PRODUCER_ID_BLOCK,
+        }
+        try:
+            self._commit([("ProducerIdsRecord", 0, message)], now_ms)
+        except DiskFullFault:
+            return KAFKA_STORAGE_ERROR, -1, 0
+        return NONE, first, PRODUCER_ID_BLOCK
+
+    def close(self) -> None:
+        """A clean end."""
+        self._follower.reader.close()
+        self._log.close()
+
+    def _set_fenced(self, broker_id: int, is_fenced: bool, now_ms: int) -> None:
+        broker = self.image.brokers.get(broker_id)
+        if broker is None or broker.is_fenced == is_fenced:
+            return
+        message = {
+            "broker_id": broker_id,
+            "broker_epoch": broker.broker_epoch,
+            "fenced": 1 if is_fenced else -1,
+        }
+        self._commit([("BrokerRegistrationChangeRecord", 0, message)], now_ms)
+
+    def _layers(self) -> tuple[Any, ...]:
+        own = self.image.config(BROKER_RESOURCE, str(self._log.node_id))
+        return broker_layers(self.config, own, self.image.config(BROKER_RESOURCE, ""))
+
+    def _cluster(self) -> topics.Cluster:
+        return topics.Cluster(
+            self.image,
+            self.config,
+            self._layers(),
+            self._replication_factor_max,
+            self._new_topic_id,
+        )
+
+    def _commit(self, records: list[Record], now_ms: int) -> None:
+        if records:
+            self._log.append(records, now_ms)
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        self._follower.catch_up(self._log.committed_offset)
+
+
+def _write_durably(path: str, content: bytes) -> None:
+    beside = path + ".tmp"
+    with open(beside, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(beside, path)

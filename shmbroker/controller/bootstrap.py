@@ -1,0 +1,91 @@
+"""What the metadata begins with: the feature levels of a freshly formatted Kafka 4.2.1.
+
+They stand in `bootstrap.checkpoint`, for Kafka's controller, and in the first records of the log.
+That a level is finalised doesn't mean it is served here (ApiVersions tells what is); it means that
+Kafka takes the directory as its own.
+
+bootstrap.checkpoint is a snapshot, three batches of leader epoch 0:
+
+   offset 0      control batch   SnapshotHeader: last contained timestamp 0
+   offset 1 …    data batch      one FeatureLevelRecord for each feature
+   the next      control batch   SnapshotFooter
+"""
+
+from __future__ import annotations
+
+from shmbroker.records.batch import control_batch, encode_batch
+from shmbroker.records.batch_layout import CONTROL_SNAPSHOT_FOOTER, CONTROL_SNAPSHOT_HEADER
+from shmbroker.wire import codec
+from shmbroker.wire.metadata_records import encode_metadata_record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.controller.metadata_log import Record
+
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+
+FEATURE_LEVELS = (
+    # feature, level of a new directory, least and most that Kafka 4.2.1 supports
+    ("metadata.version", 29, 7, 29),
+    ("eligible.leader.replicas.version", 1, 0, 1),
+    ("group.version", 1, 0, 1),
+    ("share.version", 1, 0, 1),
+    ("streams.version", 1, 0, 1),
+    ("transaction.version", 2, 0, 2),
+)
+
+
+def bootstrap_records(min_insync_replicas: int) -> list[Record]:
+    """The first records of a new log, as Kafka's controller writes them.
+
+    The last one makes min.insync.replicas a value of the cluster: with eligible leader replicas on
+    it can't be a broker's own.
+    """
+    return [
+        ("BeginTransactionRecord", 0, {"name": "Bootstrap records"}),
+        *_feature_records(),
+        (
+            "ConfigRecord",
+            0,
+            {
+                "resource_type": 4,
+                "resource_name": "",
+                "name": "min.insync.replicas",
+                "value": str(min_insync_replicas),
+            },
+        ),
+        ("EndTransactionRecord", 0, {}),
+    ]
+
+
+def bootstrap_checkpoint(now_ms: int) -> bytes:
+    """The content of bootstrap.checkpoint."""
+    records = _feature_records()
+    header = codec.encode(
+        "SnapshotHeaderRecord", 0, {"version": 0, "last_contained_log_timestamp": 0}
+    )
+    footer = codec.encode("SnapshotFooterRecord", 0, {"version": 0})
+    return (
+        control_batch(
+            CONTROL_SNAPSHOT_HEADER, header, timestamp=now_ms, base_offset=0, leader_epoch=0
+        )
+        + encode_batch(
+            [(now_ms, None, encode_metadata_record(*record), ()) for record in records],
+            base_offset=1,
+            leader_epoch=0,
+        )
+        + control_batch(
+            CONTROL_SNAPSHOT_FOOTER,
+            footer,
+            timestamp=now_ms,
+            base_offset=1 + len(records),
+            leader_epoch=0,
+        )
+    )
+
+
+def _feature_records() -> list[Record]:
+    return [
+        ("FeatureLevelRecord", 0, {"name": name, "feature_level": level})
+        for name, level, _, _ in FEATURE_LEVELS
+    ]
