@@ -76,20 +76,21 @@ class RingWriter:
     def _claim_after_a_look(self, operation: int, length: int) -> int:
         assert 0 <= length <= self.payload_bytes_max, "larger than an entry may be"
         tail = self._tail
+        end = tail + (length + 15 & -8)
         head = self._words[HEAD_WORD]  # meets B
         assert head <= tail, "broken ring"
         room_end = head + self._capacity_bytes
         lap_end = (tail | self._mask) + 1
-        if tail + (length + 15 & -8) > lap_end:
-            if lap_end + (length + 15 & -8) > room_end:
+        if end > lap_end:
+            if end + lap_end - tail > room_end:
                 return -1
             index = tail & self._mask
             self._words[DATA_WORD + (index >> 3)] = lap_end - tail - 8  # operation 0: padding
-            self._tail = tail = lap_end
-            lap_end += self._capacity_bytes
-        self._limit = min(room_end, lap_end)
-        if tail + (length + 15 & -8) > room_end:
+            self._tail = lap_end
+            return self._claim_after_a_look(operation, length)
+        if end > room_end:
             return -1
+        self._limit = min(room_end, lap_end)
         return self.claim(operation, length)
 
     def publish(self) -> None:

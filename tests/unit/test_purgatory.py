@@ -180,13 +180,14 @@ def test_deadlines_of_the_completed_are_tidied_up(purgatory):
         assert len(purgatory._heap) <= HEAP_BYPASS + 1
 
 
-def test_tidying_keeps_the_deadlines_of_those_that_wait(purgatory):
-    waiting = [Operation() for _ in range(100)]
-    for number, operation in enumerate(waiting):
-        purgatory.watch(operation, ["w"], 1000 - number)
-    for _ in range(1000):
-        operation = Operation(can_complete=True)
-        purgatory.watch(operation, ["a"], 5000)
-        purgatory.check("a")
-    assert len(purgatory._heap) <= 2 * len(waiting) + 1
-    assert purgatory.expire(5000) == waiting[::-1]
+def test_tidying_keeps_the_deadlines_of_those_that_wait_in_order(purgatory):
+    operations = [Operation() for _ in range(1000)]
+    for number, operation in enumerate(operations):
+        purgatory.watch(operation, ["a"], number * 377 % 1009)
+    for number, operation in enumerate(operations):
+        if number % 10:
+            purgatory.cancel(operation)
+    assert len(purgatory._heap) <= 2 * len(purgatory)
+    for deadline_ms in sorted(number * 377 % 1009 for number in range(0, 1000, 10)):
+        assert purgatory.next_deadline() == deadline_ms
+        assert len(purgatory.expire(deadline_ms)) == 1

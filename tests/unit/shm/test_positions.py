@@ -146,4 +146,5 @@ def test_a_table_behaves_as_a_dict(steps):
             table.free(slot)
             del model[key]
         successor = successor_of(table)
-        assert {key: successor.load(successor.find(key)) for key in successor.partition_keys()} == model
+        keys = successor.partition_keys()
+        assert {key: successor.load(successor.find(key)) for key in keys} == model

@@ -151,9 +151,10 @@ def test_abort_drops_claims_and_their_padding():
     writer.publish()
     assert parts_of_ring(view)[0][TAIL_WORD] == 48
     assert take(reader) == []
-    put(writer, 4, b"ABCDEFGH")
+    put(writer, 4, b"")
+    put(writer, 5, b"ABCDEFGH")  # padding again
     writer.publish()
-    assert take(reader) == [(4, b"ABCDEFGH")]
+    assert take(reader) == [(4, b""), (5, b"ABCDEFGH")]
 
 
 @pytest.mark.parametrize("used", range(0, 64, 8))
