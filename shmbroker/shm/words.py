@@ -3,7 +3,7 @@
 Rules
 * A word is stored through the "Q" view that `words_of` gives, never with struct.pack_into:
   CPython's packer clears its target before it writes, so another process sees a zero that nobody
-  stored (one load in 124 did in a test; through the view none of 15 million). Through the view a
+  stored (one load in 120 did in a test; through the view none of 15 million). Through the view a
   store is one 8-byte move, and a load is one too.
 * A word has one storing process. There is no compare-and-swap in Python, and no lock either: a
   process killed with a lock in its hand would keep it.
