@@ -24,6 +24,7 @@ from shmbroker.controller.bootstrap import (
     bootstrap_checkpoint,
     bootstrap_records,
 )
+from shmbroker.controller.election import elect_leaders
 from shmbroker.controller.metadata_log import MetadataLog
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
@@ -190,12 +191,13 @@ class ActiveController:
         return broker_epoch
 
     def unfence_broker(self, broker_id: int, now_ms: int) -> None:
-        """The broker has caught up and serves: clients may be sent there."""
-        self._set_fenced(broker_id, False, now_ms)
+        """The broker has caught up and serves: clients may be sent there. It leads again what
+        has no leader."""
+        self._set_fenced(broker_id, False, now_ms, elect_leaders(self.image, broker_id))
 
     def fence_broker(self, broker_id: int, now_ms: int) -> None:
         """The broker is gone or shuts down: clients are sent there no more."""
-        self._set_fenced(broker_id, True, now_ms)
+        self._set_fenced(broker_id, True, now_ms, [])
 
     def allocate_producer_ids(
         self, broker_id: int, broker_epoch: int, now_ms: int
@@ -223,7 +225,7 @@ class ActiveController:
         self._follower.reader.close()
         self._log.close()
 
-    def _set_fenced(self, broker_id: int, is_fenced: bool, now_ms: int) -> None:
+    def _set_fenced(self, broker_id: int, is_fenced: bool, now_ms: int, also: list[Record]) -> None:
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.is_fenced == is_fenced:
             return
@@ -232,7 +234,7 @@ class ActiveController:
             "broker_epoch": broker.broker_epoch,
             "fenced": 1 if is_fenced else -1,
         }
-        self._commit([("BrokerRegistrationChangeRecord", 0, message)], now_ms)
+        self._commit([("BrokerRegistrationChangeRecord", 0, message), *also], now_ms)
 
     def _layers(self) -> tuple[Any, ...]:
         own = self.image.config(BROKER_RESOURCE, str(self._log.node_id))
