@@ -1,0 +1,400 @@
+"""What the Spark driver asks a broker: a small synchronous Kafka client, and the control socket.
+
+    bootstrap broker   ApiVersions, Metadata, DescribeLogDirs (where the data directory is)
+    leaders            ListOffsets
+    control socket     ListSegments: end offsets and segment files of one leader, in one answer
+
+The control socket is `control.sock` in the data directory of the broker family: same frames, but
+only for processes of the same host that may open it. DescribeLogDirs names `<data>/node-N`.
+
+Rules: one request at a time, every answer is waited for at most `timeout_s`; a lost connection or
+a leader that moves is tried again until then; everything else is a BrokerFault that says what to
+do. Nothing is cached but connections and the data directory.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from shmbroker import clock
+from shmbroker.errors import ConfigFault, ProtocolFault
+from shmbroker.spark.faults import BrokerFault
+from shmbroker.spark.planning import Segment
+from shmbroker.wire import codec, error_codes, frame
+from shmbroker.wire.api_keys import (
+    API_VERSIONS,
+    DESCRIBE_LOG_DIRS,
+    LIST_OFFSETS,
+    LIST_SEGMENTS,
+    METADATA,
+    name_of,
+)
+
+VERSIONS = {
+    API_VERSIONS: 3,
+    METADATA: 12,  # the first with topic ids in requests and answers
+    LIST_OFFSETS: 7,
+    DESCRIBE_LOG_DIRS: 4,
+    LIST_SEGMENTS: 0,
+}
+"""The one version of each API that is used."""
+
+CONTROL_SOCKET = "control.sock"
+CLIENT_ID = "shmbroker-spark"
+RETRY_S = 0.2
+FRAME_BYTES_MAX = 256 << 20
+
+_CONTROL = -1
+T = TypeVar("T")
+TopicPartition = tuple[str, int]
+
+
+class Topic(NamedTuple):
+    """A topic that exists; `leaders[i]` is the broker id that leads partition i, -1: none."""
+
+    name: str
+    topic_id: bytes
+    leaders: dict[int, int]
+
+
+class PartitionFiles(NamedTuple):
+    """What one leader has of one partition, as of one moment."""
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    log_start_offset: int
+    high_watermark: int
+    segments: tuple[Segment, ...]
+
+
+class BrokerClient:
+    """Asks the brokers behind `bootstrap_servers` ("host:port,host:port")."""
+
+    def __init__(
+        self, bootstrap_servers: str, data_directory: str | None = None, timeout_s: float = 30.0
+    ) -> None:
+        self.bootstrap = [_address(text) for text in bootstrap_servers.split(",") if text.strip()]
+        if not self.bootstrap:
+            raise ConfigFault("kafka.bootstrap.servers names no broker: give HOST:PORT")
+        self.data_directory = data_directory
+        self.timeout_s = timeout_s
+        self.brokers: dict[int, tuple[str, int]] = {}
+        self._connections: dict[object, _Connection] = {}
+
+    def __enter__(self) -> "BrokerClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; the next question opens them again."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # --- questions -----------------------------------------------------------------------------
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
+        """The topics that exist, of these names or at all (internal ones only if named).
+
+        A name that the broker does not know, or may not be, is left out.
+        """
+        wanted = None if names is None else [{"name": name} for name in names]
+        return self._patiently(lambda: self._topics(wanted))
+
+    def _topics(self, wanted: list[dict[str, Any]] | None) -> dict[str, Topic]:
+        answer = self._ask_bootstrap(
+            METADATA, {"topics": wanted, "allow_auto_topic_creation": False}
+        )
+        self.brokers = {b["node_id"]: (b["host"], b["port"]) for b in answer["brokers"]}
+        found = {}
+        for topic in answer["topics"]:
+            error = topic["error_code"]
+            if error in (
+                error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+                error_codes.INVALID_TOPIC_EXCEPTION,
+            ):
+                continue
+            _refuse(error, f"topic {topic['name']}")
+            if wanted is None and topic["is_internal"]:
+                continue
+            leaders = {p["partition_index"]: p["leader_id"] for p in topic["partitions"]}
+            found[topic["name"]] = Topic(
+                topic["name"], topic["topic_id"], dict(sorted(leaders.items()))
+            )
+        return found
+
+    def offsets(
+        self, topics: Mapping[str, Topic], timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The offset for each partition's timestamp: -2 earliest, -1 the high watermark, else the
+        first offset whose record is not older (ms); -1 if there is none."""
+
+        def ask(leader: int, asked: list[TopicPartition]) -> Iterable[tuple[TopicPartition, int]]:
+            wanted: list[dict[str, Any]] = []
+            for name in sorted({name for name, _ in asked}):
+                partitions = [
+                    {"partition_index": p, "timestamp": timestamps[topic, p]}
+                    for topic, p in asked
+                    if topic == name
+                ]
+                wanted.append({"name": name, "partitions": partitions})
+            body = {"replica_id": -1, "topics": wanted}
+            answer = self._ask(leader, LIST_OFFSETS, body)
+            for topic in answer["topics"]:
+                for p in topic["partitions"]:
+                    index = p["partition_index"]
+                    _refuse(p["error_code"], f"ListOffsets of {topic['name']}-{index}")
+                    yield (topic["name"], index), p["offset"]
+
+        return self._ask_leaders(topics, timestamps, ask)
+
+    def files(
+        self, topics: Mapping[str, Topic], partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartitionFiles]:
+        """End offsets and segment files of these partitions, from the control socket."""
+
+        def ask(
+            leader: int, asked: list[TopicPartition]
+        ) -> Iterable[tuple[TopicPartition, PartitionFiles]]:
+            names = {topics[name].topic_id: name for name, _ in asked}
+            body = {
+                "broker_id": leader,
+                "topics": [
+                    {"topic_id": topic_id, "partitions": [p for t, p in asked if t == name]}
+                    for topic_id, name in names.items()
+                ],
+            }
+            answer = self._ask(_CONTROL, LIST_SEGMENTS, body)
+            _refuse(answer["error_code"], "ListSegments")
+            for p in answer["partitions"]:
+                name = names.get(p["topic_id"])
+                _refuse(p["error_code"], f"ListSegments of {name}-{p['partition']}")
+                if name is None:
+                    raise BrokerFault(f"ListSegments names the unknown topic {p['topic_id']!r}")
+                yield (name, p["partition"]), self._partition_files(name, leader, p)
+
+        return self._ask_leaders(topics, partitions, ask)
+
+    def _partition_files(self, name: str, leader: int, p: dict[str, Any]) -> PartitionFiles:
+        directory = p["directory"]
+        if not os.path.isabs(directory):
+            directory = os.path.join(
+                self._find_data(), f"node-{leader}", os.path.basename(directory)
+            )
+        segments = tuple(
+            Segment(
+                os.path.join(directory, s["file_name"]),
+                s["inode"],
+                s["base_offset"],
+                s["end_offset"],
+                s["valid_bytes"],
+            )
+            for s in p["segments"]
+        )
+        return PartitionFiles(
+            name,
+            p["partition"],
+            p["topic_id"],
+            p["log_start_offset"],
+            p["high_watermark"],
+            segments,
+        )
+
+    # --- asking, and asking again ----------------------------------------------------------------
+
+    def _ask_leaders(
+        self,
+        topics: Mapping[str, Topic],
+        partitions: Iterable[TopicPartition],
+        ask: Callable[[int, list[TopicPartition]], Iterable[tuple[TopicPartition, T]]],
+    ) -> dict[TopicPartition, T]:
+        """Ask each leader for what it leads; after a failure the leaders are looked up again."""
+        wanted = list(partitions)
+        known: Mapping[str, Topic] | None = topics
+
+        def once() -> dict[TopicPartition, T]:
+            nonlocal known
+            current, known = known, None
+            if current is None:
+                current = self._topics([{"name": name} for name in {name for name, _ in wanted}])
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for name, partition in wanted:
+                leader = current[name].leaders.get(partition, -1) if name in current else -1
+                if leader < 0:
+                    raise _Later(f"{name}-{partition} has no leader")
+                by_leader.setdefault(leader, []).append((name, partition))
+            result: dict[TopicPartition, T] = {}
+            for leader, asked in by_leader.items():
+                result.update(ask(leader, asked))
+            if len(result) != len(wanted):
+                raise BrokerFault("a leader did not answer for every partition it was asked for")
+            return result
+
+        return self._patiently(once)
+
+    def _patiently(self, once: Callable[[], T]) -> T:
+        """Try until it works, or fails for good, or `timeout_s` are over."""
+        deadline = clock.monotonic() + self.timeout_s
+        while True:
+            try:
+                return once()
+            except (_Later, OSError, ProtocolFault) as fault:
+                self.close()
+                if isinstance(fault, ProtocolFault) or clock.monotonic() + RETRY_S > deadline:
+                    text = f"no answer within {self.timeout_s:.0f} s, at last: {fault}"
+                    raise BrokerFault(text) from fault
+            clock.sleep(RETRY_S)
+
+    def _ask_bootstrap(self, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
+        connection = self._connections.get("bootstrap")
+        if connection is None:
+            connection = self._connections["bootstrap"] = self._connect_bootstrap()
+        return connection.ask(api_key, body)
+
+    def _connect_bootstrap(self) -> "_Connection":
+        last: OSError | None = None
+        for host, port in self.bootstrap:
+            try:
+                connection = _Connection(_tcp(host, port, self.timeout_s), f"{host}:{port}")
+            except OSError as error:
+                last = error
+                continue
+            served = {
+                api["api_key"]: (api["min_version"], api["max_version"])
+                for api in connection.ask(API_VERSIONS, {})["api_keys"]
+            }
+            for api_key, version in VERSIONS.items():
+                low, high = served.get(api_key, (0, -1))
+                if not low <= version <= high and api_key != LIST_SEGMENTS:
+                    raise BrokerFault(f"{connection.name} lacks {name_of(api_key)} v{version}")
+            return connection
+        raise _Later(f"can't connect to {_text(self.bootstrap)}: {last}")
+
+    def _ask(self, broker_id: int, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
+        connection = self._connections.get(broker_id)
+        if connection is None:
+            if broker_id == _CONTROL:
+                connection = _Connection(self._connect_control(), "the control socket")
+            else:
+                if broker_id not in self.brokers:
+                    self._topics([])
+                if broker_id not in self.brokers:
+                    raise _Later(f"broker {broker_id} is not there")
+                host, port = self.brokers[broker_id]
+                connection = _Connection(_tcp(host, port, self.timeout_s), f"{host}:{port}")
+            self._connections[broker_id] = connection
+        return connection.ask(api_key, body)
+
+    def _connect_control(self) -> socket.socket:
+        data = self._find_data()
+        path = os.path.join(data, CONTROL_SOCKET)
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        control.settimeout(self.timeout_s)
+        try:
+            # A Unix address holds 108 bytes, so the directory is named by a descriptor.
+            directory = os.open(data, os.O_PATH | os.O_DIRECTORY)
+            try:
+                control.connect(f"/proc/self/fd/{directory}/{CONTROL_SOCKET}")
+            finally:
+                os.close(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            control.close()
+            raise BrokerFault(
+                f"there is no {path}: the broker at {_text(self.bootstrap)} is not a running"
+                " shmbroker on this host, and its log files are read directly; where the data"
+                " directory is seen under another name here, give it as option shmbroker.data"
+            ) from None
+        except PermissionError:
+            control.close()
+            raise BrokerFault(
+                f"user {os.geteuid()} may not open {path}: run Spark as the broker's user"
+            ) from None
+        except OSError:
+            control.close()
+            raise
+        return control
+
+    def _find_data(self) -> str:
+        if self.data_directory is None:
+            answer = self._ask_bootstrap(DESCRIBE_LOG_DIRS, {"topics": []})
+            _refuse(answer["error_code"], "DescribeLogDirs")
+            for result in answer["results"]:
+                if os.path.isabs(result["log_dir"]):
+                    self.data_directory = os.path.dirname(result["log_dir"])
+                    break
+            else:
+                raise BrokerFault("DescribeLogDirs names no log directory")
+        return self.data_directory
+
+
+class _Later(BrokerFault):
+    """What may work when tried again."""
+
+
+class _Connection:
+    """One socket; one request at a time."""
+
+    __slots__ = ("correlation_id", "name", "socket")
+
+    def __init__(self, connected: socket.socket, name: str) -> None:
+        self.socket = connected
+        self.name = name
+        self.correlation_id = 0
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def ask(self, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
+        """The decoded answer; OSError if the connection ends, ProtocolFault if it is no answer."""
+        version = VERSIONS[api_key]
+        name = name_of(api_key)
+        self.correlation_id += 1
+        encoded = codec.encode(f"{name}Request", version, body)
+        self.socket.sendall(
+            frame.request_frame(api_key, version, self.correlation_id, CLIENT_ID, encoded)
+        )
+        size = frame.frame_size(self._receive(4), 0, FRAME_BYTES_MAX)
+        content = self._receive(size)
+        correlation_id, position = frame.parse_response_header(api_key, version, content)
+        if correlation_id != self.correlation_id:
+            raise ProtocolFault(f"{self.name} answers request {correlation_id} out of order")
+        return codec.decode_all(f"{name}Response", version, content, position)
+
+    def _receive(self, size: int) -> bytes:
+        parts = []
+        while size:
+            part = self.socket.recv(min(size, 1 << 20))
+            if not part:
+                raise ConnectionError(f"{self.name} closed the connection")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
+def _tcp(host: str, port: int, timeout_s: float) -> socket.socket:
+    connected = socket.create_connection((host, port), min(timeout_s, 5.0))
+    connected.settimeout(timeout_s)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.strip().rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigFault(f"kafka.bootstrap.servers: {text.strip()!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _text(addresses: list[tuple[str, int]]) -> str:
+    return ",".join(f"{host}:{port}" for host, port in addresses)
+
+
+def _refuse(error: int, what: str) -> None:
+    """Raise for a wire error: _Later if it may pass."""
+    if error:
+        text = f"{what}: {error_codes.name_of(error)} ({error_codes.message_of(error)})"
+        raise _Later(text) if error_codes.is_retriable(error) else BrokerFault(text)

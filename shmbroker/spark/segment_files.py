@@ -1,0 +1,151 @@
+"""Segment and index files of a broker on the same host, read only.
+
+The driver looks at index entries and single batch headers to plan; a task maps the bytes of its
+piece and checks that they are the planned ones. What a file holds beyond the planned bytes, and
+its size, say nothing: it is allocated ahead and written on.
+
+A mapped file stays readable when retention unlinks it, and its valid bytes are never changed or
+cut off, so a map of planned bytes can neither change nor fault.
+"""
+
+import mmap
+import os
+from struct import error as StructError
+
+from shmbroker.errors import CorruptFault
+from shmbroker.ids import uuid_from_text, uuid_text
+from shmbroker.records.batch_layout import (
+    BATCH_HEADER,
+    H_BASE_OFFSET,
+    H_LENGTH,
+    H_MAGIC,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+)
+from shmbroker.spark.faults import BrokerFault, DataLossFault
+from shmbroker.spark.planning import OffsetIndex, Piece, Segment
+
+
+class GoneFault(DataLossFault):
+    """A file that was listed is no longer there: a new list tells what is."""
+
+
+class SegmentFiles:
+    """The files looked at during one planning; closes them at the end."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[str, int] = {}
+        self._indexes: dict[str, OffsetIndex] = {}
+
+    def __enter__(self) -> "SegmentFiles":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._indexes.clear()
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def index_of(self, segment: Segment) -> OffsetIndex:
+        """The segment's offset index; an empty one if there is none."""
+        index = self._indexes.get(segment.path)
+        if index is None:
+            index = OffsetIndex(
+                _index_bytes(segment.path), segment.base_offset, segment.valid_bytes
+            )
+            self._indexes[segment.path] = index
+        return index
+
+    def header_at(self, segment: Segment, position: int) -> int | None:
+        """The base offset of the batch at `position`; None if no whole one begins there."""
+        descriptor = self._descriptors.get(segment.path)
+        if descriptor is None:
+            descriptor = self._descriptors[segment.path] = _open(segment.path, segment.inode)
+        try:
+            header = BATCH_HEADER.unpack(os.pread(descriptor, HEADER_SIZE, position))
+        except StructError:
+            return None
+        end = position + LOG_OVERHEAD + header[H_LENGTH]
+        if header[H_MAGIC] != MAGIC or not position + HEADER_SIZE <= end <= segment.valid_bytes:
+            return None
+        base_offset: int = header[H_BASE_OFFSET]
+        return base_offset
+
+
+def map_piece(piece: Piece) -> memoryview:
+    """The bytes of a piece, mapped; DataLossFault or CorruptFault if they are not the planned ones.
+
+    They are unmapped when the last reference to the view is gone.
+    """
+    check_topic_id(piece)
+    descriptor = _open(piece.path, piece.inode)
+    try:
+        skip = piece.low % mmap.ALLOCATIONGRANULARITY
+        if os.fstat(descriptor).st_size < piece.high:
+            raise CorruptFault(f"{piece.path} is shorter than the {piece.high} bytes planned")
+        mapped = mmap.mmap(
+            descriptor,
+            piece.high - piece.low + skip,
+            prot=mmap.PROT_READ,
+            offset=piece.low - skip,
+        )
+    finally:
+        os.close(descriptor)
+    data = memoryview(mapped)[skip:]
+    if len(data) < HEADER_SIZE or BATCH_HEADER.unpack_from(data)[0] != piece.base_offset:
+        raise CorruptFault(
+            f"{piece.path} at {piece.low}: not the batch of offset {piece.base_offset} that was"
+            " planned"
+        )
+    return data
+
+
+def check_topic_id(piece: Piece) -> None:
+    """The directory must still be that of the planned topic, not of a new one of the same name."""
+    path = os.path.join(os.path.dirname(piece.path), "partition.metadata")
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            fields = dict(line.split(": ", 1) for line in file.read(4096).splitlines())
+        topic_id = uuid_from_text(fields["topic_id"])
+    except FileNotFoundError:
+        raise GoneFault(f"{os.path.dirname(path)} is gone: was the topic deleted?") from None
+    except PermissionError:
+        raise BrokerFault(_permission(path)) from None
+    except (KeyError, ValueError) as error:
+        raise CorruptFault(f"{path} names no topic id: {error}") from None
+    if topic_id != piece.topic_id:
+        raise DataLossFault(
+            f"topic {piece.topic} was deleted and made again: its id was"
+            f" {uuid_text(piece.topic_id)}, now it is {uuid_text(topic_id)}"
+        )
+
+
+def _open(path: str, inode: int) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise GoneFault(f"{path} is gone: deleted by retention since it was listed") from None
+    except PermissionError:
+        raise BrokerFault(_permission(path)) from None
+    if os.fstat(descriptor).st_ino != inode:
+        os.close(descriptor)
+        raise GoneFault(f"{path} is another file than the one listed")
+    return descriptor
+
+
+def _index_bytes(log_path: str) -> bytes | memoryview:
+    try:
+        descriptor = os.open(log_path.removesuffix(".log") + ".index", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        size = os.fstat(descriptor).st_size
+        # its own bytes, not a map: an index may be cut to its real size at any time
+        return os.pread(descriptor, size, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _permission(path: str) -> str:
+    return f"user {os.geteuid()} may not read {path}: run Spark as the broker's user"
