@@ -16,7 +16,15 @@ VERSION_MAX = 5
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any] | None:
+    """None while the first block of ids is on its way: it is answered when that is here."""
+    if worker.must_wait_for_ids():
+        worker.waiting_for_ids.append((call, body))
+        return None
+    return answer_now(worker, body)
+
+
+def answer_now(worker: Any, body: dict[str, Any]) -> dict[str, Any]:
     """A new id with epoch 0; an id and epoch of before are ignored without a transactional id."""
     failed = {"producer_id": -1, "producer_epoch": -1}
     if (body["producer_id"] == -1) != (body["producer_epoch"] == -1):

@@ -46,6 +46,8 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
                 found = {"error_code": error_codes.INVALID_REQUEST}
             else:
                 found = _look_up(worker, image, asked, call.api_version)
+            if call.api_version < 4:
+                found.pop("leader_epoch", None)
             answers.append(
                 {"partition_index": asked["partition_index"], "timestamp": -1, "offset": -1} | found
             )

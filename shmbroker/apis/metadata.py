@@ -2,7 +2,7 @@
 
 Versions: 0-13.
 Where: the network worker, from cached bytes; the controller creates what is missing.
-Version notes: 1 null means all topics, controller id, rack, is_internal; 4 allow auto-creation;
+Version notes: 1 null means all topics, controller id, rack, internal flag; 4 auto-creation flag;
 7 leader epoch; 8 authorized operations; 9 flexible; 10 topic ids; 12 topics by id; 13 top-level error.
 
 The address of each broker is the one that the client dialled to reach this one.

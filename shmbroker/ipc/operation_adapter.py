@@ -86,6 +86,11 @@ class Executor:
             logger.warning("%s v%d from %s: %s", name, version, peer.role, fault)
             call.close()
             return
-        answer = handler(call, body)
-        if answer is not None:
-            call.reply(answer)
+        try:
+            answer = handler(call, body)
+            if answer is not None:
+                call.reply(answer)
+        except Exception:
+            # One request that we can't answer must not take the others' process with it.
+            logger.exception("%s v%d failed", name, version)
+            call.close()

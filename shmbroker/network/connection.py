@@ -37,9 +37,9 @@ class Connection:
         "inflight",
         "is_closed",
         "is_held",
-        "last_active",
         "listener",
-        "next_large",
+        "large_bytes",
+        "last_active",
         "out",
         "partial_since",
         "socket",
@@ -61,7 +61,7 @@ class Connection:
         self.is_held = False
         self.is_closed = False
         self.wants_write = False
-        self.next_large = False
+        self.large_bytes = 0
         self.fast_produce: Any = None
         self.last_active = now
         self.partial_since = 0.0

@@ -32,6 +32,12 @@ SCRATCH_BYTES = 256 * 1024
 
 BUFFER_BYTES_FIRST = 64 * 1024
 
+LARGE_FRAME_BYTES = 128 * 1024
+"""From here on a frame is read into the connection's buffer at once, up to its end."""
+
+SPARES_MAX = 4
+SPARE_BYTES_MAX = 2 << 20
+
 INFLIGHT_MAX = 256
 """Requests of one connection that may wait for results together."""
 
@@ -176,11 +182,11 @@ class EventLoop:
             return
         buffer = connection.buffer
         if buffer is None:
-            if connection.next_large:
+            if connection.large_bytes:
                 if not self._take_buffer(connection, SCRATCH_BYTES):
                     return
                 buffer = connection.buffer
-                view = connection.view
+                view = connection.view[: connection.large_bytes]
             else:
                 buffer = self._scratch
                 view = self._scratch_view
@@ -188,7 +194,8 @@ class EventLoop:
             if connection.filled == len(buffer) and not self._make_room(connection):
                 return
             buffer = connection.buffer
-            view = connection.view[connection.filled :]
+            # No further than the end of a large frame: what lies behind would have to be moved.
+            view = connection.view[connection.filled : connection.large_bytes or len(buffer)]
         try:
             count = connection.socket.recv_into(view)
         except BlockingIOError:
@@ -275,7 +282,7 @@ class EventLoop:
             if connection.buffer is not None:
                 self._give_buffer(connection)
         else:
-            connection.next_large = need > SCRATCH_BYTES // 2
+            connection.large_bytes = need if need > LARGE_FRAME_BYTES else 0
             if buffer is self._scratch:
                 if not self._take_buffer(connection, max(left, BUFFER_BYTES_FIRST), force=True):
                     return
@@ -319,11 +326,7 @@ class EventLoop:
         if self.buffer_bytes + size > self.buffer_bytes_max and not force:
             self._starve(connection)
             return False
-        spare = self._spare
-        if spare and len(spare[-1]) >= size:
-            buffer = spare.pop()
-        else:
-            buffer = bytearray(size)
+        buffer = self._new_buffer(size)
         self.buffer_bytes += len(buffer)
         connection.buffer = buffer
         connection.view = memoryview(buffer)
@@ -340,11 +343,12 @@ class EventLoop:
         if self.buffer_bytes + grown - len(old) > self.buffer_bytes_max and not alone:
             self._starve(connection)
             return False
-        buffer = bytearray(grown)
+        buffer = self._new_buffer(grown)
         filled = connection.filled
-        buffer[:filled] = connection.view[:filled]
+        memoryview(buffer)[:filled] = connection.view[:filled]
         connection.view.release()
-        self.buffer_bytes += grown - len(old)
+        self.buffer_bytes += len(buffer) - len(old)
+        self._keep_spare(old)
         connection.buffer = buffer
         connection.view = memoryview(buffer)
         return True
@@ -354,15 +358,29 @@ class EventLoop:
         connection.view.release()
         connection.view = connection.buffer = None
         self.buffer_bytes -= len(buffer)
-        if len(self._spare) < 4 and BUFFER_BYTES_FIRST < len(buffer) <= 4 << 20:
-            self._spare.append(buffer)
-            self._spare.sort(key=len)
+        self._keep_spare(buffer)
         if self.starved:
             starved, self.starved = self.starved, []
             for other in starved:
                 if not other.is_closed:
                     other.is_held = False
                     self._set_interest(other)
+
+    def _new_buffer(self, size: int) -> bytearray:
+        """The largest spare buffer if it is large enough: its pages are there already."""
+        spare = self._spare
+        if spare and len(spare[-1]) >= size:
+            return spare.pop()
+        return bytearray(size)
+
+    def _keep_spare(self, buffer: bytearray) -> None:
+        """Keep the largest few buffers, up to SPARE_BYTES_MAX each."""
+        if len(buffer) <= SPARE_BYTES_MAX:
+            spare = self._spare
+            spare.append(buffer)
+            spare.sort(key=len)
+            if len(spare) > SPARES_MAX:
+                del spare[0]
 
     def _starve(self, connection: Connection) -> None:
         """Stop reading from it until another connection gives a buffer back."""

@@ -56,6 +56,7 @@ class Child:
         self.peers = shared.peers_of(slot.index)
         self.incarnation = self.words[self.counters.at(slot.index, INCARNATION)]
         self.must_stop = False
+        self.has_served = False
         self.generation = -1
         self._liveness_index = self.counters.at(slot.index, LIVENESS_NS)
         self._next_sign = 0.0
@@ -82,6 +83,7 @@ class Child:
         self.shared.doorbells[0].ring()
 
     def say_running(self) -> None:
+        self.has_served = True
         self.set_state(STATE_RUNNING)
 
     def say_stopping(self) -> None:
@@ -174,6 +176,7 @@ def run_child(
 ) -> None:
     """The whole life of a forked child; never returns."""
     status = 1
+    child = None
     try:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor_pid:
@@ -189,7 +192,8 @@ def run_child(
         status = 0
     except Fault as fault:
         logger.error("%s", fault)
-        status = EXIT_BOOT_FAULT
+        has_served = child is not None and child.has_served
+        status = 1 if has_served else EXIT_BOOT_FAULT
     except SystemExit as leaving:
         status = leaving.code if isinstance(leaving.code, int) else 1
     except BaseException:

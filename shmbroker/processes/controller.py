@@ -30,7 +30,10 @@ logger = logging.getLogger("shmbroker")
 APPLY_WAIT_S = 5.0
 """How long an answer waits for brokers that do not apply a decision."""
 
-FROM_BROKERS = ((62, "BrokerRegistration"), (67, "AllocateProducerIds"))
+BROKER_REGISTRATION = 62
+ALLOCATE_PRODUCER_IDS = 67
+AUTO_CREATE = b"auto-create"
+"""Client id of a CreateTopics that a network worker sends because somebody uses the topics."""
 
 
 class ControllerProcess(SleepingChild):
@@ -46,15 +49,19 @@ class ControllerProcess(SleepingChild):
     ) -> None:
         super().__init__(shared, slot)
         self.active = ActiveController.open(
-            data_directory / f"node-{slot.number}",
-            node_id=slot.number,
-            cluster_id=cluster_id,
-            config=config,
-            now_ms=clock.now_ms(),
+            str(data_directory / f"node-{slot.number}"),
+            slot.number,
+            cluster_id,
+            config,
+            clock.now_ms(),
         )
-        handlers = {row[0]: (row[1], self.on_call) for row in table.IN_CONTROLLER}
-        handlers |= {key: (name, self.on_call) for key, name in FROM_BROKERS}
-        self.executor = Executor(handlers)
+        self.executor = Executor(
+            {row[0]: (row[1], self.on_call) for row in table.IN_CONTROLLER}
+            | {
+                BROKER_REGISTRATION: ("BrokerRegistration", self.on_registration),
+                ALLOCATE_PRODUCER_IDS: ("AllocateProducerIds", self.on_producer_ids),
+            }
+        )
         self.parked: list[tuple[int, float, Call, dict[str, Any]]] = []
         self._brokers = [
             (self.counters.at(other.index, STATE), self.counters.at(other.index, METADATA_APPLIED))
@@ -90,14 +97,43 @@ class ControllerProcess(SleepingChild):
 
     def on_call(self, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
         """Decide, commit, and answer when the brokers have applied it."""
-        answer = self.active.handle(call.api_name, call.api_version, body, clock.now_ms())
+        now_ms = clock.now_ms()
+        if call.client_id == AUTO_CREATE:
+            for topic in body["topics"]:
+                self.active.create_topic_auto(topic["name"], now_ms)
+            answer: dict[str, Any] = {"topics": []}
+        else:
+            answer = self.active.handle(call.api_name, call.api_version, body, now_ms)
         committed = self.active.committed_offset
         if committed != self.words[METADATA_END_OFFSET_WORD]:
             self.publish_committed()
-            if call.api_key not in (62, 67):
-                self.parked.append((committed, clock.monotonic() + APPLY_WAIT_S, call, answer))
-                return None
+            self.parked.append((committed, clock.monotonic() + APPLY_WAIT_S, call, answer))
+            return None
         return answer
+
+    def on_registration(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+        """A broker starts: clients may be sent there as soon as it serves."""
+        listener = body["listeners"][0]
+        now_ms = clock.now_ms()
+        broker_epoch = self.active.register_broker(
+            body["broker_id"],
+            listener["host"],
+            listener["port"],
+            body["incarnation_id"],
+            body["log_dirs"],
+            now_ms,
+        )
+        self.active.unfence_broker(body["broker_id"], now_ms)
+        self.publish_committed()
+        return {"broker_epoch": broker_epoch}
+
+    def on_producer_ids(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+        """A block of producer ids that nobody else gets."""
+        error, start, count = self.active.allocate_producer_ids(
+            body["broker_id"], body["broker_epoch"], clock.now_ms()
+        )
+        self.publish_committed()
+        return {"error_code": error, "producer_id_start": start, "producer_id_len": count}
 
     def publish_committed(self) -> None:
         """Everyone may read up to here."""

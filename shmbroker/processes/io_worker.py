@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker import clock
-from shmbroker.apis import table
+from shmbroker.apis import init_producer_id, table
 from shmbroker.config import broker_layers, effective_topic_configs
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key, random_uuid
@@ -65,10 +65,8 @@ logger = logging.getLogger("shmbroker")
 PUBLISH_BYTES = 64 << 10
 """Results are published early once this much was appended since the last time."""
 
-POPULATE_AHEAD_BYTES = 4 << 20
-"""What of the active segment is made ready ahead of its end, while the extent has room."""
-
 HOUSEKEEPING_INTERVAL_S = 1.0
+FAULT_LINE_INTERVAL_S = 10.0
 BROKER_REGISTRATION = 62
 ALLOCATE_PRODUCER_IDS = 67
 PRODUCER_IDS_AHEAD = 200
@@ -123,6 +121,7 @@ class IoWorker(SleepingChild):
         self.producer_ids = range(0)
         self.next_producer_ids: range | None = None
         self.is_asking_for_ids = False
+        self.waiting_for_ids: list[Any] = []
         self.controller: Peer | None = None
         self.passed: dict[int, set[int]] = {}
         self.passing = {}
@@ -134,6 +133,7 @@ class IoWorker(SleepingChild):
                 self.controller = peer
         self._now_ms = clock.now_ms()
         self._next_housekeeping = 0.0
+        self._next_fault_line: dict[bytes, float] = {}
 
     def _handler(self, module: Any) -> Any:
         return lambda call, body: module.answer(self, call, body)
@@ -153,6 +153,7 @@ class IoWorker(SleepingChild):
             return
         self.follow_metadata()
         self.say_running()
+        self._ask_for_ids()
         while not self.must_stop:
             self.turn()
         self.stop()
@@ -205,8 +206,8 @@ class IoWorker(SleepingChild):
         if appended:
             for partition in appended:
                 active = partition.log.active
-                if active.populated_bytes < active.size + POPULATE_AHEAD_BYTES:
-                    partition.log.populate_step()
+                if active.ready_bytes - active.size < active.extent_bytes >> 1:
+                    partition.log.populate_step(self._now_ms)
             appended.clear()
         now = clock.monotonic()
         if now >= self._next_housekeeping:
@@ -319,7 +320,7 @@ class IoWorker(SleepingChild):
             self.passed[peer.slot].clear()
         if peer is self.controller:
             self.asked.clear()
-            self.is_asking_for_ids = False
+            self._on_producer_ids({"error_code": -1})
 
     def on_peer_running(self, peer: Peer) -> None:
         if peer is self.controller and self.broker_epoch < 0 and self.generation > 0:
@@ -419,6 +420,13 @@ class IoWorker(SleepingChild):
 
     # ── what the API modules ask ────────────────────────────────────────────────────────────────
 
+    def must_wait_for_ids(self) -> bool:
+        """Whether there is no producer id left, but more are on their way."""
+        if self.producer_ids or self.next_producer_ids is not None:
+            return False
+        self._ask_for_ids()
+        return self.is_asking_for_ids
+
     def next_producer_id(self) -> int | None:
         """A producer id that nobody has; None until the controller has given a block."""
         ids = self.producer_ids
@@ -448,10 +456,16 @@ class IoWorker(SleepingChild):
         if body["error_code"] == 0:
             start = body["producer_id_start"]
             self.next_producer_ids = range(start, start + body["producer_id_len"])
+        waiting, self.waiting_for_ids = self.waiting_for_ids, []
+        for call, request in waiting:
+            call.reply(init_producer_id.answer_now(self, request))
 
     def on_storage_fault(self, partition: Partition, fault: StorageFault) -> None:
-        """The disk refused an append; logged once for each partition until one succeeds."""
-        logger.error("%s-%d: %s", partition.topic, partition.partition, fault)
+        """The disk refused an append; logged every ten seconds for each partition."""
+        now = clock.monotonic()
+        if now >= self._next_fault_line.get(partition.key, 0.0):
+            self._next_fault_line[partition.key] = now + FAULT_LINE_INTERVAL_S
+            logger.error("%s-%d: %s", partition.topic, partition.partition, fault)
 
 
 class Flusher:

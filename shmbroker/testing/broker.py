@@ -1,0 +1,99 @@
+"""A real broker in a temporary directory, for tests: `with Broker() as broker: broker.address`.
+
+It is `shmbroker serve` as a subprocess, with its own process group; nothing of it survives `stop`.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+READY = re.compile(r"ready on (\S+) \(broker 1\)")
+START_S = 30.0
+STOP_S = 20.0
+
+
+class Broker:
+    """Starts at once. `address` is broker 1's; `data` its directory; `log` what it printed."""
+
+    def __init__(self, *flags: str, data: Path | None = None, port: int = 0) -> None:
+        self._owns_data = data is None
+        self.data = data or Path(tempfile.mkdtemp(prefix="shmbroker-test-"))
+        self.flags = flags
+        self.port = port
+        self.start()
+
+    def start(self) -> None:
+        """Start `serve` and wait for its ready line; RuntimeError with its output if it ends."""
+        words = ["serve", "--data", str(self.data), "--port", str(self.port), *self.flags]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "shmbroker", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
+        self.pid = self.process.pid
+        self.lines: list[str] = []
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._ready.wait(START_S) or not hasattr(self, "address"):
+            self.kill()
+            raise RuntimeError("the broker did not start:\n" + self.log)
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.append(line)
+            found = READY.search(line)
+            if found:
+                self.address = found[1]
+                self.port = int(found[1].rsplit(":", 1)[1])
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def log(self) -> str:
+        """What it printed so far."""
+        return "".join(self.lines)
+
+    def children(self) -> dict[str, int]:
+        """{title: pid} of its processes, as `ps` shows them, without "shmbroker: "."""
+        found = {}
+        task = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        for pid in task.read_text().split():
+            title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+            found[title.removeprefix("shmbroker: ")] = int(pid)
+        return found
+
+    def stop(self) -> int:
+        """SIGTERM, wait; the exit status."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._reader.join(5)
+        return self.process.returncode
+
+    def kill(self) -> None:
+        """kill -9 of the whole family at once."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def __enter__(self) -> "Broker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        if self._owns_data:
+            shutil.rmtree(self.data, ignore_errors=True)
