@@ -79,14 +79,13 @@ class MetadataLog:
         metadata_path = os.path.join(directory, PARTITION_METADATA)
         if not os.path.exists(metadata_path):
             write_partition_metadata(metadata_path, METADATA_TOPIC_ID)
-        recovery_point = _snapshot_offset(directory)
-        _refuse_damage(directory, recovery_point)
+        _refuse_damage(directory)
         log = PartitionLog.open(
             directory,
             LogConfig(),
             file_ids=itertools.count(1),
             clean=False,
-            recovery_point=recovery_point,
+            recovery_point=_snapshot_offset(directory),
             now_ms=now_ms,
         )
         state = read_quorum_state(directory)
@@ -150,7 +149,7 @@ def _snapshot_offset(directory: str) -> int:
     )
 
 
-def _refuse_damage(directory: str, recovery_point: int) -> None:
+def _refuse_damage(directory: str) -> None:
     """CorruptFault if a damaged batch has a whole one behind it; looks at the last segment."""
     bases = [base for name in os.listdir(directory) if (base := offset_of(name, LOG)) is not None]
     if not bases:
@@ -162,21 +161,20 @@ def _refuse_damage(directory: str, recovery_point: int) -> None:
         position, end = 0, len(content)
         damaged = -1
         while position + HEADER_SIZE <= end:
-            base_offset, length, *_, crc, _, last_delta, _, _, _, _, _, _ = (
-                BATCH_HEADER.unpack_from(content, position)
-            )
-            size = length + LOG_OVERHEAD
+            header = BATCH_HEADER.unpack_from(content, position)
+            size = header[1] + LOG_OVERHEAD
             if size < HEADER_SIZE or position + size > end:
                 return
-            if base_offset + last_delta >= recovery_point:
-                is_whole = crc == crc32c(content[position + ATTRIBUTES_POSITION : position + size])
-                if is_whole and damaged >= 0:
-                    raise CorruptFault(
-                        f"{path}: the batch at position {damaged} is damaged, and committed "
-                        "records follow it; restore the file from a copy"
-                    )
-                if not is_whole:
-                    if damaged >= 0:
-                        return
-                    damaged = position
+            is_whole = header[4] == crc32c(
+                content[position + ATTRIBUTES_POSITION : position + size]
+            )
+            if is_whole and damaged >= 0:
+                raise CorruptFault(
+                    f"{path}: the batch at position {damaged} is damaged, and committed records "
+                    "follow it; restore the file from a copy"
+                )
+            if not is_whole:
+                if damaged >= 0:
+                    return
+                damaged = position
             position += size

@@ -1,0 +1,41 @@
+"""A controller on a fresh directory, and another start of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from controller_at_work import CLUSTER_ID, NOW_MS, Start, join
+
+from shmbroker.config import BrokerConfig
+from shmbroker.controller.active_controller import ActiveController
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """start(**settings): a controller of node 1; all are closed at the end."""
+    started: list[ActiveController] = []
+
+    def start(replication_factor_max: int = 1, **settings: str) -> ActiveController:
+        static = {name.replace("_", "."): text for name, text in settings.items()}
+        controller = ActiveController.open(
+            str(tmp_path),
+            1,
+            CLUSTER_ID,
+            BrokerConfig(static),
+            NOW_MS,
+            replication_factor_max=replication_factor_max,
+        )
+        started.append(controller)
+        return controller
+
+    yield start
+    for controller in started:
+        controller.close()
+
+
+@pytest.fixture
+def controller(start: Start) -> ActiveController:
+    """A controller with broker 1 at work."""
+    controller = start()
+    join(controller, 1)
+    return controller

@@ -1,0 +1,177 @@
+"""The metadata log on disk: epochs, recovery, damage; the files beside it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from controller_at_work import NOW_MS
+
+from shmbroker.controller.bootstrap import FEATURE_LEVELS, bootstrap_checkpoint, bootstrap_records
+from shmbroker.controller.metadata_log import MetadataLog
+from shmbroker.controller.quorum_state import (
+    QuorumState,
+    read_quorum_state,
+    write_quorum_state,
+)
+from shmbroker.errors import CorruptFault
+from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.records.batch import iterate_batches, iterate_records
+from shmbroker.records.batch_layout import CONTROL_BIT
+from shmbroker.wire import codec
+
+LOG = "__cluster_metadata-0/00000000000000000000.log"
+
+
+def feature(level: int) -> tuple:
+    return "FeatureLevelRecord", 0, {"name": "test.version", "feature_level": level}
+
+
+def levels(directory: Path, end_offset: int) -> list[int]:
+    reader = MetadataLogReader(str(directory / "__cluster_metadata-0"))
+    try:
+        return [message["feature_level"] for *_, message in reader.catch_up(end_offset)]
+    finally:
+        reader.close()
+
+
+def test_an_epoch_begins_with_its_leader(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), 3, NOW_MS)
+    assert (log.epoch, log.committed_offset, log.log_end_offset) == (1, 1, 1)
+    log.close()
+    content = (tmp_path / LOG).read_bytes()
+    ((_, header),) = list(iterate_batches(content))
+    assert header[2] == 1
+    assert header[5] & CONTROL_BIT
+    ((offset, timestamp, key, value, _),) = list(iterate_records(content))
+    assert (offset, timestamp, key) == (0, NOW_MS, bytes((0, 0, 0, 2)))
+    message = codec.decode_all("LeaderChangeMessage", 0, value)
+    assert message["leader_id"] == 3
+    assert [voter["voter_id"] for voter in message["voters"]] == [3]
+
+
+def test_every_start_is_a_new_epoch(tmp_path: Path) -> None:
+    for epoch in (1, 2, 3):
+        log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+        assert log.epoch == epoch
+        assert read_quorum_state(log.directory).leader_epoch == epoch
+        log.close()
+
+
+def test_epoch_does_not_go_back_when_either_file_is_gone(tmp_path: Path) -> None:
+    MetadataLog.open(str(tmp_path), 1, NOW_MS).close()
+    write_quorum_state(str(tmp_path / LOG).rpartition("/")[0], QuorumState(1, 7), [1])
+    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    assert log.epoch == 8
+    log.close()
+    (tmp_path / "__cluster_metadata-0/quorum-state").unlink()
+    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    assert log.epoch == 9
+    log.close()
+
+
+def test_what_was_appended_is_there_after_a_kill(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    assert log.append([feature(1), feature(2)], NOW_MS) == 3
+    assert log.append([feature(3)], NOW_MS) == log.committed_offset == 4
+    # no close: the process was killed
+    again = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    assert again.committed_offset == 5
+    assert levels(tmp_path, 5) == [1, 2, 3]
+    again.close()
+
+
+def test_torn_last_batch_is_cut(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    log.append([feature(1)], NOW_MS)
+    log.append([feature(2)], NOW_MS)
+    log.close()
+    path = tmp_path / LOG
+    path.write_bytes(path.read_bytes()[:-3])
+    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    assert log.append([feature(4)], NOW_MS) == 4
+    assert levels(tmp_path, 4) == [1, 4]
+    log.close()
+
+
+def test_damaged_last_batch_is_cut(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    log.append([feature(1)], NOW_MS)
+    log.append([feature(2)], NOW_MS)
+    log.close()
+    path = tmp_path / LOG
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content + bytes(4096))
+    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    assert levels(tmp_path, log.committed_offset) == [1]
+    log.close()
+
+
+def test_damage_before_a_whole_batch_is_refused_and_nothing_is_cut(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    for level in (1, 2, 3):
+        log.append([feature(level)], NOW_MS)
+    log.close()
+    path = tmp_path / LOG
+    content = bytearray(path.read_bytes())
+    (_, _), (second, _), *_ = list(iterate_batches(bytes(content)))
+    content[second + 70] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptFault, match=f"position {second} is damaged"):
+        MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    assert path.read_bytes() == content
+
+
+def test_quorum_state_is_written_as_kafka_does(tmp_path: Path) -> None:
+    write_quorum_state(str(tmp_path), QuorumState(1, 5), [1])
+    assert (tmp_path / "quorum-state").read_text() == (
+        '{"clusterId":"","leaderId":1,"leaderEpoch":5,"votedId":-1,"appliedOffset":0,'
+        '"currentVoters":[{"voterId":1}],"data_version":0}'
+    )
+    state = read_quorum_state(str(tmp_path))
+    assert (state.leader_id, state.leader_epoch, state.data_version) == (1, 5, 0)
+
+
+def test_quorum_state_of_version_1_stays_one(tmp_path: Path) -> None:
+    MetadataLog.open(str(tmp_path), 1, NOW_MS).close()
+    path = tmp_path / "__cluster_metadata-0/quorum-state"
+    path.write_text(
+        '{"leaderId":1,"leaderEpoch":4,"votedId":-1,'
+        '"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
+    )
+    MetadataLog.open(str(tmp_path), 1, NOW_MS).close()
+    state = json.loads(path.read_text())
+    assert (state["leaderEpoch"], state["data_version"]) == (5, 1)
+    assert "currentVoters" not in state
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "7", '{"leaderId":1}', '{"leaderId":1,"leaderEpoch":1,"data_version":9}']
+)
+def test_garbage_in_quorum_state_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "quorum-state").write_text(text)
+    with pytest.raises(CorruptFault, match="quorum-state"):
+        read_quorum_state(str(tmp_path))
+
+
+def test_bootstrap_checkpoint_holds_the_feature_levels(tmp_path: Path) -> None:
+    content = bootstrap_checkpoint(NOW_MS)
+    batches = list(iterate_batches(content))
+    assert [bool(header[5] & CONTROL_BIT) for _, header in batches] == [True, False, True]
+    assert [header[0] for _, header in batches] == [0, 1, 1 + len(FEATURE_LEVELS)]
+    keys = [record[2] for position, _ in batches for record in iterate_records(content, position)]
+    assert (keys[0], keys[-1]) == (bytes((0, 0, 0, 3)), bytes((0, 0, 0, 4)))
+    (tmp_path / f"{7:020d}-{0:010d}.checkpoint").write_bytes(content)
+    (tmp_path / f"{7:020d}.log").write_bytes(b"")
+    reader = MetadataLogReader(str(tmp_path))
+    records = reader.catch_up(7)
+    assert [(r[4]["name"], r[4]["feature_level"]) for r in records] == [
+        row[:2] for row in FEATURE_LEVELS
+    ]
+    reader.close()
+
+
+def test_bootstrap_records_are_a_transaction_with_the_least_of_in_sync_replicas() -> None:
+    names = [name for name, _, _ in bootstrap_records(2)]
+    assert (names[0], names[-1]) == ("BeginTransactionRecord", "EndTransactionRecord")
+    assert bootstrap_records(2)[-2][2]["value"] == "2"
