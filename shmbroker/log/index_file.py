@@ -173,6 +173,15 @@ class IndexFile:
         """How many entries have a `column` smaller than `target`."""
         return self.floor_number(target - 1, column) + 1
 
+    def count_sound(self, count: int) -> int:
+        """How many of the first `count` entries grow as they must: lost pages read as zeros."""
+        previous = (-1, -1)
+        for number, entry in enumerate(self.read(0, count)):
+            if entry[0] <= previous[0] or entry[1] <= previous[1]:
+                return number
+            previous = entry
+        return count
+
     def truncate(self, count: int) -> None:
         """Keep the first `count` entries and give the rest of the file back."""
         self.count = min(self.count, count)

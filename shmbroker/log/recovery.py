@@ -165,9 +165,9 @@ def _has_indexes(segment: Segment) -> bool:
 def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int | None) -> bool:
     """Whether a good batch ends at `position`; then that is the log's end."""
     segment.load_indexes()
-    segment.restore_max_timestamp()
     start = segment.offset_index.boundary_before(position - 1)
     try:
+        segment.restore_timestamps(position)
         last = segment.walk_timestamps(start, position)
         if last is None:
             next_offset = segment.base_offset
@@ -179,9 +179,6 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
             next_offset = header[0] + header[6] + 1
         if end_offset is not None and next_offset != end_offset:
             return False
-        for _, header in segment.headers(0, position):
-            segment.first_timestamp = header[8]
-            break
     except CorruptFault:
         return False
     segment.size = position
@@ -275,29 +272,27 @@ def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
     """
     index, times = segment.offset_index, segment.time_index
     segment.load_indexes()
-    count = index.count_below(recovery_point - segment.base_offset, 0)
-    previous = (-1, 0)
-    for number, entry in enumerate(index.read(0, count)):
-        if not (previous[0] < entry[0] and previous[1] < entry[1] < segment.size):
-            count = number
-            break
-        previous = entry
+    index.truncate(index.count_sound(index.count_below(recovery_point - segment.base_offset, 0)))
+    last = index.last()
     position, offset = 0, segment.base_offset
-    if count:
+    if last and last[1] < segment.size:
         try:
-            for found, header in segment.headers(previous[1], segment.size):
-                if header[0] + header[6] == segment.base_offset + previous[0]:
+            for found, header in segment.headers(last[1], segment.size):
+                if header[0] + header[6] == segment.base_offset + last[0]:
                     position, offset = found, header[0]
                 break
-            for _, header in segment.headers(0, segment.size):
-                segment.first_timestamp = header[8]
-                break
         except CorruptFault:
-            position = 0
-    keep = count if position else 0
-    index.truncate(keep)
-    times.truncate(times.count_below(previous[0] + 1, 1) if keep else 0)
-    segment.restore_max_timestamp()
+            pass
+    segment.set_max_timestamp(-1, -1)
+    if position:
+        times.truncate(times.count_sound(times.count_below(last[0] + 1, 1)))
+        try:
+            segment.restore_timestamps(segment.size)
+        except CorruptFault:
+            pass  # Damage below the recovery point: whoever reads there is told.
+    else:
+        index.truncate(0)
+        times.truncate(0)
     return position, offset
 
 

@@ -137,7 +137,7 @@ class Segment:
         """The largest timestamp (ms), or -1; of a finished segment, from its time index."""
         if self.max_timestamp_so_far is None:
             self.load_indexes()
-            self.restore_max_timestamp()
+            self.restore_timestamps(self.size)
         return self.max_timestamp_so_far
 
     def set_max_timestamp(self, timestamp: int, offset: int) -> None:
@@ -145,13 +145,22 @@ class Segment:
         self.max_timestamp_so_far = timestamp
         self.max_timestamp_offset = offset
 
-    def restore_max_timestamp(self) -> None:
-        """Take the largest timestamp from the time index."""
+    def restore_timestamps(self, end: int) -> None:
+        """Take the timestamps from the time index and the first batch of [0, end).
+
+        The first batch because a time index entry for it may be (0, 0), the end mark, and because
+        `segment.ms` counts from it. CorruptFault if there is no batch.
+        """
         last = self.time_index.last()
+        self.set_max_timestamp(-1, -1)
         if last:
             self.set_max_timestamp(last[0], self.base_offset + last[1])
-        else:
-            self.set_max_timestamp(-1, -1)
+        self.first_timestamp = -1
+        for _, header in self.headers(0, end):
+            self.first_timestamp = header[8]
+            if header[8] > self.max_timestamp_so_far:
+                self.set_max_timestamp(header[8], header[0] + header[6])
+            break
 
     def load_indexes(self) -> None:
         """Count the entries of the index files, once."""
@@ -294,13 +303,13 @@ class Segment:
         """Ready up to 1 MiB more, an extent ahead of `size`; True if there is still more to do."""
         if self.map is None:
             return False
-        goal = min(self.size + self.extent_bytes, bytes_max)
-        if goal > self.allocated_bytes:
+        near = min(self.size + self.extent_bytes // 2, bytes_max)
+        if near > self.allocated_bytes:
             try:
-                self._grow(goal, now_ms, bytes_max)
+                self._grow(near, now_ms, bytes_max)
             except DiskFullFault:
-                goal = self.allocated_bytes  # The append that needs it will say so.
-        goal = min(goal, self.allocated_bytes)
+                pass  # The append that needs it will say so.
+        goal = min(self.size + self.extent_bytes, self.allocated_bytes)
         end = min(goal, self.ready_bytes + POPULATE_BYTES_MAX)
         if end > self.ready_bytes:
             self._populate(end)
@@ -376,15 +385,13 @@ class Segment:
         self.size = self.allocated_bytes = self.ready_bytes = size
         self.end_offset = end_offset
         self.cut_indexes()
-        if not size:
-            self.first_timestamp = -1
 
     def cut_indexes(self) -> None:
         """Drop index entries at or behind `end_offset`; the largest timestamp follows."""
         relative = self.end_offset - self.base_offset
         self.offset_index.truncate(self.offset_index.count_below(relative, 0))
         self.time_index.truncate(self.time_index.count_below(relative, 1))
-        self.restore_max_timestamp()
+        self.restore_timestamps(self.size)
         last = self.offset_index.last()
         self.walk_timestamps(last[1] if last else 0, self.size)
 
