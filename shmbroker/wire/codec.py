@@ -67,6 +67,9 @@ _FIXED = {
 }
 """Types of a fixed size, as Struct writes them."""
 
+_SHORT = 17
+"""Arrays of fewer numbers have a Struct each; making a format string costs more than packing."""
+
 _decoders: dict[tuple[str, int], Decoder] = {}
 _encoders: dict[tuple[str, int], Encoder] = {}
 
@@ -316,7 +319,11 @@ class _DecoderSource(_Source):
         self.fault(f"{field.name} has more elements than there are bytes", "n > end - p")
         code = _FIXED.get(field.type, "")
         if code and field.type != "uuid":
-            self.line(f"{target} = list(unpack_from(f'>{{n}}{code}', buffer, p)) if n else []")
+            self.namespace[f"unpack_array_{code}"] = [
+                form.unpack_from for form in _short_arrays(code)
+            ]
+            self.line(f"if n < {_SHORT}: {target} = list(unpack_array_{code}[n](buffer, p))")
+            self.line(f"else: {target} = list(unpack_from(f'>{{n}}{code}', buffer, p))")
             self.line(f"p += n * {struct.calcsize('>' + code)}")
             return
         self.line(f"{target} = []")
@@ -378,7 +385,9 @@ class _EncoderSource(_Source):
         self.line("out = bytearray()")
         self.struct(self.fields, 0)
         self.indent -= 1
-        self.line("except (StructError, UnicodeEncodeError) as error:", +1)
+        self.line(
+            "except (StructError, UnicodeEncodeError, TypeError, AttributeError) as error:", +1
+        )
         self.line(f"raise ProtocolFault(f'{self.title}: {{error}}') from error", -1)
         self.line("return bytes(out)")
 
@@ -469,13 +478,13 @@ class _EncoderSource(_Source):
             self.line(f"out += minus_one_{width}")
 
     def length(self, field: Field, variable: str, code: str) -> None:
-        """Write the length of what is in the variable."""
+        """Write the length of what is in the variable; it is left in n."""
+        self.line(f"n = len({variable})")
         if not self.is_compact(field):
-            self.run.append((f"len({variable})", code))
+            self.run.append(("n", code))
             self.flush()
             return
         self.flush()
-        self.line(f"n = len({variable})")
         self.line("if n < 127: out.append(n + 1)")
         is_string = field.type == "string" and not field.is_array
         self.line(f"else: out += {'string_length(n)' if is_string else 'uvarint(n + 1)'}")
@@ -492,7 +501,7 @@ class _EncoderSource(_Source):
         self.length(field, variable, "i")
         code = _FIXED.get(field.type, "")
         if code and field.type != "uuid":
-            self.line(f"if {variable}: out += pack(f'>{{len({variable})}}{code}', *{variable})")
+            self.numbers(variable, code)
             return
         element = f"element_{depth}"
         self.line(f"for {element} in {variable}:", +1)
@@ -504,6 +513,13 @@ class _EncoderSource(_Source):
             self.field(inner, element, depth)
             self.flush()
         self.indent -= 1
+
+    def numbers(self, variable: str, code: str) -> None:
+        """Write the n numbers of an array."""
+        packers = f"pack_array_{code}"
+        self.namespace[packers] = [form.pack for form in _short_arrays(code)]
+        self.line(f"if 0 < n < {_SHORT}: out += {packers}[n](*{variable})")
+        self.line(f"elif n: out += pack(f'>{{n}}{code}', *{variable})")
 
     def tagged_fields(self, fields: list[tuple[int, Field]], depth: int) -> None:
         """Write the section of tagged fields: those whose value is not the default."""
@@ -529,6 +545,11 @@ class _EncoderSource(_Source):
         self.line(f"outer_{depth}.append({count})")
         self.line(f"outer_{depth} += out")
         self.line(f"out = outer_{depth}")
+
+
+def _short_arrays(code: str) -> list[struct.Struct]:
+    """A Struct for each count of numbers under _SHORT."""
+    return [struct.Struct(f">{count}{code}") for count in range(_SHORT)]
 
 
 def _string_length(size: int) -> bytes:
