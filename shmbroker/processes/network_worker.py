@@ -175,18 +175,18 @@ class NetworkWorker(Child):
         while True:
             doorbell.say_sleeping()
             if self.has_entries() or words[CONTROL_GENERATION_WORD] != self.generation:
-                doorbell.awake()
-                events = loop.epoll.poll(0)
-                self._now = clock.monotonic()
-                loop.handle(events)
+                timeout = 0.0
+            elif loop.blocked or self.unread or self.must_stop:
+                timeout = RETRY_S
             else:
-                timeout = (
-                    RETRY_S if loop.blocked or self.unread or self.must_stop else self._timeout()
-                )
-                events = loop.epoll.poll(timeout)
-                doorbell.awake()
-                self._now = clock.monotonic()
-                loop.handle(events)
+                timeout = self._timeout()
+            events = loop.epoll.poll(timeout)
+            doorbell.awake()
+            self._now = clock.monotonic()
+            # Before the frames: a client may use what another was told a moment ago.
+            if words[METADATA_END_OFFSET_WORD] != self.image.offset:
+                self.follow_metadata()
+            loop.handle(events)
             self.publish()
             self.take_results()
             if self.unread:
@@ -252,6 +252,7 @@ class NetworkWorker(Child):
             reader = peer.reader
             if not reader.poll():
                 continue
+            # After the poll: whoever sent these has seen at most what is committed by now.
             if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
                 self.follow_metadata()
             data = reader.data
