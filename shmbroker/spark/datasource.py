@@ -377,7 +377,7 @@ def _plan(
         try:
             with SegmentFiles() as looked_at:
                 tasks = plan(
-                    [r for r in ranges if r.start_offset < r.end_offset],
+                    ranges,
                     looked_at.index_of,
                     looked_at.header_at,
                     os.cpu_count() or 1,

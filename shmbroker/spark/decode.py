@@ -388,9 +388,9 @@ def _headers(raw: "Bytes", count: "Int64s", at: "Int64s", ends: "Int64s") -> pa.
         left = left[count[left] > step]
     if (p != ends).any():
         raise CorruptFault("record headers do not end where the record does")
-    keys = _binary(raw, key, key_length).view(pa.string())
     pairs = pa.StructArray.from_arrays(
-        [keys, _binary(raw, value, value_length)], names=["key", "value"]
+        [_text(_binary(raw, key, key_length)), _binary(raw, value, value_length)],
+        names=["key", "value"],
     )
     layout = np.append(first, total).astype(np.int32)
     return pa.Array.from_buffers(
@@ -399,6 +399,14 @@ def _headers(raw: "Bytes", count: "Int64s", at: "Int64s", ends: "Int64s") -> pa.
         [_validity(count > 0), pa.py_buffer(layout)],
         children=[pairs],
     )
+
+
+def _text(keys: pa.Array) -> pa.Array:
+    """Strings of bytes that should be UTF-8; what isn't is replaced, as Java does."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
 
 
 def _gather(raw: "Bytes", at: "Int64s", size: int) -> "NDArray[np.void]":

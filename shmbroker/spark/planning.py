@@ -87,16 +87,15 @@ class OffsetIndex(Sequence[tuple[int, int]]):
     def __init__(self, data: bytes | memoryview, base_offset: int, valid_bytes: int) -> None:
         self.data = data
         self.base_offset = base_offset
-        self.size = bisect_left(
-            range(len(data) // INDEX_ENTRY.size),
-            True,
-            key=lambda i: not 0 < self[i][1] < valid_bytes,
-        )
+        self.size = len(data) // INDEX_ENTRY.size
+        self.size = bisect_left(self, True, key=lambda entry: not 0 < entry[1] < valid_bytes)
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: int) -> tuple[int, int]:  # type: ignore[override]
+        if index >= self.size:
+            raise IndexError(index)
         relative, position = INDEX_ENTRY.unpack_from(self.data, index * INDEX_ENTRY.size)
         return self.base_offset + relative, position
 
@@ -134,7 +133,8 @@ def plan(
 
 def _whole(r: Range, index_of: IndexOf, header_at: HeaderAt) -> Iterable[tuple[Segment, Piece]]:
     """One piece for each segment with records of the range."""
-    for segment in r.segments:
+    segments = r.segments if r.start_offset < r.end_offset else ()
+    for segment in segments:
         if segment.end_offset <= r.start_offset or segment.base_offset >= r.end_offset:
             continue
         start = max(r.start_offset, segment.base_offset)

@@ -1,0 +1,504 @@
+"""Readers as Spark calls them, without Spark: offsets, ranges, and what is said of lost records."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from fake_family import FakeFamily
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from shmbroker.errors import ConfigFault, CorruptFault
+from shmbroker.spark import broker_client
+from shmbroker.spark.datasource import ShmbrokerDataSource, Task, to_json, within_limit
+from shmbroker.spark.faults import BrokerFault, DataLossFault
+from shmbroker.spark.options import TOPIC_IDS
+from shmbroker.spark.segment_files import GoneFault
+
+COLUMNS = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("value", BinaryType()),
+    ]
+)
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[FakeFamily]:
+    with FakeFamily(tmp_path / ("long" * 30)) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = broker_client.BrokerClient.__init__
+
+    def init(self, servers: str, data: str | None = None, timeout_s: float = 0.5) -> None:
+        real(self, servers, data, timeout_s)
+
+    monkeypatch.setattr(broker_client.BrokerClient, "__init__", init)
+
+
+def source(family: FakeFamily, **options: str) -> ShmbrokerDataSource:
+    if not {"subscribe", "assign", "subscribePattern"} & set(options):
+        options["subscribe"] = "t"
+    return ShmbrokerDataSource({"kafka.bootstrap.servers": family.address, **options})
+
+
+def rows(reader, tasks) -> list[tuple]:
+    """(topic, partition, offset) of all tasks; every value tells its offset."""
+    found = []
+    for task in tasks:
+        assert isinstance(task, Task)
+        for batch in reader.read(task):
+            for row in batch.to_pylist():
+                assert row["value"].endswith(str(row["offset"]).encode())
+                found.append((row["topic"], row["partition"], row["offset"]))
+    return found
+
+
+def batch_rows(family: FakeFamily, **options: str) -> list[tuple]:
+    reader = source(family, **options).reader(COLUMNS)
+    return rows(reader, reader.partitions())
+
+
+def stream_rows(reader, start: dict, end: dict) -> list[tuple]:
+    return rows(reader, reader.partitions(over_json(start), over_json(end)))
+
+
+def over_json(offsets: dict) -> dict:
+    return json.loads(json.dumps(offsets))
+
+
+# --- batch ---------------------------------------------------------------------------------------
+
+
+def test_a_batch_reads_all_partitions(family: FakeFamily) -> None:
+    made = family.create("t", 3)
+    made[0].fill(10, 3)
+    made[2].fill(7, 2)
+    expected = [("t", 0, i) for i in range(30)] + [("t", 2, i) for i in range(14)]
+    assert batch_rows(family) == expected
+
+
+def test_an_empty_topic_has_no_tasks(family: FakeFamily) -> None:
+    family.create("t", 2)
+    assert source(family).reader(COLUMNS).partitions() == []
+
+
+def test_a_batch_reads_a_range_over_segments(family: FakeFamily) -> None:
+    made = family.create("t")
+    for _ in range(4):
+        made[0].fill(10, roll=True)
+        made[0].fill(10, 4)
+    found = batch_rows(
+        family, startingOffsets='{"t": {"0": 63}}', endingOffsets='{"t": {"0": 157}}'
+    )
+    assert found == [("t", 0, i) for i in range(63, 157)]
+
+
+def test_a_batch_by_timestamp(family: FakeFamily) -> None:
+    family.create("t", 2)[0].fill(10, 5)
+    family.topics["t"][1][1].fill(10, 1)
+    found = batch_rows(
+        family, startingOffsetsByTimestamp='{"t": {"0": 1033, "1": 0}}', endingTimestamp="1040"
+    )
+    assert found == [("t", 0, i) for i in range(33, 40)] + [("t", 1, i) for i in range(10)]
+
+
+def test_a_starting_timestamp_after_the_last_record_needs_a_strategy(family: FakeFamily) -> None:
+    family.create("t")[0].fill(10)
+    with pytest.raises(ConfigFault, match="startingOffsetsByTimestampStrategy"):
+        batch_rows(family, startingTimestamp="9999")
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert batch_rows(family, startingTimestamp="9999", **strategy) == []
+
+
+def test_a_pattern_reads_the_topics_it_matches(family: FakeFamily) -> None:
+    for name in ("a1", "a2", "b1"):
+        family.create(name)[0].fill(2)
+    found = batch_rows(family, subscribePattern="a.")
+    assert found == [("a1", 0, 0), ("a1", 0, 1), ("a2", 0, 0), ("a2", 0, 1)]
+
+
+def test_assigned_partitions_only(family: FakeFamily) -> None:
+    made = family.create("t", 3)
+    for partition in made.values():
+        partition.fill(2)
+    assert batch_rows(family, assign='{"t": [1]}') == [("t", 1, 0), ("t", 1, 1)]
+    with pytest.raises(ConfigFault, match="no partition 5"):
+        batch_rows(family, assign='{"t": [1, 5]}')
+
+
+def test_offsets_must_name_every_partition(family: FakeFamily) -> None:
+    family.create("t", 3)
+    with pytest.raises(ConfigFault, match="missing: t-1, t-2; not read: u-0"):
+        batch_rows(family, startingOffsets='{"t": {"0": 0}, "u": {"0": 0}}')
+
+
+def test_an_unknown_topic_is_named(family: FakeFamily) -> None:
+    with pytest.raises(ConfigFault, match="no topic t"):
+        batch_rows(family)
+
+
+def test_a_start_behind_the_end_is_refused(family: FakeFamily) -> None:
+    family.create("t")[0].fill(10)
+    with pytest.raises(ConfigFault, match="behind"):
+        batch_rows(family, startingOffsets='{"t": {"0": 7}}', endingOffsets='{"t": {"0": 3}}')
+
+
+def test_nothing_beyond_the_high_watermark_is_read(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    path = partition.directory / partition.segments[0]["file_name"]
+    valid = partition.segments[0]["valid_bytes"]
+    partition.fill(10, text="uncommitted")
+    partition.high_watermark = 10
+    partition.segments[0] |= {"valid_bytes": valid, "end_offset": 10}
+    assert batch_rows(family) == [("t", 0, i) for i in range(10)]
+    assert path.stat().st_size > valid
+
+
+# --- lost records --------------------------------------------------------------------------------
+
+
+def test_records_deleted_by_retention_are_named(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    partition.fill(10, roll=True)
+    partition.log_start_offset = 10
+    partition.segments.pop(0)
+    start = {"startingOffsets": '{"t": {"0": 4}}'}
+    with pytest.raises(DataLossFault, match="offsets 4 to 9 of t-0 were deleted"):
+        batch_rows(family, **start)
+    assert batch_rows(family, failOnDataLoss="false", **start) == [
+        ("t", 0, i) for i in range(10, 20)
+    ]
+    assert batch_rows(family) == [("t", 0, i) for i in range(10, 20)]
+
+
+def test_a_range_beyond_the_end_is_named(family: FakeFamily) -> None:
+    family.create("t")[0].fill(10)
+    ends = {"endingOffsets": '{"t": {"0": 15}}'}
+    with pytest.raises(DataLossFault, match="offsets 10 to 14 of t-0 are not there"):
+        batch_rows(family, **ends)
+    assert len(batch_rows(family, failOnDataLoss="false", **ends)) == 10
+
+
+def test_a_segment_that_vanishes_while_planning_is_listed_again(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    partition.fill(10, roll=True)
+
+    def delete(_name: str) -> None:
+        if family.asked.count("ListSegments") == 2 and partition.log_start_offset == 0:
+            partition.log_start_offset = 10
+            partition.segments.pop(0)
+
+    (partition.directory / partition.segments[0]["file_name"]).unlink()
+    family.on_ask = delete
+    assert batch_rows(family) == [("t", 0, i) for i in range(10, 20)]
+    assert family.asked.count("ListSegments") == 2
+
+
+def test_a_segment_that_stays_away_is_a_fault(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    (partition.directory / partition.segments[0]["file_name"]).unlink()
+    with pytest.raises(GoneFault):
+        batch_rows(family)
+
+
+def test_another_file_than_the_planned_one_is_a_fault(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    reader = source(family).reader(COLUMNS)
+    tasks = reader.partitions()
+    path = partition.directory / partition.segments[0]["file_name"]
+    copy = path.with_suffix(".copy")
+    copy.write_bytes(path.read_bytes())
+    copy.replace(path)
+    with pytest.raises(DataLossFault, match="another file"):
+        rows(reader, tasks)
+
+
+def test_a_topic_made_again_before_the_task_is_a_fault(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    reader = source(family).reader(COLUMNS)
+    tasks = reader.partitions()
+    family.create("t")[0].fill(10)
+    with pytest.raises(DataLossFault, match="made again"):
+        rows(reader, tasks)
+
+
+@pytest.mark.parametrize("change", ["flip", "shorten", "other offset"])
+def test_a_file_that_is_not_as_planned_is_a_fault(family: FakeFamily, change: str) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    reader = source(family).reader(COLUMNS)
+    tasks = reader.partitions()
+    path = partition.directory / partition.segments[0]["file_name"]
+    with path.open("r+b") as file:
+        if change == "flip":
+            file.seek(100)
+            file.write(b"\xff")
+        elif change == "shorten":
+            file.truncate(50)
+        else:
+            file.write((77).to_bytes(8, "big"))
+    with pytest.raises(CorruptFault, match=path.name):
+        rows(reader, tasks)
+
+
+# --- stream --------------------------------------------------------------------------------------
+
+
+def test_a_stream_reads_what_is_new(family: FakeFamily) -> None:
+    made = family.create("t", 2)
+    made[0].fill(5)
+    reader = source(family, startingOffsets="earliest").streamReader(COLUMNS)
+    start = reader.initialOffset()
+    topic_id = start[TOPIC_IDS]["t"]
+    assert start == {"t": {"0": 0, "1": 0}, TOPIC_IDS: {"t": topic_id}}
+    first = reader.latestOffset(start, ReadAllAvailable())
+    assert first == {"t": {"0": 5, "1": 0}, TOPIC_IDS: {"t": topic_id}}
+    made[0].fill(5)
+    made[1].fill(3)
+    second = reader.latestOffset(over_json(first), ReadAllAvailable())
+    assert stream_rows(reader, start, first) == [("t", 0, i) for i in range(5)]
+    assert stream_rows(reader, first, second) == [
+        *[("t", 0, i) for i in range(5, 10)],
+        *[("t", 1, i) for i in range(3)],
+    ]
+    assert reader.reportLatestOffset() == second
+    reader.stop()
+
+
+def test_a_range_yields_the_same_after_a_restart(family: FakeFamily) -> None:
+    made = family.create("t")
+    made[0].fill(5, 20)
+    reader = source(family, startingOffsets="earliest").streamReader(COLUMNS)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(33))
+    before = stream_rows(reader, start, end)
+    reader.stop()
+    made[0].fill(5, 20, roll=True)
+    again = source(family, startingOffsets="earliest").streamReader(COLUMNS)
+    assert stream_rows(again, start, end) == before == [("t", 0, i) for i in range(33)]
+
+
+def test_the_same_offsets_have_the_same_text(family: FakeFamily) -> None:
+    """Spark compares texts to see whether there is anything new."""
+    for name in ("t", "a"):
+        for partition in family.create(name, 12).values():
+            partition.fill(1)
+    reader = source(family, subscribe="t,a", startingOffsets="earliest").streamReader(COLUMNS)
+    text = json.dumps(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+    assert json.dumps(reader.latestOffset(json.loads(text), ReadAllAvailable())) == text
+    assert list(json.loads(text)["t"]) == [str(i) for i in range(12)]
+
+
+def test_a_stream_starts_at_the_end_by_default(family: FakeFamily) -> None:
+    family.create("t")[0].fill(5)
+    reader = source(family).streamReader(COLUMNS)
+    assert reader.initialOffset()["t"] == {"0": 5}
+
+
+def test_available_now_ends_where_it_began(family: FakeFamily) -> None:
+    made = family.create("t")
+    made[0].fill(10)
+    reader = source(family, startingOffsets="earliest", maxOffsetsPerTrigger="4").streamReader(
+        COLUMNS
+    )
+    reader.prepareForTriggerAvailableNow()
+    made[0].fill(10)
+    assert reader.getDefaultReadLimit() == ReadMaxRows(4)
+    offsets = [reader.initialOffset()]
+    while len(offsets) < 2 or offsets[-1] != offsets[-2]:
+        offsets.append(reader.latestOffset(offsets[-1], reader.getDefaultReadLimit()))
+    assert [o["t"]["0"] for o in offsets] == [0, 4, 8, 10, 10]
+
+
+def test_new_partitions_are_read_from_their_first_record(family: FakeFamily) -> None:
+    family.create("t")[0].fill(5)
+    reader = source(family).streamReader(COLUMNS)
+    start = reader.initialOffset()
+    topic_id, made = family.topics["t"]
+    more = family.create("more")
+    more[0].fill(3)
+    os.rename(more[0].directory, family.data / "node-1" / "t-1")
+    more[0].directory = family.data / "node-1" / "t-1"
+    more[0].topic_id = topic_id
+    text = (made[0].directory / "partition.metadata").read_text()
+    (more[0].directory / "partition.metadata").write_text(text)
+    made[1] = more[0]
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert stream_rows(reader, start, end) == [("t", 1, i) for i in range(3)]
+
+
+def test_a_topic_made_again_is_noticed(family: FakeFamily) -> None:
+    family.create("t")[0].fill(5)
+    start = source(family).streamReader(COLUMNS).initialOffset()
+    family.create("t")[0].fill(9, text="new")
+    reader = source(family).streamReader(COLUMNS)
+    with pytest.raises(DataLossFault, match="deleted and made again"):
+        reader.latestOffset(start, ReadAllAvailable())
+    lenient = source(family, failOnDataLoss="false").streamReader(COLUMNS)
+    end = lenient.latestOffset(start, ReadAllAvailable())
+    assert stream_rows(lenient, start, end) == [("t", 0, i) for i in range(9)]
+    old = {"t": {"0": 0}, TOPIC_IDS: start[TOPIC_IDS]}
+    with pytest.raises(DataLossFault, match="deleted and made again"):
+        reader.partitions(old, start)
+    assert stream_rows(lenient, old, start) == []
+
+
+def test_a_deleted_topic_is_noticed(family: FakeFamily) -> None:
+    family.create("t")[0].fill(5)
+    reader = source(family, startingOffsets="earliest").streamReader(COLUMNS)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    del family.topics["t"]
+    with pytest.raises(DataLossFault, match="t-0"):
+        reader.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(DataLossFault, match="topic t was deleted"):
+        reader.partitions(start, end)
+
+
+def test_an_end_that_went_back_is_noticed(family: FakeFamily) -> None:
+    made = family.create("t")
+    made[0].fill(5, 2)
+    reader = source(family).streamReader(COLUMNS)
+    start = reader.initialOffset()
+    made[0].high_watermark = 5
+    with pytest.raises(DataLossFault, match="t-0 ends at 5, but it was read up to 10"):
+        reader.latestOffset(start, ReadAllAvailable())
+    lenient = source(family, failOnDataLoss="false").streamReader(COLUMNS)
+    end = lenient.latestOffset(start, ReadAllAvailable())
+    assert end["t"] == {"0": 5}
+    assert lenient.partitions(start, end) == []
+
+
+def test_limits_are_shared_by_what_waits() -> None:
+    tps = [("t", i) for i in range(4)]
+    starts = dict.fromkeys(tps, 100)
+    ends = dict(zip(tps, (100, 101, 1100, 9100), strict=True))
+    assert within_limit(starts, ends, 100_000) == ends
+    limited = within_limit(starts, ends, 1000)
+    assert [limited[tp] - 100 for tp in tps] == [0, 1, 99, 899]
+
+
+def test_offsets_document_is_in_order() -> None:
+    class Named:
+        topic_id = bytes(16)
+
+    offsets = {("b", 0): 1, ("a", 10): 2, ("a", 9): 3}
+    document = to_json(offsets, {"a": Named, "b": Named})
+    assert list(document) == ["a", "b", TOPIC_IDS]
+    assert list(document["a"]) == ["9", "10"]
+
+
+# --- schema --------------------------------------------------------------------------------------
+
+
+def test_schema_is_that_of_sparks_kafka_source(family: FakeFamily) -> None:
+    plain = source(family).schema()
+    assert plain.split(", ")[-1] == "timestampType int"
+    assert source(family, includeHeaders="true").schema().startswith(plain)
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        (StructField("value", StringType()), "value is of type binary"),
+        (StructField("values", StringType()), "values is none of"),
+    ],
+)
+def test_a_schema_of_other_columns_is_refused(
+    family: FakeFamily, field: StructField, words: str
+) -> None:
+    with pytest.raises(ConfigFault, match=words):
+        source(family).reader(StructType([field]))
+    with pytest.raises(ConfigFault, match="without columns"):
+        source(family).reader(StructType([]))
+
+
+# --- the broker ----------------------------------------------------------------------------------
+
+
+def test_a_lost_connection_is_made_again(family: FakeFamily) -> None:
+    family.create("t")[0].fill(5)
+    reader = source(family).streamReader(COLUMNS)
+    start = reader.initialOffset()
+    family.drop_connections()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    family.drop_connections()
+    assert reader.partitions(start, start) == []
+    reader.stop()
+
+
+def test_a_leader_that_moves_is_asked_again(family: FakeFamily) -> None:
+    made = family.create("t")
+    made[0].fill(5)
+    made[0].error = 6
+
+    def heal(name: str) -> None:
+        if family.asked.count("ListSegments") == 2:
+            made[0].error = 0
+
+    family.on_ask = heal
+    assert len(batch_rows(family)) == 5
+
+
+def test_an_error_that_stays_is_told(family: FakeFamily) -> None:
+    made = family.create("t")
+    made[0].fill(5)
+    made[0].error = 6
+    with pytest.raises(BrokerFault, match="NOT_LEADER_OR_FOLLOWER"):
+        batch_rows(family)
+    made[0].error = 29
+    with pytest.raises(BrokerFault, match="TOPIC_AUTHORIZATION_FAILED"):
+        batch_rows(family)
+
+
+def test_nobody_there_is_told() -> None:
+    with pytest.raises(BrokerFault, match=r"connect to 127\.0\.0\.1:1"):
+        ShmbrokerDataSource({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}).reader(
+            COLUMNS
+        ).partitions()
+
+
+def test_a_broker_elsewhere_is_told(family: FakeFamily, tmp_path: Path) -> None:
+    family.create("t")[0].fill(5)
+    family.log_dir = str(tmp_path / "not-here" / "node-1")
+    with pytest.raises(BrokerFault, match=r"not a running shmbroker on this host.*shmbroker.data"):
+        batch_rows(family)
+    assert len(batch_rows(family, **{"shmbroker.data": str(family.data)})) == 5
+
+
+def test_a_control_socket_of_somebody_else_is_told(
+    family: FakeFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family.create("t")[0].fill(5)
+
+    def refuse(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(broker_client.os, "open", refuse)
+    with pytest.raises(BrokerFault, match="run Spark as the broker's user"):
+        batch_rows(family)
+
+
+@pytest.mark.parametrize("servers", ["h", "h:x", ":1", ","])
+def test_a_bad_address_is_refused(servers: str) -> None:
+    with pytest.raises(ConfigFault):
+        ShmbrokerDataSource({"kafka.bootstrap.servers": servers, "subscribe": "t"}).reader(
+            COLUMNS
+        ).partitions()

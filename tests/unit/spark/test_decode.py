@@ -1,0 +1,279 @@
+"""The vectorised decoder against a plain loop over the records, and against garbage."""
+
+import random
+
+import pyarrow as pa
+import pytest
+from batches import batch, is_readable, record, rows_by_loop, rows_of, varint, with_right_crc
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shmbroker.errors import CorruptFault
+from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT
+from shmbroker.spark import decode as module
+from shmbroker.spark import record_lengths
+from shmbroker.spark.decode import COLUMNS, decode
+
+ALL = tuple(COLUMNS)
+EVER = 1 << 62
+
+
+def decoded(data: bytes, start: int = 0, end: int = EVER, columns: tuple[str, ...] = ALL) -> list:
+    return list(decode(memoryview(data), start, end, columns, "a topic", 7))
+
+
+def uniform(count: int, base_offset: int = 0, size: int = 20, **more) -> bytes:
+    rows = [(i, 1000, b"key", b"v" * size, []) for i in range(count)]
+    return batch(base_offset, rows, **more)
+
+
+# --- against the plain loop ----------------------------------------------------------------------
+
+texts = st.text("aé", max_size=4).map(str.encode)
+content = st.one_of(st.none(), st.binary(max_size=90), st.sampled_from([b"", b"x" * 63, b"y" * 64]))
+row = st.tuples(
+    st.sampled_from([1, 1, 1, 2, 70]),  # step to the next offset
+    st.one_of(st.integers(-1, 3), st.integers(-(2**40), 2**40)),
+    content,
+    content,
+    st.one_of(st.just([]), st.lists(st.tuples(texts, content), max_size=3)),
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> bytes:
+    """Batches of every kind behind each other: gaps, compression, control, append time."""
+    out = []
+    offset = draw(st.integers(0, 100))
+    for _ in range(draw(st.integers(1, 6))):
+        if draw(st.booleans()):
+            count = draw(st.sampled_from([1, 2, 63, 64, 65, 130]))
+            rows = [(i, 50, b"k", b"v" * 30, []) for i in range(count)]
+        else:
+            rows, delta = [], 0
+            for step, timestamp, key, value, headers in draw(st.lists(row, min_size=1, max_size=8)):
+                rows.append((delta, timestamp, key, value, headers))
+                delta += step
+        last_delta = rows[-1][0] + draw(st.sampled_from([0, 0, 3]))
+        attributes = draw(st.sampled_from([0, 0, 0, CONTROL_BIT, TIMESTAMP_TYPE_BIT]))
+        codec = 0 if attributes & CONTROL_BIT else draw(st.integers(0, 4))
+        out.append(batch(offset, rows, codec=codec, attributes=attributes, last_delta=last_delta))
+        offset += last_delta + 1 + draw(st.sampled_from([0, 0, 5]))
+    return b"".join(out)
+
+
+@given(logs(), st.data())
+@settings(deadline=None, max_examples=60)
+def test_any_log_is_decoded_as_by_the_plain_loop(log: bytes, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, 300))
+    end = data.draw(st.integers(start, 700))
+    assert rows_of(decoded(log, start, end)) == rows_by_loop(log, start, end)
+
+
+@given(logs())
+@settings(
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_small_blocks_and_groups_and_a_lone_lockstep_change_nothing(log: bytes) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_ROWS", 5)
+        patch.setattr(module, "BLOCK_BYTES", 100)
+        patch.setattr(module, "GROUP_BYTES", 300)
+        patch.setattr(record_lengths, "LOCKSTEP_BATCHES_MIN", 1)
+        patch.setattr(record_lengths, "_PROOF_ROWS", 70)
+        assert rows_of(decoded(log)) == rows_by_loop(log, 0, EVER)
+
+
+@given(logs(), st.data())
+@settings(deadline=None, max_examples=150)
+def test_garbage_with_a_right_crc_is_a_fault_or_read_as_by_the_loop(
+    log: bytes, data: st.DataObject
+) -> None:
+    first = log[: 12 + int.from_bytes(log[8:12], "big")]
+    broken = bytearray(first)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(21, len(broken) - 1))
+        broken[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF, broken[at] ^ 1]))
+    broken = with_right_crc(broken)
+    try:
+        rows = rows_of(decoded(broken))
+    except CorruptFault:
+        return
+    if is_readable(broken):
+        assert rows == rows_by_loop(broken, 0, EVER)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_a_fault_or_nothing(data: bytes) -> None:
+    try:
+        assert decoded(data) == []
+    except CorruptFault:
+        pass
+
+
+@pytest.mark.parametrize("cut", [1, 30, 60, 61, 62, 100])
+def test_a_batch_that_is_cut_off_is_a_fault(cut: int) -> None:
+    data = uniform(10)
+    with pytest.raises(CorruptFault):
+        decoded(data + data[:cut])
+
+
+def test_what_is_behind_the_end_is_not_looked_at() -> None:
+    """Beyond the planned end a batch may be half written."""
+    data = uniform(10) + uniform(10, base_offset=10)
+    torn = bytearray(data + uniform(10, base_offset=20))
+    torn[-30:] = bytes(30)
+    assert rows_of(decoded(bytes(torn), 0, 20)) == rows_by_loop(data, 0, 20)
+    assert rows_of(decoded(bytes(torn[:-40]), 0, 20)) == rows_by_loop(data, 0, 20)
+
+
+def test_rows_are_cut_to_the_range_inside_of_a_batch() -> None:
+    data = uniform(10) + uniform(10, base_offset=10)
+    offsets = [row[2] for row in rows_of(decoded(data, 3, 17))]
+    assert offsets == list(range(3, 17))
+
+
+# --- the ways to find records --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 8191, 8192, 8193, 40_000])
+@pytest.mark.parametrize("codec", [0, 3])
+def test_records_of_one_size_are_foretold(count: int, codec: int, monkeypatch) -> None:
+    monkeypatch.setattr(record_lengths._Chains, "_lockstep", _must_not_be_called)
+    data = uniform(count, codec=codec) + uniform(3, base_offset=count)
+    assert rows_of(decoded(data)) == rows_by_loop(data, 0, EVER)
+
+
+def _must_not_be_called(*_: object) -> bool:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("batches", [1, 23, 24, 60])
+@pytest.mark.parametrize("size_max", [40, 300, 20_000])
+def test_records_of_many_sizes_are_walked_or_in_lockstep(batches: int, size_max: int) -> None:
+    rng = random.Random(batches * size_max)
+    data, offset = b"", 0
+    for _ in range(batches):
+        count = rng.randrange(1, 40)
+        rows = [(i, i, None, bytes(rng.randrange(size_max)), []) for i in range(count)]
+        data += batch(offset, rows)
+        offset += count
+    assert rows_of(decoded(data)) == rows_by_loop(data, 0, EVER)
+
+
+def test_sizes_that_only_seem_foretold_are_found_out() -> None:
+    """The first size times the count fills the batch, but the records in between differ."""
+    rows = [(0, 0, None, b"aaaa", []), (1, 0, None, b"aaa", []), (2, 0, None, b"aaaaa", [])]
+    data = batch(0, rows) + uniform(5, base_offset=3)
+    assert rows_of(decoded(data)) == rows_by_loop(data, 0, EVER)
+
+
+def test_padded_varints_are_read() -> None:
+    """A varint may have more bytes than it needs; nobody writes that, but Kafka reads it."""
+    body = b"\0" + b"\x80\0" + b"\0" + b"\x81\x80\0" + b"\x84\0" + b"ab" + b"\x80\0"
+    length = bytes([len(body) * 2 | 0x80, 0])
+    data = batch(5, [], records=length + body, count=1, base_timestamp=9)
+    assert rows_of(decoded(data)) == [(None, b"ab", 5, 9000, 0, [])]
+
+
+# --- bad batches ---------------------------------------------------------------------------------
+
+
+def bad_batches() -> list:
+    rows = [(i, 0, b"k", b"value", []) for i in range(5)]
+    one = record(0, rows[0])
+    long_varint = b"\xff" * 11 + b"\0"
+    return [
+        ("crc", batch(0, rows, crc=1)),
+        ("magic 1", batch(0, rows)[:16] + b"\x01" + batch(0, rows)[17:]),
+        ("negative length", (0).to_bytes(8, "big") + b"\xff" * 4 + bytes(60)),
+        ("count is too high", batch(0, rows, count=6)),
+        ("count is far too high", batch(0, rows, count=1 << 30, last_delta=(1 << 30) - 1)),
+        ("count is too low", batch(0, rows, count=4)),
+        ("count is negative", batch(0, rows, count=-1)),
+        ("more records than offsets", batch(0, rows, last_delta=3)),
+        ("negative last delta", batch(0, rows, last_delta=-1)),
+        ("offset delta is beyond", batch(0, [(9, 0, None, None, [])], last_delta=3)),
+        ("offset delta is negative", batch(0, [(-1, 0, None, None, [])], last_delta=3)),
+        ("offsets repeat", batch(0, [(1, 0, None, None, [])] * 2, last_delta=3)),
+        ("bytes are left over", batch(0, [], records=one + b"\0\0", count=1)),
+        ("length is negative", batch(0, [], records=varint(-3) + one, count=1)),
+        ("length is beyond", batch(0, [], records=varint(500) + one, count=1)),
+        ("length is endless", batch(0, [], records=long_varint, count=1)),
+        ("key is beyond", batch(0, [], records=b"\x0e\0\0\0" + varint(50) + b"\x01\0\0", count=1)),
+        ("no snappy", batch(0, rows, attributes=2)),
+        ("no gzip", batch(0, rows, attributes=1)),
+        ("no lz4", batch(0, rows, attributes=3)),
+        ("no zstd", batch(0, rows, attributes=4)),
+        ("unknown codec", batch(0, rows, attributes=5)),
+        ("offsets go back", batch(10, rows) + batch(9, rows)),
+        (
+            "header key is null",
+            batch(0, [], records=varint(9) + b"\0\0\0\x01\x01\x02\x01\0\0", count=1),
+        ),
+        ("headers are cut off", batch(0, [], records=b"\x0e\0\0\0\x01\x01\x06\0", count=1)),
+        ("headers are negative", batch(0, [], records=b"\x0c\0\0\0\x01\x01\x01", count=1)),
+    ]
+
+
+@pytest.mark.parametrize(("_name", "data"), bad_batches(), ids=lambda p: p if p is str else None)
+@pytest.mark.parametrize("neighbours", [0, 30])
+def test_a_bad_batch_is_a_fault(_name: str, data: bytes, neighbours: int) -> None:
+    before = b""
+    if neighbours:
+        moved = bytearray(data)
+        moved[:8] = (int.from_bytes(data[:8], "big") + 1000).to_bytes(8, "big")
+        before = b"".join(uniform(3, base_offset=i * 3, size=i) for i in range(neighbours))
+        data = bytes(moved)
+    with pytest.raises(CorruptFault):
+        decoded(before + data)
+
+
+def test_a_bomb_is_a_fault_before_it_takes_memory() -> None:
+    bomb = batch(0, [], records=bytes(40 << 20), codec=4, count=1)
+    assert len(bomb) < 10_000
+    with pytest.raises(CorruptFault, match="decompress"):
+        decoded(bomb)
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [(name,) for name in ALL] + [("offset", "value"), ALL[::-1]])
+def test_columns_are_those_asked_for(columns: tuple[str, ...]) -> None:
+    rows = [(i, 5, b"k" * i, None if i % 3 else b"v", [(b"h", b"x")] * (i % 2)) for i in range(9)]
+    data = batch(40, rows)
+    (whole,) = decoded(data)
+    (found,) = decoded(data, columns=columns)
+    assert found.schema == pa.schema([(name, COLUMNS[name]) for name in columns])
+    assert found.to_pydict() == {name: whole.to_pydict()[name] for name in columns}
+
+
+def test_timestamps_at_the_ends_of_int64_do_not_wrap() -> None:
+    rows = [(0, -(2**62), None, None, []), (1, 2**62, None, None, [])]
+    (found,) = decoded(batch(0, rows, base_timestamp=0))
+    low, high = found.column(5).cast("int64").to_pylist()
+    assert low < -(2**61)
+    assert high > 2**61
+
+
+def test_an_arrow_batch_is_bounded_in_bytes() -> None:
+    rows = [(i, 0, None, bytes(3 << 20), []) for i in range(12)]
+    found = decoded(batch(0, rows))
+    assert [batch.num_rows for batch in found] == [6, 6]
+
+
+def test_arrow_batches_have_at_most_32k_rows() -> None:
+    found = decoded(uniform(70_000))
+    assert [batch.num_rows for batch in found] == [32768, 32768, 4464]
+
+
+def test_an_arrow_batch_does_not_keep_the_input() -> None:
+    data = bytearray(uniform(100))
+    view = memoryview(data)
+    found = list(decode(view, 0, EVER, ALL, "a topic", 7))
+    view.release()
+    data.extend(b"x")  # BufferError while anything holds a view
+    assert found[0].num_rows == 100
