@@ -28,7 +28,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 LAST_VERSION = 32767
@@ -125,9 +124,9 @@ def message(name: str) -> Message:
     return found
 
 
-def names() -> Iterator[str]:
+def names() -> list[str]:
     """The names of all messages, Kafka's first."""
-    return iter(_table())
+    return list(_table())
 
 
 def names_of_kind(kind: str) -> dict[int, str]:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from shmbroker.wire import codec, error_codes, schema
 
-NAMES = list(schema.names())
+NAMES = schema.names()
 BOUNDS = {
     "int8": (-(2**7), 2**7 - 1),
     "int16": (-(2**15), 2**15 - 1),
