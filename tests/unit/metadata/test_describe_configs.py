@@ -1,0 +1,156 @@
+"""DescribeConfigs out of an image (compared with Kafka's own answers in the oracle tests)."""
+
+import pytest
+
+from shmbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
+from shmbroker.metadata.describe_configs import describe_configs
+from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
+from shmbroker.wire import codec
+
+
+@pytest.fixture
+def image() -> MetadataImage:
+    image = MetadataImage("cluster")
+    for name in ("t", "plain"):
+        image.topics_by_name[name] = TopicImage(name, name.encode().ljust(16), ())
+    image.configs = {
+        (TOPIC_RESOURCE, "t"): {"retention.ms": " 5 ", "shmbroker.validation": "records"},
+        (BROKER_RESOURCE, ""): {"min.insync.replicas": "1", "plugin.key": "secret"},
+        (BROKER_RESOURCE, "1"): {"log.segment.bytes": "3000000"},
+    }
+    return image
+
+
+def describe(
+    image: MetadataImage,
+    type_: int,
+    name: str,
+    *,
+    keys: list[str] | None = None,
+    with_synonyms: bool = True,
+    with_documentation: bool = False,
+    version: int = 4,
+    **static: str,
+) -> dict:
+    """The one result, after a way through the codec; configs as a dict by name."""
+    config = BrokerConfig({key.replace("_", "."): value for key, value in static.items()})
+    request = {
+        "resources": [{"resource_type": type_, "resource_name": name, "configuration_keys": keys}],
+        "include_synonyms": with_synonyms,
+        "include_documentation": with_documentation,
+    }
+    identity = config.identity(1, "127.0.0.1", 9092, "/data/node-1")
+    response = describe_configs(request, image, config, 1, identity)
+    body = codec.encode("DescribeConfigsResponse", version, response)
+    (result,) = codec.decode_all("DescribeConfigsResponse", version, body)["results"]
+    result["configs"] = {entry["name"]: entry for entry in result["configs"]}
+    return result
+
+
+def sources(entry: dict) -> list[tuple[str, str | None, int]]:
+    return [(s["name"], s["value"], s["source"]) for s in entry["synonyms"]]
+
+
+def test_topic_lists_what_kafka_lists(image: MetadataImage) -> None:
+    result = describe(image, TOPIC_RESOURCE, "plain")
+    assert (result["error_code"], result["error_message"]) == (0, "")
+    assert set(result["configs"]) == set(TOPIC_SETTINGS) - {"shmbroker.validation"}
+    assert len(result["configs"]) == 33
+    entry = result["configs"]["segment.jitter.ms"]
+    assert (entry["value"], entry["config_source"], entry["config_type"]) == ("0", 5, 5)
+    assert (entry["read_only"], entry["is_sensitive"], entry["synonyms"]) == (False, False, [])
+
+
+def test_value_and_synonyms_in_order(image: MetadataImage) -> None:
+    configs = describe(image, TOPIC_RESOURCE, "t")["configs"]
+    assert (configs["retention.ms"]["value"], configs["retention.ms"]["config_source"]) == ("5", 1)
+    assert sources(configs["retention.ms"]) == [("retention.ms", "5", 1)]
+    assert configs["min.insync.replicas"]["config_source"] == 3
+    assert sources(configs["min.insync.replicas"]) == [
+        ("min.insync.replicas", "1", 3),
+        ("min.insync.replicas", "1", 5),
+    ]
+    assert sources(configs["segment.bytes"]) == [
+        ("log.segment.bytes", "3000000", 2),
+        ("log.segment.bytes", "1073741824", 5),
+    ]
+    assert configs["shmbroker.validation"]["value"] == "records"
+
+
+def test_static_values(image: MetadataImage) -> None:
+    entry = describe(image, TOPIC_RESOURCE, "plain", log_retention_ms="9")["configs"][
+        "retention.ms"
+    ]
+    assert (entry["value"], entry["config_source"]) == ("9", 4)
+    assert sources(entry) == [("log.retention.ms", "9", 4), ("log.retention.hours", "168", 5)]
+
+
+def test_coarser_unit_counts_but_does_not_show(image: MetadataImage) -> None:
+    configs = describe(image, TOPIC_RESOURCE, "plain", log_retention_hours="2")["configs"]
+    entry = configs["retention.ms"]
+    assert (entry["value"], entry["config_source"], entry["synonyms"]) == ("7200000", 5, [])
+
+
+def test_broker(image: MetadataImage) -> None:
+    configs = describe(image, BROKER_RESOURCE, "1", log_retention_hours="2")["configs"]
+    assert set(configs) == set(BROKER_SETTINGS) | {"plugin.key"}
+    assert sources(configs["log.retention.hours"]) == [
+        ("log.retention.hours", "2", 4),
+        ("log.retention.hours", "168", 5),
+    ]
+    assert (configs["log.retention.ms"]["value"], sources(configs["log.retention.ms"])) == (
+        None,
+        [],
+    )
+    assert (configs["node.id"]["value"], configs["node.id"]["read_only"]) == ("1", True)
+    assert configs["log.dirs"]["value"] == "/data/node-1"
+    assert configs["log.segment.bytes"]["config_source"] == 2
+    assert not configs["log.segment.bytes"]["read_only"]
+    plugin = configs["plugin.key"]
+    assert (plugin["value"], plugin["is_sensitive"], plugin["read_only"]) == (None, True, True)
+    assert sources(plugin) == [("plugin.key", None, 3)]
+
+
+def test_all_brokers_list_what_is_set_for_all(image: MetadataImage) -> None:
+    configs = describe(image, BROKER_RESOURCE, "")["configs"]
+    assert set(configs) == {"min.insync.replicas", "plugin.key"}
+    assert sources(configs["min.insync.replicas"]) == [("min.insync.replicas", "1", 3)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "name", "code", "says"),
+    [
+        (TOPIC_RESOURCE, "none", 3, ""),
+        (TOPIC_RESOURCE, "no good", 17, "Topic name is invalid"),
+        (BROKER_RESOURCE, "7", 42, "expected 1 or empty string, but received 7"),
+        (BROKER_RESOURCE, "x", 42, "Broker id must be an integer, but it is: x"),
+        (99, "x", 42, "Unexpected resource type 99"),
+    ],
+)
+def test_refusals(image: MetadataImage, type_: int, name: str, code: int, says: str) -> None:
+    result = describe(image, type_, name)
+    assert (result["error_code"], result["configs"]) == (code, {})
+    assert says in result["error_message"]
+
+
+def test_keys_choose(image: MetadataImage) -> None:
+    chosen = describe(image, TOPIC_RESOURCE, "t", keys=["retention.ms", "nonsense"])
+    assert set(chosen["configs"]) == {"retention.ms"}
+    assert len(describe(image, TOPIC_RESOURCE, "plain", keys=[])["configs"]) == 33
+
+
+def test_synonyms_and_documentation_only_where_asked(image: MetadataImage) -> None:
+    plain = describe(image, TOPIC_RESOURCE, "t", with_synonyms=False)["configs"]["retention.ms"]
+    assert (plain["synonyms"], plain["documentation"]) == ([], None)
+    asked = describe(image, TOPIC_RESOURCE, "t", with_documentation=True)["configs"]
+    assert all(entry["documentation"].endswith(".") for entry in asked.values())
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_every_version_is_encoded(image: MetadataImage, version: int) -> None:
+    assert len(describe(image, TOPIC_RESOURCE, "plain", version=version)["configs"]) == 33
+
+
+def test_stored_nonsense_is_shown_as_it_is(image: MetadataImage) -> None:
+    image.configs[TOPIC_RESOURCE, "plain"] = {"segment.bytes": "much"}
+    assert describe(image, TOPIC_RESOURCE, "plain")["configs"]["segment.bytes"]["value"] == "much"
