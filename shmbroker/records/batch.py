@@ -55,7 +55,9 @@ Record = tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | N
 
 NO_HEADER: tuple = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
-_LENGTH_EPOCH_MAGIC = Struct(">iib")
+_RECORD_SIZE_MIN = 7
+"""A record of nothing: length, attributes, two deltas, two lengths, a header count."""
+
 _INT32 = Struct(">i")
 _CONTROL_KEY = Struct(">hh")
 _AFTER_CRC = Struct(">hiqqqhii")
@@ -134,6 +136,8 @@ def check_batch(
     if attributes & COMPRESSION_MASK > ZSTD:
         return UNKNOWN_SERVER_ERROR, header
     if n <= 0 or n != last_delta + 1 or attributes & CONTROL_BIT:
+        return INVALID_RECORD, header
+    if n > (size - HEADER_SIZE) // _RECORD_SIZE_MIN and not attributes & COMPRESSION_MASK:
         return INVALID_RECORD, header
     if seq < 0 and producer_id >= 0:
         return INVALID_RECORD, header
@@ -238,15 +242,6 @@ def control_type(key: bytes) -> int:
     if len(key) < _CONTROL_KEY.size:
         raise ProtocolFault("key of a control record is too short")
     return _CONTROL_KEY.unpack_from(key)[1]
-
-
-def with_crc(batch: bytearray | memoryview) -> None:
-    """Store the right CRC into a whole, changed batch."""
-    _UINT32.pack_into(batch, _CRC, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
-
-
-_UINT32 = Struct(">I")
-_CRC = 17
 
 
 def _encode_record(

@@ -32,7 +32,7 @@ Example: one record, value b"hi", offset 7, leader epoch 3, timestamp 1000, no p
    0000: 00 00 00 00 00 00 00 07   base_offset 7
    0008: 00 00 00 3a               batch_length 58: 70 bytes in all
    000c: 00 00 00 03  02           leader epoch 3, magic 2
-   0011: c1 67 76 16  00 00        crc, attributes
+   0011: 23 3d ad 44  00 00        crc, attributes
    0017: 00 00 00 00               last_offset_delta 0
    001b: 00 00 00 00 00 00 03 e8   base_timestamp 1000
    0023: 00 00 00 00 00 00 03 e8   max_timestamp 1000

@@ -55,18 +55,18 @@ def _too_large(name: str, limit: int) -> ProtocolFault:
 def _gzip_decompress(data: bytes | memoryview, limit: int) -> bytes:
     parts = []
     left = limit
-    try:
-        while data:
-            member = zlib.decompressobj(_GZIP_WBITS)
+    while data or not parts:
+        member = zlib.decompressobj(_GZIP_WBITS)
+        try:
             parts.append(member.decompress(data, left + 1))
-            left -= len(parts[-1])
-            if left < 0:
-                raise _too_large("gzip", limit)
-            if not member.eof:
-                raise ProtocolFault("gzip records end too early")
-            data = member.unused_data
-    except zlib.error as error:
-        raise ProtocolFault(f"gzip records: {error}") from None
+        except zlib.error as error:
+            raise ProtocolFault(f"gzip records: {error}") from None
+        left -= len(parts[-1])
+        if left < 0:
+            raise _too_large("gzip", limit)
+        if not member.eof:
+            raise ProtocolFault("gzip records end too early")
+        data = member.unused_data
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
