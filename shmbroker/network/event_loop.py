@@ -3,10 +3,10 @@
 Rules of this file:
 * Level-triggered epoll. A connection's interest is EPOLLIN while it may be read from, EPOLLOUT
   while answers wait for its socket; a held connection has no EPOLLIN.
-* EPOLLEXCLUSIVE wakes one of the workers that share a listener, but nearly always the same one.
-  A worker whose open connections exceed the smallest count by more than one leaves the accept to
-  the others for this turn; for that, its listeners are taken out of its epoll set until the
-  counts are level again.
+* Workers share the listeners, and each that watches one is woken by each new connection. A worker
+  whose open connections exceed the smallest count by more than one stops watching, and tells the
+  others, so that somebody always watches. (EPOLLEXCLUSIVE is not for this: it wakes one worker, and
+  if that one leaves the connection to the others, they are never told.)
 * Order (protocol.md): consecutive Produce requests overlap, and Produce may pass a waiting Fetch
   ahead of it; every other API waits until the earlier answers are sent.
 * Nothing is allocated from an announced length: buffers double as bytes arrive, and all buffers of
@@ -25,7 +25,6 @@ from shmbroker.network.inflight import Request
 
 EPOLLIN = select.EPOLLIN
 EPOLLOUT = select.EPOLLOUT
-EPOLLEXCLUSIVE = getattr(select, "EPOLLEXCLUSIVE", 1 << 28)
 
 SCRATCH_BYTES = 256 * 1024
 """One read's worth: what a socket hands over at once on loopback is rarely more."""
@@ -69,19 +68,18 @@ class Service(Protocol):
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None: ...
 
-    def on_buffers(self, total_bytes: int) -> None: ...
+    def on_left_accepting(self) -> None: ...
 
 
 class Listener:
     """A listening socket and the broker id whose port it is; -1: the control socket."""
 
-    __slots__ = ("broker_id", "is_control", "is_watched", "socket")
+    __slots__ = ("broker_id", "is_control", "socket")
 
     def __init__(self, listening: socket.socket, broker_id: int, is_control: bool) -> None:
         self.socket = listening
         self.broker_id = broker_id
         self.is_control = is_control
-        self.is_watched = False
 
 
 class EventLoop:
@@ -99,6 +97,7 @@ class EventLoop:
         self.connections: dict[int, Connection] = {}
         self.handlers: dict[int, Callable[[int], None]] = {}
         self.listeners: dict[int, Listener] = {}
+        self.is_watching = False
         self.blocked: list[Connection] = []
         self.starved: list[Connection] = []
         self._scratch = bytearray(SCRATCH_BYTES)
@@ -118,14 +117,16 @@ class EventLoop:
 
     def watch_listeners(self, want: bool) -> None:
         """Take part in accepting, or leave it to the other workers."""
-        for fd, listener in self.listeners.items():
-            if listener.is_watched == want:
-                continue
+        if want == self.is_watching:
+            return
+        self.is_watching = want
+        if not want:
+            self.service.on_left_accepting()
+        for fd in self.listeners:
             if want:
-                self.epoll.register(fd, EPOLLIN | EPOLLEXCLUSIVE)
+                self.epoll.register(fd, EPOLLIN)
             else:
                 self.epoll.unregister(fd)
-            listener.is_watched = want
 
     # ── one turn ────────────────────────────────────────────────────────────────────────────────
 

@@ -38,6 +38,7 @@ from shmbroker.shm.counters import (
 EXIT_BOOT_FAULT = 3
 
 LIVENESS_INTERVAL_S = 0.5
+BACKLOG_RETRY_S = 0.002
 
 PR_SET_PDEATHSIG = 1
 
@@ -134,6 +135,10 @@ class Child:
     def has_entries(self) -> bool:
         """Whether some peer has put something on its ring."""
         return any(peer.reader.poll() for peer in self.peers)
+
+    def has_backlog(self) -> bool:
+        """Whether something waits for room in a ring: nobody rings for that, so look again soon."""
+        return any(peer.backlog for peer in self.peers)
 
     def publish(self) -> None:
         """Show every peer what it has been sent since the last time."""

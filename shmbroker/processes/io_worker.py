@@ -49,7 +49,7 @@ from shmbroker.network.file_send import pass_file
 from shmbroker.operations.append import Appender
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.operations.read import Reader
-from shmbroker.processes.child import SleepingChild
+from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
 from shmbroker.processes.shared_resources import CONTROLLER, NETWORK_WORKER, SharedResources, Slot
 from shmbroker.purgatory import Purgatory
 from shmbroker.replication.partition import Partition
@@ -224,6 +224,8 @@ class IoWorker(SleepingChild):
         timeout = self._next_housekeeping - now
         if deadline is not None:
             timeout = min(timeout, (deadline - clock.now_ms()) / 1000)
+        if self.has_backlog():
+            timeout = BACKLOG_RETRY_S
         self.sleep(max(0.001, timeout))
         self._now_ms = clock.now_ms()
 

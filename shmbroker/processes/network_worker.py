@@ -43,7 +43,7 @@ from shmbroker.network.connection import Connection
 from shmbroker.network.event_loop import EventLoop, Listener
 from shmbroker.network.file_send import FileTable
 from shmbroker.network.inflight import Request
-from shmbroker.processes.child import Child
+from shmbroker.processes.child import BACKLOG_RETRY_S, Child
 from shmbroker.processes.shared_resources import (
     CONTROLLER,
     IO_WORKER,
@@ -176,6 +176,8 @@ class NetworkWorker(Child):
             doorbell.say_sleeping()
             if self.has_entries() or words[CONTROL_GENERATION_WORD] != self.generation:
                 timeout = 0.0
+            elif self.has_backlog():
+                timeout = BACKLOG_RETRY_S
             elif loop.blocked or self.unread or self.must_stop:
                 timeout = RETRY_S
             else:
@@ -187,6 +189,8 @@ class NetworkWorker(Child):
             if words[METADATA_END_OFFSET_WORD] != self.image.offset:
                 self.follow_metadata()
             loop.handle(events)
+            if not loop.is_watching and not self.must_stop and self.may_accept():
+                loop.watch_listeners(True)
             self.publish()
             self.take_results()
             if self.unread:
@@ -235,8 +239,6 @@ class NetworkWorker(Child):
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S
         self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)
-        if not self.must_stop:
-            self.loop.watch_listeners(self.may_accept())
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────
 
@@ -384,6 +386,12 @@ class NetworkWorker(Child):
             default=1 << 30,
         )
         return len(self.loop.connections) <= fewest + 1
+
+    def on_left_accepting(self) -> None:
+        """Somebody else has fewer connections: it must be watching."""
+        for slot in self.shared.of_role(NETWORK_WORKER):
+            if slot.index != self.slot.index:
+                self.shared.doorbells[slot.index].ring()
 
     def on_opened(self, connection: Connection) -> None:
         self.words[self._open_index] = len(self.loop.connections)
