@@ -239,8 +239,9 @@ class FetchApi:
                 if length:
                     file, position = where
                     part = FileSlice(file, position, length)
-                    if is_inline:
-                        piece(part.read())
+                    data = part.try_read() if is_inline else None
+                    if data is not None:
+                        piece(data)
                     else:
                         joined = b"".join(pieces)
                         size += len(joined) + length

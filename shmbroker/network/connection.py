@@ -15,10 +15,13 @@ from collections import deque
 from os import sendfile
 from typing import Any
 
-from shmbroker.network.file_send import FileSlice
+from shmbroker.network.file_send import ColdSlice, FileSlice
 from shmbroker.network.inflight import Request
 
 MSG_MORE = socket.MSG_MORE
+
+SENDFILE_BYTES_MAX = 1 << 20
+"""For one call: what is looked at beforehand is its first and its last byte."""
 
 SEND_BYTES_PER_TURN = 4 << 20
 """What one connection may send before the others of its worker have their turn."""
@@ -36,6 +39,7 @@ class Connection:
         "host",
         "inflight",
         "is_closed",
+        "is_cold",
         "is_held",
         "large_bytes",
         "last_active",
@@ -60,6 +64,7 @@ class Connection:
         self.filled = 0
         self.is_held = False
         self.is_closed = False
+        self.is_cold = False
         self.wants_write = False
         self.large_bytes = 0
         self.fast_produce: Any = None
@@ -97,6 +102,9 @@ class Connection:
                     sent = self._send_file(part)
                 except BlockingIOError:
                     return False
+                except ColdSlice:
+                    self.is_cold = True
+                    return False
                 part.position += sent
                 part.length -= sent
                 if part.length == 0:
@@ -120,7 +128,9 @@ class Connection:
         return True
 
     def _send_file(self, part: FileSlice) -> int:
-        sent = sendfile(self.fd, part.file.fd, part.position, part.length)
+        length = min(part.length, SENDFILE_BYTES_MAX)
+        part.warm(length)
+        sent = sendfile(self.fd, part.file.fd, part.position, length)
         if sent == 0:
             raise ConnectionResetError("a slice ended before its length")
         return sent

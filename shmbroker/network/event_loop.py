@@ -99,6 +99,7 @@ class EventLoop:
         self.listeners: dict[int, Listener] = {}
         self.is_watching = False
         self.blocked: list[Connection] = []
+        self.cold: list[Connection] = []
         self.starved: list[Connection] = []
         self._scratch = bytearray(SCRATCH_BYTES)
         self._scratch_view = memoryview(self._scratch)
@@ -308,6 +309,16 @@ class EventLoop:
         if not connection.is_closed and not connection.is_held:
             self._set_interest(connection)
 
+    def retry_cold(self) -> None:
+        """What was on the disk may have come in."""
+        cold, self.cold = self.cold, []
+        for connection in cold:
+            if not connection.is_closed:
+                connection.is_cold = False
+                self.flush(connection)
+                if connection.wants_write and not connection.is_cold and not connection.is_closed:
+                    self._set_interest(connection)
+
     def resume_blocked(self) -> None:
         """The rings may have room again."""
         blocked, self.blocked = self.blocked, []
@@ -316,7 +327,7 @@ class EventLoop:
 
     def _set_interest(self, connection: Connection) -> None:
         interest = 0 if connection.is_held else EPOLLIN
-        if connection.wants_write:
+        if connection.wants_write and not connection.is_cold:
             interest |= EPOLLOUT
         self.epoll.modify(connection.fd, interest)
 
@@ -393,7 +404,7 @@ class EventLoop:
 
     def flush(self, connection: Connection) -> None:
         """Send the answers that are complete, in order; start what they held back."""
-        if connection.is_closed:
+        if connection.is_closed or connection.is_cold:
             return
         connection.collect()
         if connection.out:
@@ -402,7 +413,10 @@ class EventLoop:
             except OSError as fault:
                 self.close(connection, str(fault))
                 return
-            if done == connection.wants_write:
+            if connection.is_cold:
+                # The socket would take it, so EPOLLOUT tells nothing: the worker tries again.
+                self.cold.append(connection)
+            if done == connection.wants_write or connection.is_cold:
                 connection.wants_write = not done
                 self._set_interest(connection)
             if not done:

@@ -5,6 +5,11 @@ over a Unix socket pair (SCM_RIGHTS, the id as the eight bytes beside it); it is
 and asked for again after it was dropped. Nothing is opened by path: a path may name another file
 by the time it is opened (deletion, compaction's swap).
 
+What is not in the page cache must not hold up the other connections of the worker: sendfile and
+pread wait for the disk. So the first and the last byte of what is about to be sent are read with
+RWF_NOWAIT; if one of them is not there, the kernel is asked to read ahead (POSIX_FADV_WILLNEED,
+which doesn't wait) and the send is tried again a little later. ColdSlice says so.
+
 `os.sendfile` on Linux sends from the page cache without a copy into this process. It may send less
 than asked (socket buffer full) and 0 at the end of the file; a slice is below the high watermark,
 whose bytes neither move nor shrink, so 0 is a broken invariant of the owner and closes the
@@ -12,17 +17,24 @@ connection.
 """
 
 import array
+import errno
 import os
 import socket
 from collections import OrderedDict
-
-from shmbroker.errors import StorageFault
 
 INLINE_BYTES = 16384
 """Slices up to this size are read and sent with the header in one call: cheaper than sendfile."""
 
 FILES_MAX = 1024
 """Descriptors kept for each owner, least recently used first out."""
+
+
+COLD_RETRIES_MAX = 200
+"""Then the bytes are read all the same: a page may be dropped as fast as it comes in."""
+
+
+class ColdSlice(Exception):
+    """The bytes are still on the disk; reading ahead has begun, try again soon."""
 
 
 class OpenFile:
@@ -40,19 +52,44 @@ class OpenFile:
 class FileSlice:
     """Bytes of a file that are yet to be sent; `position` and `length` move as they go."""
 
-    __slots__ = ("file", "length", "position")
+    __slots__ = ("cold_retries", "file", "length", "position")
 
     def __init__(self, file: OpenFile, position: int, length: int) -> None:
+        self.cold_retries = 0
         self.file = file
         self.position = position
         self.length = length
 
-    def read(self) -> bytes:
-        """The bytes themselves; StorageFault if the file holds fewer."""
-        data = os.pread(self.file.fd, self.length, self.position)
-        if len(data) != self.length:
-            raise StorageFault(f"slice at {self.position} holds {len(data)} of {self.length} bytes")
-        return data
+    def try_read(self) -> bytes | None:
+        """The bytes themselves if all are in the page cache, else None."""
+        data = bytearray(self.length)
+        try:
+            count = os.preadv(self.file.fd, [data], self.position, os.RWF_NOWAIT)
+        except OSError as fault:
+            if fault.errno not in _NO_PROBE:
+                return None
+            count = os.preadv(self.file.fd, [data], self.position)
+        return bytes(data) if count == self.length else None
+
+    def warm(self, length: int) -> None:
+        """ColdSlice if the next `length` bytes (their first or last) would have to be read in."""
+        fd, position = self.file.fd, self.position
+        try:
+            os.preadv(fd, _PROBE, position, os.RWF_NOWAIT)
+            os.preadv(fd, _PROBE, position + length - 1, os.RWF_NOWAIT)
+        except BlockingIOError:
+            self.cold_retries += 1
+            if self.cold_retries < COLD_RETRIES_MAX:
+                os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
+                raise ColdSlice from None
+        except OSError as fault:
+            if fault.errno not in _NO_PROBE:
+                raise
+
+
+_PROBE = [bytearray(1)]
+_NO_PROBE = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
+"""What a file system answers that can't say whether it would wait."""
 
 
 class FileTable:

@@ -176,7 +176,7 @@ class NetworkWorker(Child):
             doorbell.say_sleeping()
             if self.has_entries() or words[CONTROL_GENERATION_WORD] != self.generation:
                 timeout = 0.0
-            elif self.has_backlog():
+            elif loop.cold or self.has_backlog():
                 timeout = BACKLOG_RETRY_S
             elif loop.blocked or self.unread or self.must_stop:
                 timeout = RETRY_S
@@ -195,6 +195,8 @@ class NetworkWorker(Child):
             self.take_results()
             if self.unread:
                 self.retry_reads()
+            if loop.cold:
+                loop.retry_cold()
             if loop.blocked:
                 loop.resume_blocked()
             self.publish()
