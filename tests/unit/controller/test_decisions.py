@@ -107,6 +107,15 @@ def test_leaders_go_round_the_brokers(start: Start) -> None:
     assert [p.leader_id for p in partitions] == [1, 2, 3, 1, 2, 3]
 
 
+def test_topics_of_one_request_are_spread_too(start: Start) -> None:
+    controller = start(shmbroker_io_workers="2")
+    for broker_id in (1, 2):
+        join(controller, broker_id)
+    create(controller, *map(topic, "abcd"))
+    topics = [controller.image.topics_by_name[name] for name in "abcd"]
+    assert [t.partitions[0].leader_id for t in topics] == [1, 2, 1, 2]
+
+
 def test_followers_come_after_their_leader() -> None:
     assert place_partitions(3, 2, [1, 2, 5], 1) == [(2, 5), (5, 1), (1, 2)]
 

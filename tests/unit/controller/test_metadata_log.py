@@ -1,6 +1,8 @@
 """The metadata log on disk: epochs, recovery, damage; the files beside it."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from shmbroker.controller.quorum_state import (
     read_quorum_state,
     write_quorum_state,
 )
-from shmbroker.errors import CorruptFault
+from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.records.batch import iterate_batches, iterate_records
 from shmbroker.records.batch_layout import CONTROL_BIT
@@ -78,6 +80,21 @@ def test_what_was_appended_is_there_after_a_kill(tmp_path: Path) -> None:
     assert again.committed_offset == 5
     assert levels(tmp_path, 5) == [1, 2, 3]
     again.close()
+
+
+def test_nothing_is_committed_before_it_is_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "no such luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(StorageFault, match="no such luck"):
+            log.append([feature(1)], NOW_MS)
+    assert (log.committed_offset, log.log_end_offset) == (1, 2)
 
 
 def test_torn_last_batch_is_cut(tmp_path: Path) -> None:

@@ -136,6 +136,12 @@ def test_latest_snapshot_saves_the_walk(log: Log) -> None:
     assert log.reader.next_offset == 6
 
 
+def test_batch_that_straddles_a_snapshots_end_is_taken_from_there(log: Log) -> None:
+    (log.directory / f"{2:020d}-{1:010d}.checkpoint").write_bytes(batch(0, level(70)))
+    log.put(0, batch(0, level(0)), batch(1, level(1), level(2)))
+    assert log.levels(3) == [70, 2]
+
+
 def test_snapshot_alone_is_enough(log: Log) -> None:
     (log.directory / f"{9:020d}-{5:010d}.checkpoint").write_bytes(batch(0, level(1)))
     assert log.levels(9) == [1]
