@@ -152,14 +152,17 @@ class FetchApi:
 
     def on_read_done(
         self, request: FetchRequest, peer: Any, data: memoryview, index: int
-    ) -> int | None:
+    ) -> list[int]:
         """Complete the request from a READ_DONE entry.
 
-        Returns the file id whose descriptor is not here, or None when the answer is complete.
+        Returns the file ids whose descriptors are not here; none when the answer is complete. The
+        files that were found are kept, so that a call after the missing ones came gets on.
         """
+        missing: list[int] = []
         count = READ_DONE_HEAD.unpack_from(data, index)[1]
         at = index + READ_DONE_HEAD.size
         files = self.worker.files[peer.slot]
+        inline_at = at + count * READ_SLICE.size
         for answer in request.asked[:count]:
             (
                 error, _, length, high_watermark, stable, log_start,
@@ -170,17 +173,21 @@ class FetchApi:
             answer[2] = high_watermark
             answer[3] = stable
             answer[4] = log_start
-            if length:
-                file = files.find(file_id)
-                if file is None:
-                    return file_id
-                answer[5] = (file, position)
+            if length and answer[5] is None:
                 answer[6] = length
+                if file_id == 0:
+                    start = inline_at + position
+                    answer[5] = bytes(data[start : start + length])
+                elif (file := files.find(file_id)) is not None:
+                    answer[5] = (file, position)
+                else:
+                    missing.append(file_id)
             if diverging_epoch >= 0:
                 answer[7] = diverging_epoch
                 answer[8] = diverging_end
-        self._finish(request)
-        return None
+        if not missing:
+            self._finish(request)
+        return missing
 
     def on_failed(self, request: FetchRequest, error_code: int) -> None:
         """The I/O worker died: every partition that it was asked for gets this error."""
@@ -236,7 +243,9 @@ class FetchApi:
                     piece(_PARTITION_V4.pack(index, error, high, stable))
                 piece(middle)
                 piece(_uvarint(length + 1) if is_flexible else _INT.pack(length))
-                if length:
+                if type(where) is bytes:
+                    piece(where)
+                elif length:
                     file, position = where
                     part = FileSlice(file, position, length)
                     data = part.try_read() if is_inline else None

@@ -48,7 +48,8 @@ READ_PARTITION
     28     4  last_fetched_epoch     -1 if the client named none
     32     8  fetch_offset
 
-READ_DONE (back): token, count, then READ_SLICE for each partition in the order asked
+READ_DONE (back): token, count, then READ_SLICE for each partition in the order asked, then the
+bytes of those slices that are too small to be worth a file (file id 0)
 
      0     8  token
      8     4  count
@@ -62,8 +63,8 @@ READ_SLICE
      8     8  high_watermark
     16     8  last_stable_offset
     24     8  log_start_offset
-    32     8  file_id            0 if length is 0
-    40     8  position
+    32     8  file_id            0 if length is 0, or if the bytes are in this entry
+    40     8  position           in that file, or behind the last slice of this entry
     48     4  diverging_epoch    -1 if none
     52     4  current_leader_epoch
     56     8  diverging_end_offset

@@ -75,7 +75,7 @@ class PartitionStore:
         """The partition with its log, made if there is none; `topic` is a TopicImage."""
         key = partition_key(topic.topic_id, index)
         name = (topic.name, index)
-        directory = self._directory_of(topic, index)
+        directory, is_new = self._directory_of(topic, index)
         slot = self.positions.find(key)
         trusted = None
         if slot is None:
@@ -88,7 +88,7 @@ class PartitionStore:
             file_ids=self.file_ids,
             position_slot=PositionSlot(self.positions, slot) if slot is not None else None,
             trusted=trusted,
-            clean=self.log_directory.is_clean,
+            clean=is_new or self.log_directory.is_clean,
             recovery_point=self.log_directory.recovery_points.get(name, 0),
             log_start_offset=self.log_directory.log_start_offsets.get(name, 0),
             now_ms=now_ms,
@@ -100,8 +100,8 @@ class PartitionStore:
         self.partitions[key] = partition
         return partition
 
-    def _directory_of(self, topic: Any, index: int) -> str:
-        """Its directory, with the right topic id in it."""
+    def _directory_of(self, topic: Any, index: int) -> tuple[str, bool]:
+        """Its directory, with the right topic id in it, and whether it was made just now."""
         path = os.path.join(self.log_directory.path, partition_directory(topic.name, index))
         metadata = os.path.join(path, PARTITION_METADATA)
         try:
@@ -124,7 +124,8 @@ class PartitionStore:
             raise StorageFault(f"can't make {path}: {fault}") from fault
         else:
             write_partition_metadata(metadata, topic.topic_id)
-        return path
+            return path, True
+        return path, False
 
     def delete(self, partition: Partition, now_ms: int) -> None:
         """Take the log away at once, its files after file.delete.delay.ms."""
@@ -148,7 +149,7 @@ class PartitionStore:
     # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
 
     def upkeep(self, now_ms: int) -> None:
-        """One round: some partitions' rolls, retention and checkpoints when they are due."""
+        """One round: some partitions' flushes and parking, retention and checkpoints when they are due."""
         if self._to_remove and self._to_remove[0][0] <= now_ms:
             _, path = self._to_remove.pop(0)
             remove_deleted(path)
@@ -163,7 +164,7 @@ class PartitionStore:
             if partition.key not in self.partitions:
                 continue
             active = log.active
-            if log.maybe_roll(now_ms) or log.recovery_point < active.base_offset:
+            if log.recovery_point < active.base_offset:
                 self.flush(log)
             self._park_if_idle(partition, now_ms)
         if now_ms >= self._next_retention_ms:

@@ -1,8 +1,9 @@
 """READ, on the log's side: where the batches lie that a fetch may have.
 
 Rules of this file:
-* A read answers with slices (file id, position, length), never with bytes; the reader's process
-  sends them from the file.
+* A read answers with slices (file id, position, length); the reader's process sends them from the
+  file. Only a slice of an active segment that is smaller than a descriptor is worth passing goes
+  as bytes: thousands of quiet partitions then cost their readers no descriptor.
 * Never past the high watermark. Between it and the log end offset: no bytes, no error.
 * The first partition with data gives at least one whole batch, whatever the limits (KIP-74); later
   ones keep to them.
@@ -24,6 +25,10 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.purgatory import DelayedOperation, Purgatory
 from shmbroker.replication.partition import Partition
 from shmbroker.wire import error_codes
+
+INLINE_SLICE_BYTES = 2048
+INLINE_BYTES = 64 << 10
+"""Bytes that go with one answer at most; slices beyond are sent from their files."""
 
 _pack_slice = READ_SLICE.pack
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
@@ -180,6 +185,8 @@ class Reader:
         self.waiting.pop((peer.slot, read.token), None)
         parts = [READ_DONE_HEAD.pack(read.token, len(results), 0)]
         add = parts.append
+        inline: list[bytes] = []
+        inline_bytes = 0
         for result in results:
             if type(result[0]) is int:
                 error, partition = result
@@ -192,9 +199,18 @@ class Reader:
             high_watermark = partition.high_watermark
             file_id = 0
             if length:
-                file_id = segment.file_id
-                self.pass_file(peer, segment)
                 self.bytes_out += length
+                if (
+                    length <= INLINE_SLICE_BYTES
+                    and segment.map is not None
+                    and inline_bytes + length <= INLINE_BYTES
+                ):
+                    inline.append(segment.map[position : position + length])
+                    position = inline_bytes
+                    inline_bytes += length
+                else:
+                    file_id = segment.file_id
+                    self.pass_file(peer, segment)
             end_epoch, end_offset = diverging or (-1, -1)
             add(
                 _pack_slice(
@@ -203,4 +219,4 @@ class Reader:
                     end_epoch, partition.leader_epoch, end_offset,
                 )
             )  # fmt: skip
-        peer.send(READ_DONE, b"".join(parts))
+        peer.send(READ_DONE, b"".join(parts + inline))

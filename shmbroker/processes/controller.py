@@ -27,7 +27,7 @@ from shmbroker.shm.counters import (
 
 logger = logging.getLogger("shmbroker")
 
-APPLY_WAIT_S = 5.0
+APPLY_WAIT_S = 60.0
 """How long an answer waits for brokers that do not apply a decision."""
 
 BROKER_REGISTRATION = 62

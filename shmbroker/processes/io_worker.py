@@ -16,6 +16,7 @@ import logging
 import os
 import queue
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,9 @@ logger = logging.getLogger("shmbroker")
 
 PUBLISH_BYTES = 64 << 10
 """Results are published early once this much was appended since the last time."""
+
+APPLY_S = 0.005
+"""How long one turn may open logs."""
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 FAULT_LINE_INTERVAL_S = 10.0
@@ -116,6 +120,7 @@ class IoWorker(SleepingChild):
         self.executor = Executor(handlers)
         self.results = PartialResults()
         self.asked: dict[int, Any] = {}
+        self.to_apply: deque[tuple[Any, Any]] = deque()
         self.token = self.incarnation << 48
         self.broker_epoch = -1
         self.producer_ids = range(0)
@@ -152,6 +157,9 @@ class IoWorker(SleepingChild):
         if self.must_stop:
             return
         self.follow_metadata()
+        while self.to_apply and not self.must_stop:
+            self.apply_some()
+            self.sign(clock.monotonic())
         self.say_running()
         self._ask_for_ids()
         while not self.must_stop:
@@ -202,6 +210,9 @@ class IoWorker(SleepingChild):
             check = self.purgatory.check
             for partition in appended:
                 check(partition.key)
+        if self.to_apply:
+            self.apply_some()
+            had_work = True
         self.publish()
         if appended:
             for partition in appended:
@@ -366,17 +377,30 @@ class IoWorker(SleepingChild):
             if kind == image_module.TOPIC_DELETED:
                 self._delete_topic(what[0])
             elif kind == image_module.TOPIC_CREATED:
-                for partition in what[0].partitions:
-                    self._apply_partition(what[0], partition)
+                self.to_apply += [(what[0], partition) for partition in what[0].partitions]
             elif kind == image_module.PARTITION_CHANGED:
-                self._apply_partition(what[0], what[2])
+                self.to_apply.append((what[0], what[2]))
             elif kind == image_module.CONFIG_CHANGED:
                 configured.add(what[1] if what[0] == TOPIC_RESOURCE else "")
         if configured:
             self._apply_configs(configured)
-        self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = committed
-        if self.controller is not None:
-            self.controller.doorbell.ring()
+        self.apply_some()
+
+    def apply_some(self) -> None:
+        """Open logs for some milliseconds; say how far we are when all of them are there.
+
+        A topic of 2,000 partitions takes seconds to create, and others want to append meanwhile.
+        """
+        to_apply = self.to_apply
+        deadline = clock.monotonic() + APPLY_S
+        while to_apply:
+            self._apply_partition(*to_apply.popleft())
+            if clock.monotonic() > deadline:
+                break
+        if not to_apply:
+            self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = self.image.offset
+            if self.controller is not None:
+                self.controller.doorbell.ring()
 
     def _apply_partition(self, topic: Any, image: Any) -> None:
         """Open the log of a partition that is placed here, and take over who leads it."""
@@ -395,6 +419,9 @@ class IoWorker(SleepingChild):
         partition.on_leadership(self.broker_id, image)
 
     def _delete_topic(self, topic: Any) -> None:
+        self.to_apply = deque(
+            waiting for waiting in self.to_apply if waiting[0].topic_id != topic.topic_id
+        )
         for index in range(len(topic.partitions)):
             key = partition_key(topic.topic_id, index)
             partition = self.partitions.get(key)

@@ -95,7 +95,7 @@ class NetworkWorker(Child):
         self.append_bytes = 0
         self.fetch_bytes_max = config["fetch.max.bytes"]
         self.partial_results = PartialResults()
-        self.unread: dict[int, list[tuple[Request, Peer, bytes]]] = {}
+        self.unread: list[tuple[Request, Peer, bytes]] = []
         self.touched: set[Connection] = set()
         self.waiting_topics: list[Request] = []
         self.io_peers: dict[int, Peer] = {}
@@ -316,25 +316,20 @@ class NetworkWorker(Child):
         self, request: Any, peer: Peer, data: memoryview, index: int, length: int
     ) -> None:
         missing = self.fetch.on_read_done(request, peer, data, index)
-        if missing is None:
+        if not missing:
             self.touched.add(request.connection)
             return
-        # The descriptor was dropped from the LRU: ask for it, look again when it is here.
-        self.unread.setdefault(missing, []).append(
-            (request, peer, bytes(data[index : index + length]))
-        )
-        peer.send(NEED_FILE, TOKEN.pack(missing))
+        # Descriptors that the LRU has dropped, or that did not fit into the socket pair: ask for
+        # them, look again when they are here.
+        for file_id in missing:
+            peer.send(NEED_FILE, TOKEN.pack(file_id))
+        self.unread.append((request, peer, bytes(data[index : index + length])))
 
     def retry_reads(self) -> None:
-        """Reads that waited for a descriptor."""
-        unread, self.unread = self.unread, {}
-        for file_id, reads in unread.items():
-            for request, peer, result in reads:
-                if request.connection.is_closed:
-                    continue
-                if self.files[peer.slot].find(file_id) is None:
-                    self.unread.setdefault(file_id, []).append((request, peer, result))
-                    continue
+        """Reads that waited for descriptors."""
+        unread, self.unread = self.unread, []
+        for request, peer, result in unread:
+            if not request.connection.is_closed:
                 self._finish_read(request, peer, memoryview(result), 0, len(result))
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────────
@@ -344,6 +339,11 @@ class NetworkWorker(Child):
         self.partial_results.clear()
         if peer.role == IO_WORKER:
             self.files[peer.slot].clear()
+            for request, owner, _ in self.unread:
+                if owner is peer:
+                    self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+                    self.touched.add(request.connection)
+            self.unread = [waiting for waiting in self.unread if waiting[1] is not peer]
         for token, request in list(self.pending.items()):
             if request.peer is not peer:
                 continue

@@ -75,7 +75,8 @@ class Partition:
         if image.leader_epoch != self.leader_epoch:
             self.leader_epoch = image.leader_epoch
             if image.leader_id == broker_id:
-                self.log.begin_epoch(image.leader_epoch)
+                # Written with the first batch: thousands of empty partitions need no file.
+                self.log.leader_epochs.assign(image.leader_epoch, self.log.log_end_offset)
         self.is_leader = image.leader_id == broker_id
         self.advance_high_watermark()
 
