@@ -5,8 +5,8 @@
 * Its image is read back from the log's files, as everybody else's is: there is one way from
   records to image.
 * Requests are served one at a time; the caller publishes `committed_offset` after each.
-* A full disk fails the request (KAFKA_STORAGE_ERROR) and nothing else. Any other fault of the disk
-  ends the process.
+* A full disk fails the request (KAFKA_STORAGE_ERROR) and nothing else, and so does a decision too
+  large for one batch (POLICY_VIOLATION). Any other fault of the disk ends the process.
 * Fencing a broker leaves its partitions with their leader. Kafka would take the leader away (-1)
   and give the same one back when the broker returns, as there is no other replica to lead; a
   client retries either way, and here the broker is back within half a second.
@@ -25,7 +25,7 @@ from shmbroker.controller.bootstrap import (
     bootstrap_records,
 )
 from shmbroker.controller.election import elect_leaders
-from shmbroker.controller.metadata_log import MetadataLog
+from shmbroker.controller.metadata_log import MetadataLog, TooLargeFault
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
@@ -36,6 +36,7 @@ from shmbroker.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
     KAFKA_STORAGE_ERROR,
     NONE,
+    POLICY_VIOLATION,
     STALE_BROKER_EPOCH,
 )
 
@@ -138,10 +139,11 @@ class ActiveController:
         try:
             self._commit(records, now_ms)
         except DiskFullFault as fault:
-            for result in response[_RESULTS[api_name]]:
-                if result["error_code"] == NONE:
-                    result["error_code"] = KAFKA_STORAGE_ERROR
-                    result["error_message"] = f"The metadata log's disk is full: {fault}"
+            message = f"The metadata log's disk is full: {fault}"
+            _fail(response[_RESULTS[api_name]], KAFKA_STORAGE_ERROR, message)
+        except TooLargeFault:
+            message = "Unable to perform excessively large batch operation."
+            _fail(response[_RESULTS[api_name]], POLICY_VIOLATION, message)
         return response
 
     def create_topic_auto(self, name: str, now_ms: int) -> tuple[int, str | None]:
@@ -256,6 +258,14 @@ class ActiveController:
 
     def _catch_up(self) -> None:
         self._follower.catch_up(self._log.committed_offset)
+
+
+def _fail(results: list[dict[str, Any]], error: int, message: str) -> None:
+    """Turn what would have been done into what could not be."""
+    for result in results:
+        if result["error_code"] == NONE:
+            result["error_code"] = error
+            result["error_message"] = message
 
 
 def _write_durably(path: str, content: bytes) -> None:

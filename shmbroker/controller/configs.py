@@ -20,6 +20,7 @@ from shmbroker.config import (
 )
 from shmbroker.controller.topics import config_record
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import topic_name_complaint
 from shmbroker.wire.error_codes import (
     INVALID_CONFIG,
@@ -29,6 +30,7 @@ from shmbroker.wire.error_codes import (
     UNKNOWN_SERVER_ERROR,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
+from shmbroker.wire.primitives import STRING_BYTES_MAX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def alter_configs(
         responses.append(
             {
                 "error_code": complaint[0],
-                "error_message": complaint[1],
+                "error_message": fitting(complaint[1]),
                 "resource_type": key[0],
                 "resource_name": key[1],
             }
@@ -133,6 +135,8 @@ def _alter_resource(
             elif current is None:
                 current = setting.default
             value = _altered_list(current or "", value, operation)
+            if len(value.encode()) > STRING_BYTES_MAX:
+                return [], (INVALID_CONFIG, f"The value of {key} would be too long.")
         # A broker takes a record as the sign to look anew (KAFKA-14136), changed or not.
         if value != before.get(key) or not is_topic:
             records.append(config_record(type_, name, key, value))

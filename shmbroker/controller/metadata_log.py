@@ -25,7 +25,7 @@ from shmbroker.controller.quorum_state import (
     read_quorum_state,
     write_quorum_state,
 )
-from shmbroker.errors import CorruptFault
+from shmbroker.errors import CorruptFault, Fault
 from shmbroker.ids import METADATA_TOPIC_ID
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import (
@@ -54,6 +54,14 @@ if TYPE_CHECKING:
 
     Record = tuple[str, int, dict[str, Any]]
     """name, version, message"""
+
+
+BATCH_BYTES_MAX = 8 << 20
+"""Of one decision (Kafka: `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`)."""
+
+
+class TooLargeFault(Fault):
+    """A decision that doesn't fit into one batch; nothing was written."""
 
 
 class MetadataLog:
@@ -108,11 +116,13 @@ class MetadataLog:
     def append(self, records: list[Record], now_ms: int) -> int:
         """Append one decision as one batch and flush it; the new committed offset.
 
-        DiskFullFault: nothing was written. Any other StorageFault is final.
+        TooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final.
         """
         batch = encode_batch(
             [(now_ms, None, encode_metadata_record(*record), ()) for record in records]
         )
+        if len(batch) > BATCH_BYTES_MAX:
+            raise TooLargeFault(f"{len(batch)} bytes in one batch of metadata")
         return self._append(batch, len(records) - 1, now_ms)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from shmbroker.config import (
 )
 from shmbroker.ids import ZERO_UUID
 from shmbroker.metadata.image import TOPIC_RESOURCE
+from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import (
     METADATA_TOPIC,
     OFFSETS_TOPIC,
@@ -390,7 +391,7 @@ def _failed_topic(name: str, complaint: Complaint) -> dict[str, Any]:
     return {
         "name": name,
         "error_code": complaint[0],
-        "error_message": complaint[1],
+        "error_message": fitting(complaint[1]),
         "configs": [],
     }
 
@@ -506,7 +507,11 @@ def create_partitions(request: dict[str, Any], version: int, cluster: Cluster) -
                     )
                     for index, replicas in enumerate(new)
                 ]
-        results[name] = {"name": name, "error_code": complaint[0], "error_message": complaint[1]}
+        results[name] = {
+            "name": name,
+            "error_code": complaint[0],
+            "error_message": fitting(complaint[1]),
+        }
     return records, {"throttle_time_ms": 0, "results": list(results.values())}
 
 

@@ -23,6 +23,7 @@ from shmbroker.config import (
     effective_topic_config,
 )
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import topic_name_complaint
 from shmbroker.wire.error_codes import (
     INVALID_REQUEST,
@@ -96,7 +97,7 @@ def describe_configs(
         results.append(
             {
                 "error_code": error,
-                "error_message": message,
+                "error_message": fitting(message),
                 "resource_type": resource["resource_type"],
                 "resource_name": name,
                 "configs": entries,

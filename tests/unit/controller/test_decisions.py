@@ -235,3 +235,51 @@ def test_lists_are_appended_to_and_subtracted_from(controller: ActiveController)
 def test_unknown_broker_setting_is_kept(controller: ActiveController) -> None:
     set_config(controller, BROKER_RESOURCE, "1", "plugin.key", "x")
     assert controller.image.config(BROKER_RESOURCE, "1") == {"plugin.key": "x"}
+
+
+def test_what_a_client_sent_never_makes_an_answer_too_long(controller: ActiveController) -> None:
+    long = "é" * 16_000
+    create(controller, topic("t"))
+    config = {"name": long, "config_operation": 0, "value": long}
+    resources = [
+        {"resource_type": type_, "resource_name": name, "configs": [config]}
+        for type_, name in ((2, "t"), (2, long), (4, long))
+    ]
+    cases = [
+        ("CreateTopics", 7, {"topics": [topic(long), topic("u", 1, 1, retention_ms=long)]}),
+        ("CreateTopics", 7, {"topics": [topic("v") | {"configs": [{"name": long, "value": "1"}]}]}),
+        ("CreatePartitions", 3, {"topics": [{"name": long, "count": 2, "assignments": None}]}),
+        ("DeleteTopics", 6, {"topics": [{"name": long, "topic_id": bytes(16)}]}),
+        ("IncrementalAlterConfigs", 1, {"resources": resources}),
+    ]
+    for api_name, version, request in cases:
+        request["validate_only"] = False
+        response = controller.handle(api_name, version, request, NOW_MS)
+        assert codec.encode(f"{api_name}Response", version, response)
+
+
+def test_list_does_not_grow_beyond_what_a_record_holds(controller: ActiveController) -> None:
+    create(controller, topic("t"))
+    name = "leader.replication.throttled.replicas"
+    codes = []
+    for start in (0, 3000):
+        value = ",".join(f"{number}:1000000" for number in range(start, start + 2000))
+        config = {"name": name, "config_operation": 2, "value": value}
+        resource = {"resource_type": 2, "resource_name": "t", "configs": [config]}
+        request = {"resources": [resource], "validate_only": False}
+        response = controller.handle("IncrementalAlterConfigs", 1, request, NOW_MS)
+        codes.append(response["responses"][0]["error_code"])
+    assert codes == [0, 40]
+
+
+def test_decision_too_large_for_one_batch_is_refused(controller: ActiveController) -> None:
+    before = controller.committed_offset
+    configs = [
+        {"name": f"plugin.{number}", "config_operation": 0, "value": "x" * 32_000}
+        for number in range(300)
+    ]
+    resource = {"resource_type": BROKER_RESOURCE, "resource_name": "1", "configs": configs}
+    request = {"resources": [resource], "validate_only": False}
+    response = controller.handle("IncrementalAlterConfigs", 1, request, NOW_MS)
+    assert response["responses"][0]["error_code"] == 44
+    assert controller.committed_offset == before

@@ -125,6 +125,7 @@ def test_all_brokers_list_what_is_set_for_all(image: MetadataImage) -> None:
         (BROKER_RESOURCE, "7", 42, "expected 1 or empty string, but received 7"),
         (BROKER_RESOURCE, "x", 42, "Broker id must be an integer, but it is: x"),
         (99, "x", 42, "Unexpected resource type 99"),
+        (TOPIC_RESOURCE, "é" * 16_000, 17, "Topic name is invalid"),
     ],
 )
 def test_refusals(image: MetadataImage, type_: int, name: str, code: int, says: str) -> None:
