@@ -1,0 +1,1 @@
+"""Measuring: programs to run by hand, never part of the tests. How: README.md beside this file."""

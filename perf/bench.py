@@ -1,0 +1,267 @@
+"""What the programs here have in common: sides, alternation, figures, result files.
+
+A *side* is a broker that is measured: A is this project's (started here, or running already), B,
+with --against, another one. A *case* is one load. Each case runs its rounds in turn, A B A B …,
+so that whatever else the machine does strikes both; the figure of a side is the median of its
+rounds, and the ratio that of the medians. Only ratios within one run mean anything on a machine
+that is not quiet.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from perf import family
+from perf.driver import Refused
+from shmbroker.testing.broker import Broker
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "perf" / "results"
+
+Round = Callable[["Side"], dict[str, float]]
+"""Runs one round on a side; its answer has `requests`, `bytes`, `seconds` and any more figures."""
+
+SHOWN = (
+    # figure, heading, format; printed for each side and as a ratio
+    ("requests_per_s", "requests/s", ",.0f"),
+    ("mb_per_s", "MB/s", ",.1f"),
+    ("p50_us", "p50 µs", ",.0f"),
+    ("p99_us", "p99 µs", ",.0f"),
+    ("p99.9_us", "p99.9 µs", ",.0f"),
+    ("cpu_us_per_request", "CPU µs", ",.1f"),
+    ("cpu_s_per_gb", "CPU s/GB", ",.2f"),
+    ("pss_mib", "PSS MiB", ",.0f"),
+)
+
+
+class Side:
+    """A broker under measurement. `topics` are those that this run has made on it."""
+
+    def __init__(self, name: str, address: str, pid: int) -> None:
+        self.name = name
+        self.address = address
+        self.pid = pid
+
+    def measure(self, run: Round) -> dict[str, float]:
+        """One round, and what the broker's whole family spent on it."""
+        before = family.cpu_s(self.pid)
+        figures = run(self)
+        cpu = family.cpu_s(self.pid) - before
+        requests, total, seconds = (figures.pop(key, 0) for key in ("requests", "bytes", "seconds"))
+        if requests:
+            figures["requests_per_s"] = requests / seconds
+            figures["cpu_us_per_request"] = cpu / requests * 1e6
+        if total:
+            figures["mb_per_s"] = total / seconds / 1e6
+            figures["cpu_s_per_gb"] = cpu / total * 1e9
+        if not requests and seconds:
+            figures["cpu_percent"] = cpu / seconds * 100
+        figures["pss_mib"] = family.pss_without_files_mib(self.pid)
+        return figures
+
+
+class Bench:
+    """One run of one program: its options, its sides, its cases, its result file."""
+
+    def __init__(self, name: str, description: str) -> None:
+        self.name = name
+        parser = argparse.ArgumentParser(
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        parser.add_argument("--rounds", type=int, default=3, help="rounds of each case and side")
+        parser.add_argument("--seconds", type=float, default=3.0, help="longest time of a round")
+        parser.add_argument("--only", default="", help="only cases whose name has this in it")
+        parser.add_argument("--broker", metavar="HOST:PORT", help="a broker that runs already")
+        parser.add_argument("--pid", type=int, help="its process, or the parent of its processes")
+        parser.add_argument("--serve", default="", help="flags for the `serve` that is started")
+        parser.add_argument("--data", type=Path, help="where it keeps its data meanwhile")
+        parser.add_argument("--against", metavar="HOST:PORT", help="another broker, in turn")
+        parser.add_argument("--against-pid", type=int, metavar="PID")
+        parser.add_argument("--out", type=Path, help="result file  [default: perf/results/…]")
+        self.options = options = parser.parse_args()
+        if bool(options.broker) != bool(options.pid):
+            parser.error("--broker and --pid go together")
+        if bool(options.against) != bool(options.against_pid):
+            parser.error("--against and --against-pid go together")
+        self.cases: list[dict[str, Any]] = []
+        self.environment = environment()
+        self._broker: Broker | None = None
+
+    # ── sides ───────────────────────────────────────────────────────────────────────────────────
+
+    def __enter__(self) -> "Bench":
+        options = self.options
+        self._data: str | None = None
+        if options.broker:
+            self.sides = [Side("A", options.broker, options.pid)]
+        else:
+            self._data = tempfile.mkdtemp(prefix="shmbroker-perf-", dir=options.data)
+            self._broker = Broker(*options.serve.split(), data=Path(self._data))
+            self.sides = [Side("A", self._broker.address, self._broker.pid)]
+        if options.against:
+            self.sides.append(Side("B", options.against, options.against_pid))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._broker is not None:
+            self._broker.stop()
+        if self._data:
+            shutil.rmtree(self._data, ignore_errors=True)
+
+    @property
+    def is_started_here(self) -> bool:
+        """Whether side A has served nobody before."""
+        return self._broker is not None
+
+    # ── cases ───────────────────────────────────────────────────────────────────────────────────
+
+    def case(
+        self,
+        name: str,
+        make: Callable[[Side], Round],
+        rounds: int = 0,
+        sides: list[Side] | None = None,
+    ) -> None:
+        """Run a case and print it. `make` prepares a side and gives what its rounds run."""
+        if self.options.only not in name:
+            return
+        rounds = rounds or self.options.rounds
+        sides = sides or self.sides
+        taken: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
+        runs = {side.name: make(side) for side in sides}
+        for _ in range(rounds):
+            for side in sides:
+                taken[side.name].append(side.measure(runs[side.name]))
+        for run in runs.values():
+            close = getattr(run, "close", None)
+            if close is not None:
+                close()
+        row: dict[str, Any] = {"case": name}
+        for side, figures in taken.items():
+            row[side] = {key: significant(_middle(key, figures)) for key in figures[0]}
+            row[f"rounds {side}"] = [
+                {key: significant(value) for key, value in each.items()} for each in figures
+            ]
+        if len(sides) > 1:
+            row["A/B"] = ratios(row["A"], row["B"])
+        self.cases.append(row)
+        self._print(row)
+
+    def _print(self, row: dict[str, Any]) -> None:
+        if len(self.cases) == 1:
+            heading = " ".join(f"{heading:>10}" for _, heading, _ in SHOWN)
+            print(f"{'case':<44} {'':<3} {heading}")
+        name = row["case"]
+        for side in ("A", "B", "A/B"):
+            if side not in row:
+                continue
+            cells = []
+            for key, _, how in SHOWN:
+                value = row[side].get(key)
+                how = ".2f" if side == "A/B" else how
+                cells.append(f"{'–' if value is None else format(value, how):>10}")
+            print(f"{name:<44} {side:<3} {' '.join(cells)}", flush=True)
+            name = ""
+        for side in ("A", "B"):
+            for key in row.get(side, {}):
+                if key not in {shown for shown, _, _ in SHOWN}:
+                    print(f"{'':<44} {side:<3} {key} {row[side][key]}", flush=True)
+
+    # ── results ─────────────────────────────────────────────────────────────────────────────────
+
+    def write(self) -> None:
+        """The result file, and where it is."""
+        moment = datetime.now().astimezone()
+        kept = ("rounds", "seconds", "only", "serve", "against")
+        options = {key: value for key in kept if (value := getattr(self.options, key))}
+        result = {
+            "bench": self.name,
+            "finished": moment.isoformat(timespec="seconds"),
+            "environment": self.environment,
+            "options": options,
+            "cases": self.cases,
+        }
+        out = self.options.out
+        if out is None:
+            commit = self.environment["commit"][:9]
+            out = RESULTS / f"local-{self.name}-{moment:%Y%m%d-%H%M%S}-{commit}.json"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        print(f"\nwritten to {out}")
+
+
+def main(bench: Bench, run: Callable[[Bench], None]) -> None:
+    """Run a program's cases on its sides, and write what came out."""
+    try:
+        with bench:
+            run(bench)
+    except Refused as fault:
+        sys.exit(f"perf: {fault}")
+    except KeyboardInterrupt:
+        print("\nstopped")
+    if bench.cases:
+        bench.write()
+
+
+def topic_name(prefix: str) -> str:
+    """A name that no run has used before."""
+    return f"perf-{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+def significant(value: float) -> float:
+    """Four digits: more is noise."""
+    return float(f"{value:.4g}")
+
+
+def _middle(key: str, rounds: list[dict[str, float]]) -> float:
+    """The median of the rounds; of memory the highest."""
+    values = [each[key] for each in rounds]
+    return max(values) if key == "pss_mib" else statistics.median(values)
+
+
+def ratios(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
+    """first/second of every figure that both have."""
+    return {
+        key: significant(first[key] / second[key])
+        for key in first
+        if second.get(key) and first[key] is not None
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Machine, commit and load: what figures can't be read without."""
+    with open("/proc/cpuinfo") as file:
+        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    with open("/proc/meminfo") as file:
+        memory_kib = int(file.readline().split()[1])
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory_kib / 1024**2, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_average_before": os.getloadavg()[0],
+        "commit": _git("rev-parse", "HEAD") or "unknown",
+        "has_local_changes": bool(_git("status", "--porcelain", "--", "shmbroker")),
+    }
+
+
+def _git(*words: str) -> str:
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return ""
+    return found.stdout.strip()

@@ -1,0 +1,52 @@
+"""CPU and memory of a broker: of one process and all that descend from it."""
+
+import os
+from collections.abc import Iterator
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def members(pid: int) -> Iterator[int]:
+    """The process and its living descendants."""
+    yield pid
+    for task in _list(f"/proc/{pid}/task"):
+        for child in _read(f"/proc/{pid}/task/{task}/children").split():
+            yield from members(int(child))
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time so far, that of children that ended included."""
+    ticks = 0
+    for member in list(members(pid)):
+        stat = _read(f"/proc/{member}/stat")
+        if stat:
+            ticks += sum(map(int, stat.rsplit(")", 1)[1].split()[11:15]))
+    return ticks / _TICKS_PER_S
+
+
+def pss_without_files_mib(pid: int) -> float:
+    """Proportional set size without file pages: anonymous memory and shared memory, each page of
+    which counts once for the family. The page cache, which the kernel takes back, is left out."""
+    kib = 0
+    for member in list(members(pid)):
+        for line in _read(f"/proc/{member}/smaps_rollup").splitlines():
+            if line.startswith("Pss:"):
+                kib += int(line.split()[1])
+            elif line.startswith("Pss_File:"):
+                kib -= int(line.split()[1])
+    return round(kib / 1024, 1)
+
+
+def _list(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
