@@ -142,8 +142,6 @@ class Supervisor:
         for slot in children:
             for other in children:
                 words[counters.acknowledgement(slot.index, other.index)] = 1
-        gc.collect()
-        gc.freeze()
         order = (CONTROLLER, IO_WORKER, NETWORK_WORKER)
         for slot in sorted(children, key=lambda slot: order.index(slot.role)):
             self.running[slot.index] = Running(slot)
@@ -247,18 +245,22 @@ class Supervisor:
         slot = running.slot
         counters = self.shared.counters
         self.words[counters.at(slot.index, STARTED_MS)] = clock.now_ms()
+        make = self._maker(slot.role)
+        # What the role needs is imported here, once for all that will ever be forked, and frozen:
+        # a collection in a child would write to pages that all of them share.
+        gc.freeze()
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            self._become(slot)
+            self._become(slot, make)
         self.words[counters.at(slot.index, PID)] = pid
         running.pid = pid
         running.started = clock.monotonic()
         running.pidfd = os.pidfd_open(pid)
         self.poller.register(running.pidfd, select.POLLIN)
 
-    def _become(self, slot: Slot) -> None:
+    def _become(self, slot: Slot, make: Callable[[SharedResources, Slot], Any]) -> None:
         """In the child: drop what is the supervisor's alone, then be the role. Never returns."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -266,7 +268,7 @@ class Supervisor:
         if slot.role != NETWORK_WORKER:
             for listener in self.listeners:
                 listener.socket.close()
-        run_child(self.shared, slot, self.pid, self._maker(slot.role))
+        run_child(self.shared, slot, self.pid, make)
 
     def _maker(self, role: str) -> Callable[[SharedResources, Slot], Any]:
         config, directory = self.config, self.data_directory
