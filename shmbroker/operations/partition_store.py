@@ -138,18 +138,10 @@ class PartitionStore:
         away = partition.log.delete(uuid4().hex)
         self._to_remove.append((now_ms + partition.log.config.file_delete_delay_ms, away))
 
-    def segment_of(self, file_id: int) -> Any:
-        """The segment with that file id, None if it is gone."""
-        for partition in self.partitions.values():
-            for segment in partition.log.segments:
-                if segment.file_id == file_id:
-                    return segment
-        return None
-
     # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
 
     def upkeep(self, now_ms: int) -> None:
-        """One round: some partitions' flushes and parking, retention and checkpoints when they are due."""
+        """One round: some partitions' flushes and parking; retention and checkpoints when due."""
         if self._to_remove and self._to_remove[0][0] <= now_ms:
             _, path = self._to_remove.pop(0)
             remove_deleted(path)

@@ -27,7 +27,7 @@ from shmbroker.replication.partition import Partition
 from shmbroker.wire import error_codes
 
 INLINE_SLICE_BYTES = 2048
-INLINE_BYTES = 64 << 10
+INLINE_BYTES = 256 << 10
 """Bytes that go with one answer at most; slices beyond are sent from their files."""
 
 _pack_slice = READ_SLICE.pack

@@ -129,6 +129,8 @@ class IoWorker(SleepingChild):
         self.waiting_for_ids: list[Any] = []
         self.controller: Peer | None = None
         self.passed: dict[int, set[int]] = {}
+        self.segments_passed: dict[int, Any] = {}
+        self.to_pass: dict[tuple[int, int], Peer] = {}
         self.passing = {}
         for peer in self.peers:
             if peer.role == NETWORK_WORKER:
@@ -213,6 +215,8 @@ class IoWorker(SleepingChild):
         if self.to_apply:
             self.apply_some()
             had_work = True
+        if self.to_pass:
+            self._pass_waiting()
         self.publish()
         if appended:
             for partition in appended:
@@ -235,7 +239,7 @@ class IoWorker(SleepingChild):
         timeout = self._next_housekeeping - now
         if deadline is not None:
             timeout = min(timeout, (deadline - clock.now_ms()) / 1000)
-        if self.has_backlog():
+        if self.to_pass or self.has_backlog():
             timeout = BACKLOG_RETRY_S
         self.sleep(max(0.001, timeout))
         self._now_ms = clock.now_ms()
@@ -284,7 +288,7 @@ class IoWorker(SleepingChild):
         elif operation == CANCEL:
             self.reader.on_cancel(peer, TOKEN.unpack_from(data, index)[0])
         elif operation == NEED_FILE:
-            self._pass_again(peer, TOKEN.unpack_from(data, index)[0])
+            self._pass(peer, TOKEN.unpack_from(data, index)[0])
         elif operation == EXECUTED_PART:
             self.results.add(data, index, length)
         elif operation == EXECUTED:
@@ -308,6 +312,7 @@ class IoWorker(SleepingChild):
         dropped = self.store.dropped_file_ids
         while dropped:
             file_id = dropped.pop()
+            self.segments_passed.pop(file_id, None)
             for peer in self.peers:
                 passed = self.passed.get(peer.slot)
                 if passed is not None and file_id in passed:
@@ -331,6 +336,7 @@ class IoWorker(SleepingChild):
         self.reader.drop_peer(peer.slot)
         if peer.slot in self.passed:
             self.passed[peer.slot].clear()
+            self.to_pass = {key: to for key, to in self.to_pass.items() if to is not peer}
         if peer is self.controller:
             self.asked.clear()
             self._on_producer_ids({"error_code": -1})
@@ -342,17 +348,27 @@ class IoWorker(SleepingChild):
 
     def pass_file(self, peer: Peer, segment: Any) -> None:
         """Before a slice of it is named for the first time."""
-        passed = self.passed[peer.slot]
-        if segment.file_id not in passed and pass_file(
-            self.passing[peer.slot], segment.file_id, segment.fd
-        ):
-            passed.add(segment.file_id)
+        file_id = segment.file_id
+        if file_id not in self.passed[peer.slot]:
+            self.segments_passed[file_id] = segment
+            self._pass(peer, file_id)
 
-    def _pass_again(self, peer: Peer, file_id: int) -> None:
-        segment = self.store.segment_of(file_id)
-        if segment is not None:
-            pass_file(self.passing[peer.slot], file_id, segment.fd)
-            peer.doorbell.ring()
+    def _pass(self, peer: Peer, file_id: int) -> None:
+        """Pass a descriptor, later if the socket pair is full."""
+        segment = self.segments_passed.get(file_id)
+        if segment is None:
+            return
+        if pass_file(self.passing[peer.slot], file_id, segment.fd):
+            self.passed[peer.slot].add(file_id)
+        else:
+            self.to_pass[peer.slot, file_id] = peer
+
+    def _pass_waiting(self) -> None:
+        """Descriptors for which the socket pairs had no room."""
+        waiting, self.to_pass = self.to_pass, {}
+        for (_, file_id), peer in waiting.items():
+            self._pass(peer, file_id)
+            peer.doorbell.ring_if_sleeping()
 
     def ask(
         self, api_key: int, name: str, version: int, body: dict[str, Any], on_answer: Any

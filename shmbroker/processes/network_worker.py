@@ -72,6 +72,7 @@ PARTIAL_FRAME_S = 10.0
 DRAIN_S = 5.0
 """How long requests in flight may take when the worker is asked to stop."""
 RETRY_S = 0.02
+ASK_AGAIN_S = 1.0
 FRAMES_BUFFERED_BYTES_MAX = 64 << 20
 
 
@@ -95,6 +96,8 @@ class NetworkWorker(Child):
         self.append_bytes = 0
         self.fetch_bytes_max = config["fetch.max.bytes"]
         self.partial_results = PartialResults()
+        self.asked_files: set[int] = set()
+        self._ask_again_at = 0.0
         self.unread: list[tuple[Request, Peer, bytes]] = []
         self.touched: set[Connection] = set()
         self.waiting_topics: list[Request] = []
@@ -322,12 +325,18 @@ class NetworkWorker(Child):
         # Descriptors that the LRU has dropped, or that did not fit into the socket pair: ask for
         # them, look again when they are here.
         for file_id in missing:
-            peer.send(NEED_FILE, TOKEN.pack(file_id))
+            if file_id not in self.asked_files:
+                self.asked_files.add(file_id)
+                peer.send(NEED_FILE, TOKEN.pack(file_id))
         self.unread.append((request, peer, bytes(data[index : index + length])))
 
     def retry_reads(self) -> None:
         """Reads that waited for descriptors."""
         unread, self.unread = self.unread, []
+        now = clock.monotonic()
+        if now >= self._ask_again_at:
+            self._ask_again_at = now + ASK_AGAIN_S
+            self.asked_files.clear()
         for request, peer, result in unread:
             if not request.connection.is_closed:
                 self._finish_read(request, peer, memoryview(result), 0, len(result))
