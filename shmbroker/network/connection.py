@@ -47,7 +47,6 @@ class Connection:
         "out",
         "partial_since",
         "socket",
-        "start",
         "view",
         "wants_write",
     )
@@ -60,7 +59,6 @@ class Connection:
         self.out: deque[Any] = deque()
         self.buffer: bytearray | None = None
         self.view: memoryview | None = None
-        self.start = 0
         self.filled = 0
         self.is_held = False
         self.is_closed = False

@@ -98,6 +98,7 @@ class EventLoop:
         self.handlers: dict[int, Callable[[int], None]] = {}
         self.listeners: dict[int, Listener] = {}
         self.is_watching = False
+        self.is_stopping = False
         self.blocked: list[Connection] = []
         self.cold: list[Connection] = []
         self.starved: list[Connection] = []
@@ -211,8 +212,7 @@ class EventLoop:
         end = connection.filled + count
         connection.last_active = self.service.now()
         connection.filled = 0
-        start, connection.start = connection.start, 0
-        self.take_frames(connection, buffer, start, end)
+        self.take_frames(connection, buffer, 0, end)
 
     def take_frames(
         self, connection: Connection, buffer: bytearray, position: int, end: int
@@ -300,7 +300,7 @@ class EventLoop:
 
     def resume(self, connection: Connection) -> None:
         """What held the connection may have gone: try its next frames again."""
-        if connection.is_closed or not connection.is_held:
+        if connection.is_closed or not connection.is_held or self.is_stopping:
             return
         connection.is_held = False
         buffer, end = connection.buffer, connection.filled
@@ -425,6 +425,15 @@ class EventLoop:
             inflight = connection.inflight
             if not inflight or inflight[0].api_key <= 1:
                 self.resume(connection)
+
+    def stop_reading(self) -> None:
+        """Start no request any more; those in flight are still answered."""
+        self.watch_listeners(False)
+        self.blocked.clear()
+        self.is_stopping = True
+        for connection in self.connections.values():
+            connection.is_held = True
+            self._set_interest(connection)
 
     def close(self, connection: Connection, reason: str, is_fault: bool = False) -> None:
         """End a connection; its requests in flight are forgotten by the service."""

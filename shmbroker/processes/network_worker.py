@@ -211,10 +211,11 @@ class NetworkWorker(Child):
                 if deadline is None:
                     deadline = clock.monotonic() + DRAIN_S
                     self.say_stopping()
-                    loop.watch_listeners(False)
-                busy = self.pending or any(
-                    connection.out for connection in loop.connections.values()
-                )
+                    loop.stop_reading()
+                # A waiting fetch has nothing to lose.
+                busy = any(
+                    request.api_key != fetch.API_KEY for request in self.pending.values()
+                ) or any(connection.out for connection in loop.connections.values())
                 if not busy or clock.monotonic() > deadline:
                     break
         for connection in list(loop.connections.values()):
