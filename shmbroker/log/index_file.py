@@ -78,6 +78,8 @@ class IndexFile:
         """Store an entry behind the last; False if the disk has no room for it or it is full."""
         size = self.ENTRY.size
         position = self.count * size
+        if position + size > self.bytes_max:
+            return False
         if position + size > self._allocated and not self._grow(position + size):
             return False
         try:
@@ -88,8 +90,6 @@ class IndexFile:
         return True
 
     def _grow(self, need: int) -> bool:
-        if need > self.bytes_max:
-            return False
         try:
             if self._fd < 0:
                 self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

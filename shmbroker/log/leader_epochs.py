@@ -24,7 +24,7 @@ from shmbroker.log.checkpoints import (
 
 
 class LeaderEpochs:
-    """The epoch history of one partition's log; changes are written to its file at once."""
+    """The epoch history of one partition's log; `write` brings changes to its file."""
 
     __slots__ = ("_epochs", "_path", "_starts", "is_flush_needed", "is_written")
 
@@ -35,7 +35,8 @@ class LeaderEpochs:
         self.is_flush_needed = False
         """The file changed since the last flush."""
         self.is_written = True
-        """False after a refused write: memory is ahead of the file until `write` succeeds."""
+        """False: memory is ahead of the file. Before the first batch of an epoch, and before a
+        flush, it is written; an epoch without a batch can be forgotten."""
 
     @property
     def entries(self) -> list[tuple[int, int]]:
@@ -66,14 +67,16 @@ class LeaderEpochs:
         self._epochs, self._starts = epochs, starts
 
     def write(self) -> None:
-        """Write the file if it is behind; a refusal is kept for the next try, as a flush is."""
+        """Write the file, if it is behind. After a refusal it stays behind, for the next try."""
+        if self.is_written:
+            return
         lines = [f"{epoch} {start}" for epoch, start in self.entries]
         self.is_flush_needed = True
         try:
             write_file(self._path, encode_entries(lines), is_synced=False)
             self.is_written = True
         except StorageFault:
-            self.is_written = False
+            pass
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` begins at `start_offset`; True if that is news.
@@ -87,6 +90,7 @@ class LeaderEpochs:
             self._starts.pop()
         self._epochs.append(epoch)
         self._starts.append(start_offset)
+        self.is_written = False
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
@@ -108,18 +112,17 @@ class LeaderEpochs:
         place = bisect.bisect_right(self._starts, offset)
         return self._epochs[place - 1] if place else -1
 
-    def truncate_from_end(self, end_offset: int) -> bool:
-        """Forget epochs that begin at or behind `end_offset`; True if there were any."""
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or behind `end_offset`."""
         keep = bisect.bisect_left(self._starts, end_offset)
-        changed = keep < len(self._starts)
-        del self._epochs[keep:], self._starts[keep:]
-        return changed
+        if keep < len(self._starts):
+            del self._epochs[keep:], self._starts[keep:]
+            self.is_written = False
 
-    def truncate_from_start(self, start_offset: int) -> bool:
+    def truncate_from_start(self, start_offset: int) -> None:
         """Forget what lies before the log start; the epoch in force there now begins there."""
         place = bisect.bisect_right(self._starts, start_offset) - 1
-        if place < 0 or (place == 0 and self._starts[0] == start_offset):
-            return False
-        del self._epochs[:place], self._starts[:place]
-        self._starts[0] = start_offset
-        return True
+        if place > 0 or (place == 0 and self._starts[0] != start_offset):
+            del self._epochs[:place], self._starts[:place]
+            self._starts[0] = start_offset
+            self.is_written = False

@@ -51,7 +51,9 @@ from shmbroker.records.batch_layout import (
     TIMESTAMP_TYPE_BIT,
 )
 
-_RELATIVE_OFFSET_MAX = 2**31 - 1
+_OFFSETS_MAX = 2**31
+"""Offsets in one segment: what the indexes can hold, relative to its base."""
+
 _NEVER = 2**63 - 1
 _BOUNDARIES_KEPT = 64
 _INT16 = Struct(">h")
@@ -78,6 +80,7 @@ class PartitionLog:
         "_limit",
         "_position_slot",
         "_roll_after",
+        "_roll_offset",
         "_snapshot_after",
         "_store_position",
         "active",
@@ -125,6 +128,7 @@ class PartitionLog:
         # The active segment takes appends as they are up to these; beyond, `_prepare` looks.
         self._limit = 0
         self._roll_after = _NEVER
+        self._roll_offset = 0
         self._index_after = 0
         self._snapshot_after = config.producer_snapshot_interval
         self._created_files = False
@@ -177,19 +181,20 @@ class PartitionLog:
         segment = self.active
         position = segment.size
         end = position + len(batch)
+        base_offset = self.log_end_offset
+        next_offset = base_offset + last_offset_delta + 1
         if (
             end > self._limit
             or max_timestamp > self._roll_after
+            or next_offset > self._roll_offset
             or leader_epoch != self._latest_epoch
         ):
-            segment = self._prepare(len(batch), max_timestamp, leader_epoch, now_ms)
+            segment = self._prepare(len(batch), next_offset, max_timestamp, leader_epoch, now_ms)
             position = segment.size
             end = position + len(batch)
-        base_offset = self.log_end_offset
         view = segment.map
         view[position + STAMP_SIZE : end] = batch[STAMP_SIZE:]
         STAMP.pack_into(view, position, base_offset, end - position - LOG_OVERHEAD, leader_epoch)
-        next_offset = base_offset + last_offset_delta + 1
         if max_timestamp > segment.max_timestamp_so_far:
             segment.max_timestamp_so_far = max_timestamp
             segment.max_timestamp_offset = next_offset - 1
@@ -225,26 +230,26 @@ class PartitionLog:
     def _index(self, segment: Segment, position: int, last_offset: int) -> None:
         """Index the batch at `position`, more than `index.interval.bytes` after the last one."""
         self._index_after = position + self.config.index_interval_bytes
-        relative = last_offset - segment.base_offset
-        if relative > _RELATIVE_OFFSET_MAX:
-            # Offsets ran ahead of what the entry can hold: the next append rolls.
-            self._limit = 0
-            return
-        if segment.offset_index.append(relative, position):
+        base_offset, offset_index = segment.base_offset, segment.offset_index
+        if offset_index.append(last_offset - base_offset, position):
             segment.time_index.maybe_append(
-                segment.max_timestamp_so_far, segment.max_timestamp_offset - segment.base_offset
+                segment.max_timestamp_so_far, segment.max_timestamp_offset - base_offset
             )
+        if offset_index.is_full():
+            self._limit = 0  # Let the next append roll.
         self._snapshot_after -= 1
         if self._snapshot_after <= 0:
             self.snapshot_producers()
 
-    def _prepare(self, need: int, max_timestamp: int, leader_epoch: int, now_ms: int) -> Segment:
+    def _prepare(
+        self, need: int, next_offset: int, max_timestamp: int, leader_epoch: int, now_ms: int
+    ) -> Segment:
         """Make the active segment ready for a batch: roll it, grow it, begin an epoch."""
         segment = self.active
-        if segment.size and self._is_roll_due(need, max_timestamp, now_ms):
+        if segment.size and self._is_roll_due(need, next_offset, max_timestamp, now_ms):
             segment = self._roll(need, now_ms)
+        self._created_files |= segment.map is None
         segment.make_ready(need, now_ms, self.config.segment_bytes)
-        self._created_files = True
         if not segment.size:
             segment.first_timestamp = max_timestamp
             segment.created_ms = now_ms
@@ -255,20 +260,21 @@ class PartitionLog:
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """Note that the next batch is of this leader epoch."""
-        if self.leader_epochs.assign(leader_epoch, self.log_end_offset):
-            self.leader_epochs.write()
+        self.leader_epochs.assign(leader_epoch, self.log_end_offset)
+        self.leader_epochs.write()
         self._latest_epoch = leader_epoch
 
     def _set_limits(self) -> None:
         segment, config = self.active, self.config
         self._limit = min(segment.ready_bytes, max(config.segment_bytes, segment.size))
+        self._roll_offset = segment.base_offset + _OFFSETS_MAX
         self._roll_after = _NEVER
         if segment.first_timestamp >= 0:
             self._roll_after = segment.first_timestamp + config.segment_ms
         if segment.map is None:
             self._limit = 0
 
-    def _is_roll_due(self, need: int, max_timestamp: int, now_ms: int) -> bool:
+    def _is_roll_due(self, need: int, next_offset: int, max_timestamp: int, now_ms: int) -> bool:
         segment, config = self.active, self.config
         if segment.first_timestamp >= 0 and max_timestamp >= 0:
             waited_ms = max_timestamp - segment.first_timestamp
@@ -279,14 +285,14 @@ class PartitionLog:
             or waited_ms > config.segment_ms
             or segment.offset_index.is_full()
             or segment.time_index.is_full()
-            or self.log_end_offset - segment.base_offset > _RELATIVE_OFFSET_MAX - 2**24
+            or next_offset > self._roll_offset
         )
 
     # --- segments ---
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll if the active segment is full or old enough; True if it did."""
-        if self.active.size and self._is_roll_due(0, now_ms, now_ms):
+        if self.active.size and self._is_roll_due(0, self.log_end_offset, now_ms, now_ms):
             self._roll(0, now_ms)
             return True
         return False
@@ -302,6 +308,7 @@ class PartitionLog:
         if need:
             # First of all, so that a full disk leaves everything as it was.
             new.make_ready(need, now_ms, self.config.segment_bytes)
+            self._created_files = True
         old.end_offset = self.log_end_offset
         old.finish()
         self.add_segment(new)
@@ -577,8 +584,8 @@ class PartitionLog:
         self.log_end_offset = end_offset
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.recovery_point = min(self.recovery_point, end_offset)
-        if self.leader_epochs.truncate_from_end(end_offset):
-            self.leader_epochs.write()
+        self.leader_epochs.truncate_from_end(end_offset)
+        self.leader_epochs.write()
         self.activate()
         for snapshot in [taken for taken in self.snapshot_offsets if taken > end_offset]:
             self._remove_snapshot(snapshot)
@@ -610,8 +617,8 @@ class PartitionLog:
         assert offset <= self.log_end_offset
         self.log_start_offset = offset
         self._boundaries.clear()
-        if self.leader_epochs.truncate_from_start(offset):
-            self.leader_epochs.write()
+        self.leader_epochs.truncate_from_start(offset)
+        self.leader_epochs.write()
         for snapshot in [
             taken for taken in self.snapshot_offsets[:-1] if taken < self.segments[0].base_offset
         ]:
@@ -658,8 +665,7 @@ class PartitionLog:
                 paths.append(segment.path)
             if segment is not self.active:
                 paths += (segment.offset_index.path, segment.time_index.path)
-        if not self.leader_epochs.is_written:
-            self.leader_epochs.write()
+        self.leader_epochs.write()
         if self.leader_epochs.is_flush_needed:
             paths.append(self.leader_epochs.path)
             self.leader_epochs.is_flush_needed = False
@@ -702,8 +708,6 @@ class PartitionLog:
                 self.active.finish()
                 self.snapshot_producers()
                 self._created_files = True
-            if not self.leader_epochs.is_written:
-                self.leader_epochs.write()
             self.flush()
         for segment in self.segments:
             segment.close()

@@ -68,10 +68,9 @@ def load(
     log.segments[-1].end_offset = log.log_end_offset
     log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
     log.recovery_point = min(log.recovery_point, log.log_end_offset)
-    changed = log.leader_epochs.truncate_from_end(log.log_end_offset)
-    changed |= log.leader_epochs.truncate_from_start(log.log_start_offset)
-    if changed or not log.leader_epochs.is_written:
-        log.leader_epochs.write()
+    log.leader_epochs.truncate_from_end(log.log_end_offset)
+    log.leader_epochs.truncate_from_start(log.log_start_offset)
+    log.leader_epochs.write()
     log.activate()
     for snapshot in [taken for taken in log.snapshot_offsets if taken > log.log_end_offset]:
         log._remove_snapshot(snapshot)
@@ -243,7 +242,7 @@ def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int) -> b
             break
         if header[2] > epoch:
             epoch = header[2]
-            epochs.is_written &= not epochs.assign(epoch, header[0])
+            epochs.assign(epoch, header[0])
         if not position:
             segment.first_timestamp = header[8]
         if header[8] > max_timestamp:

@@ -1,0 +1,188 @@
+"""The log directory: identity, lock, clean marker, checkpoints; and retention."""
+
+import fcntl
+import itertools
+import os
+import signal
+
+import pytest
+
+from shmbroker.errors import ConfigFault
+from shmbroker.log.config import LogConfig
+from shmbroker.log.log_directory import LogDirectory
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.retention import delete_records, retain
+from shmbroker.records.batch import encode_batch
+
+CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "node-1")
+
+
+def log_in(path, settings=None, batches=0, timestamp=1000, name="t-0", **how):
+    log = PartitionLog.open(
+        os.path.join(path, name), LogConfig(settings or {}), file_ids=itertools.count(), **how
+    )
+    add(log, batches, timestamp)
+    return log
+
+
+def add(log, batches, timestamp=1000):
+    for _ in range(batches):
+        batch = encode_batch([(timestamp, b"k", bytes(100), [])])
+        log.append(memoryview(batch), 0, timestamp, 0, 0)
+
+
+def test_new_directory_gets_an_identity(path):
+    directory = LogDirectory.open(path, 1, CLUSTER)
+    assert not directory.is_clean
+    again_id = directory.directory_id
+    directory.close()
+    again = LogDirectory.open(path, 1, CLUSTER)
+    assert again.directory_id == again_id
+    again.close()
+
+
+@pytest.mark.parametrize(("node_id", "cluster"), [(2, CLUSTER), (1, "another")])
+def test_directory_of_somebody_else_is_refused(path, node_id, cluster):
+    LogDirectory.open(path, 1, CLUSTER).close()
+    with pytest.raises(ConfigFault, match="belongs to"):
+        LogDirectory.open(path, node_id, cluster)
+    LogDirectory.open(path, 1, CLUSTER).close()
+
+
+def test_directory_in_use_is_refused(path):
+    os.makedirs(path)
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        fd = os.open(os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT)
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+        os.write(told, b"x")
+        signal.pause()
+    os.close(told)
+    os.read(ready, 1)
+    os.close(ready)
+    try:
+        with pytest.raises(ConfigFault, match="in use"):
+            LogDirectory.open(path, 1, CLUSTER)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    LogDirectory.open(path, 1, CLUSTER).close()
+
+
+def test_clean_stop_is_seen_once(path):
+    directory = LogDirectory.open(path, 1, CLUSTER)
+    log = log_in(path, batches=5)
+    log.advance_log_start(2)
+    directory.close_clean([("t", 0, log)], {("t", 0): 4}, broker_epoch=11)
+    with open(os.path.join(path, ".kafka_cleanshutdown")) as file:
+        assert file.read() == '{"version":0,"brokerEpoch":11}'
+    directory = LogDirectory.open(path, 1, CLUSTER)
+    assert directory.is_clean
+    assert directory.recovery_points == {("t", 0): 5}
+    assert directory.high_watermarks == {("t", 0): 4}
+    assert directory.log_start_offsets == {("t", 0): 2}
+    assert directory.logs() == [("t", 0, os.path.join(path, "t-0"))]
+    directory.close()
+    directory = LogDirectory.open(path, 1, CLUSTER)
+    assert not directory.is_clean
+    directory.close()
+    assert sorted(os.listdir(path)) == [
+        ".lock",
+        "cleaner-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "meta.properties",
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "t-0",
+    ]
+
+
+def test_damaged_checkpoint_costs_a_scan(path):
+    directory = LogDirectory.open(path, 1, CLUSTER)
+    directory.close_clean([("t", 0, log_in(path, batches=5))], {("t", 0): 5})
+    with open(os.path.join(path, "recovery-point-offset-checkpoint"), "w") as file:
+        file.write("0\n1\nt 0")
+    directory = LogDirectory.open(path, 1, CLUSTER)
+    assert not directory.is_clean
+    assert directory.recovery_points == {}
+    assert directory.high_watermarks == {("t", 0): 5}
+    directory.close()
+
+
+def test_deleted_logs_are_removed_at_start(path):
+    directory = LogDirectory.open(path, 1, CLUSTER)
+    log = log_in(path, batches=1)
+    log_in(path, batches=1, name="u-3").close(clean=False)
+    away = log.delete("0" * 32)
+    assert directory.logs() == [("u", 3, os.path.join(path, "u-3"))]
+    assert not os.path.exists(away)
+    directory.close()
+
+
+# --- retention ---
+
+
+def bases(log):
+    return [segment.base_offset for segment in log.segments]
+
+
+def test_old_segments_go(path):
+    log = log_in(path, {"segment.bytes": "400", "retention.ms": "100"})
+    for timestamp in (1000, 1000, 1050, 1050, 1200, 1200):
+        add(log, 1, timestamp)
+    assert bases(log) == [0, 2, 4]
+    assert retain(log, 6, 1100) == 0
+    assert retain(log, 1, 1101) == 0  # not below the high watermark yet
+    assert retain(log, 6, 1101) == 1
+    assert log.log_start_offset == 2
+    assert retain(log, 6, 5000) == 2
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (6, 6, 0)
+    log.close(clean=True)
+    again = log_in(path, log_start_offset=6, batches=1)
+    assert again.log_end_offset == 7
+    again.close(clean=False)
+
+
+def test_segments_beyond_the_size_go(path):
+    log = log_in(path, {"segment.bytes": "400", "retention.bytes": "600"}, batches=8)
+    assert bases(log) == [0, 2, 4, 6]
+    one = log.segments[0].size
+    assert retain(log, 8, 1000) == 2
+    assert log.size_bytes == 2 * one >= 600
+    assert retain(log, 8, 1000) == 0
+    log.close(clean=False)
+
+
+def test_compacted_log_keeps_old_segments(path):
+    settings = {"segment.bytes": "400", "retention.ms": "1", "cleanup.policy": "compact"}
+    log = log_in(path, settings, batches=6)
+    assert retain(log, 6, 10**9) == 0
+    assert delete_records(log, 4, 6) == 4
+    assert retain(log, 6, 10**9) == 2
+    log.close(clean=False)
+
+
+def test_records_are_deleted_up_to_the_high_watermark(path):
+    log = log_in(path, {"segment.bytes": "400"}, batches=6)
+    assert delete_records(log, 5, 4) is None
+    assert delete_records(log, -2, 4) is None
+    assert delete_records(log, 3, 4) == 3
+    assert delete_records(log, 1, 4) == 3
+    assert delete_records(log, -1, 4) == 4
+    assert retain(log, 4, 1000) == 2
+    assert bases(log) == [4]
+    log.close(clean=False)
+
+
+def test_records_without_timestamps_age_by_their_file(path):
+    log = log_in(path, {"segment.bytes": "400", "retention.ms": "1000"}, batches=4, timestamp=-1)
+    written = log.segments[0].modified_ms()
+    assert retain(log, 4, written) == 0
+    assert retain(log, 4, written + 10_000_000) >= 1
+    log.close(clean=False)

@@ -1,0 +1,482 @@
+"""A partition's log: appending, reading, rolling, cutting, flushing, on a full or bad disk."""
+
+import itertools
+import os
+import resource
+
+import pytest
+
+from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log import segment as segment_module
+from shmbroker.log.config import LogConfig
+from shmbroker.log.descriptors import Descriptors
+from shmbroker.log.faults import DiskFullFault
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.records.batch import check_batch, encode_batch, iterate_batches, iterate_records
+from shmbroker.wire.error_codes import NONE
+
+
+def batch_of(size=100, count=1, timestamp=1000, **how):
+    return encode_batch([(timestamp, b"k", bytes(size), [])] * count, **how)
+
+
+def append(log, batch, epoch=0, now_ms=0):
+    error, header = check_batch(memoryview(batch), 0, len(batch))
+    assert error == NONE
+    return log.append(memoryview(batch), header[6], header[8], epoch, now_ms)
+
+
+def fill(log, batches, **how):
+    for _ in range(batches):
+        append(log, batch_of(**how))
+
+
+@pytest.fixture
+def opened(tmp_path):
+    logs = []
+
+    def open_log(settings=None, **how):
+        how.setdefault("file_ids", itertools.count(1))
+        log = PartitionLog.open(str(tmp_path / "t-0"), LogConfig(settings or {}), **how)
+        logs.append(log)
+        return log
+
+    yield open_log
+    for log in logs:
+        log.close(clean=False)
+
+
+def files(log):
+    return sorted(os.listdir(log.directory))
+
+
+# --- append and read ---
+
+
+def test_new_log_is_empty_and_takes_no_space(opened):
+    log = opened()
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (0, 0, 0)
+    assert files(log) == []
+    assert log.read(0, 1000, 0) == (log.active, 0, 0)
+    assert log.read(1, 1000, 0) is None
+    assert log.segments_up_to(0) == []
+    assert log.max_timestamp() == (-1, -1)
+    assert log.offset_for_timestamp(0) is None
+    assert not log.populate_step(0)
+
+
+def test_offsets_and_epochs_are_stamped_outside_the_crc(opened):
+    log = opened()
+    assert append(log, batch_of(count=3), epoch=4) == 0
+    assert append(log, batch_of(), epoch=4) == 3
+    segment, position, length = log.read(0, 1 << 20, log.log_end_offset)
+    data = segment.read_bytes(position, length)
+    (first, header), (_, second) = iterate_batches(data)
+    assert header[0] == 0
+    assert header[2] == second[2] == 4
+    assert second[0] == 3
+    assert [record[0] for record in iterate_records(data, first)] == [0, 1, 2]
+    unstamped = bytearray(data[: header[1] + 12])
+    assert check_batch(memoryview(unstamped), 0, len(unstamped))[0] == NONE
+
+
+def test_file_grows_by_extents_of_zeros(opened):
+    log = opened()
+    append(log, batch_of())
+    assert os.path.getsize(log.active.path) == 64 << 10
+    assert os.stat(log.active.path).st_blocks * 512 >= 64 << 10
+    for now_ms in range(0, 3000, 100):
+        append(log, batch_of(size=40_000), now_ms=now_ms)
+    size, file_size = log.active.size, os.path.getsize(log.active.path)
+    assert size <= file_size <= size + 4 * log.active.extent_bytes
+    assert log.active.extent_bytes > 64 << 10
+    with open(log.active.path, "rb") as file:
+        file.seek(size)
+        assert not any(file.read())
+
+
+def test_slow_log_shrinks_its_extents(opened):
+    log = opened()
+    for now_ms in range(0, 20_000, 1000):
+        append(log, batch_of(size=10_000), now_ms=now_ms * 10)
+    assert log.active.extent_bytes == 64 << 10
+
+
+def test_segment_never_outgrows_its_setting(opened):
+    log = opened({"segment.bytes": "100000"})
+    for _ in range(40):
+        append(log, batch_of(size=9_000))
+        log.populate_step(0)
+        assert log.active.allocated_bytes <= 102_400
+    assert all(segment.size <= 100_000 for segment in log.segments)
+    assert len(log.segments) == 4
+
+
+def test_populate_keeps_an_extent_ready(opened):
+    log = opened()
+    append(log, batch_of())
+    log.active.extent_bytes = 4 << 20
+    steps = 1
+    while log.populate_step(0):
+        steps += 1
+    assert steps >= 4 or log.active.ready_bytes == log.active.allocated_bytes
+    assert log.active.ready_bytes <= log.active.allocated_bytes
+    assert log.active.ready_bytes - log.active.size >= 1 << 20
+
+
+def test_kernel_without_populate_gets_zeros(opened, monkeypatch):
+    monkeypatch.setattr(segment_module, "_MADV_POPULATE_WRITE", 9999)
+    log = opened()
+    batches = [batch_of(size=size) for size in (10, 70_000, 300)]
+    for batch in batches:
+        append(log, batch)
+        log.populate_step(0)
+    segment, position, length = log.read(0, 1 << 20, 3)
+    data = segment.read_bytes(position, length)
+    assert [data[at + 16 : at + header[1] + 12] for at, header in iterate_batches(data)] == [
+        batch[16:] for batch in batches
+    ]
+
+
+def test_reader_of_one_segment_never_crosses_into_the_next(opened):
+    log = opened()
+    fill(log, 3)
+    log.roll()
+    fill(log, 3)
+    segment, position, length = log.read(1, 1 << 20, 6)
+    assert (segment, position + length) == (log.segments[0], log.segments[0].size)
+    assert log.read(3, 1 << 20, 6)[0] is log.segments[1]
+
+
+def test_reader_at_the_end_continues_after_a_roll(opened):
+    log = opened()
+    fill(log, 2)
+    assert log.read(0, 1 << 20, 2)[2] > 0
+    assert log.read(2, 1 << 20, 2)[2] == 0
+    log.roll()
+    assert log.read(2, 1 << 20, 2)[2] == 0
+    fill(log, 1)
+    segment, position, length = log.read(2, 1 << 20, 3)
+    assert (segment, position, length) == (log.active, 0, log.active.size)
+
+
+def test_min_one_batch_overrides_the_limit_once(opened):
+    log = opened()
+    fill(log, 2, size=5000)
+    one = log.active.size // 2
+    assert log.read(0, 10, 2)[2] == one
+    assert log.read(0, 10, 2, min_one_batch=False)[2] == 0
+    assert log.read(0, one, 2, min_one_batch=False)[2] == one
+    assert log.read(0, 2 * one - 1, 2)[2] == one
+    assert log.read(0, 2 * one, 2)[2] == 2 * one
+
+
+def test_nothing_beyond_the_given_end_is_read(opened):
+    log = opened()
+    fill(log, 4)
+    one = log.active.size // 4
+    assert log.read(0, 1 << 20, 2)[1:] == (0, 2 * one)
+    assert log.read(1, 1 << 20, 2)[1:] == (one, one)
+    assert log.read(2, 1 << 20, 2)[2] == 0
+    assert log.read(3, 1 << 20, 2)[2] == 0
+
+
+def test_long_log_reads_back_at_any_step(opened):
+    log = opened({"segment.bytes": "200000"})
+    fill(log, 3000, size=150)
+    for max_bytes in (300, 4096, 50_000):
+        offset = 0
+        while offset < log.log_end_offset:
+            segment, position, length = log.read(offset, max_bytes, log.log_end_offset)
+            headers = list(iterate_batches(segment.read_bytes(position, length)))
+            assert headers[0][1][0] == offset
+            offset = headers[-1][1][0] + 1
+    for offset in range(0, 3000, 7):
+        log._boundaries.clear()
+        segment, position = log.translate(offset)
+        assert next(iter(segment.headers(position, segment.size)))[1][0] == offset
+    assert log.translate(3001) is None
+
+
+def test_stamped_batches_carry_the_topics_timestamp_type(opened):
+    batch = batch_of(timestamp=5)
+    log = opened({"message.timestamp.type": "LogAppendTime"})
+    log.append_stamped(memoryview(batch), 0, 0, 777)
+    flagged = batch_of(timestamp=5, log_append_time=6)
+    log.set_config(LogConfig())
+    log.append_stamped(memoryview(flagged), 0, 0, 888)
+    segment, position, length = log.read(0, 1 << 20, 2)
+    data = segment.read_bytes(position, length)
+    for (at, header), timestamp in zip(iterate_batches(data), (777, 5), strict=True):
+        stored = memoryview(bytes(8) + data[at + 8 : at + header[1] + 12])
+        assert check_batch(stored, 0, len(stored))[0] == NONE
+        assert next(iterate_records(stored))[1] == timestamp
+    assert log.max_timestamp() == (777, 0)
+
+
+# --- rolling ---
+
+
+def test_log_rolls_by_the_time_between_records(opened):
+    log = opened({"segment.ms": "100"})
+    for timestamp in (1000, 1100, 1101, 900, 1201, 1202):
+        append(log, batch_of(timestamp=timestamp))
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 5]
+
+
+def test_idle_log_rolls_by_the_clock(opened):
+    log = opened({"segment.ms": "100"})
+    append(log, batch_of(timestamp=-1), now_ms=500)
+    assert not log.maybe_roll(600)
+    assert log.maybe_roll(601)
+    assert not log.maybe_roll(9999)
+    assert log.active.base_offset == 1
+
+
+def test_log_rolls_when_an_index_is_full(opened):
+    log = opened({"segment.index.bytes": "32", "index.interval.bytes": "0"})
+    fill(log, 12)
+    assert len(log.segments) > 1
+    assert all(segment.offset_index.count <= 4 for segment in log.segments)
+
+
+def test_log_rolls_before_offsets_outgrow_the_index(opened):
+    """Counts inside a compressed batch can't be checked by its header."""
+    log = opened()
+    batch = memoryview(batch_of())
+    for number in range(4):
+        assert log.append(batch, 2**31 - 1, 1000, 0, 0) == number * 2**31
+    assert [segment.base_offset for segment in log.segments] == [n * 2**31 for n in range(4)]
+    log.close(clean=True)
+
+
+def test_finished_segment_is_what_kafka_leaves(opened):
+    log = opened()
+    fill(log, 100, timestamp=1234)
+    log.roll()
+    finished = log.segments[0]
+    assert os.path.getsize(finished.path) == finished.size
+    assert os.path.getsize(finished.offset_index.path) == finished.offset_index.count * 8 > 0
+    assert os.path.getsize(finished.time_index.path) == 12
+    assert "00000000000000000100.snapshot" in files(log)
+
+
+# --- lookups ---
+
+
+def test_timestamps_are_found_inside_compressed_batches(opened):
+    log = opened()
+    times = [[10, 40, 20], [30, 30, 60], [50, 5, 70]]
+    for codec, stamps in enumerate(times, 2):
+        append(log, encode_batch([(stamp, None, b"", []) for stamp in stamps], codec=codec))
+    assert log.offset_for_timestamp(15) == (40, 1)
+    assert log.offset_for_timestamp(41) == (60, 5)
+    assert log.offset_for_timestamp(61) == (70, 8)
+    assert log.offset_for_timestamp(71) is None
+    assert log.max_timestamp() == (70, 8)
+
+
+def test_batch_nobody_can_decompress_stands_for_its_records(opened):
+    log = opened()
+    batch = bytearray(encode_batch([(10, None, b"", []), (20, None, b"", [])], codec=4))
+    batch[61:] = bytes(len(batch) - 61)
+    log.append(memoryview(batch), 1, 20, 0, 0)
+    assert log.offset_for_timestamp(15) == (20, 0)
+    assert log.max_timestamp() == (20, 0)
+
+
+def test_epochs_answer_where_they_end(opened):
+    log = opened()
+    for epoch in (1, 1, 4, 4, 6):
+        append(log, batch_of(), epoch=epoch)
+    assert log.leader_epochs.entries == [(1, 0), (4, 2), (6, 4)]
+    assert log.end_offset_for_epoch(1) == (1, 2)
+    assert log.end_offset_for_epoch(5) == (4, 4)
+    assert log.end_offset_for_epoch(6) == (6, 5)
+    assert log.end_offset_for_epoch(7) == (-1, -1)
+
+
+# --- cutting ---
+
+
+def test_truncation_leaves_zeros_behind(opened):
+    log = opened()
+    fill(log, 10)
+    one = log.active.size // 10
+    assert log.truncate_to(4)
+    assert (log.log_end_offset, log.active.size) == (4, 4 * one)
+    append(log, batch_of())
+    with open(log.active.path, "rb") as file:
+        assert not any(file.read()[5 * one :])
+    assert not log.truncate_to(5)
+
+
+def test_truncation_inside_a_batch_takes_it_whole(opened):
+    log = opened()
+    fill(log, 2, count=5)
+    assert log.truncate_to(7)
+    assert log.log_end_offset == 5
+
+
+def test_truncation_removes_later_segments_and_what_belongs_to_them(opened):
+    log = opened()
+    for epoch in range(3):
+        append(log, batch_of(producer_id=5, producer_epoch=0, base_sequence=epoch), epoch=epoch)
+        log.producers.update(5, 0, epoch, 0, epoch, 1000)
+        log.roll()
+    assert log.truncate_to(1)
+    assert log.leader_epochs.entries == [(0, 0)]
+    assert log.producers.check(5, 0, 1, 0) == (NONE, -1, -1)
+    assert log.producers.check(5, 0, 0, 0) == (NONE, 0, 1000)
+    assert {name[:20] for name in files(log) if name[0] == "0"} == {f"{n:020d}" for n in (0, 1)}
+    assert append(log, batch_of()) == 1
+
+
+def test_truncation_before_everything_starts_anew(opened):
+    log = opened()
+    fill(log, 3)
+    log.truncate_fully(100)
+    assert (log.log_start_offset, log.log_end_offset) == (100, 100)
+    log.close(clean=True)
+    again = opened(log_start_offset=100)
+    assert again.log_end_offset == 100
+    assert append(again, batch_of()) == 100
+
+
+def test_slice_in_flight_survives_deletion(opened):
+    log = opened()
+    fill(log, 2)
+    log.roll()
+    segment, position, length = log.read(0, 1 << 20, 2)
+    held = os.dup(segment.fd)
+    expected = segment.read_bytes(position, length)
+    assert log.delete_segments_before(2) == 1
+    assert log.log_start_offset == 2
+    assert os.pread(held, length, position) == expected
+    os.close(held)
+    assert log.read(1, 100, 2) is None
+
+
+def test_deleted_log_is_renamed_away(opened):
+    log = opened()
+    fill(log, 1)
+    away = log.delete("ab" * 16)
+    assert os.path.basename(away) == f"t-0.{'ab' * 16}-delete"
+    assert not os.path.exists(log.directory)
+    assert "00000000000000000000.log" in os.listdir(away)
+
+
+# --- the disk ---
+
+
+def test_full_disk_refuses_the_batch_and_nothing_else(opened):
+    log = opened()
+    fill(log, 3)
+    before = log.active.size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        for _ in range(3):
+            with pytest.raises(DiskFullFault):
+                append(log, batch_of(size=200_000))
+        assert (log.active.size, log.log_end_offset) == (before, 3)
+        assert log.read(0, 1 << 20, 3)[2] == before
+        # A smaller one still fits into what is there, and into less than a whole extent.
+        while log.active.size < 90_000:
+            append(log, batch_of(size=1000))
+        with pytest.raises(DiskFullFault):
+            fill(log, 20, size=1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    end = log.log_end_offset
+    assert append(log, batch_of(size=200_000)) == end
+    log.close(clean=True)
+    assert opened().log_end_offset == end + 1
+
+
+def test_full_disk_at_a_roll_leaves_the_log_as_it_was(opened, monkeypatch):
+    log = opened({"segment.bytes": "50000"})
+    fill(log, 4, size=9000)
+
+    def refuse(*arguments):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_module.os, "posix_fallocate", refuse)
+        with pytest.raises(DiskFullFault):
+            fill(log, 2, size=9000)
+        assert len(log.segments) == 1
+        end = log.log_end_offset
+        assert log.read(0, 1 << 20, end)[2] == log.active.size
+    assert append(log, batch_of(size=9000)) == end
+    assert len(log.segments) == 2
+
+
+def test_bad_disk_is_another_fault(opened, monkeypatch):
+    log = opened()
+
+    def refuse(*arguments):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(segment_module.os, "posix_fallocate", refuse)
+    with pytest.raises(StorageFault) as caught:
+        append(log, batch_of())
+    assert not isinstance(caught.value, DiskFullFault)
+
+
+def test_damaged_header_is_a_fault_not_a_crash(opened):
+    log = opened({"segment.bytes": "2000"})
+    fill(log, 30)
+    with open(log.segments[0].path, "r+b") as file:
+        file.seek(log.segments[0].size // 2)
+        file.write(b"\xff" * 400)
+    with pytest.raises(CorruptFault):
+        log._boundaries.clear()
+        log.translate(8)
+    assert log.translate(29) is not None
+
+
+def test_flush_covers_what_is_not_durable_yet(opened):
+    log = opened()
+    fill(log, 3)
+    descriptors, recovery_point = log.flush_targets()
+    names = {os.path.basename(os.readlink(f"/proc/self/fd/{fd}")) for fd in descriptors}
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert {"00000000000000000000.log", "leader-epoch-checkpoint", "t-0"} <= names
+    assert recovery_point == 3
+    fill(log, 1)
+    log.on_flushed(recovery_point)
+    assert log.recovery_point == 3
+    log.roll()
+    fill(log, 1)
+    log.flush()
+    assert log.recovery_point == 5
+    descriptors, _ = log.flush_targets()
+    assert len(descriptors) == 1
+    os.close(descriptors[0])
+
+
+def test_parked_log_holds_nothing_and_goes_on(opened):
+    before = len(os.listdir("/proc/self/fd"))
+    log = opened()
+    fill(log, 50)
+    log.read(0, 100, 10)
+    log.park()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert os.path.getsize(log.active.path) == log.active.size
+    fill(log, 50)
+    assert log.log_end_offset == 100
+    assert log.active.offset_index.count == 100 * len(batch_of()) // 4097
+
+
+def test_open_files_are_bounded(opened):
+    descriptors = Descriptors(4)
+    log = opened({"segment.bytes": "500"}, descriptors=descriptors)
+    fill(log, 60)
+    before = len(os.listdir("/proc/self/fd"))
+    for offset in range(60):
+        segment, position, _ = log.read(offset, 100, 60)
+        assert segment.read_bytes(position, 8) == offset.to_bytes(8, "big")
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    descriptors.close_all()

@@ -1,0 +1,147 @@
+"""Idempotent producers: the rules of a Produce, and the snapshot file."""
+
+import pytest
+
+from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log import producer_state
+from shmbroker.log.producer_state import ProducerState, read_snapshot
+from shmbroker.wire.error_codes import (
+    INVALID_PRODUCER_EPOCH,
+    NONE,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+)
+
+ACCEPTED = (NONE, -1, -1)
+GAP = (OUT_OF_ORDER_SEQUENCE_NUMBER, -1, -1)
+OLD = (INVALID_PRODUCER_EPOCH, -1, -1)
+
+
+@pytest.fixture
+def state():
+    """Producer 5, epoch 2: seven batches of ten records, sequences 0-69, offsets 1000-1069."""
+    state = ProducerState()
+    for number in range(7):
+        state.update(5, 2, 10 * number, 9, 1000 + 10 * number, 70 + number)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "sequence", "delta", "answer"),
+    [
+        (5, 2, 70, 0, ACCEPTED),
+        (5, 2, 60, 9, (NONE, 1060, 76)),
+        (5, 2, 20, 9, (NONE, 1020, 72)),
+        (5, 2, 10, 9, GAP),  # a duplicate, but too old to be known
+        (5, 2, 60, 8, GAP),
+        (5, 2, 61, 8, GAP),
+        (5, 2, 71, 0, GAP),
+        (5, 2, 0, 0, GAP),
+        (5, 1, 70, 0, OLD),
+        (5, 1, 60, 9, OLD),
+        (5, 3, 0, 4, ACCEPTED),
+        (5, 3, 70, 0, GAP),
+        (6, 0, 0, 0, ACCEPTED),
+        (6, 9, 12345, 0, ACCEPTED),
+    ],
+)
+def test_batch_is_judged(state, producer_id, epoch, sequence, delta, answer):
+    assert state.check(producer_id, epoch, sequence, delta) == answer
+
+
+def test_new_epoch_forgets_the_old_batches(state):
+    state.update(5, 3, 0, 4, 1070, 80)
+    assert state.check(5, 3, 5, 0) == ACCEPTED
+    assert state.check(5, 3, 0, 4) == (NONE, 1070, 80)
+    assert state.check(5, 2, 60, 9) == OLD
+
+
+@pytest.mark.parametrize(("first", "delta", "following"), [(2**31 - 5, 4, 0), (2**31 - 3, 9, 7)])
+def test_sequence_wraps_to_zero(first, delta, following):
+    state = ProducerState()
+    state.update(1, 0, first, delta, 0, 0)
+    assert state.check(1, 0, following, 0) == ACCEPTED
+    assert state.check(1, 0, first, delta) == (NONE, 0, 0)
+    state.update(1, 0, following, 0, delta + 1, 1)
+    assert state.check(1, 0, following + 1, 0) == ACCEPTED
+
+
+def test_snapshot_keeps_the_last_batch(state, tmp_path):
+    state.update(9, 0, 2**31 - 3, 9, 1070, 90)  # wraps inside
+    path = str(tmp_path / "00000000000000001080.snapshot")
+    state.write_snapshot(path)
+    again = read_snapshot(path)
+    assert again.check(5, 2, 70, 0) == ACCEPTED
+    assert again.check(5, 2, 60, 9) == (NONE, 1060, 76)
+    assert again.check(5, 2, 50, 9) == GAP
+    assert again.check(9, 0, 2**31 - 3, 9) == (NONE, 1070, 90)
+    assert again.check(9, 0, 7, 0) == ACCEPTED
+    assert again.encode_snapshot() == state.encode_snapshot()
+
+
+def test_snapshot_bytes_are_kafkas():
+    """As Apache Kafka 4.2.1 wrote it after one batch of 2,000 records."""
+    state = ProducerState()
+    state.update(0, 0, 0, 1999, 0, 0x1A1FFAB93E7)
+    assert state.encode_snapshot().hex() == (
+        "000182e8bc6300000001000000000000000000000000"
+        "07cf00000000000007cf000007cf000001a1ffab93e7ffffffffffffffffffffffff"
+    )
+
+
+def test_producer_without_data_batches_survives_a_snapshot(tmp_path):
+    state = ProducerState()
+    state.update(3, 1, 0, 0, 0, 5)
+    state.producers[3].batches.clear()
+    state.producers[3].next_sequence = 0
+    path = str(tmp_path / "0.snapshot")
+    state.write_snapshot(path)
+    entry = read_snapshot(path).producers[3]
+    assert (entry.epoch, entry.batches, entry.next_sequence) == (1, [], 0)
+
+
+def test_damaged_snapshot_is_a_fault(state, tmp_path):
+    path = tmp_path / "1.snapshot"
+    state.write_snapshot(str(path))
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptFault):
+            read_snapshot(str(path))
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CorruptFault):
+            read_snapshot(str(path))
+    with pytest.raises(StorageFault):
+        read_snapshot(str(tmp_path / "none"))
+
+
+def test_silent_producers_expire(state):
+    state.update(6, 0, 0, 0, 0, 500)
+    assert state.expire(576, 500) == 1
+    assert list(state.producers) == [6]
+    state.update(7, 0, 0, 0, 0, 1)
+    state.producers[7].current_txn_first_offset = 0
+    assert state.expire(10_000, 500) == 1
+    assert list(state.producers) == [7]
+
+
+def test_number_of_producers_is_bounded(monkeypatch):
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 100)
+    state = ProducerState()
+    for producer_id in range(1000):
+        state.update(producer_id, 0, 0, 0, 0, producer_id)
+        assert len(state) <= 100
+    assert state.check(999, 0, 1, 0) == ACCEPTED
+    assert 998 in state.producers
+    assert 0 not in state.producers
+
+
+def test_merge_keeps_the_newer(state):
+    newer = ProducerState()
+    newer.update(5, 3, 0, 0, 2000, 99)
+    state.update(8, 0, 0, 0, 1070, 90)
+    newer.merge(state)
+    assert newer.check(5, 3, 1, 0) == ACCEPTED
+    assert newer.check(8, 0, 0, 0) == (NONE, 1070, 90)

@@ -1,0 +1,345 @@
+"""Opening a log after every kind of end."""
+
+import itertools
+import os
+import shutil
+
+import pytest
+
+from shmbroker.log.config import LogConfig
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.recovery import rebuild_producers
+from shmbroker.records.batch import encode_batch, iterate_batches
+from shmbroker.records.batch_layout import STAMP
+
+
+class Slot:
+    stored = None
+
+    def store(self, base, position, end):
+        self.stored = base, position, end
+
+
+def batch_of(size=100, timestamp=1000, **how):
+    return encode_batch([(timestamp, b"k", b"v" * size, [])], **how)
+
+
+@pytest.fixture
+def slot():
+    return Slot()
+
+
+@pytest.fixture
+def opened(tmp_path, slot):
+    logs = []
+
+    def open_log(settings=None, **how):
+        log = PartitionLog.open(
+            str(tmp_path / "t-0"),
+            settings if isinstance(settings, LogConfig) else LogConfig(settings or {}),
+            file_ids=itertools.count(1),
+            position_slot=slot,
+            **how,
+        )
+        logs.append(log)
+        return log
+
+    yield open_log
+    for log in logs:
+        log.close(clean=False)
+
+
+def append(log, batch, epoch=0):
+    (header,) = [header for _, header in iterate_batches(batch)]
+    return log.append(memoryview(batch), header[6], header[8], epoch, 0)
+
+
+def offsets_in(log):
+    offsets, offset = [], log.log_start_offset
+    while offset < log.log_end_offset:
+        segment, position, length = log.read(offset, 1 << 20, log.log_end_offset)
+        offsets += [h[0] for _, h in iterate_batches(segment.read_bytes(position, length))]
+        offset = offsets[-1] + 1
+    return offsets
+
+
+def write_behind(log, data, distance=0):
+    with open(log.active.path, "r+b") as file:
+        file.seek(log.active.size + distance)
+        file.write(data)
+
+
+def test_scan_finds_every_batch_and_rebuilds_the_indexes(opened):
+    log = opened({"segment.bytes": "20000"})
+    for number in range(300):
+        append(log, batch_of(timestamp=number), epoch=number // 100)
+    log.close(clean=True)
+    content = {}
+    for name in os.listdir(log.directory):
+        path = os.path.join(log.directory, name)
+        with open(path, "rb") as file:
+            content[name] = file.read()
+        if not name.endswith(".log"):
+            os.unlink(path)
+    again = opened({"segment.bytes": "20000"}, clean=False)
+    assert offsets_in(again) == list(range(300))
+    assert again.leader_epochs.entries == [(0, 0), (1, 100), (2, 200)]
+    again.close(clean=True)
+    for name in content:
+        if not name.endswith(".snapshot"):
+            with open(os.path.join(log.directory, name), "rb") as file:
+                assert file.read() == content[name], name
+
+
+def test_batch_without_its_head_is_the_end(opened, slot):
+    """The writer died between the copy and the stamp."""
+    log = opened()
+    append(log, batch_of())
+    write_behind(log, batch_of()[16:], distance=16)
+    for how in ({"clean": False}, {"trusted": slot.stored}):
+        again = opened(**how)
+        assert again.log_end_offset == 1
+        assert os.path.getsize(again.active.path) == again.active.size
+
+
+@pytest.mark.parametrize("length", [1, 11, 16, 60, 61, 100, 171])
+def test_torn_batch_is_cut(opened, length):
+    log = opened()
+    for _ in range(3):
+        append(log, batch_of())
+    torn = bytearray(batch_of())
+    STAMP.pack_into(torn, 0, 3, len(torn) - 12, 0)
+    write_behind(log, torn[: min(length, len(torn) - 2)])
+    again = opened(clean=False, recovery_point=1)
+    assert offsets_in(again) == [0, 1, 2]
+    assert append(again, batch_of()) == 3
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "is_kept"),
+    [(3, 1, True), (3, 2, True), (3, 0, False), (4, 1, False), (2, 1, False), (0, 1, False)],
+)
+def test_left_over_batch_must_fit(opened, offset, epoch, is_kept):
+    """Good by its CRC, but perhaps from before a truncation."""
+    log = opened()
+    for _ in range(3):
+        append(log, batch_of(), epoch=1)
+    old = bytearray(batch_of())
+    STAMP.pack_into(old, 0, offset, len(old) - 12, epoch)
+    write_behind(log, old)
+    again = opened(clean=False)
+    assert again.log_end_offset == (4 if is_kept else 3)
+
+
+def test_cut_removes_later_segments(opened):
+    log = opened({"segment.bytes": "500"})
+    for number in range(9):
+        append(log, batch_of(), epoch=number)
+    bad = log.segments[1]
+    log.close(clean=True)
+    with open(bad.path, "r+b") as file:
+        file.seek(bad.size - 1)
+        file.write(b"\xff")
+    again = opened({"segment.bytes": "500"}, clean=False)
+    assert again.log_end_offset == bad.end_offset - 1
+    assert again.leader_epochs.latest == again.log_end_offset - 1
+    assert len(again.segments) == 2
+    numbers = {int(name[:20]) for name in os.listdir(log.directory) if name[0] == "0"}
+    assert max(numbers) <= again.log_end_offset
+
+
+def test_missing_segment_ends_the_log(opened):
+    log = opened({"segment.bytes": "500"})
+    for _ in range(9):
+        append(log, batch_of())
+    lost = log.segments[2]
+    log.close(clean=True)
+    os.unlink(lost.path)
+    assert opened({"segment.bytes": "500"}, clean=False).log_end_offset == lost.base_offset
+
+
+def test_gaps_are_kept_in_a_compacted_log(opened):
+    log = opened()
+    for _ in range(3):
+        append(log, batch_of())
+    later = bytearray(batch_of())
+    STAMP.pack_into(later, 0, 7, len(later) - 12, 0)
+    write_behind(log, later)
+    again = opened({"cleanup.policy": "compact"}, clean=False)
+    assert offsets_in(again) == [0, 1, 2, 7]
+    assert again.translate(5)[1] == 3 * len(later)
+
+
+def test_scan_begins_at_the_recovery_point(opened):
+    """Damage before it is not looked at, and costs nothing behind it."""
+    log = opened()
+    for _ in range(200):
+        append(log, batch_of())
+    with open(log.active.path, "r+b") as file:
+        file.seek(len(batch_of()) - 1)
+        file.write(b"\xff")
+    log.close(clean=False)
+    path = log.directory
+    shutil.copytree(path, path + "0")
+    again = opened(clean=False, recovery_point=150)
+    assert again.log_end_offset == 200
+    again.close(clean=False)
+    shutil.rmtree(path)
+    shutil.move(path + "0", path)
+    assert opened(clean=False, recovery_point=0).log_end_offset == 0
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(8), b"\xff" * 16, bytes(64)])
+def test_lost_index_pages_are_rebuilt(opened, damage):
+    log = opened()
+    for _ in range(500):
+        append(log, batch_of())
+    log.close(clean=True)
+    with open(log.active.offset_index.path, "rb") as file:
+        whole = file.read()
+    with open(log.active.offset_index.path, "wb") as file:
+        file.write(whole[:24] + damage + whole[24 + len(damage) : -8])
+    again = opened(clean=False, recovery_point=480)
+    assert again.log_end_offset == 500
+    assert again.active.offset_index.read(0, again.active.offset_index.count)
+    for offset in range(500):
+        assert again.translate(offset)[1] == offset * len(batch_of())
+
+
+def test_recovery_point_beyond_the_end_is_no_end(opened):
+    log = opened()
+    append(log, batch_of())
+    log.close(clean=True)
+    again = opened(clean=False, recovery_point=999)
+    assert (again.log_end_offset, again.recovery_point) == (1, 1)
+
+
+def test_clean_marker_that_lies_costs_a_scan(opened):
+    log = opened()
+    for _ in range(3):
+        append(log, batch_of())
+    write_behind(log, b"\x01" * 100)
+    again = opened(clean=True)
+    assert again.log_end_offset == 3
+    assert again.active.size == 3 * len(batch_of())
+
+
+def test_clean_log_opens_without_reading_its_batches(opened):
+    log = opened()
+    for _ in range(2000):
+        append(log, batch_of())
+    log.close(clean=True)
+    with open(log.active.path, "r+b") as file:
+        file.seek(len(batch_of()) + 70)
+        file.write(b"\xff" * 10)
+    assert opened(clean=True).log_end_offset == 2000
+
+
+def test_position_that_does_not_fit_costs_a_scan(opened, slot):
+    log = opened()
+    for _ in range(5):
+        append(log, batch_of())
+    base, position, end = slot.stored
+    for wrong in [
+        (base, position + 1, end),
+        (base, position, end + 1),
+        (base, position * 2, end * 2),
+        (7, position, end),
+        (base, 0, 0),
+    ]:
+        again = opened(trusted=wrong)
+        assert again.log_end_offset == (0 if wrong[2] == 0 else 5)
+        again.close(clean=False)
+        if not wrong[2]:
+            break
+
+
+def test_segment_made_for_a_batch_that_was_never_stored_is_removed(opened, slot):
+    log = opened({"segment.bytes": "500"})
+    for _ in range(2):
+        append(log, batch_of())
+    stored = slot.stored
+    append(log, batch_of())
+    assert slot.stored[0] != stored[0]
+    again = opened({"segment.bytes": "500"}, trusted=stored)
+    assert again.log_end_offset == 2
+    assert len(again.segments) == 1
+    assert append(again, batch_of()) == 2
+
+
+def test_leftovers_of_interrupted_work_are_removed(opened):
+    log = opened()
+    append(log, batch_of())
+    log.close(clean=True)
+    for name in ("00000000000000000000.log.deleted", "00000000000000000000.log.cleaned", "x.tmp"):
+        with open(os.path.join(log.directory, name), "w"):
+            pass
+    opened()
+    assert not {"deleted", "cleaned", "tmp"} & {n.split(".")[-1] for n in os.listdir(log.directory)}
+
+
+def test_damaged_epoch_file_is_rebuilt_from_the_batches(opened):
+    log = opened()
+    for epoch in (2, 2, 5):
+        append(log, batch_of(), epoch=epoch)
+    log.close(clean=True)
+    with open(log.leader_epochs.path, "w") as file:
+        file.write("0\n7\n")
+    assert opened().leader_epochs.entries == [(2, 0), (5, 2)]
+
+
+def test_log_start_inside_a_segment_is_kept(opened):
+    log = opened()
+    for _ in range(5):
+        append(log, batch_of())
+    log.advance_log_start(3)
+    log.close(clean=True)
+    again = opened(log_start_offset=3)
+    assert again.log_start_offset == 3
+    assert again.read(2, 100, 5) is None
+    assert offsets_in(again) == [3, 4]
+
+
+def test_producers_are_rebuilt_from_snapshot_and_batches(opened, slot):
+    config = LogConfig()
+    config.producer_snapshot_interval = 1
+    log = opened(config)
+    for number in range(300):
+        append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=number))
+        log.producers.update(9, 1, number, 0, number, 1000)
+    assert 1 <= len(log.snapshot_offsets) <= 2
+    expected = log.producers.producers[9].batches
+    for how in (
+        {"trusted": slot.stored},
+        {"clean": False},
+        {"clean": False, "recovery_point": 290},
+    ):
+        again = opened(**how)
+        assert again.producers.producers[9].batches == expected
+    for name in os.listdir(log.directory):
+        if name.endswith(".snapshot"):
+            with open(os.path.join(log.directory, name), "wb") as file:
+                file.write(b"torn")
+    again = opened(trusted=slot.stored)
+    assert again.producers.producers[9].batches == expected
+    assert again.snapshot_offsets == []
+
+
+def test_expired_producers_are_not_rebuilt(opened):
+    log = opened()
+    append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=0))
+    log.producers.update(9, 1, 0, 0, 0, 1000)
+    log.close(clean=True)
+    assert len(opened(now_ms=1000 + 86_399_999).producers) == 1
+    assert len(opened(now_ms=1000 + 86_400_000).producers) == 0
+
+
+def test_damage_below_the_recovery_point_does_not_stop_the_walk(opened):
+    log = opened({"segment.bytes": "500"})
+    for sequence in range(6):
+        append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=sequence))
+    with open(log.segments[0].path, "r+b") as file:
+        file.write(b"\xff" * 100)
+    log.snapshot_offsets.clear()
+    rebuild_producers(log)
+    assert log.producers.producers[9].next_sequence == 6
