@@ -18,13 +18,12 @@ import itertools
 import mmap
 import os
 
-from crc32c import crc32c
-
 from shmbroker.controller.quorum_state import (
     QuorumState,
     read_quorum_state,
     write_quorum_state,
 )
+from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, Fault
 from shmbroker.ids import METADATA_TOPIC_ID
 from shmbroker.log.config import LogConfig

@@ -22,8 +22,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Protocol
 
-from crc32c import crc32c
-
+from shmbroker.crc32c import crc32c
 from shmbroker.errors import ProtocolFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.config import LogConfig

@@ -28,8 +28,7 @@ snapshot: enough to know the batches that were still unanswered.
 import os
 from struct import Struct
 
-from crc32c import crc32c
-
+from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.wire.error_codes import (
     INVALID_PRODUCER_EPOCH,

@@ -16,8 +16,7 @@ first that is wrong: later segments go, the file is cut there and synced before 
 import os
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
+from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.file_names import LOG, SNAPSHOT, file_name, offset_of

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import os
 
-from crc32c import crc32c
-
+from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, ProtocolFault
 from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import (

@@ -18,8 +18,7 @@ allocated from a length that lies beyond the bytes at hand.
 from collections.abc import Iterable, Iterator
 from struct import Struct
 
-from crc32c import crc32c
-
+from shmbroker.crc32c import crc32c
 from shmbroker.errors import ProtocolFault
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import (
