@@ -30,9 +30,9 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
             else error_codes.UNSUPPORTED_ENDPOINT_TYPE
         )
         text = (
-            "The request was sent to an endpoint of the wrong type."
+            "Controllers have no endpoint here that clients could ask."
             if kind == CONTROLLERS
-            else f"Unsupported endpoint type {kind}."
+            else f"Unsupported endpoint type {kind}"
         )
         return {"error_code": code, "error_message": text, "brokers": [], "cluster_id": ""}
     rows = [

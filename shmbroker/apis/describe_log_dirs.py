@@ -17,9 +17,11 @@ VERSION_MIN_ADVERTISED = 1
 
 def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
     """All partitions, or those asked for that are here; null topics means all."""
-    wanted = None
+    wanted: dict[str, set[int]] | None = None
     if body["topics"] is not None:
-        wanted = {topic["topic"]: set(topic["partitions"]) for topic in body["topics"]}
+        wanted = {}
+        for topic in body["topics"]:
+            wanted.setdefault(topic["topic"], set()).update(topic["partitions"])
     topics: dict[str, list[dict[str, Any]]] = {}
     for partition in worker.partitions.values():
         if wanted is not None and partition.partition not in wanted.get(partition.topic, ()):

@@ -7,7 +7,6 @@ Where: the network worker.
 from typing import Any
 
 from shmbroker.apis.metadata import TOPIC_OPERATIONS
-from shmbroker.ids import ZERO_UUID
 from shmbroker.metadata.topic_names import topic_name_complaint
 from shmbroker.wire import error_codes
 
@@ -30,25 +29,25 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
     cursor = body["cursor"]
     first_partition = 0
     if cursor is not None:
-        names = [name for name in names if name >= cursor["topic_name"]]
-        if names and names[0] == cursor["topic_name"]:
-            first_partition = max(0, cursor["partition_index"])
+        first = cursor["topic_name"]
+        if cursor["partition_index"] < 0 or not (fetch_all or first in wanted):
+            code = error_codes.INVALID_REQUEST
+            return {"topics": [_failed(code, topic["name"]) for topic in body["topics"]]}
+        names = [name for name in names if name >= first]
+        if names and names[0] == first:
+            first_partition = cursor["partition_index"]
     limit = max(1, min(body["response_partition_limit"], PARTITIONS_MAX))
     live = worker.live_brokers()
     topics: list[dict[str, Any]] = []
     for name in names:
         topic = image.topics_by_name.get(name)
         if topic is None:
-            topics.append(
-                {
-                    "error_code": error_codes.INVALID_TOPIC_EXCEPTION
-                    if topic_name_complaint(name)
-                    else error_codes.UNKNOWN_TOPIC_OR_PARTITION,
-                    "name": name,
-                    "topic_id": ZERO_UUID,
-                    "partitions": [],
-                }
+            code = (
+                error_codes.INVALID_TOPIC_EXCEPTION
+                if topic_name_complaint(name)
+                else error_codes.UNKNOWN_TOPIC_OR_PARTITION
             )
+            topics.append(_failed(code, name) | {"topic_authorized_operations": TOPIC_OPERATIONS})
             continue
         shown = topic.partitions[first_partition : first_partition + limit]
         limit -= len(shown)
@@ -72,6 +71,10 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
             return {"topics": topics, "next_cursor": following}
         first_partition = 0
     return {"topics": topics, "next_cursor": None}
+
+
+def _failed(error_code: int, name: str) -> dict[str, Any]:
+    return {"error_code": error_code, "name": name, "partitions": []}
 
 
 def _partition(partition: Any, live: Any) -> dict[str, Any]:

@@ -36,23 +36,34 @@ VERSION_OF_SENTINEL = {
 
 def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
     """One answer for each partition asked, errors per partition."""
-    topics = []
+    counts: dict[tuple[str, int], int] = {}
     for topic in body["topics"]:
-        image = worker.image.topics_by_name.get(topic["name"])
-        indexes = [partition["partition_index"] for partition in topic["partitions"]]
-        answers = []
         for asked in topic["partitions"]:
-            if indexes.count(asked["partition_index"]) > 1:
+            key = topic["name"], asked["partition_index"]
+            counts[key] = counts.get(key, 0) + 1
+    is_known_isolation = body["isolation_level"] in (0, 1)
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for topic in body["topics"]:
+        name = topic["name"]
+        image = worker.image.topics_by_name.get(name)
+        for asked in topic["partitions"]:
+            index = asked["partition_index"]
+            times = counts[name, index]
+            if times == 0:
+                continue  # told already
+            if not is_known_isolation:
+                found = {"error_code": error_codes.UNKNOWN_SERVER_ERROR}
+            elif times > 1:
+                counts[name, index] = 0
                 found = {"error_code": error_codes.INVALID_REQUEST}
             else:
                 found = _look_up(worker, image, asked, call.api_version)
             if call.api_version < 4:
                 found.pop("leader_epoch", None)
-            answers.append(
-                {"partition_index": asked["partition_index"], "timestamp": -1, "offset": -1} | found
+            topics.setdefault(name, []).append(
+                {"partition_index": index, "timestamp": -1, "offset": -1} | found
             )
-        topics.append({"name": topic["name"], "partitions": answers})
-    return {"topics": topics}
+    return {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
 
 
 def _look_up(worker: Any, image: Any, asked: dict[str, Any], version: int) -> dict[str, Any]:
@@ -63,7 +74,7 @@ def _look_up(worker: Any, image: Any, asked: dict[str, Any], version: int) -> di
     if partition is None or not partition.is_leader:
         return {"error_code": error_codes.NOT_LEADER_OR_FOLLOWER}
     epoch = asked["current_leader_epoch"]
-    if epoch >= 0 and epoch != partition.leader_epoch:
+    if epoch not in (-1, partition.leader_epoch):
         is_older = epoch < partition.leader_epoch
         return {
             "error_code": error_codes.FENCED_LEADER_EPOCH

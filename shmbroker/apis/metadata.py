@@ -3,7 +3,8 @@
 Versions: 0-13.
 Where: the network worker, from cached bytes; the controller creates what is missing.
 Version notes: 1 null means all topics, controller id, rack, internal flag; 4 auto-creation flag;
-7 leader epoch; 8 authorized operations; 9 flexible; 10 topic ids; 12 topics by id; 13 top-level error.
+7 leader epoch; 8 authorized operations; 9 flexible; 10 topic ids; 12 topics by id; 13 error of the
+whole answer.
 
 The address of each broker is the one that the client dialled to reach this one.
 """
@@ -33,21 +34,25 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | 
     asked = body["topics"]
     topics: list[dict[str, Any]] = []
     missing: list[str] = []
+    seen = set()
     operations = body["include_topic_authorized_operations"]
     if asked is None or (version == 0 and not asked):
         topics = [_topic(worker, topic, operations) for topic in image.topics_by_name.values()]
     else:
-        fault = (
-            any(topic["name"] is None or topic["topic_id"] != ZERO_UUID for topic in asked)
-            and 10 <= version < 12
-        )
+        if 10 <= version < 12 and any(
+            topic["name"] is None or topic["topic_id"] != ZERO_UUID for topic in asked
+        ):
+            code = error_codes.INVALID_REQUEST
+            topics = [_failed(code, topic["name"] or "", topic["topic_id"]) for topic in asked]
+            return {"topics": topics}
         for topic in asked:
             name, topic_id = topic["name"], topic["topic_id"]
-            if fault:
-                topics.append(_failed(error_codes.INVALID_REQUEST, name or "", topic_id))
-                continue
             by_id = name is None or (version >= 12 and topic_id != ZERO_UUID)
             known = image.topics_by_id.get(topic_id) if by_id else image.topics_by_name.get(name)
+            key = known.topic_id if known is not None else topic_id if by_id else name
+            if key in seen:
+                continue  # a topic that is named twice is told once
+            seen.add(key)
             if known is not None:
                 topics.append(_topic(worker, known, operations))
             elif by_id:

@@ -41,7 +41,7 @@ def _look_up(worker: Any, image: Any, asked: dict[str, Any], found: dict[str, An
         found["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
         return
     epoch = asked["current_leader_epoch"]
-    if epoch >= 0 and epoch != partition.leader_epoch:
+    if epoch not in (-1, partition.leader_epoch):
         found["error_code"] = (
             error_codes.FENCED_LEADER_EPOCH
             if epoch < partition.leader_epoch
