@@ -14,19 +14,25 @@ A message is a dict with snake_case keys, as the table names them:
 * A decoded message has every field of the message; those that its version lacks have their default.
 * To encode, absent keys stand for the default; keys that the message does not know are not looked
   at (`unknown_keys` finds them: for tests). A field that the version lacks is left out if the table
-  calls it ignorable, and must have its default otherwise, as in Kafka.
+  calls it ignorable, and must have its default otherwise, as in Kafka. Values that do not fit raise
+  ProtocolFault too, with the cause attached.
 * Only `records` keep the buffer alive: whoever releases it (a ring) drops them first.
 * Unknown tagged fields are skipped. Malformed bytes raise ProtocolFault: truncation, null or a
   negative length where there must be a value, text that isn't UTF-8, a tagged field of another size
-  than it says. An array's count is checked against the bytes left, lists grow by appending; still
-  a hostile message becomes many times its size in dicts, so bound the frame.
+  than it says. An array's count is checked against the bytes left and lists grow by appending, but
+  small elements still become up to a hundred times their size in dicts: bound the frame first.
 
 How the generated functions check bounds: a Struct and an index raise by themselves, a slice is
 merely short. So strings are not checked one by one: the position runs past the end, the next read
 raises, and at the very end the position is compared with the end. One `except` makes ProtocolFault
 of all of these.
 
-Measured, CPython 3.11: see perf/; Metadata v12 response of 100 × 3 partitions encodes in 0.3 ms.
+Compiling takes 1 to 2 ms for each of the larger functions: whoever forks may do it before. A
+Metadata v12 response of 100 × 3 partitions takes 0.35 ms to encode and 0.47 to decode (CPython
+3.11, 2 cores; kafka-python 1.5 ms).
+
+Source: KIP-482 and what Kafka's MessageDataGenerator generates; every message and version was
+compared with Kafka 4.2.1's own classes.
 """
 
 from __future__ import annotations
@@ -375,6 +381,7 @@ class _EncoderSource(_Source):
         self.namespace.update(
             pack=struct.pack,
             uvarint=uvarint,
+            missing=object(),
             string_length=_string_length,
             minus_one_2=b"\xff" * 2,
             minus_one_4=b"\xff" * 4,
@@ -527,24 +534,23 @@ class _EncoderSource(_Source):
             self.run.append(("", "x"))
             return
         self.flush()
-        count = f"count_{depth}"
-        self.line(f"{count} = 0")
-        self.line(f"outer_{depth} = out")
-        self.line("out = bytearray()")
+        count, section, outer = f"count_{depth}", f"section_{depth}", f"outer_{depth}"
+        values = " is ".join(f"get_{depth}({field.name!r}, missing)" for _, field in fields)
+        self.line(f"if {values} is missing: out.append(0)")  # by far the most frequent
+        self.line("else:", +1)
+        self.line(f"{count}, {section}, {outer} = 0, b'', out")
         for tag, field in fields:
             variable = f"{field.name}_{depth}"
             self.line(f"{variable} = {self.value(field, depth)}")
             self.line(f"if {self.differs(field, variable)}:", +1)
             self.line(f"{count} += 1")
-            self.line(f"tags_{depth} = out")
             self.line("out = bytearray()")
             self.field(field, variable, depth)
             self.flush()
-            self.line(f"tags_{depth} += uvarint({tag}) + uvarint(len(out)) + out")
-            self.line(f"out = tags_{depth}", -1)
-        self.line(f"outer_{depth}.append({count})")
-        self.line(f"outer_{depth} += out")
-        self.line(f"out = outer_{depth}")
+            self.line(f"{section} += {uvarint(tag)!r} + uvarint(len(out)) + out", -1)
+        self.line(f"out = {outer}")
+        self.line(f"out.append({count})")
+        self.line(f"out += {section}", -1)
 
 
 def _short_arrays(code: str) -> list[struct.Struct]:

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_wire_messages import NAMES, few, random_message, seeds, versions
 
@@ -85,6 +85,7 @@ def test_unknown_tagged_fields_are_skipped(name):
         assert decoded == codec.decode_all(name, version, known)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_random_bytes_as_anything_else_are_parsed_or_refused(garbage):
     view = memoryview(garbage)

@@ -111,6 +111,19 @@ def test_records_are_a_view_and_everything_else_a_copy():
         assert decoded["topic_data"][0]["name"] == "a"
 
 
+def test_bytes_and_uuids_are_copies():
+    for version in (0, 2):
+        message = {"auth_bytes": b"secret"}
+        buffer = bytearray(codec.encode("SaslAuthenticateRequest", version, message))
+        decoded = codec.decode_all("SaslAuthenticateRequest", version, memoryview(buffer))
+        buffer.clear()  # BufferError while a view of it lives
+        assert type(decoded["auth_bytes"]) is bytes
+    directories = {"offline_log_dirs": [b"d" * 16]}
+    buffer = bytearray(codec.encode("BrokerHeartbeatRequest", 1, directories))
+    decoded = codec.decode_all("BrokerHeartbeatRequest", 1, memoryview(buffer))
+    assert type(decoded["offline_log_dirs"][0]) is bytes
+
+
 def test_null_records_are_none():
     message = {"topic_data": [{"name": "a", "partition_data": [{"index": 1, "records": None}]}]}
     encoded = codec.encode("ProduceRequest", 9, message)

@@ -1,9 +1,11 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.wire import primitives
+
+unhurried = settings(deadline=None)
 
 
 @pytest.mark.parametrize(
@@ -46,18 +48,21 @@ def test_varint_has_the_bytes_of_the_format(value, encoded):
     assert primitives.read_varint(encoded, 0) == (value, len(encoded))
 
 
+@unhurried
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varint64_comes_back(value):
     encoded = primitives.varint(value)
     assert primitives.read_varint64(b"\xff" + encoded, 1) == (value, 1 + len(encoded))
 
 
+@unhurried
 @given(st.integers(0, 2**64 - 1))
 def test_uvarint64_comes_back(value):
     encoded = primitives.uvarint(value)
     assert primitives.read_uvarint64(memoryview(encoded), 0) == (value, len(encoded))
 
 
+@unhurried
 @given(st.integers(128, 2**32 - 1))
 def test_uvarint_rest_reads_what_read_uvarint_reads(value):
     encoded = primitives.uvarint(value)
@@ -84,6 +89,7 @@ def test_uvarint_over_64_bits_is_refused():
         primitives.read_uvarint64(b"\x80" * 10 + b"\x00", 0)
 
 
+@unhurried
 @given(st.none() | st.text(max_size=300))
 def test_strings_come_back(value):
     for write, read in (
@@ -94,6 +100,7 @@ def test_strings_come_back(value):
         assert read(b"*" + encoded, 1) == (value, 1 + len(encoded))
 
 
+@unhurried
 @given(st.none() | st.binary(max_size=300))
 def test_bytes_come_back_as_a_copy(value):
     for write, read in (
