@@ -1,3 +1,5 @@
+"""What the compiled functions promise, case by case; every message is in tests/property."""
+
 import pytest
 
 from shmbroker.errors import ProtocolFault

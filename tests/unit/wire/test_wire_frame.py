@@ -1,3 +1,5 @@
+"""Headers by hand against the headers of the schema table, and frames that are refused."""
+
 import pytest
 
 from shmbroker.errors import ProtocolFault

@@ -1,3 +1,5 @@
+"""Varints, strings, bytes and tagged fields: their bytes, and the refusal of bad ones."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

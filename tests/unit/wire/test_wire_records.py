@@ -1,3 +1,5 @@
+"""The frames around records of the metadata log and of the coordinators."""
+
 import pytest
 
 from shmbroker.errors import ProtocolFault

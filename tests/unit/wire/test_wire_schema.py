@@ -1,3 +1,5 @@
+"""The notation of the schema table, its content, and the tables that must agree with it."""
+
 import pytest
 
 from shmbroker.wire import api_keys, error_codes, schema
