@@ -82,7 +82,7 @@ class FetchApi:
         request.topics = topics = []
         request.isolation = isolation = body["isolation_level"]
         request.asked = asked = []
-        if version >= 7 and body["session_id"] != 0 and body["session_epoch"] > 0:
+        if version >= 7 and body["session_epoch"] not in (0, -1):
             self._answer_top(request, error_codes.FETCH_SESSION_ID_NOT_FOUND)
             connection.inflight.append(request)
             return True
@@ -90,6 +90,8 @@ class FetchApi:
         entries: list[bytes] = []
         pack = READ_PARTITION.pack
         for topic in body["topics"]:
+            if not topic["partitions"]:
+                continue
             answers: list[list[Any]] = []
             topics.append((topic["topic"], topic["topic_id"], answers))
             image = worker.topic_of(

@@ -33,8 +33,15 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.ipc.peer import Peer
 from shmbroker.network.inflight import Request
 from shmbroker.records.batch import split_frame
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    COMPRESSION_MASK,
+    TRANSACTIONAL_BIT,
+    ZSTD,
+)
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_header
+from shmbroker.wire.primitives import uvarint
 
 API_KEY = 0
 VERSION_MIN = 3
@@ -47,6 +54,7 @@ _HEAD = Struct(f"<Q{CONSTANT_BYTES}sI")
 _INT = Struct(">i")
 _BATCH_LENGTH_AT = 8
 _MAGIC_AT = 16
+_ATTRIBUTES_AT = ATTRIBUTES_POSITION + 1
 _REQUEST_END = b"\0\0\0"
 
 
@@ -170,9 +178,12 @@ class ProduceApi:
         request.acks = acks = body["acks"]
         request.topics = topics = []
         appends: list[tuple[dict[str, Any], bytes, memoryview]] = []
-        refusal = self._refuse_all(body, acks)
+        refusal, errors = self._judge(body, version)
+        form_errors = iter(errors)
         is_admin = client_id == b"__admin_client"
         for topic in body["topic_data"]:
+            if not topic["partition_data"]:
+                continue
             answers: list[dict[str, Any]] = []
             topics.append(
                 {
@@ -186,8 +197,10 @@ class ProduceApi:
                 records = partition["records"]
                 answer = {"index": partition["index"], "base_offset": -1, "log_append_time_ms": -1}
                 answers.append(answer)
+                form_error = next(form_errors, 0)
                 if refusal:
                     answer["error_code"] = refusal
+                    answer["error_message"] = error_codes.message_of(refusal)
                 elif image is None:
                     answer["error_code"] = (
                         error_codes.UNKNOWN_TOPIC_ID
@@ -196,11 +209,12 @@ class ProduceApi:
                     )
                 elif not 0 <= partition["index"] < len(image.partitions):
                     answer["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                elif form_error:
+                    answer["error_code"] = form_error
+                elif not -1 <= acks <= 1:
+                    answer["error_code"] = error_codes.INVALID_REQUIRED_ACKS
                 elif image.is_internal and not is_admin:
                     answer["error_code"] = error_codes.INVALID_TOPIC_EXCEPTION
-                elif records is None or len(records) < 61:
-                    answer["error_code"] = error_codes.INVALID_RECORD
-                    answer["error_message"] = "no complete record batch"
                 elif peer is None:
                     answer["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
                 else:
@@ -236,16 +250,29 @@ class ProduceApi:
         view.release()
         return True
 
-    def _refuse_all(self, body: dict[str, Any], acks: int) -> int:
-        """The error code that every partition of the request gets, or 0."""
+    def _judge(self, body: dict[str, Any], version: int) -> tuple[int, list[int]]:
+        """(the error code that every partition of the request gets, or 0; each one's own).
+
+        By the form of the records alone, which Kafka looks at before anything else.
+        """
+        is_transactional = body["transactional_id"] is not None
+        errors = []
         for topic in body["topic_data"]:
             for partition in topic["partition_data"]:
                 records = partition["records"]
+                error = error_codes.INVALID_RECORD
                 if records is not None:
                     error, _ = split_frame(records, 0, len(records))
                     if error == error_codes.CORRUPT_MESSAGE:
-                        return error
-        return 0 if -1 <= acks <= 1 else error_codes.INVALID_REQUIRED_ACKS
+                        return error, errors
+                if not error:
+                    attributes = records[_ATTRIBUTES_AT]
+                    if attributes & TRANSACTIONAL_BIT and not is_transactional:
+                        return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, errors
+                    if version < 7 and attributes & COMPRESSION_MASK == ZSTD:
+                        error = error_codes.UNSUPPORTED_COMPRESSION_TYPE
+                errors.append(error)
+        return 0, errors
 
     def _learn(
         self,
@@ -260,13 +287,11 @@ class ProduceApi:
     ) -> None:
         """Keep what this request's constant bytes mean, for those that repeat them."""
         is_flexible = version >= FLEXIBLE_FROM
-        size_bytes = 4
-        if is_flexible:
-            if bytes(view[-3:]) != _REQUEST_END:
-                return
-            size_bytes = _uvarint_size(len(view) - 3 - records_at + 1)
-            # len(records) + 1 was written just before the records, in `size_bytes` bytes
-        prefix_end = records_at - size_bytes
+        record_bytes = len(view) - records_at - (3 if is_flexible else 0)
+        size = uvarint(record_bytes + 1) if is_flexible else _INT.pack(record_bytes)
+        prefix_end = records_at - len(size)
+        if view[prefix_end:records_at] != size or (is_flexible and view[-3:] != _REQUEST_END):
+            return  # something lies behind the records
         partition = topic["partition_responses"][0]
         fast = FastProduce()
         fast.first = bytes(view[:4])
@@ -309,10 +334,9 @@ class ProduceApi:
         base_offset: int,
         append_time_ms: int,
         log_start_offset: int,
-        error_index: int,
-        detail: str | None,
+        detail: tuple[str | None, tuple[int, ...]] | None,
     ) -> None:
-        """One partition of the request has its result."""
+        """One partition has its result; `detail`: why it is an error, and of which records."""
         fast = request.fast
         if fast is not None:
             if request.acks == 0:
@@ -345,11 +369,10 @@ class ProduceApi:
         answer["log_append_time_ms"] = append_time_ms
         answer["log_start_offset"] = log_start_offset
         if error_code:
-            answer["error_message"] = detail
-            if error_index >= 0:
-                answer["record_errors"] = [
-                    {"batch_index": error_index, "batch_index_error_message": detail}
-                ]
+            answer["error_message"], indexes = detail
+            answer["record_errors"] = [
+                {"batch_index": index, "batch_index_error_message": detail[0]} for index in indexes
+            ]
         request.pending -= 1
         if request.pending == 0:
             self._finish(request)
@@ -412,11 +435,3 @@ def _uvarint(buffer: bytearray, at: int, end: int) -> tuple[int, int]:
             return value, at
         shift += 7
     return 0, end
-
-
-def _uvarint_size(value: int) -> int:
-    size = 1
-    while value > 0x7F:
-        value >>= 7
-        size += 1
-    return size

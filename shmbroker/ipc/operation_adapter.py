@@ -61,9 +61,10 @@ class Call:
             at += largest
         self.peer.send(EXECUTED, head + encoded[at:])
 
-    def close(self) -> None:
-        """No answer: the client's connection is to be closed."""
-        self.peer.send(EXECUTED, EXECUTED_HEAD.pack(self.token, EXECUTED_FLAG_CLOSE, 0))
+    def close(self, reason: str) -> None:
+        """No answer: the client's connection is to be closed, and the reason logged there."""
+        head = EXECUTED_HEAD.pack(self.token, EXECUTED_FLAG_CLOSE, 0)
+        self.peer.send(EXECUTED, head + reason.encode()[:1024])
 
 
 class Executor:
@@ -83,8 +84,7 @@ class Executor:
         try:
             body, _ = codec.decode(name + "Request", version, body_bytes)
         except ProtocolFault as fault:
-            logger.warning("%s v%d from %s: %s", name, version, peer.role, fault)
-            call.close()
+            call.close(str(fault))
             return
         try:
             answer = handler(call, body)
@@ -93,4 +93,4 @@ class Executor:
         except Exception:
             # One request that we can't answer must not take the others' process with it.
             logger.exception("%s v%d failed", name, version)
-            call.close()
+            call.close(f"{name} version {version} failed")

@@ -23,11 +23,12 @@ APPENDED (back)
      0     8  token
      8     2  error_code
     10     2  detail_bytes   bytes of `detail` behind the fixed part
-    12     4  error_index    batch index of the record at fault, -1 if none is named
+    12     4  index_count    records at fault; their indexes are behind the detail
     16     8  base_offset    -1 on error
     24     8  log_append_time_ms   -1 unless the topic stamps LogAppendTime
     32     8  log_start_offset
     40     …  detail         utf-8, why it was refused
+     …     4  index          in the batch; for each record at fault
 
 READ (network worker to I/O worker): one fetch; the partitions follow, READ_PARTITION each
 
@@ -79,7 +80,7 @@ EXECUTE (to an I/O worker or a controller): a request that is not hot, as the cl
     16     …  client id, then the request body
 
 EXECUTED (back): token, then the response body; EXECUTED_PART is a piece that more follow. An
-EXECUTED with the flag CLOSE has no body: the request did not parse.
+EXECUTED with the flag CLOSE has the reason for its body: the request did not parse.
 
      0     8  token
      8     4  flags
@@ -90,7 +91,7 @@ CANCEL (token): nobody waits for that read any more. NEED_FILE (token = file id)
 descriptor of that file again. DROP_FILE (back; token = file id): the file is deleted, close it.
 """
 
-from struct import Struct
+from struct import Struct, unpack_from
 
 APPEND = 1
 APPEND_PART = 2
@@ -128,6 +129,17 @@ APPEND_FLAG_TRANSACTIONAL = 8
 """The request named a transactional id."""
 
 EXECUTED_FLAG_CLOSE = 1
+
+
+def unpack_detail(
+    data: memoryview, index: int, detail_bytes: int, index_count: int
+) -> tuple[str | None, tuple[int, ...]]:
+    """What is behind the fixed part of an APPENDED: why, and the records at fault."""
+    index += APPENDED_HEAD.size
+    end = index + detail_bytes
+    text = bytes(data[index:end]).decode(errors="replace") if detail_bytes else None
+    return text, unpack_from(f"<{index_count}I", data, end)
+
 
 assert APPEND_HEAD.size == APPEND_BATCH_AT
 assert APPENDED_HEAD.size == 40

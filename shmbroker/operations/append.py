@@ -9,14 +9,15 @@ Rules of this file:
 * Every APPEND gets exactly one APPENDED, whatever happens.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from struct import pack
 
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     APPEND_BATCH_AT,
     APPEND_FLAG_NO_ZSTD,
     APPEND_FLAG_PARTS,
+    APPEND_FLAG_TRANSACTIONAL,
     APPEND_HEAD,
     APPENDED,
     APPENDED_HEAD,
@@ -25,6 +26,7 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.records.batch import check_batch
 from shmbroker.records.batch_layout import (
     COMPRESSION_MASK,
+    H_COUNT,
     H_LENGTH,
     LOG_OVERHEAD,
     NO_TIMESTAMP,
@@ -32,7 +34,7 @@ from shmbroker.records.batch_layout import (
     TRANSACTIONAL_BIT,
     ZSTD,
 )
-from shmbroker.records.validation import null_key_indexes
+from shmbroker.records.validation import bad_timestamp_indexes, null_key_indexes
 from shmbroker.replication.partition import Partition
 from shmbroker.wire import error_codes
 
@@ -42,6 +44,15 @@ _NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER
 _NOT_ENOUGH = error_codes.NOT_ENOUGH_REPLICAS
 _TOO_LARGE = error_codes.MESSAGE_TOO_LARGE
 _INVALID_TIMESTAMP = error_codes.INVALID_TIMESTAMP
+_JUDGED_BEFORE_THE_LOG = (
+    error_codes.CORRUPT_MESSAGE,
+    error_codes.MESSAGE_TOO_LARGE,
+    error_codes.UNSUPPORTED_COMPRESSION_TYPE,
+    error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+
+INDEXES_MAX = 100
+"""Records at fault that a refusal names: an answer stays small, whatever the batch held."""
 
 
 class Appender:
@@ -92,7 +103,7 @@ class Appender:
                 return
         error, header = check_batch(data, at, end, partition.message_bytes_max)
         if error:
-            self.refuse(peer, token, error, None)
+            self.refuse(peer, token, error, None, (), partition)
             return
         batch_end = at + LOG_OVERHEAD + header[H_LENGTH]
         (
@@ -112,7 +123,7 @@ class Appender:
             refusal = self.look_closer(partition, batch, header, flags, now_ms)
             batch.release()
             if refusal is not None:
-                self.refuse(peer, token, *refusal)
+                self.refuse(peer, token, *refusal, partition)
                 return
             if partition.is_log_append_time:
                 append_time = now_ms
@@ -123,10 +134,8 @@ class Appender:
             )
             if error or duplicate_offset >= 0:
                 if error:
-                    self.refuse(peer, token, error, None)
+                    self.refuse(peer, token, error, None, (), partition)
                 else:
-                    if not partition.is_log_append_time:
-                        duplicate_time = -1
                     self.done(peer, token, duplicate_offset, duplicate_time, log.log_start_offset)
                 return
         if batch_end - at > partition.segment_bytes_max:
@@ -164,7 +173,7 @@ class Appender:
             self.done(peer, token, base_offset, append_time, log.log_start_offset)
             return
         APPENDED_HEAD.pack_into(
-            writer.data, index, token, 0, 0, -1, base_offset, append_time, log.log_start_offset
+            writer.data, index, token, 0, 0, 0, base_offset, append_time, log.log_start_offset
         )
         peer.unpublished = True
 
@@ -175,33 +184,43 @@ class Appender:
         header: tuple[int, ...],
         flags: int,
         now_ms: int,
-    ) -> tuple[int, str | None, int] | tuple[int, str | None] | None:
-        """The checks that most batches do not need: (error code, detail, record index) or None."""
+    ) -> tuple[int, str | None, list[int]] | None:
+        """The checks that most batches do not need: (error, detail, records at fault) or None."""
         attributes, base_timestamp, max_timestamp = header[5], header[7], header[8]
         if attributes & COMPRESSION_MASK == ZSTD and flags & APPEND_FLAG_NO_ZSTD:
-            return error_codes.UNSUPPORTED_COMPRESSION_TYPE, None
+            return error_codes.UNSUPPORTED_COMPRESSION_TYPE, None, []
         if attributes & TRANSACTIONAL_BIT:
-            return error_codes.INVALID_TXN_STATE, "transactions are not served"
+            if not flags & APPEND_FLAG_TRANSACTIONAL:
+                return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None, []
+            return error_codes.INVALID_TXN_STATE, "transactions are not served", []
         if attributes & TIMESTAMP_TYPE_BIT and (
             partition.is_log_append_time or max_timestamp == NO_TIMESTAMP
         ):
-            return _INVALID_TIMESTAMP, "the batch claims LogAppendTime", 0
+            indexes = list(range(min(header[H_COUNT], INDEXES_MAX)))
+            return _INVALID_TIMESTAMP, "the batch claims LogAppendTime", indexes
         if partition.is_compacted:
             without_key = null_key_indexes(batch)
             if without_key is None:
-                return error_codes.INVALID_RECORD, "the records can't be read"
+                return error_codes.INVALID_RECORD, "the records can't be read", []
             if without_key:
                 return (
                     error_codes.INVALID_RECORD,
                     "Compacted topic cannot accept message without key in topic partition "
                     f"{partition.topic}-{partition.partition}.",
-                    without_key[0],
+                    without_key,
                 )
         if not partition.is_log_append_time and max_timestamp != NO_TIMESTAMP:
             if max_timestamp - now_ms > partition.timestamp_after_max_ms:
-                return _INVALID_TIMESTAMP, f"timestamp {max_timestamp} is too far ahead", 0
-            if base_timestamp >= 0 and now_ms - base_timestamp > partition.timestamp_before_max_ms:
-                return _INVALID_TIMESTAMP, f"timestamp {base_timestamp} is too old", 0
+                detail = f"timestamp {max_timestamp} is too far ahead"
+            elif (
+                base_timestamp >= 0 and now_ms - base_timestamp > partition.timestamp_before_max_ms
+            ):
+                detail = f"timestamp {base_timestamp} is too old"
+            else:
+                return None
+            oldest = now_ms - partition.timestamp_before_max_ms
+            newest = now_ms + partition.timestamp_after_max_ms
+            return _INVALID_TIMESTAMP, detail, bad_timestamp_indexes(batch, oldest, newest) or []
         return None
 
     def done(
@@ -210,15 +229,23 @@ class Appender:
         """Answer an append that is (or was already) in the log."""
         peer.send(
             APPENDED,
-            APPENDED_HEAD.pack(token, 0, 0, -1, base_offset, append_time, log_start_offset),
+            APPENDED_HEAD.pack(token, 0, 0, 0, base_offset, append_time, log_start_offset),
         )
 
     def refuse(
-        self, peer: Peer, token: int, error_code: int, detail: Any, record_index: int = -1
+        self,
+        peer: Peer,
+        token: int,
+        error_code: int,
+        detail: str | None,
+        indexes: Sequence[int] = (),
+        partition: Partition | None = None,
     ) -> None:
-        """Answer an append that was not stored."""
-        text = detail.encode()[:1024] if isinstance(detail, str) else b""
-        peer.send(
-            APPENDED,
-            APPENDED_HEAD.pack(token, error_code, len(text), record_index, -1, -1, -1) + text,
-        )
+        """Answer an append that was not stored; with the log start if the log has looked at it."""
+        text = detail.encode()[:1024] if detail is not None else b""
+        indexes = indexes[:INDEXES_MAX]
+        start = -1
+        if partition is not None and error_code not in _JUDGED_BEFORE_THE_LOG:
+            start = partition.log.log_start_offset
+        head = APPENDED_HEAD.pack(token, error_code, len(text), len(indexes), -1, -1, start)
+        peer.send(APPENDED, head + text + pack(f"<{len(indexes)}I", *indexes))

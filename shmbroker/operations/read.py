@@ -160,6 +160,10 @@ class Reader:
                 end_epoch, end_offset = log.leader_epochs.end_offset_for(
                     last_fetched_epoch, log.log_end_offset
                 )
+                if end_epoch < 0:
+                    results.append((_OUT_OF_RANGE, partition))
+                    must_answer = True
+                    continue
                 if end_epoch < last_fetched_epoch or end_offset < offset:
                     results.append((partition, None, 0, 0, (end_epoch, end_offset)))
                     must_answer = True

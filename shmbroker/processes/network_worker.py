@@ -34,6 +34,7 @@ from shmbroker.ipc.operation_layout import (
     NEED_FILE,
     READ_DONE,
     TOKEN,
+    unpack_detail,
 )
 from shmbroker.ipc.operation_proxy import PartialResults, execute_bytes_max, try_execute
 from shmbroker.ipc.peer import Peer
@@ -267,16 +268,16 @@ class NetworkWorker(Child):
             while (entry := reader.next()) is not None:
                 operation, index, length = entry
                 if operation == APPENDED:
-                    token, error, detail_bytes, record, base, time, start = unpack_appended(
+                    token, error, detail_bytes, indexes, base, time, start = unpack_appended(
                         data, index
                     )
                     request = pending.pop(token, None)
                     if request is None:
                         continue
                     detail = None
-                    if detail_bytes:
-                        detail = bytes(data[index + 40 : index + 40 + detail_bytes]).decode()
-                    on_appended(request, token, error, base, time, start, record, detail)
+                    if error:
+                        detail = unpack_detail(data, index, detail_bytes, indexes)
+                    on_appended(request, token, error, base, time, start, detail)
                     touched.add(request.connection)
                 else:
                     self._take_other(peer, operation, data, index, length)
@@ -303,7 +304,7 @@ class NetworkWorker(Child):
             if request is None:
                 return
             if flags & EXECUTED_FLAG_CLOSE:
-                self.close_connection(request.connection, "a request that does not parse")
+                self.close_connection(request.connection, body.decode(errors="replace"))
             elif request.finish is not None:
                 request.finish(body)
             else:
@@ -363,7 +364,7 @@ class NetworkWorker(Child):
                     self.close_connection(request.connection, "the broker process restarted")
                 else:
                     code = error_codes.NOT_LEADER_OR_FOLLOWER
-                    self.produce.on_appended(request, token, code, -1, -1, -1, -1, None)
+                    self.produce.on_appended(request, token, code, -1, -1, -1, (None, ()))
             elif request.api_key == fetch.API_KEY:
                 self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
             elif request.finish is not None:
@@ -558,7 +559,7 @@ class NetworkWorker(Child):
         if body is None:
             view = memoryview(buffer)[start:end]
             if not module.VERSION_MIN <= version <= module.VERSION_MAX:
-                if module is api_versions and version > module.VERSION_MAX:
+                if module is api_versions:
                     request.api_version = 0
                     body = api_versions.unsupported_version()
                 else:
