@@ -153,8 +153,6 @@ class IoWorker(SleepingChild):
 
     def run(self) -> None:
         """Open what the metadata log says is here, then serve until asked to stop."""
-        self._wait_for(lambda: self.controller.incarnation != 0)
-        self.register()
         self._wait_for(lambda: self.broker_epoch >= 0)
         if self.must_stop:
             return
@@ -342,8 +340,7 @@ class IoWorker(SleepingChild):
             self._on_producer_ids({"error_code": -1})
 
     def on_peer_running(self, peer: Peer) -> None:
-        if peer is self.controller and self.broker_epoch < 0 and self.generation > 0:
-            self.asked.clear()
+        if peer is self.controller and self.broker_epoch < 0:
             self.register()
 
     def pass_file(self, peer: Peer, segment: Any) -> None:

@@ -56,6 +56,7 @@ from shmbroker.shm.counters import (
     STATE_RUNNING,
 )
 from shmbroker.shm.words import require_total_store_order
+from shmbroker.wire import codec
 
 logger = logging.getLogger("shmbroker")
 
@@ -71,6 +72,18 @@ BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
 STEADY_S = 10.0
 LISTEN_BACKLOG = 1024
+READ_AT_BOOT = (
+    ("BeginTransactionRecord", 0),
+    ("EndTransactionRecord", 0),
+    ("FeatureLevelRecord", 0),
+    ("ConfigRecord", 0),
+    ("RegisterBrokerRecord", 3),
+    ("BrokerRegistrationChangeRecord", 0),
+    ("ProducerIdsRecord", 0),
+    ("TopicRecord", 0),
+    ("PartitionRecord", 2),
+)
+"""Metadata records that every child reads: their decoders are compiled once, before the fork."""
 CONTROL_SOCKET = "control.sock"
 LOCK_FILE = ".supervisor.lock"
 
@@ -142,10 +155,14 @@ class Supervisor:
         for slot in children:
             for other in children:
                 words[counters.acknowledgement(slot.index, other.index)] = 1
-        order = (CONTROLLER, IO_WORKER, NETWORK_WORKER)
-        for slot in sorted(children, key=lambda slot: order.index(slot.role)):
-            self.running[slot.index] = Running(slot)
-            self._fork(self.running[slot.index])
+        for role in (CONTROLLER, IO_WORKER, NETWORK_WORKER):
+            for slot in self.shared.of_role(role):
+                self.running[slot.index] = Running(slot)
+                self._fork(self.running[slot.index])
+            if role == CONTROLLER:
+                # While it boots, and before all the others are forked.
+                for name, version in READ_AT_BOOT:
+                    codec.decoder(name, version)
         while True:
             if self._turn():
                 return self.exit_status
