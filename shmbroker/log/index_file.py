@@ -71,9 +71,6 @@ class IndexFile:
         finally:
             os.close(fd)
 
-    def exists(self) -> bool:
-        return os.path.exists(self.path)
-
     def append(self, *entry: int) -> bool:
         """Store an entry behind the last; False if the disk has no room for it or it is full."""
         size = self.ENTRY.size

@@ -15,7 +15,6 @@ from shmbroker.log.index_file import IndexFile
 
 RELATIVE_OFFSET = 0
 POSITION = 1
-RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class OffsetIndex(IndexFile):
@@ -23,13 +22,3 @@ class OffsetIndex(IndexFile):
 
     ENTRY = Struct(">II")
     __slots__ = ()
-
-    def position_before(self, relative_offset: int) -> int:
-        """A batch begins here, and no batch before it holds the offset."""
-        entry = self.floor(relative_offset, RELATIVE_OFFSET)
-        return entry[POSITION] if entry else 0
-
-    def boundary_before(self, position: int) -> int:
-        """The last indexed beginning of a batch at or before `position`."""
-        entry = self.floor(position, POSITION)
-        return entry[POSITION] if entry else 0

@@ -229,12 +229,8 @@ class PartitionLog:
     def _index(self, segment: Segment, position: int, last_offset: int) -> None:
         """Index the batch at `position`, more than `index.interval.bytes` after the last one."""
         self._index_after = position + self.config.index_interval_bytes
-        base_offset, offset_index = segment.base_offset, segment.offset_index
-        if offset_index.append(last_offset - base_offset, position):
-            segment.time_index.maybe_append(
-                segment.max_timestamp_so_far, segment.max_timestamp_offset - base_offset
-            )
-        if offset_index.is_full():
+        segment.add_index_entry(position, last_offset)
+        if segment.offset_index.is_full():
             self._limit = 0  # Let the next append roll.
         self._snapshot_after -= 1
         if self._snapshot_after <= 0:
@@ -319,7 +315,7 @@ class PartitionLog:
         segment = Segment(
             self.directory,
             base_offset,
-            self.config.segment_index_bytes,
+            self.config,
             next(self._file_ids),
             self._descriptors,
             created_ms=now_ms,
@@ -495,8 +491,7 @@ class PartitionLog:
         for segment in self.segments:
             if segment.max_timestamp < timestamp or not segment.size:
                 continue
-            segment.load_indexes()
-            first = segment.base_offset + segment.time_index.offset_before(timestamp)
+            first = segment.offset_before(timestamp)
             position, _ = segment.find(max(first, self.log_start_offset))
             for found, header in segment.headers(position, segment.size):
                 if header[8] >= timestamp:
@@ -511,7 +506,6 @@ class PartitionLog:
         timestamp = best.max_timestamp
         if timestamp < 0:
             return -1, -1
-        best.load_indexes()
         position, _ = best.find(best.max_timestamp_offset)
         for found, header in best.headers(position, best.size):
             if header[8] >= timestamp:
@@ -555,7 +549,6 @@ class PartitionLog:
         while self.segments[-1].base_offset >= offset:
             self.segments.pop().remove()
         segment = self.segments[-1]
-        segment.load_indexes()
         position, header = segment.find(offset)
         end_offset = header[0] if header is not None else offset
         segment.truncate(position, min(end_offset, offset))

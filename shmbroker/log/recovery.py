@@ -20,6 +20,7 @@ from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.file_names import LOG, SNAPSHOT, file_name, offset_of
+from shmbroker.log.offset_index import POSITION
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.log.segment import Segment
@@ -64,6 +65,7 @@ def load(
     if not is_found:
         is_window_walked = True
         _scan(log, recovery_point)
+    _mend_indexes(log.segments[:-1])
     log.segments[-1].end_offset = log.log_end_offset
     log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
     log.recovery_point = min(log.recovery_point, log.log_end_offset)
@@ -139,8 +141,6 @@ def _take_trusted(log: PartitionLog, trusted: tuple[int, int, int]) -> bool:
         return False
     if position != os.stat(segment.path).st_size:
         segment.cut_file(position)
-    segment.end_offset = end_offset
-    segment.cut_indexes()
     return True
 
 
@@ -150,36 +150,45 @@ def _take_clean(log: PartitionLog) -> bool:
     if not segment.size:
         segment.set_max_timestamp(-1, -1)
         log.log_end_offset = segment.base_offset
-        return all(_has_indexes(other) for other in log.segments[:-1])
-    if not all(_has_indexes(other) for other in log.segments):
-        return False
+        return True
     return _ends_at(log, segment, segment.size, None)
 
 
-def _has_indexes(segment: Segment) -> bool:
-    return segment.offset_index.exists() and segment.time_index.exists()
+def _mend_indexes(segments: list[Segment]) -> None:
+    """Rebuild indexes that are missing or torn, by the batches' headers: nothing is cut here."""
+    for segment in segments:
+        if segment.size and not segment.has_indexes():
+            try:
+                segment.rebuild_indexes()
+            except CorruptFault:
+                pass  # Whoever reads there is told.
 
 
 def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int | None) -> bool:
     """Whether a good batch ends at `position`; then that is the log's end."""
+    size, segment.size = segment.size, position
+    next_offset = -1
     segment.load_indexes()
-    start = segment.offset_index.boundary_before(position - 1)
     try:
-        segment.restore_timestamps(position)
-        last = segment.walk_timestamps(start, position)
+        if end_offset is None:
+            segment.restore_timestamps(position)
+        else:
+            # A batch that never counted may have left entries.
+            segment.end_offset = end_offset
+            segment.cut_indexes()
+        last = segment.walk_timestamps(segment.indexed_position(position - 1, POSITION), position)
         if last is None:
             next_offset = segment.base_offset
         else:
             found, header = last
-            batch = segment.read_bytes(found, position - found)
-            if crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]) != header[4]:
-                return False
-            next_offset = header[0] + header[6] + 1
-        if end_offset is not None and next_offset != end_offset:
-            return False
+            batch = memoryview(segment.read_bytes(found, position - found))
+            if crc32c(batch[ATTRIBUTES_POSITION:]) == header[4]:
+                next_offset = header[0] + header[6] + 1
     except CorruptFault:
+        pass
+    if next_offset < 0 or end_offset not in (None, next_offset):
+        segment.size = size
         return False
-    segment.size = position
     log.log_end_offset = next_offset
     return True
 
@@ -190,10 +199,6 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
 def _scan(log: PartitionLog, recovery_point: int) -> None:
     """Read every batch from the recovery point on and cut the log at the first bad one."""
     first = log.segment_number(recovery_point)
-    for number, segment in enumerate(log.segments[:first]):
-        if not _has_indexes(segment):
-            first = number
-            break
     expected = log.segments[first].base_offset
     for number in range(first, len(log.segments)):
         segment = log.segments[number]
@@ -248,8 +253,8 @@ def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int) -> b
             max_timestamp, max_offset = header[8], last_offset
         if position - indexed_at > interval:
             indexed_at = position
-            offset_index.append(last_offset - base, position)
-            time_index.maybe_append(max_timestamp, max_offset - base)
+            if offset_index.append(last_offset - base, position):
+                time_index.maybe_append(max_timestamp, max_offset - base)
         expected = last_offset + 1
         size = position + header[1] + LOG_OVERHEAD
     segment.set_max_timestamp(max_timestamp, max_offset)
@@ -266,32 +271,27 @@ def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int) -> b
 def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
     """(position, offset) of the last indexed batch before the recovery point, or the first.
 
-    Keeps the index entries up to there, if they grow as they must and lead to a batch.
+    Keeps the index entries up to there, if they grow as they must and lead to batches.
     """
     index, times = segment.offset_index, segment.time_index
     segment.load_indexes()
     index.truncate(index.count_sound(index.count_below(recovery_point - segment.base_offset, 0)))
     last = index.last()
-    position, offset = 0, segment.base_offset
-    if last and last[1] < segment.size:
-        try:
-            for found, header in segment.headers(last[1], segment.size):
-                if header[0] + header[6] == segment.base_offset + last[0]:
-                    position, offset = found, header[0]
-                break
-        except CorruptFault:
-            pass
-    segment.set_max_timestamp(-1, -1)
-    if position:
+    if last:
         times.truncate(times.count_sound(times.count_below(last[0] + 1, 1)))
         try:
+            position = segment.indexed_position(last[1], POSITION)
             segment.restore_timestamps(segment.size)
+            if not segment.is_rebuilt:
+                for _, header in segment.headers(position, segment.size):
+                    return position, header[0]
         except CorruptFault:
-            pass  # Damage below the recovery point: whoever reads there is told.
-    else:
-        index.truncate(0)
-        times.truncate(0)
-    return position, offset
+            pass
+    index.truncate(0)
+    times.truncate(0)
+    segment.set_max_timestamp(-1, -1)
+    segment.is_rebuilt = False
+    return 0, segment.base_offset
 
 
 def _good_batches(segment: Segment, position: int) -> Iterator[tuple[int, tuple]]:

@@ -18,18 +18,22 @@ Valid bytes are [0, size); what lies behind is zeros up to the end of the file. 
 a file, and only the unused tail or above the high watermark; a reader elsewhere gets a short read.
 """
 
+import logging
 import mmap
 import os
 from collections.abc import Iterator
 from errno import EDQUOT, EFBIG, EINVAL, ENOSPC, ENOSYS
 
 from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.log.file_names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
-from shmbroker.log.offset_index import OffsetIndex
-from shmbroker.log.time_index import TimeIndex
+from shmbroker.log.offset_index import POSITION, RELATIVE_OFFSET, OffsetIndex
+from shmbroker.log.time_index import TIMESTAMP, TimeIndex
 from shmbroker.records.batch_layout import BATCH_HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
+
+logger = logging.getLogger(__name__)
 
 EXTENT_BYTES_MIN = 64 << 10
 EXTENT_BYTES_MAX = 16 << 20
@@ -48,8 +52,10 @@ class Segment:
     """One segment of one log. `PartitionLog` writes the fields; others read them."""
 
     __slots__ = (
+        "_are_indexes_loaded",
         "_descriptors",
         "_extent_ms",
+        "_index_interval_bytes",
         "_inode",
         "allocated_bytes",
         "base_offset",
@@ -59,6 +65,7 @@ class Segment:
         "extent_bytes",
         "file_id",
         "first_timestamp",
+        "is_rebuilt",
         "map",
         "max_timestamp_offset",
         "max_timestamp_so_far",
@@ -73,7 +80,7 @@ class Segment:
         self,
         directory: str,
         base_offset: int,
-        index_bytes_max: int,
+        config: LogConfig,
         file_id: int,
         descriptors: Descriptors,
         *,
@@ -101,8 +108,13 @@ class Segment:
         self.max_timestamp_so_far: int | None = None
         """None: not read yet, see `max_timestamp`. Known for the active segment."""
         self.max_timestamp_offset = -1
+        index_bytes_max = config.segment_index_bytes
         self.offset_index = OffsetIndex(self._sibling(INDEX), index_bytes_max)
         self.time_index = TimeIndex(self._sibling(TIME_INDEX), index_bytes_max)
+        self._index_interval_bytes = config.index_interval_bytes
+        self._are_indexes_loaded = False
+        self.is_rebuilt = False
+        """The indexes were made anew because they were wrong: once, then it is the .log itself."""
         self._descriptors = descriptors
         self._inode = 0
 
@@ -138,6 +150,8 @@ class Segment:
         if self.max_timestamp_so_far is None:
             self.load_indexes()
             self.restore_timestamps(self.size)
+            if not self.time_index.count and self.first_timestamp > 0:
+                self.rebuild_indexes()
         return self.max_timestamp_so_far
 
     def set_max_timestamp(self, timestamp: int, offset: int) -> None:
@@ -149,25 +163,102 @@ class Segment:
         """Take the timestamps from the time index and the first batch of [0, end).
 
         The first batch because a time index entry for it may be (0, 0), the end mark, and because
-        `segment.ms` counts from it. CorruptFault if there is no batch.
+        `segment.ms` counts from it. CorruptFault if the index is wrong and can't be rebuilt.
         """
         last = self.time_index.last()
+        if last and not self.is_time_sound(last):
+            self.rebuild_indexes()
+            last = self.time_index.last()
         self.set_max_timestamp(-1, -1)
         if last:
             self.set_max_timestamp(last[0], self.base_offset + last[1])
         self.first_timestamp = -1
-        for _, header in self.headers(0, end):
-            self.first_timestamp = header[8]
-            if header[8] > self.max_timestamp_so_far:
-                self.set_max_timestamp(header[8], header[0] + header[6])
-            break
+        try:
+            for _, header in self.headers(0, end):
+                self.first_timestamp = header[8]
+                if header[8] > self.max_timestamp_so_far:
+                    self.set_max_timestamp(header[8], header[0] + header[6])
+                break
+        except CorruptFault:
+            pass  # Whoever reads there is told.
 
     def load_indexes(self) -> None:
         """Count the entries of the index files, once."""
-        if not self.offset_index.count:
-            self.offset_index.load()
-        if not self.time_index.count:
-            self.time_index.load()
+        if self._are_indexes_loaded:
+            return
+        self._are_indexes_loaded = True
+        for index in (self.offset_index, self.time_index):
+            if not index.count:
+                index.load()
+
+    def has_indexes(self) -> bool:
+        """Whether both index files are there and hold whole entries."""
+        try:
+            return not any(
+                os.stat(index.path).st_size % index.ENTRY.size
+                for index in (self.offset_index, self.time_index)
+            )
+        except FileNotFoundError:
+            return False
+
+    def is_time_sound(self, entry: tuple) -> bool:
+        """Whether a time index entry names a batch with that timestamp."""
+        offset = self.base_offset + entry[1]
+        _, header = self.find(offset)
+        return header is not None and header[8] == entry[0] and header[0] + header[6] == offset
+
+    def indexed_position(self, target: int, column: int) -> int:
+        """Where an indexed batch at or before the target begins: looked at, then believed."""
+        self.load_indexes()
+        index = self.offset_index
+        entry = index.floor(target, column)
+        if entry is None:
+            return 0
+        if not self._is_sound(entry):
+            self.rebuild_indexes()
+            entry = index.floor(target, column)
+        return entry[1] if entry else 0
+
+    def _is_sound(self, entry: tuple) -> bool:
+        try:
+            for _, header in self.headers(entry[1], self.size):
+                return header[0] + header[6] == self.base_offset + entry[0]
+        except CorruptFault:
+            pass
+        return False
+
+    def rebuild_indexes(self) -> None:
+        """Make both indexes anew from the batches' headers; CorruptFault if those are damaged."""
+        if self.is_rebuilt:
+            raise CorruptFault(f"{self.path} is damaged")
+        self.is_rebuilt = self._are_indexes_loaded = True
+        logger.warning("%s: an index is missing or wrong; both are rebuilt", self.path)
+        self.offset_index.truncate(0)
+        self.time_index.truncate(0)
+        self.set_max_timestamp(-1, -1)
+        indexed_at = 0
+        for position, header in self.headers(0, self.size):
+            last_offset = header[0] + header[6]
+            if header[8] > self.max_timestamp_so_far:
+                self.set_max_timestamp(header[8], last_offset)
+            if position - indexed_at > self._index_interval_bytes:
+                indexed_at = position
+                self.add_index_entry(position, last_offset)
+        if self.map is None:
+            self.finish()
+
+    def add_index_entry(self, position: int, last_offset: int) -> None:
+        """Index the batch at `position`; the largest timestamp up to it must be known."""
+        if self.offset_index.append(last_offset - self.base_offset, position):
+            self.time_index.maybe_append(
+                self.max_timestamp_so_far, self.max_timestamp_offset - self.base_offset
+            )
+
+    def _add_last_time(self) -> None:
+        if self.max_timestamp_so_far is not None and self.max_timestamp_so_far >= 0:
+            self.time_index.maybe_append(
+                self.max_timestamp_so_far, self.max_timestamp_offset - self.base_offset
+            )
 
     def headers(self, position: int, end: int) -> Iterator[tuple[int, tuple]]:
         """(position, header) of the batches in [position, end), two batch boundaries.
@@ -219,15 +310,23 @@ class Segment:
             return self.read_bytes(position, header[1] + LOG_OVERHEAD)
         raise CorruptFault(f"{self.path} has no batch at {position}")
 
+    def offset_before(self, timestamp: int) -> int:
+        """An offset before which every record of the segment is older than `timestamp`."""
+        self.load_indexes()
+        entry = self.time_index.floor(timestamp - 1, TIMESTAMP)
+        if entry and not self.is_time_sound(entry):
+            self.rebuild_indexes()
+            entry = self.time_index.floor(timestamp - 1, TIMESTAMP)
+        return self.base_offset + (entry[1] if entry else 0)
+
     def find(self, offset: int) -> tuple[int, tuple | None]:
         """(position, header) of the first batch whose last offset is at least `offset`.
 
         (size, None) if there is none: the offset lies behind the segment, or in a compacted gap at
         its end.
         """
-        index = self.offset_index
         relative = offset - self.base_offset
-        position = index.position_before(relative) if relative > 0 and index.count else 0
+        position = self.indexed_position(relative, RELATIVE_OFFSET) if relative > 0 else 0
         for found, header in self.headers(position, self.size):
             if header[0] + header[6] >= offset:
                 return found, header
@@ -235,9 +334,7 @@ class Segment:
 
     def whole_batches(self, position: int, limit: int) -> tuple[int, int]:
         """(end, next offset) of the whole batches in [position, limit); (position, -1) for none."""
-        index = self.offset_index
-        start = index.boundary_before(limit) if index.count else 0
-        end, next_offset = max(start, position), -1
+        end, next_offset = max(self.indexed_position(limit, POSITION), position), -1
         for found, header in self.headers(end, self.size):
             batch_end = found + header[1] + LOG_OVERHEAD
             if batch_end > limit:
@@ -347,10 +444,7 @@ class Segment:
 
     def finish(self) -> None:
         """Roll or clean close: the last time index entry, files cut to what is in them."""
-        if self.max_timestamp_so_far is not None and self.max_timestamp_so_far >= 0:
-            relative = self.max_timestamp_offset - self.base_offset
-            if relative <= 2**31 - 1:
-                self.time_index.maybe_append(self.max_timestamp_so_far, relative)
+        self._add_last_time()
         self.park()
         if self.size:
             self.create_files()

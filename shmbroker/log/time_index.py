@@ -46,8 +46,3 @@ class TimeIndex(IndexFile):
         super().truncate(count)
         last = self.last()
         self.last_timestamp = last[TIMESTAMP] if last else -1
-
-    def offset_before(self, timestamp: int) -> int:
-        """Relative offset before which every record is older than `timestamp`."""
-        entry = self.floor(timestamp - 1, TIMESTAMP)
-        return entry[RELATIVE_OFFSET] if entry else 0

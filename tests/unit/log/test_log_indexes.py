@@ -116,7 +116,7 @@ def test_time_index_keeps_growing_timestamps_only(tmp_path):
     for timestamp, offset in [(-1, 0), (0, 0), (100, 1), (100, 2), (90, 3), (101, 4)]:
         index.maybe_append(timestamp, offset)
     assert index.read(0, index.count) == [(100, 1), (101, 4)]
-    assert [index.offset_before(timestamp) for timestamp in (99, 100, 101, 102)] == [0, 0, 1, 4]
+    assert [index.floor(timestamp, 0) for timestamp in (99, 100, 101)] == [None, (100, 1), (101, 4)]
     index.truncate(1)
     index.maybe_append(101, 3)
     assert index.last() == (101, 3)
