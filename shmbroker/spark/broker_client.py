@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from shmbroker import clock
+from shmbroker import __version__, clock
 from shmbroker.errors import ConfigFault, ProtocolFault
 from shmbroker.spark.faults import BrokerFault
 from shmbroker.spark.planning import Segment
@@ -263,9 +263,12 @@ class BrokerClient:
             except OSError as error:
                 last = error
                 continue
+            myself = {"client_software_name": CLIENT_ID, "client_software_version": __version__}
+            answer = connection.ask(API_VERSIONS, myself)
+            _refuse(answer["error_code"], "ApiVersions")
             served = {
                 api["api_key"]: (api["min_version"], api["max_version"])
-                for api in connection.ask(API_VERSIONS, {})["api_keys"]
+                for api in answer["api_keys"]
             }
             for api_key, version in VERSIONS.items():
                 low, high = served.get(api_key, (0, -1))

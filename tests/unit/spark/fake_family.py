@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batches import Row, batch
+from spark_batches import Row, batch
 
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.wire import codec, frame
@@ -169,7 +169,9 @@ class FakeFamily:
                 except OSError:
                     return
 
-    def _ApiVersions(self, _body: dict) -> dict:
+    def _ApiVersions(self, body: dict) -> dict:
+        assert body["client_software_name"]
+        assert body["client_software_version"]
         keys = [
             {"api_key": key, "min_version": low, "max_version": high}
             for key, (low, high) in SERVED.items()

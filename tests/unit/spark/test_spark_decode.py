@@ -4,9 +4,9 @@ import random
 
 import pyarrow as pa
 import pytest
-from batches import batch, is_readable, record, rows_by_loop, rows_of, varint, with_right_crc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from spark_batches import batch, is_readable, record, rows_by_loop, rows_of, varint, with_right_crc
 
 from shmbroker.errors import CorruptFault
 from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT
