@@ -9,6 +9,7 @@ rack and preferred replica (KIP-392); 12 flexible, diverging epoch (KIP-595); 13
 of the follower.
 
 Rules of this file:
+* Followers are siblings and read over the rings: whoever claims to be a replica is none (6).
 * Sessions are declined: every answer has session id 0 and lists every partition that was asked.
 * Records are empty, never null; aborted transactions are null unless read_committed was asked.
 * Several small slices are read and sent with the answer's own bytes; a large one by sendfile.
@@ -86,7 +87,8 @@ class FetchApi:
             self._answer_top(request, error_codes.FETCH_SESSION_ID_NOT_FOUND)
             connection.inflight.append(request)
             return True
-        peer = worker.io_peer(connection)
+        replica_id = body["replica_id"] if version < 15 else body["replica_state"]["replica_id"]
+        peer = worker.io_peer(connection) if replica_id < 0 else None
         entries: list[bytes] = []
         pack = READ_PARTITION.pack
         for topic in body["topics"]:

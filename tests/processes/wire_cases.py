@@ -1,0 +1,1345 @@
+"""What is asked of both brokers: every API that is served, in every version, good input and bad.
+
+Each scenario is a generator of (case, version, answer). A version is a number, or "-" where a case
+has none. What Kafka 4.2.1 answers is in wire_expectations.txt; DIFFERENT (test_wire_conformance.py)
+says where we answer something else, and why.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from crc32c import crc32c
+
+from shmbroker.records.batch import control_batch, encode_batch
+from shmbroker.wire import api_keys, codec
+from tests.processes.wire_side import Side
+from tests.raw_client import batch_of, fetch_body, key_of, produce_body
+
+Answers = Iterator[tuple[str, Any, Any]]
+SCENARIOS: dict[str, Callable[[Side], Answers]] = {}
+
+ZERO = bytes(16)
+STRANGER = b"no such topic id"
+BAD_NAMES = {
+    "empty": "",
+    "dot": ".",
+    "dots": "..",
+    "blank": "a b",
+    "slash": "a/b",
+    "long": "x" * 250,
+}
+TIME = 1_700_000_000_000
+
+
+def scenario(cases: Callable[[Side], Answers]) -> Callable[[Side], Answers]:
+    SCENARIOS[cases.__name__] = cases
+    return cases
+
+
+def versions(api: str) -> range:
+    """The versions that are served (InitProducerId's last one in the table is unstable)."""
+    _, first, last, _ = api_keys.TABLE[key_of(api)]
+    return range(first, min(last, 5) + 1 if api == "InitProducerId" else last + 1)
+
+
+# ── frames and headers ──────────────────────────────────────────────────────────────────────────
+
+SMALLEST: dict[str, dict[str, Any]] = {
+    "Produce": {"acks": 1, "timeout_ms": 1000},
+    "Fetch": {"max_wait_ms": 0, "replica_id": -1},
+    "ListOffsets": {"replica_id": -1},
+    "Metadata": {
+        "topics": [{"name": "none", "topic_id": ZERO}],
+        "allow_auto_topic_creation": False,
+    },
+    "FindCoordinator": {"key": "", "key_type": 9},
+    "ApiVersions": {"client_software_name": "a", "client_software_version": "1"},
+    "CreateTopics": {"timeout_ms": 1000},
+    "DeleteTopics": {"timeout_ms": 1000},
+    "InitProducerId": {"transactional_id": "", "transaction_timeout_ms": 1},
+    "OffsetForLeaderEpoch": {},
+    "DescribeConfigs": {},
+    "DescribeLogDirs": {"topics": []},
+    "CreatePartitions": {"timeout_ms": 1000},
+    "IncrementalAlterConfigs": {},
+    "DescribeCluster": {"endpoint_type": 7},
+    "DescribeTopicPartitions": {"topics": [{"name": "none"}], "response_partition_limit": 2},
+}
+"""A request of each API that needs no topic."""
+
+
+def smallest(api: str, version: int) -> bytes:
+    """Its body in a version, without what that version lacks."""
+    body = dict(SMALLEST[api])
+    if api == "Metadata" and version < 4:
+        body.pop("allow_auto_topic_creation")
+        body["topics"] = None if version else []
+    if api == "FindCoordinator":
+        if version == 0:
+            body = {"key": "group"}
+        elif version >= 4:
+            body = {"key_type": 9, "coordinator_keys": []}
+    if api == "Fetch" and version >= 15:
+        body.pop("replica_id")
+    if api == "DescribeCluster" and version == 0:
+        body = {}
+    if api == "ApiVersions" and version < 3:
+        body = {}
+    return codec.encode(api + "Request", version, body)
+
+
+def kind(answer: Any) -> str:
+    """Closed, silent or an answer, whatever it says."""
+    return answer if isinstance(answer, str) else "answered"
+
+
+@scenario
+def frames(side: Side) -> Answers:
+    """Sizes, headers, keys and versions: what is answered and what ends the connection."""
+    request = bytes.fromhex("00 12 00 00 00 00 00 07 ff ff")
+    for name, size in (
+        ("negative", -1), ("least", -(2**31)), ("too large", (100 << 20) + 1), ("most", 2**31 - 1),
+    ):  # fmt: skip
+        yield f"size {name}", "-", kind(side.send_raw(struct.pack(">i", size) + request))
+    for size in range(10):
+        frame = struct.pack(">i", size) + request[:size]
+        yield f"size {size}", "-", kind(side.send_raw(frame, is_silent=True))
+    for key in (-1, 4, 5, 6, 7, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 93, 1000, 32767):
+        frame = struct.pack(">ihhih", 10, key, 0, 7, -1)
+        yield f"api key {key}", "-", kind(side.send_raw(frame))
+    for api in SMALLEST:
+        first, last = versions(api)[0], versions(api)[-1]
+        for version in {-32768, -1, first - 1, last + 1, 32767} - {-1 if first else -2}:
+            if api == "ApiVersions":
+                answer = side.ask_bytes(api, version, smallest(api, last))
+            else:
+                frame = struct.pack(">hhih", key_of(api), version, 7, -1) + smallest(api, last)
+                answer = kind(side.send_raw(struct.pack(">i", len(frame)) + frame))
+            word = {first - 1: "below", last + 1: "above"}.get(version, version)
+            yield f"{api} version {word}", "-", answer
+    for version in (0, 3):
+        body = smallest("ApiVersions", version)
+        tags = b"" if version < 3 else b"\0"
+        for name, client_id in (
+            ("null", b"\xff\xff"), ("empty", b"\0\0"), ("not text", b"\0\x02\xff\xfe"),
+            ("long", b"\x7f\xff" + b"x" * 32767), ("negative", b"\xff\xfe"), ("cut off", b"\0\x20"),
+        ):  # fmt: skip
+            frame = struct.pack(">hhi", 18, version, 7) + client_id + tags + body
+            answer = kind(side.send_raw(struct.pack(">i", len(frame)) + frame))
+            yield f"client id {name}", version, answer
+    body = smallest("ApiVersions", 3)
+    for name, tags in (
+        ("unknown", b"\x01\x63\x02hi"), ("two unknown", b"\x02\x62\x01h\x63\x02hi"),
+        ("cut off", b"\x01\x63\x7fhi"), ("falling", b"\x02\x63\x01h\x62\x02hi"),
+        ("endless count", b"\xff\xff\xff\xff\x0f"), ("six byte count", b"\xff" * 6),
+    ):  # fmt: skip
+        frame = struct.pack(">hhih", 18, 3, 7, -1) + tags + body
+        yield f"header tags {name}", "-", kind(side.send_raw(struct.pack(">i", len(frame)) + frame))
+
+
+@scenario
+def bodies(side: Side) -> Answers:
+    """Bodies that are cut off, that go on behind their end, and that have unknown tagged fields."""
+    for api in SMALLEST:
+        for version in versions(api):
+            body = smallest(api, version)
+            yield f"{api} whole", version, kind(side.ask_bytes(api, version, body))
+            if body:
+                answer = side.ask_bytes(api, version, body[:-1])
+                yield f"{api} cut off", version, kind(answer)
+            answer = side.ask_bytes(api, version, body + b"more")
+            yield f"{api} with bytes behind", version, kind(answer)
+            if api_keys.is_flexible(key_of(api), version):
+                answer = side.ask_bytes(api, version, body[:-1] + b"\x01\x63\x02hi")
+                yield f"{api} with an unknown tagged field", version, kind(answer)
+
+
+# ── ApiVersions, DescribeCluster, FindCoordinator ───────────────────────────────────────────────
+
+
+@scenario
+def api_versions(side: Side) -> Answers:
+    """The table, as far as both have it; the client's name."""
+    for version in versions("ApiVersions"):
+        body = {"client_software_name": "wire", "client_software_version": "1.0"}
+        answer = side.ask("ApiVersions", version, body if version >= 3 else {})
+        served = {key_of(api) for api in SMALLEST}
+        rows = [row for row in answer["api_keys"] if row.get("api_key", 0) in served]
+        yield "table", version, {"api_keys": rows}
+        for field in ("supported_features", "finalized_features"):
+            levels = [row for row in answer.get(field, ()) if row["name"] == "metadata.version"]
+            yield field, version, levels
+        if version < 3:
+            continue
+        for name, software in (
+            ("empty", ""), ("blank", "a b"), ("dash first", "-a"), ("dash last", "a-"),
+            ("inner", "a-b.c-9"), ("one letter", "a"), ("accent", "é"), ("underscore", "a_b"),
+        ):  # fmt: skip
+            for field in body:
+                answer = side.ask("ApiVersions", version, body | {field: software})
+                yield f"{field} {name}", version, answer.get("error_code", 0)
+
+
+@scenario
+def describe_cluster(side: Side) -> Answers:
+    for version in versions("DescribeCluster"):
+        yield "plain", version, side.ask("DescribeCluster", version, {})
+        body = {"include_cluster_authorized_operations": True}
+        yield "operations", version, side.ask("DescribeCluster", version, body)
+        for endpoint in (0, 1, 2, 3, -1) if version >= 1 else ():
+            answer = side.ask("DescribeCluster", version, {"endpoint_type": endpoint})
+            yield f"endpoint type {endpoint}", version, answer
+        if version >= 2:
+            answer = side.ask("DescribeCluster", version, {"include_fenced_brokers": True})
+            yield "fenced too", version, answer
+
+
+@scenario
+def find_coordinator(side: Side) -> Answers:
+    def ask(version: int, kind: int, *keys: str) -> Any:
+        if version >= 4:
+            body: dict[str, Any] = {"key_type": kind, "coordinator_keys": list(keys)}
+        else:
+            body = {"key": keys[0]} | ({"key_type": kind} if version else {})
+        return side.ask("FindCoordinator", version, body)
+
+    while ask(0, 0, "group").get("error_code"):  # the offsets topic is made on the first one
+        pass
+    for version in versions("FindCoordinator"):
+        yield "group", version, ask(version, 0, "group")
+        yield "group without a name", version, ask(version, 0, "")
+        if version >= 1:
+            for key_type in (3, -1, 127):
+                yield f"key type {key_type}", version, ask(version, key_type, "x")
+            yield "share", version, ask(version, 2, "x")
+            yield (
+                "share, a key of three parts",
+                version,
+                ask(version, 2, "group:AAAAAAAAAAAAAAAAAAAAAQ:0"),
+            )
+        if version >= 4:
+            yield "no keys", version, ask(version, 0)
+            yield "three keys", version, ask(version, 0, "a", "b", "c")
+            yield "one key twice", version, ask(version, 0, "a", "a")
+
+
+# ── Metadata ────────────────────────────────────────────────────────────────────────────────────
+
+
+@scenario
+def metadata(side: Side) -> Answers:
+    name = side.topic("one", 2)
+    topic_id = side.topics[name]
+    other = side.topic("two")
+
+    def ask(version: int, topics: Any, **more: Any) -> Any:
+        body = {"topics": topics} | more
+        if version >= 4:
+            body.setdefault("allow_auto_topic_creation", False)
+        answer = side.ask("Metadata", version, body)
+        if isinstance(answer, dict):
+            rows = answer.get("topics", [])
+            rows.sort(key=lambda row: (row.get("name") or "", row.get("topic_id", "")))
+        return answer
+
+    def own(answer: dict[str, Any]) -> dict[str, Any]:
+        """Without the topics of others on the same broker."""
+        known = ("one", "two")
+        return answer | {"topics": [row for row in answer["topics"] if row["name"] in known]}
+
+    def named(name: str | None, topic_id: bytes = ZERO) -> dict[str, Any]:
+        return {"name": name, "topic_id": topic_id}
+
+    for version in versions("Metadata"):
+        yield "one topic", version, ask(version, [named(name)])
+        yield "one topic twice", version, ask(version, [named(name), named(name)])
+        everything = ask(version, None if version else [])
+        yield "all topics", version, own(everything)
+        if version:
+            yield "no topics", version, ask(version, [])
+        if version >= 4:
+            unknown = side.name("unknown")
+            yield "unknown topic", version, ask(version, [named(unknown)])
+            yield "known and unknown", version, ask(version, [named(unknown), named(name)])
+        for word, bad in BAD_NAMES.items():
+            yield f"name {word}", version, ask(version, [named(bad)])
+            if version >= 4:
+                answer = ask(version, [named(bad)], allow_auto_topic_creation=True)
+                yield f"name {word}, to be created", version, answer
+        if version >= 8:
+            answer = ask(version, [named(name)], include_topic_authorized_operations=True)
+            yield "topic operations", version, answer
+        if 8 <= version <= 10:
+            answer = ask(version, [named(name)], include_cluster_authorized_operations=True)
+            yield "cluster operations", version, answer
+        if version >= 10:
+            yield "null name", version, ask(version, [named(None)])
+            yield "id alone", version, ask(version, [named(None, topic_id)])
+            yield "unknown id", version, ask(version, [named(None, STRANGER)])
+            yield "name and its id", version, ask(version, [named(name, topic_id)])
+            yield "name and another's id", version, ask(version, [named(other, topic_id)])
+            yield "name and an unknown id", version, ask(version, [named(name, STRANGER)])
+            yield (
+                "unknown name and an id",
+                version,
+                ask(version, [named(side.name("unknown"), topic_id)]),
+            )
+            yield (
+                "one by name, one by id",
+                version,
+                ask(version, [named(other), named(None, topic_id)]),
+            )
+            yield (
+                "same topic by name and by id",
+                version,
+                ask(version, [named(name), named(None, topic_id)]),
+            )
+            yield "id twice", version, ask(version, [named(None, topic_id)] * 2)
+
+
+@scenario
+def metadata_creates(side: Side) -> Answers:
+    """A topic that somebody uses is made, with the broker's defaults."""
+    for version in versions("Metadata"):
+        name = side.name(f"made-{version}")
+        body = {"topics": [{"name": name, "topic_id": ZERO}]}
+        answer = {}
+        for _ in range(500):
+            answer = side.ask("Metadata", version, body)
+            if not answer["topics"][0].get("error_code"):
+                break
+        side.learn(name)
+        answer = side.ask("Metadata", version, body)
+        answer["topics"][0]["name"] = "made"
+        if "topic_id" in answer["topics"][0]:
+            answer["topics"][0]["topic_id"] = "its id"
+        yield "made on use", version, answer
+        if version >= 4:
+            body = {"topics": [{"name": side.name(f"not-{version}"), "topic_id": ZERO}]}
+            body["allow_auto_topic_creation"] = False
+            for _ in range(2):
+                answer = side.ask("Metadata", version, body)
+            answer["topics"][0]["name"] = "not made"
+            yield "not made where it is not wanted", version, answer
+
+
+@scenario
+def describe_topic_partitions(side: Side) -> Answers:
+    names = {"a": side.topic("a", 3), "b": side.topic("b"), "c": side.topic("c", 2)}
+
+    def ask(topics: str, limit: int = 100, cursor: tuple[str, int] | None = None) -> Any:
+        body = {
+            "topics": [{"name": names.get(short, side.name(short))} for short in topics],
+            "response_partition_limit": limit,
+            "cursor": cursor and {"topic_name": side.name(cursor[0]), "partition_index": cursor[1]},
+        }
+        return side.ask("DescribeTopicPartitions", 0, body)
+
+    yield "three topics", 0, ask("cab")
+    yield "one twice", 0, ask("bb")
+    yield "unknown", 0, ask("xb")
+    for limit in (-1, 0, 1, 2, 3, 4, 5, 6, 2000, 3000):
+        yield f"limit {limit}", 0, ask("abc", limit)
+    yield "limit and unknown behind", 0, ask("bx", 1)
+    yield "limit and unknown before", 0, ask("ax", 3)
+    for cursor in (
+        ("a", 0), ("a", 1), ("a", 2), ("a", 3), ("a", 9), ("a", -1), ("b", 0), ("bb", 0), ("c", 1),
+        ("d", 0), ("x", 0), ("0", 5),
+    ):  # fmt: skip
+        yield f"cursor {cursor[0]} {cursor[1]}", 0, ask("abc", 2, cursor)
+    for word, bad in BAD_NAMES.items():
+        body = {"topics": [{"name": bad}], "response_partition_limit": 2}
+        yield f"name {word}", 0, side.ask("DescribeTopicPartitions", 0, body)
+    body = {"topics": [], "response_partition_limit": 2000}
+    answer = side.ask("DescribeTopicPartitions", 0, body)
+    own = [row for row in answer["topics"] if row["name"] in ("a", "b", "c")]
+    yield "all topics", 0, {"topics": own}
+
+
+# ── Produce ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def patched(batch: bytes, position: int, form: str, value: int, *, is_summed: bool = True) -> bytes:
+    """A batch with another value at a position of its header; its CRC put right, or not."""
+    changed = bytearray(batch)
+    struct.pack_into(form, changed, position, value)
+    if is_summed:
+        struct.pack_into(">I", changed, 17, crc32c(changed[21:]))
+    return bytes(changed)
+
+
+def old_message(magic: int) -> bytes:
+    """A message of the formats before record batches."""
+    body = struct.pack(">bb", magic, 0) + (struct.pack(">q", TIME) if magic else b"")
+    body += struct.pack(">i", -1) + struct.pack(">i", 1) + b"x"
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    return struct.pack(">qi", 0, len(message)) + message
+
+
+def sequenced(first: int, count: int = 1, epoch: int = 0, producer_id: int = 4_000_000) -> bytes:
+    """A batch of an idempotent producer."""
+    records = [(TIME, None, b"v%d" % (first + which), []) for which in range(count)]
+    return encode_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=first)
+
+
+GOOD = batch_of(b"one", b"two", b"three", timestamp=TIME)
+
+BATCHES: dict[str, bytes | None] = {
+    "good": GOOD,
+    "null records": None,
+    "no bytes": b"",
+    "11 bytes": GOOD[:11],
+    "12 bytes": GOOD[:12],
+    "17 bytes": GOOD[:17],
+    "header alone": GOOD[:61],
+    "cut off by one": GOOD[:-1],
+    "one byte behind": GOOD + b"\0",
+    "11 bytes behind": GOOD + GOOD[:11],
+    "12 bytes behind": GOOD + GOOD[:12],
+    "12 zeros behind": GOOD + bytes(12),
+    "17 bytes behind": GOOD + GOOD[:17],
+    "61 bytes behind": GOOD + GOOD[:61],
+    "two batches": GOOD + GOOD,
+    "length 13": patched(GOOD, 8, ">i", 13),
+    "length 14": patched(GOOD, 8, ">i", 14),
+    "length 48": patched(GOOD, 8, ">i", 48),
+    "length 49": patched(GOOD, 8, ">i", 49),
+    "length 0": patched(GOOD, 8, ">i", 0),
+    "length -1": patched(GOOD, 8, ">i", -1),
+    "length too large": patched(GOOD, 8, ">i", 2**31 - 1),
+    "length one more": patched(GOOD, 8, ">i", len(GOOD) - 11),
+    "magic 3": patched(GOOD, 16, ">b", 3),
+    "magic -1": patched(GOOD, 16, ">b", -1),
+    "magic 0": old_message(0),
+    "magic 1": old_message(1),
+    "magic byte 0": patched(GOOD, 16, ">b", 0),
+    "magic byte 1": patched(GOOD, 16, ">b", 1),
+    "base offset 5": patched(GOOD, 0, ">q", 5),
+    "base offset -1": patched(GOOD, 0, ">q", -1),
+    "leader epoch 9": patched(GOOD, 12, ">i", 9),
+    "bad CRC": patched(GOOD, 17, ">I", 12345, is_summed=False),
+    "compression 5": patched(GOOD, 21, ">h", 5),
+    "compression 7": patched(GOOD, 21, ">h", 7),
+    "control batch": patched(GOOD, 21, ">h", 0x20),
+    "whole control batch": control_batch(1, bytes(6), timestamp=TIME, producer_id=9),
+    "delete horizon flag": patched(GOOD, 21, ">h", 0x40),
+    "reserved bits": patched(GOOD, 21, ">h", 0x7F80),
+    "LogAppendTime flag": patched(GOOD, 21, ">h", 0x08),
+    "count 0": patched(patched(GOOD, 57, ">i", 0), 23, ">i", -1),
+    "count -1": patched(patched(GOOD, 57, ">i", -1), 23, ">i", -2),
+    "count 2": patched(GOOD, 57, ">i", 2),
+    "count 4": patched(GOOD, 57, ">i", 4),
+    "last offset delta 1": patched(GOOD, 23, ">i", 1),
+    "last offset delta 3": patched(GOOD, 23, ">i", 3),
+    "max timestamp wrong": patched(GOOD, 35, ">q", TIME + 5000),
+    "far ahead": batch_of(b"x", timestamp=9_000_000_000_000),
+    "second record far ahead": encode_batch(
+        [(TIME, None, b"x", []), (9_000_000_000_000, None, b"y", []), (TIME, None, b"z", [])]
+    ),
+    "timestamp 0": batch_of(b"x", timestamp=0),
+    "timestamp -1": batch_of(b"x", timestamp=-1),
+    "timestamp -2": batch_of(b"x", timestamp=-2),
+    "negative sequence": patched(patched(sequenced(0), 53, ">i", -1), 43, ">q", 5),
+    "producer id without epoch": patched(sequenced(0, producer_id=4_000_001), 51, ">h", -1),
+    "epoch without producer id": patched(GOOD, 51, ">h", 3),
+    "sequence without producer id": patched(GOOD, 53, ">i", 3),
+    "gzip": batch_of(b"x" * 100, timestamp=TIME, codec=1),
+    "snappy": batch_of(b"x" * 100, timestamp=TIME, codec=2),
+    "lz4": batch_of(b"x" * 100, timestamp=TIME, codec=3),
+    "zstd": batch_of(b"x" * 100, timestamp=TIME, codec=4),
+    "sequence 0 of a new producer": sequenced(0, producer_id=4_000_002),
+    "sequence 7 of a new producer": sequenced(7, producer_id=4_000_003),
+    "larger than 1 MiB": batch_of(bytes(1_100_000), timestamp=TIME),
+    "as large as allowed": batch_of(bytes(1_048_588 - 61 - 13), timestamp=TIME),
+}  # fmt: skip
+
+STORES = frozenset(("good", "zstd"))
+"""Asked in every version; the other batches in four."""
+
+FEW = (3, 8, 9, 13)
+
+
+@scenario
+def produce_batches(side: Side) -> Answers:
+    """Every kind of batch, each into a partition of its own, and what is stored of it."""
+    names = list(BATCHES)
+    topic = side.topic("batches", len(names))
+    topic_id = side.topics[topic]
+    for index, (name, batch) in enumerate(BATCHES.items()):
+        for version in versions("Produce") if name in STORES else FEW:
+            if name == "null records" and version > FEW[0]:
+                continue
+            body = by_id(produce_body(topic, batch, index), topic_id, version)
+            answer = side.ask("Produce", version, body, is_silent=batch is None)
+            if isinstance(answer, dict):
+                without(answer, "index", index)
+            yield name, version, answer
+        found = side.ask("Fetch", 12, fetch_body(topic, 0, index, max_bytes=1 << 22))
+        partition = found["responses"][0]["partitions"][0]
+        without(found, "partition_index", index)
+        records = partition["records"]
+        if len(records) > 300:
+            partition["records"] = records[:300] + "…"
+        yield f"{name}: stored", "-", partition
+
+
+def without(answer: dict[str, Any], key: str, index: int) -> None:
+    """Take the partition's number out of an answer of one partition: it is the case's own."""
+    rows = "partitions" if key == "partition_index" else "partition_responses"
+    assert answer["responses"][0][rows][0].pop(key, 0) == index, answer
+
+
+def by_id(body: dict[str, Any], topic_id: bytes, version: int) -> dict[str, Any]:
+    """Name the topic as a version does."""
+    if version >= 13:
+        for topic in body.get("topic_data") or body["topics"]:
+            topic.pop("name", topic.pop("topic", None))
+            topic["topic_id"] = topic_id
+    return body
+
+
+@scenario
+def produce_requests(side: Side) -> Answers:
+    """What is wrong with the request rather than with a batch."""
+    topic = side.topic("requests", 4)
+    topic_id = side.topics[topic]
+    bad_crc, bad_length, old = BATCHES["bad CRC"], BATCHES["length 13"], BATCHES["magic 1"]
+
+    def several(version: int, *partitions: tuple[int, bytes | None], **more: Any) -> Any:
+        body = produce_body(topic, None)
+        body["topic_data"][0]["partition_data"] = [
+            {"index": index, "records": records} for index, records in partitions
+        ]
+        body |= more
+        return side.ask("Produce", version, by_id(body, topic_id, version), is_silent=True)
+
+    for version in versions("Produce"):
+        for index in (-1, 4, 1000):
+            answer = several(version, (index, GOOD))
+            yield f"partition {index}", version, answer
+        for acks in (2, 5, -2, 32767):
+            yield f"acks {acks}", version, several(version, (0, GOOD), acks=acks)
+        body = produce_body(side.name("unknown"), GOOD)
+        body = by_id(body, STRANGER, version)
+        yield "unknown topic", version, side.ask("Produce", version, body)
+        for word, bad in BAD_NAMES.items() if version < 13 else ():
+            yield (
+                f"topic name {word}",
+                version,
+                side.ask("Produce", version, produce_body(bad, GOOD)),
+            )
+        if version >= 13:
+            body = by_id(produce_body("", GOOD), ZERO, version)
+            yield "zero id", version, side.ask("Produce", version, body)
+        yield "no topics", version, side.ask("Produce", version, {"acks": 1, "topic_data": []})
+        body = produce_body(topic, None)
+        body["topic_data"][0]["partition_data"] = []
+        yield "no partitions", version, side.ask("Produce", version, by_id(body, topic_id, version))
+        yield "bad and unknown", version, several(version, (1, bad_crc), (9, GOOD))
+        yield "one bad length fails all", version, several(version, (1, GOOD), (2, bad_length))
+        yield "old magic and bad CRC", version, several(version, (1, old), (2, bad_crc))
+        yield "bad length and acks 5", version, several(version, (1, bad_length), acks=5)
+        yield "bad CRC and acks 5", version, several(version, (1, bad_crc), acks=5)
+        yield "unknown partition and acks 5", version, several(version, (9, GOOD), acks=5)
+        for acks in (0,):
+            answer = several(version, (9, GOOD), acks=acks)
+            yield "acks 0, unknown partition", version, answer
+            answer = several(version, (1, bad_crc), acks=acks)
+            yield "acks 0, bad CRC", version, answer
+    yield "nothing of these is stored", "-", ends(side, topic, 4)
+    for version in (9, 13):
+        yield (
+            "good and bad",
+            version,
+            several(version, (0, GOOD), (1, bad_crc), (2, old), (3, GOOD)),
+        )
+        yield "acks 0 good", version, several(version, (3, GOOD), acks=0)
+        yield "acks 1", version, several(version, (3, GOOD), acks=1)
+        yield "timeout 0", version, several(version, (3, GOOD), timeout_ms=0)
+        yield "timeout negative", version, several(version, (3, GOOD), timeout_ms=-1)
+        body = produce_body(topic, GOOD, 1)
+        body["topic_data"] += produce_body(topic, GOOD, 2)["topic_data"]
+        yield (
+            "one topic twice",
+            version,
+            side.ask("Produce", version, by_id(body, topic_id, version)),
+        )
+        yield "the ends after that", version, ends(side, topic, 4)
+    yield "one partition twice", 9, several(9, (0, GOOD), (0, batch_of(b"last", timestamp=TIME)))
+    yield "the ends in the end", "-", ends(side, topic, 4)
+
+
+def ends(side: Side, topic: str, partitions: int) -> list[Any]:
+    """Log end offsets."""
+    rows = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
+    body = {"replica_id": -1, "topics": [{"name": topic, "partitions": rows}]}
+    answer = side.ask("ListOffsets", 5, body)
+    return [row.get("offset", 0) for row in answer["topics"][0]["partitions"]]
+
+
+@scenario
+def produce_sequences(side: Side) -> Answers:
+    """Idempotence: one producer, one partition, step by step."""
+    topic = side.topic("sequences", 4)
+    last = 2**31 - 1
+    steps: list[tuple[str, int, bytes]] = [
+        ("first", 0, sequenced(0, 2)),
+        ("second", 0, sequenced(2, 3)),
+        ("duplicate of the first", 0, sequenced(0, 2)),
+        ("duplicate of the second", 0, sequenced(2, 3)),
+        ("half a duplicate", 0, sequenced(2, 2)),
+        ("longer than what it repeats", 0, sequenced(2, 4)),
+        ("gap", 0, sequenced(6)),
+        ("third", 0, sequenced(5)),
+        ("fourth", 0, sequenced(6)),
+        ("fifth", 0, sequenced(7)),
+        ("sixth", 0, sequenced(8)),
+        ("the first again, out of the last five", 0, sequenced(0, 2)),
+        ("the second again, fifth from the end", 0, sequenced(2, 3)),
+        ("older epoch is not there yet", 0, sequenced(9, epoch=0)),
+        ("new epoch, not from 0", 0, sequenced(10, epoch=1)),
+        ("new epoch", 0, sequenced(0, epoch=1)),
+        ("older epoch", 0, sequenced(10, epoch=0)),
+        ("new epoch, duplicate", 0, sequenced(0, epoch=1)),
+        ("same sequence, other producer", 0, sequenced(0, producer_id=4_000_100)),
+        ("near the wrap", 1, sequenced(last - 1, 2)),
+        ("after the wrap", 1, sequenced(0)),
+        ("duplicate near the wrap", 1, sequenced(last - 1, 2)),
+        ("across the wrap, start", 2, sequenced(last - 1)),
+        ("across the wrap", 2, sequenced(last, 3)),
+        ("after across", 2, sequenced(2)),
+        ("duplicate across", 2, sequenced(last, 3)),
+    ]
+    for name, index, batch in steps:
+        answer = side.ask("Produce", 9, produce_body(topic, batch, index))
+        yield name, 9, answer["responses"][0]["partition_responses"][0]
+    yield "ends", "-", ends(side, topic, 4)
+
+
+@scenario
+def produce_settings(side: Side) -> Answers:
+    """What the topic's settings make of a batch."""
+    old = batch_of(b"x", timestamp=TIME - 10_000_000)
+
+    def ask(topic: str, batch: bytes) -> Any:
+        answer = side.ask("Produce", 9, produce_body(topic, batch))
+        return answer["responses"][0]["partition_responses"][0]
+
+    def keyed(*keys: bytes | None, codec: int = 0) -> bytes:
+        return encode_batch([(TIME, key, b"v", []) for key in keys], codec=codec)
+
+    stamped = side.topic("stamped", message_timestamp_type="LogAppendTime")
+    yield "LogAppendTime", 9, ask(stamped, GOOD)
+    yield "LogAppendTime, far ahead", 9, ask(stamped, BATCHES["far ahead"])
+    yield "LogAppendTime, flag set", 9, ask(stamped, BATCHES["LogAppendTime flag"])
+    yield "LogAppendTime, timestamp -1", 9, ask(stamped, BATCHES["timestamp -1"])
+    yield "LogAppendTime, sequence", 9, ask(stamped, sequenced(0, producer_id=4_000_200))
+    yield "LogAppendTime, duplicate", 9, ask(stamped, sequenced(0, producer_id=4_000_200))
+
+    plain = side.topic("created")
+    yield (
+        "CreateTime, flag set, timestamp -1",
+        9,
+        ask(plain, patched(BATCHES["timestamp -1"], 21, ">h", 8)),
+    )
+
+    compact = side.topic("compact", cleanup_policy="compact")
+    yield "compacted, no keys", 9, ask(compact, GOOD)
+    yield "compacted, second key missing", 9, ask(compact, keyed(b"a", None, b"c", None))
+    yield "compacted, keys", 9, ask(compact, keyed(b"a", b"b"))
+    for number in (1, 2, 3, 4):
+        yield (
+            f"compacted, no key, compression {number}",
+            9,
+            ask(compact, keyed(b"a", None, codec=number)),
+        )
+        yield f"compacted, compression {number}", 9, ask(compact, keyed(b"a", codec=number))
+    broken = patched(patched(keyed(b"a", codec=1), 65, ">I", 0xFFFFFFFF), 21, ">h", 1)
+    yield "compacted, broken gzip", 9, ask(compact, broken)
+    both = side.topic("both", cleanup_policy="compact,delete")
+    yield "compact and delete, no keys", 9, ask(both, GOOD)
+
+    before = side.topic("before", message_timestamp_before_max_ms="1000")
+    yield "too old", 9, ask(before, old)
+    after = side.topic("after", message_timestamp_after_max_ms="9000000000000")
+    yield "far ahead allowed", 9, ask(after, BATCHES["far ahead"])
+    small = side.topic("small", max_message_bytes="100")
+    yield "over max.message.bytes", 9, ask(small, GOOD)
+    yield (
+        "compressed over max.message.bytes",
+        9,
+        ask(small, batch_of(b"x" * 200, timestamp=TIME, codec=1)),
+    )
+    segment = side.topic("segment", segment_bytes="1048576", max_message_bytes="3000000")
+    yield "over segment.bytes", 9, ask(segment, batch_of(bytes(1_100_000), timestamp=TIME))
+    twice = side.topic("replicas", min_insync_replicas="2")
+    yield "min.insync.replicas over the replicas", 9, ask(twice, GOOD)
+
+    body = produce_body("__consumer_offsets", GOOD)
+    while side.ask("FindCoordinator", 0, {"key": "group"}).get("error_code"):
+        pass
+    yield "internal topic", 9, side.ask("Produce", 9, body)
+
+
+# ── Fetch ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@scenario
+def fetch(side: Side) -> Answers:
+    """Offsets, limits, epochs, isolation and topics."""
+    topic = side.topic("fetch", 4)
+    topic_id = side.topics[topic]
+    for index, count in ((0, 3), (2, 1)):
+        for which in range(count):
+            values = [b"%d-%d-%d" % (index, which, value) + bytes(200) for value in range(10)]
+            batch = batch_of(*values, timestamp=TIME + which)
+            side.ask("Produce", 9, produce_body(topic, batch, index))
+
+    def ask(version: int, *partitions: dict[str, Any] | int, **more: Any) -> Any:
+        body = fetch_body(topic, 0)
+        row = body["topics"][0]["partitions"][0]
+        if version < 12:
+            row.pop("last_fetched_epoch")
+        rows = [
+            row | (asked if isinstance(asked, dict) else {"fetch_offset": asked})
+            for asked in partitions
+        ]
+        body["topics"][0]["partitions"] = rows
+        if version < 9:
+            for row in rows:
+                row.pop("current_leader_epoch", None)
+        if version < 7:
+            body.pop("session_id"), body.pop("session_epoch")
+        if version >= 15:
+            body.pop("replica_id")
+        topics = more.pop("topics", None)
+        body = by_id(body, topic_id, version)
+        body |= more
+        if topics is not None:
+            body["topics"] = topics
+        return side.ask("Fetch", version, body)
+
+    for version in versions("Fetch"):
+        for name, offset in (
+            ("start", 0), ("second batch", 10), ("mid batch", 15), ("last", 29), ("end", 30),
+            ("behind the end", 31), ("negative", -1), ("far", 2**62),
+        ):  # fmt: skip
+            yield f"offset {name}", version, ask(version, offset)
+        yield "empty partition", version, ask(version, {"partition": 1})
+        for index in (4, -1):
+            yield f"partition {index}", version, ask(version, {"partition": index})
+        yield "max bytes 1", version, ask(version, 0, max_bytes=1)
+        yield "max bytes 0", version, ask(version, 0, max_bytes=0)
+        yield "max bytes negative", version, ask(version, 0, max_bytes=-1)
+        for limit in (-1, 0, 1, 100, 3000, 5000):
+            answer = ask(version, {"partition_max_bytes": limit})
+            yield f"partition max bytes {limit}", version, answer
+        yield "two partitions", version, ask(version, {"partition": 0}, {"partition": 2})
+        yield (
+            "two partitions, max bytes 1",
+            version,
+            ask(version, {"partition": 2}, {"partition": 0}, max_bytes=1),
+        )
+        yield (
+            "two partitions, max bytes 4000",
+            version,
+            ask(version, {"partition": 2}, {"partition": 0}, max_bytes=4000),
+        )
+        yield (
+            "empty partition first, max bytes 1",
+            version,
+            ask(version, {"partition": 1}, {"partition": 0}, max_bytes=1),
+        )
+        yield (
+            "two partitions, first with max bytes 1",
+            version,
+            ask(version, {"partition_max_bytes": 1}, {"partition": 2, "partition_max_bytes": 1}),
+        )
+        yield "one partition twice", version, ask(version, 0, 10)
+        yield "bad beside good", version, ask(version, 31, {"partition": 2}, {"partition": 9})
+        yield (
+            "long wait, error of the log",
+            version,
+            ask(version, 31, max_wait_ms=20_000, min_bytes=1 << 20),
+        )
+        yield (
+            "long wait, nothing valid",
+            version,
+            ask(version, {"partition": 9}, max_wait_ms=20_000, min_bytes=1 << 20),
+        )
+        yield "long wait, min bytes 0", version, ask(version, 30, max_wait_ms=20_000, min_bytes=0)
+        yield "long wait, enough bytes", version, ask(version, 0, max_wait_ms=20_000, min_bytes=100)
+        yield (
+            "short wait, too few bytes",
+            version,
+            ask(version, 0, max_wait_ms=20, min_bytes=1 << 20),
+        )
+        yield (
+            "short wait, unknown beside valid",
+            version,
+            ask(version, {"partition": 9}, 30, max_wait_ms=20),
+        )
+        yield "wait negative", version, ask(version, 30, max_wait_ms=-1)
+        yield "min bytes negative", version, ask(version, 30, max_wait_ms=20, min_bytes=-1)
+        yield "no topics", version, ask(version, topics=[])
+        yield "no partitions", version, ask(version)
+        for isolation in (1, 2, -1):
+            answer = ask(version, 0, isolation_level=isolation)
+            yield f"isolation {isolation}", version, answer
+        unknown = fetch_body(side.name("unknown"), 0)["topics"]
+        if version < 12:
+            unknown[0]["partitions"][0].pop("last_fetched_epoch")
+        if version < 9:
+            unknown[0]["partitions"][0].pop("current_leader_epoch")
+        if version >= 13:
+            by_id({"topics": unknown}, STRANGER, version)
+        yield "unknown topic", version, ask(version, topics=unknown)
+        if version >= 13:
+            zero = [unknown[0] | {"topic_id": ZERO}]
+            yield "zero id", version, ask(version, topics=zero)
+        if version >= 9:
+            for epoch in (0, 5, -2):
+                answer = ask(version, {"current_leader_epoch": epoch})
+                yield f"leader epoch {epoch}", version, answer
+            answer = ask(version, {"current_leader_epoch": 5, "fetch_offset": 99})
+            yield "leader epoch 5, behind the end", version, answer
+        if version >= 12:
+            for epoch, offset in ((0, 10), (0, 30), (0, 31), (3, 10), (3, 31), (-2, 0)):
+                answer = ask(version, {"last_fetched_epoch": epoch, "fetch_offset": offset})
+                yield f"last fetched epoch {epoch} at {offset}", version, answer
+        if version >= 7:
+            for session, epoch in ((123, 0), (123, -1), (123, 1), (0, 1), (123, -5), (0, -5)):
+                answer = ask(version, 0, session_id=session, session_epoch=epoch)
+                yield f"session {session} epoch {epoch}", version, answer
+            yield "session asked for", version, ask(version, 0, session_id=0, session_epoch=0)
+        for replica in (-2, 99):
+            named = {"replica_id": replica}
+            if version >= 15:
+                named = {"replica_state": {"replica_id": replica, "replica_epoch": -1}}
+            yield f"replica {replica}", version, ask(version, 0, **named)
+        if version >= 11:
+            yield "rack", version, ask(version, 0, rack_id="somewhere")
+
+
+# ── ListOffsets, OffsetForLeaderEpoch ───────────────────────────────────────────────────────────
+
+
+@scenario
+def list_offsets(side: Side) -> Answers:
+    topic = side.topic("offsets", 3)
+    for step in range(3):
+        batch = encode_batch(
+            [(TIME + 100 * step + 10 * which, None, b"v", []) for which in range(5)]
+        )
+        side.ask("Produce", 9, produce_body(topic, batch, 0))
+    falling = encode_batch([(TIME - 10 * which, None, b"v", []) for which in range(5)])
+    side.ask("Produce", 9, produce_body(topic, falling, 2))
+
+    def ask(version: int, *rows: dict[str, Any], name: str = topic, **more: Any) -> Any:
+        asked = [{"partition_index": 0, "timestamp": -1} | row for row in rows]
+        if version < 4:
+            for row in asked:
+                row.pop("current_leader_epoch", None)
+        body = {"replica_id": -1, "topics": [{"name": name, "partitions": asked}]} | more
+        return side.ask("ListOffsets", version, body)
+
+    for version in versions("ListOffsets"):
+        for timestamp in (-1, -2, -3, -4, -5, -6, -7, -8, -(2**63)):
+            yield f"timestamp {timestamp}", version, ask(version, {"timestamp": timestamp})
+        for timestamp in (-1, -2, -3, -4, -5, -6):
+            answer = ask(version, {"timestamp": timestamp, "partition_index": 1})
+            yield f"timestamp {timestamp} of an empty log", version, answer
+        for name, timestamp in (
+            ("0", 0), ("the first's", TIME), ("in the first batch", TIME + 15),
+            ("in the second batch", TIME + 110), ("between batches", TIME + 50),
+            ("the last's", TIME + 240), ("after the last", TIME + 241), ("most", 2**63 - 1),
+        ):  # fmt: skip
+            yield f"timestamp {name}", version, ask(version, {"timestamp": timestamp})
+        answer = ask(version, {"timestamp": TIME - 25, "partition_index": 2})
+        yield "timestamp in a falling batch", version, answer
+        answer = ask(version, {"timestamp": -3, "partition_index": 2})
+        yield "max timestamp of a falling batch", version, answer
+        answer = ask(version, {"timestamp": TIME, "partition_index": 1})
+        yield "timestamp in an empty log", version, answer
+        for index in (3, -1):
+            yield f"partition {index}", version, ask(version, {"partition_index": index})
+        yield "unknown topic", version, ask(version, {}, name=side.name("unknown"))
+        yield "name empty", version, ask(version, {}, name="")
+        yield (
+            "one partition twice",
+            version,
+            ask(version, {}, {"timestamp": -2}, {"partition_index": 1}),
+        )
+        yield "no topics", version, ask(version, topics=[])
+        yield "no partitions", version, ask(version)
+        for replica in (-2, -3, 1, 99):
+            yield f"replica {replica}", version, ask(version, {}, replica_id=replica)
+        for isolation in (1, 2, -1) if version >= 2 else ():
+            answer = ask(version, {}, isolation_level=isolation)
+            yield f"isolation {isolation}", version, answer
+        for epoch in (0, 5, -2) if version >= 4 else ():
+            yield f"leader epoch {epoch}", version, ask(version, {"current_leader_epoch": epoch})
+        if version >= 10:
+            yield "timeout negative", version, ask(version, {}, timeout_ms=-1)
+        row = {"partition_index": 0, "timestamp": -1}
+        twice = [{"name": topic, "partitions": [row]}, {"name": topic, "partitions": [row]}]
+        yield "one topic twice", version, ask(version, topics=twice)
+
+
+@scenario
+def offset_for_leader_epoch(side: Side) -> Answers:
+    topic = side.topic("epochs", 2)
+    side.ask("Produce", 9, produce_body(topic, GOOD))
+
+    def ask(version: int, name: str = topic, replica: int = -1, **row: int) -> Any:
+        asked = {"partition": 0, "leader_epoch": 0, "current_leader_epoch": -1} | row
+        body: dict[str, Any] = {"topics": [{"topic": name, "partitions": [asked]}]}
+        if version >= 3:
+            body["replica_id"] = replica
+        return side.ask("OffsetForLeaderEpoch", version, body)
+
+    for version in versions("OffsetForLeaderEpoch"):
+        for epoch in (0, 1, 5, -1, -2):
+            yield f"epoch {epoch}", version, ask(version, leader_epoch=epoch)
+            answer = ask(version, leader_epoch=epoch, partition=1)
+            yield f"epoch {epoch} of an empty log", version, answer
+        for epoch in (0, 5, -2):
+            answer = ask(version, current_leader_epoch=epoch)
+            yield f"leader epoch {epoch}", version, answer
+        for index in (2, -1):
+            yield f"partition {index}", version, ask(version, partition=index)
+        yield "unknown topic", version, ask(version, side.name("unknown"))
+        yield "name empty", version, ask(version, "")
+        for replica in (-2, 1, 99) if version >= 3 else ():
+            yield f"replica {replica}", version, ask(version, replica=replica)
+        yield "no topics", version, side.ask("OffsetForLeaderEpoch", version, {})
+        row = {"partition": 0, "leader_epoch": 0, "current_leader_epoch": -1}
+        for word, rows in (("no partitions", []), ("one partition twice", [row, row])):
+            body = {"topics": [{"topic": topic, "partitions": rows}]}
+            yield word, version, side.ask("OffsetForLeaderEpoch", version, body)
+        body = {"topics": [{"topic": topic, "partitions": [row]}] * 2}
+        yield "one topic twice", version, side.ask("OffsetForLeaderEpoch", version, body)
+
+
+# ── topics made, grown and deleted ──────────────────────────────────────────────────────────────
+
+
+def creatable(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> dict[str, Any]:
+    row = {"name": name, "num_partitions": partitions, "replication_factor": factor}
+    if "configs" in more:
+        more["configs"] = [{"name": key, "value": value} for key, value in more["configs"].items()]
+    if "assignments" in more:
+        more["assignments"] = [
+            {"partition_index": index, "broker_ids": brokers}
+            for index, brokers in more["assignments"]
+        ]
+    return row | more
+
+
+@scenario
+def create_topics(side: Side) -> Answers:
+    there = side.topic("there")
+
+    def ask(version: int, *topics: dict[str, Any], is_dry: bool = True) -> Any:
+        body = {"topics": list(topics), "timeout_ms": 20_000, "validate_only": is_dry}
+        answer = side.ask("CreateTopics", version, body)
+        if isinstance(answer, dict):
+            answer.get("topics", []).sort(key=lambda row: row.get("name", ""))
+            for row in answer.get("topics", []):
+                if "topic_id" in row:
+                    row["topic_id"] = "its id"
+                settings = row.get("configs")
+                if settings:
+                    wanted = ("cleanup.policy", "retention.ms", "segment.bytes")
+                    row["configs"] = [each for each in settings if each["name"] in wanted]
+        return answer
+
+    while side.ask("FindCoordinator", 0, {"key": "group"}).get("error_code"):
+        pass  # the offsets topic is there then
+
+    def hand(*rows: tuple[int, list[int]], count: int = -1, factor: int = -1) -> dict[str, Any]:
+        return creatable(side.name("hand"), count, factor, assignments=list(rows))
+
+    new = side.name("new")
+    for version in versions("CreateTopics"):
+        yield "dry run", version, ask(version, creatable(new, 3))
+        yield "defaults", version, ask(version, creatable(new, -1, -1))
+        yield "there already", version, ask(version, creatable(there))
+        for count in (0, -2):
+            yield f"{count} partitions", version, ask(version, creatable(new, count))
+        for factor in (0, -2, 2, 32767):
+            yield f"replication factor {factor}", version, ask(version, creatable(new, 1, factor))
+        yield "too many partitions", version, ask(version, creatable(new, 10_001))
+        for word, bad in BAD_NAMES.items():
+            yield f"name {word}", version, ask(version, creatable(bad))
+        yield "name of 249", version, ask(version, creatable("y" * 249))
+        for name in ("__cluster_metadata", "__consumer_offsets"):
+            yield f"name {name}", version, ask(version, creatable(name))
+        collides = side.name("there").replace("-", "-")
+        yield "one twice", version, ask(version, creatable(new), creatable(new, 2))
+        yield (
+            "good and bad",
+            version,
+            ask(version, creatable(new), creatable("a b"), creatable(collides)),
+        )
+        yield "no topics", version, ask(version)
+        for word, settings in (
+            ("known", {"retention.ms": "5000", "cleanup.policy": "compact"}),
+            ("unknown", {"no.such.setting": "1"}), ("bad value", {"retention.ms": "soon"}),
+            ("out of bounds", {"segment.bytes": "3"}), ("bad choice", {"cleanup.policy": "keep"}),
+            ("null", {"retention.ms": None}), ("removed", {"message.format.version": "3.0"}),
+            ("several bad", {"retention.ms": "soon", "no.such": "x"}), ("empty name", {"": "x"}),
+            ("blank around", {"retention.ms": " 5000 "}),
+        ):  # fmt: skip
+            answer = ask(version, creatable(new, configs=settings))
+            yield f"setting {word}", version, answer
+        for word, rows in (
+            ("one", [(0, [1])]), ("two", [(0, [1]), (1, [1])]), ("unknown broker", [(0, [7])]),
+            ("negative broker", [(0, [-1])]), ("broker twice", [(0, [1, 1])]),
+            ("no broker", [(0, [])]),
+            ("not from 0", [(1, [1])]), ("partition twice", [(0, [1]), (0, [1])]),
+            ("gap", [(0, [1]), (2, [1])]), ("negative partition", [(-1, [1])]),
+        ):  # fmt: skip
+            yield f"by hand, {word}", version, ask(version, hand(*rows))
+        yield "by hand with a count", version, ask(version, hand((0, [1]), count=1))
+        yield "by hand with a factor", version, ask(version, hand((0, [1]), factor=1))
+        made = side.name(f"made-{version}")
+        answer = ask(version, creatable(made, 2, configs={"retention.ms": "1234"}), is_dry=False)
+        answer["topics"][0]["name"] = "made"
+        yield "made", version, answer
+        body = {"topics": [{"name": made}]}
+        found = side.ask("Metadata", 4, body | {"allow_auto_topic_creation": False})
+        found["topics"][0]["name"] = "made"
+        yield "made, then its metadata", version, found["topics"]
+    side.topic("a.b")
+    yield "collides", 7, ask(7, creatable(side.name("a_b")))
+
+
+@scenario
+def delete_topics(side: Side) -> Answers:
+    def ask(version: int, *topics: str | bytes | tuple[str | None, bytes]) -> Any:
+        if version >= 6:
+            rows = []
+            for topic in topics:
+                name, topic_id = topic if isinstance(topic, tuple) else (topic, ZERO)
+                rows.append({"name": name, "topic_id": topic_id})
+            body: dict[str, Any] = {"topics": rows}
+        else:
+            body = {"topic_names": list(topics)}
+        answer = side.ask("DeleteTopics", version, body | {"timeout_ms": 20_000})
+        if isinstance(answer, dict):
+            rows = answer.get("responses", [])
+            rows.sort(key=lambda row: (row.get("name") or "", row.get("error_code", 0)))
+            for row in rows:
+                if (row.get("name") or "").startswith("deleted"):
+                    row["name"] = "deleted"
+                if row.get("topic_id", "").startswith("id of deleted"):
+                    row["topic_id"] = "its id"
+        return answer
+
+    for version in versions("DeleteTopics"):
+        name = side.topic(f"deleted-{version}")
+        yield "good", version, ask(version, name)
+        yield "deleted already", version, ask(version, name)
+        body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+        found = side.ask("Metadata", 4, body)["topics"]
+        found[0]["name"] = "deleted"
+        yield "then its metadata", version, found
+        answer = side.ask("Produce", 9, produce_body(name, GOOD))
+        answer["responses"][0]["name"] = "deleted"
+        yield "then Produce", version, answer
+        yield "unknown", version, ask(version, side.name("unknown"))
+        for word, bad in BAD_NAMES.items():
+            yield f"name {word}", version, ask(version, bad)
+        yield "no topics", version, ask(version)
+        twice = side.topic(f"deleted-twice-{version}")
+        yield "one twice", version, ask(version, twice, twice)
+        yield "one twice and another", version, ask(version, "x", "x", side.name("unknown"))
+        if version >= 6:
+            by_id = side.topic("deleted-by-id")
+            topic_id = side.topics[by_id]
+            yield "name and id", version, ask(version, (by_id, topic_id))
+            yield "neither", version, ask(version, (None, ZERO))
+            yield "unknown id", version, ask(version, (None, STRANGER))
+            yield "by name and by id", version, ask(version, by_id, (None, topic_id))
+            yield "by id twice", version, ask(version, (None, topic_id), (None, topic_id))
+            yield "by id", version, ask(version, (None, topic_id))
+            yield "by id again", version, ask(version, (None, topic_id))
+
+
+@scenario
+def create_partitions(side: Side) -> Answers:
+    topic = side.topic("grow", 2)
+
+    def ask(version: int, *rows: tuple[str, int, Any], is_dry: bool = True) -> Any:
+        topics = [
+            {
+                "name": name,
+                "count": count,
+                "assignments": by_hand and [{"broker_ids": brokers} for brokers in by_hand],
+            }
+            for name, count, by_hand in rows
+        ]
+        body = {"topics": topics, "timeout_ms": 20_000, "validate_only": is_dry}
+        answer = side.ask("CreatePartitions", version, body)
+        if isinstance(answer, dict):
+            answer.get("results", []).sort(key=lambda row: row.get("name", ""))
+        return answer
+
+    for version in versions("CreatePartitions"):
+        for count in (3, 2, 1, 0, -1, 10_003):
+            yield f"count {count}", version, ask(version, (topic, count, None))
+        yield "unknown", version, ask(version, (side.name("unknown"), 3, None))
+        for word, bad in BAD_NAMES.items():
+            yield f"name {word}", version, ask(version, (bad, 3, None))
+        yield "one twice", version, ask(version, (topic, 3, None), (topic, 4, None))
+        yield "no topics", version, ask(version)
+        for word, by_hand in (
+            ("right", [[1]]), ("too many", [[1], [1]]), ("too few", []), ("unknown broker", [[9]]),
+            ("broker twice", [[1, 1]]), ("no broker", [[]]),
+        ):  # fmt: skip
+            yield f"by hand, {word}", version, ask(version, (topic, 3, by_hand))
+        grown = side.topic(f"grown-{version}")
+        yield "grown", version, _named(ask(version, (grown, 3, None), is_dry=False), "results")
+        body = {"topics": [{"name": grown}], "allow_auto_topic_creation": False}
+        yield (
+            "then its metadata",
+            version,
+            _named(side.ask("Metadata", 4, body), "topics")["topics"],
+        )
+
+
+def _named(answer: dict[str, Any], rows: str) -> dict[str, Any]:
+    """The same name for all versions."""
+    answer[rows][0]["name"] = "it"
+    return answer
+
+
+# ── settings ────────────────────────────────────────────────────────────────────────────────────
+
+TOPIC = 2
+BROKER = 4
+
+
+@scenario
+def describe_configs(side: Side) -> Answers:
+    topic = side.topic("described", retention_ms="77000", cleanup_policy="compact")
+
+    def ask(version: int, *rows: tuple[int, str, Any], **more: Any) -> Any:
+        resources = [
+            {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+            for kind, name, keys in rows
+        ]
+        answer = side.ask("DescribeConfigs", version, {"resources": resources} | more)
+        for result in answer.get("results", ()) if isinstance(answer, dict) else ():
+            for row in result.get("configs", ()):
+                if "documentation" in row:
+                    row["documentation"] = "some text"
+            result.get("configs", []).sort(key=lambda row: row["name"])
+        return answer
+
+    keys = ["retention.ms", "cleanup.policy", "segment.bytes", "compression.type"]
+    for version in versions("DescribeConfigs"):
+        yield "topic", version, ask(version, (TOPIC, topic, keys))
+        yield (
+            "topic with synonyms",
+            version,
+            ask(version, (TOPIC, topic, keys), include_synonyms=True),
+        )
+        if version >= 3:
+            yield (
+                "topic with texts",
+                version,
+                ask(version, (TOPIC, topic, keys), include_documentation=True),
+            )
+        yield (
+            "topic, unknown key",
+            version,
+            ask(version, (TOPIC, topic, ["no.such", "retention.ms"])),
+        )
+        yield "topic, a key twice", version, ask(version, (TOPIC, topic, ["retention.ms"] * 2))
+        yield "unknown topic", version, ask(version, (TOPIC, side.name("unknown"), None))
+        for word, bad in BAD_NAMES.items():
+            yield f"topic name {word}", version, ask(version, (TOPIC, bad, None))
+        broker_keys = ["node.id", "num.partitions", "log.retention.ms", "message.max.bytes"]
+        yield "broker", version, ask(version, (BROKER, "1", broker_keys))
+        yield (
+            "broker with synonyms",
+            version,
+            ask(version, (BROKER, "1", broker_keys), include_synonyms=True),
+        )
+        yield "another broker", version, ask(version, (BROKER, "9", broker_keys))
+        yield "broker x", version, ask(version, (BROKER, "x", broker_keys))
+        yield "all brokers", version, ask(version, (BROKER, "", ["message.max.bytes"]))
+        for kind in (0, 1, 3, 9, -1, 127):
+            yield f"resource type {kind}", version, ask(version, (kind, "x", None))
+        yield "one twice", version, ask(version, (TOPIC, topic, keys), (TOPIC, topic, keys[:1]))
+        yield "no resources", version, ask(version)
+    answer = ask(4, (TOPIC, topic, None), include_synonyms=True)
+    yield "all settings of a topic", 4, answer
+    answer = ask(4, (TOPIC, topic, []), include_synonyms=True)
+    yield "no keys: names", 4, [row["name"] for row in answer["results"][0].get("configs", ())]
+
+
+@scenario
+def incremental_alter_configs(side: Side) -> Answers:
+    topic = side.topic("altered")
+
+    def ask(
+        version: int,
+        *rows: tuple[int, str, list[tuple[str, int, str | None]]],
+        is_dry: bool = False,
+    ) -> Any:
+        resources = [
+            {
+                "resource_type": kind,
+                "resource_name": name,
+                "configs": [
+                    {"name": key, "config_operation": operation, "value": value}
+                    for key, operation, value in configs
+                ],
+            }
+            for kind, name, configs in rows
+        ]
+        body = {"resources": resources, "validate_only": is_dry}
+        answer = side.ask("IncrementalAlterConfigs", version, body)
+        if isinstance(answer, dict):
+            answer.get("responses", []).sort(key=str)
+        return answer
+
+    def now(key: str) -> Any:
+        resource = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": [key]}
+        answer = side.ask("DescribeConfigs", 4, {"resources": [resource]})
+        return answer["results"][0]["configs"]
+
+    for version in versions("IncrementalAlterConfigs"):
+        for word, key, operation, value in (
+            ("set", "retention.ms", 0, "5000"), ("set again", "retention.ms", 0, "5000"),
+            ("delete", "retention.ms", 1, None), ("delete unset", "retention.ms", 1, None),
+            ("delete with a value", "retention.ms", 1, "1"),
+            ("append", "cleanup.policy", 2, "compact"),
+            ("append again", "cleanup.policy", 2, "compact"),
+            ("subtract", "cleanup.policy", 3, "delete"),
+            ("subtract what is not there", "cleanup.policy", 3, "delete"),
+            ("append to a number", "retention.ms", 2, "5"), ("set null", "retention.ms", 0, None),
+            ("append null", "cleanup.policy", 2, None),
+            ("unknown operation", "retention.ms", 4, "5"),
+            ("negative operation", "retention.ms", -1, "5"), ("unknown key", "no.such", 0, "5"),
+            ("bad value", "retention.ms", 0, "soon"), ("out of bounds", "segment.bytes", 0, "1"),
+            ("bad choice", "cleanup.policy", 0, "keep"), ("empty key", "", 0, "x"),
+            ("append unknown key", "no.such", 2, "5"),
+        ):  # fmt: skip
+            yield word, version, ask(version, (TOPIC, topic, [(key, operation, value)]))
+            if operation >= 0 and word[:3] in ("set", "del", "app", "sub") and "." in key:
+                yield f"{word}: after", version, now(key) if key != "no.such" else None
+        ask(version, (TOPIC, topic, [("cleanup.policy", 1, None)]))
+        ask(version, (TOPIC, topic, [("retention.ms", 1, None)]))
+        yield (
+            "one key twice",
+            version,
+            ask(version, (TOPIC, topic, [("retention.ms", 0, "1"), ("retention.ms", 1, None)])),
+        )
+        yield (
+            "one resource twice",
+            version,
+            ask(
+                version,
+                (TOPIC, topic, [("retention.ms", 0, "1")]),
+                (TOPIC, topic, [("segment.ms", 0, "1")]),
+            ),
+        )
+        yield (
+            "dry run",
+            version,
+            ask(version, (TOPIC, topic, [("retention.ms", 0, "9")]), is_dry=True),
+        )
+        yield "dry run: after", version, now("retention.ms")
+        unknown = side.name("unknown")
+        yield "unknown topic", version, ask(version, (TOPIC, unknown, [("retention.ms", 0, "9")]))
+        yield "unknown topic, no change", version, ask(version, (TOPIC, unknown, []))
+        yield "no change", version, ask(version, (TOPIC, topic, []))
+        yield "no resources", version, ask(version)
+        for word, bad in BAD_NAMES.items():
+            yield (
+                f"topic name {word}",
+                version,
+                ask(version, (TOPIC, bad, [("retention.ms", 0, "9")])),
+            )
+        for kind in (0, 1, 3, 9, -1):
+            yield f"resource type {kind}", version, ask(version, (kind, "x", [("a", 0, "b")]))
+        for name in ("9", "x"):
+            yield (
+                f"broker {name}",
+                version,
+                ask(version, (BROKER, name, [("log.cleaner.threads", 0, "1")])),
+            )
+        for word, key, value in (
+            ("static", "node.id", "3"), ("bad value", "log.retention.ms", "soon"),
+            ("good, dry", "log.retention.ms", "500000"),
+        ):  # fmt: skip
+            answer = ask(version, (BROKER, "1", [(key, 0, value)]), is_dry=True)
+            yield f"broker setting {word}", version, answer
+        yield (
+            "good and bad",
+            version,
+            ask(
+                version,
+                (TOPIC, topic, [("retention.ms", 0, "soon")]),
+                (TOPIC, unknown, [("retention.ms", 0, "1")]),
+                (BROKER, "1", []),
+            ),
+        )
+
+
+# ── InitProducerId, DescribeLogDirs ─────────────────────────────────────────────────────────────
+
+
+@scenario
+def init_producer_id(side: Side) -> Answers:
+    def ask(version: int, **more: Any) -> Any:
+        body = {"transactional_id": None, "transaction_timeout_ms": 60_000}
+        for _ in range(500):  # 14 until the first block of ids is there
+            answer = side.ask("InitProducerId", version, body | more)
+            if answer.get("error_code") != 14:
+                break
+        return answer
+
+    for version in versions("InitProducerId"):
+        yield "idempotent", version, ask(version)
+        yield "timeout 0", version, ask(version, transaction_timeout_ms=0)
+        yield "timeout negative", version, ask(version, transaction_timeout_ms=-1)
+        yield "empty transactional id", version, ask(version, transactional_id="")
+        if version >= 3:
+            for producer_id, epoch in ((5, 0), (5, 3), (5, -1), (-1, 0), (-2, -2), (-2, -1)):
+                answer = ask(version, producer_id=producer_id, producer_epoch=epoch)
+                yield f"producer id {producer_id} epoch {epoch}", version, answer
+
+
+@scenario
+def describe_log_dirs(side: Side) -> Answers:
+    topic = side.topic("sizes", 3)
+    for index in (0, 0, 2):
+        side.ask("Produce", 9, produce_body(topic, GOOD, index))
+
+    def ask(version: int, topics: Any) -> Any:
+        rows = topics and [{"topic": name, "partitions": indexes} for name, indexes in topics]
+        answer = side.ask("DescribeLogDirs", version, {"topics": rows})
+        for result in answer.get("results", ()):
+            own = [row for row in result.get("topics", ()) if row["name"] in ("sizes", "unknown")]
+            for row in own:
+                row.get("partitions", []).sort(key=lambda each: each.get("partition_index", 0))
+            result["topics"] = own
+        return answer
+
+    for version in versions("DescribeLogDirs"):
+        yield "all", version, ask(version, None)
+        yield "one topic", version, ask(version, [(topic, [0, 1, 2])])
+        yield "one partition", version, ask(version, [(topic, [2])])
+        yield "unknown partition", version, ask(version, [(topic, [7])])
+        yield "unknown topic", version, ask(version, [(side.name("unknown"), [0])])
+        yield "no topics", version, ask(version, [])
+        yield "no partitions", version, ask(version, [(topic, [])])
+        yield "one topic twice", version, ask(version, [(topic, [0]), (topic, [1])])
+        yield "one partition twice", version, ask(version, [(topic, [0, 0])])
