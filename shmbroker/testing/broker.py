@@ -63,12 +63,20 @@ class Broker:
         return "".join(self.lines)
 
     def children(self) -> dict[str, int]:
-        """{title: pid} of its processes, as `ps` shows them, without "shmbroker: "."""
+        """{title: pid} of its processes, as `ps` shows them, without "shmbroker: ".
+
+        A process that was forked a moment ago and has no title of its own yet is left out.
+        """
         found = {}
         task = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         for pid in task.read_text().split():
-            title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
-            found[title.removeprefix("shmbroker: ")] = int(pid)
+            try:
+                title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended meanwhile
+            name = title.removeprefix("shmbroker: ")
+            if name not in ("", "supervisor"):
+                found[name] = int(pid)
         return found
 
     def stop(self) -> int:

@@ -1,0 +1,135 @@
+"""A load whose acknowledgements are written down, to be compared with what the log then holds.
+
+An idempotent acks=all producer writes rising numbers, each to partition number % partitions, and
+notes which were acknowledged. What must hold whatever was killed meanwhile: each acknowledged
+number is in its partition, once, and the numbers of a partition rise.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Producer
+
+from shmbroker import clock
+from shmbroker.records.batch import iterate_batches, iterate_records
+from tests.raw_client import RawClient
+
+IN_FLIGHT_MAX = 2000
+IMPATIENT = {
+    "linger.ms": 1,
+    "retry.backoff.ms": 10,
+    "retry.backoff.max.ms": 50,
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 50,
+    "topic.metadata.refresh.fast.interval.ms": 10,
+    "log_level": 0,
+}
+"""Settings of librdkafka that shorten its waits after a fault."""
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30.0) -> Any:
+    """The first true value of `condition`; AssertionError naming `what` if there is none."""
+    deadline = clock.monotonic() + timeout
+    while not (found := condition()):
+        assert clock.monotonic() < deadline, f"waited {timeout:.0f} s for {what}"
+        clock.sleep(0.003)
+    return found
+
+
+class Load:
+    """Produces in a thread from `start` until `finish`; `acked` is safe to read meanwhile."""
+
+    def __init__(self, address: str, topic: str, partitions: int = 3, value_bytes: int = 0) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self.acked: list[int] = []
+        self.failed: list[str] = []
+        self.sent = 0
+        self._padding = b" " * value_bytes
+        self._is_over = threading.Event()
+        self._producer = Producer(
+            {"bootstrap.servers": address, "enable.idempotence": True, "acks": "all", **IMPATIENT}
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        producer = self._producer
+        while not self._is_over.is_set():
+            if len(producer) > IN_FLIGHT_MAX:
+                producer.poll(0.01)
+                continue
+            for _ in range(20):
+                producer.produce(
+                    self.topic,
+                    b"%d" % self.sent + self._padding,
+                    partition=self.sent % self.partitions,
+                    on_delivery=self._on_delivery,
+                )
+                self.sent += 1
+            producer.poll(0.002)
+        producer.flush(60)
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error:
+            self.failed.append(str(error))
+        else:
+            self.acked.append(int(message.value()))
+
+    def wait_for_more(self, count: int = 300) -> None:
+        """Until `count` numbers that are sent from now on are acknowledged."""
+        goal = self.sent + count
+        wait_until(lambda: self.acked and self.acked[-1] >= goal, "acknowledgements", 60)
+
+    def finish(self) -> None:
+        """Stop sending; every number sent must have been acknowledged."""
+        self._is_over.set()
+        self._thread.join(70)
+        assert not self.failed, f"{len(self.failed)} failed, the first with {self.failed[0]}"
+        assert len(self.acked) == self.sent
+
+    def check(self, address: str) -> None:
+        """Compare with what can be fetched now."""
+        found = read_numbers(address, self.topic, self.partitions)
+        for partition, numbers in enumerate(found):
+            acked = {number for number in self.acked if number % self.partitions == partition}
+            lost = acked - set(numbers)
+            assert not lost, f"partition {partition} lost {len(lost)}, the first is {min(lost)}"
+            assert len(numbers) == len(set(numbers)), f"partition {partition} has duplicates"
+            assert numbers == sorted(numbers), f"partition {partition} is out of order"
+
+
+def read_values(client: RawClient, topic: str, partition: int) -> list[bytes]:
+    """The values of everything that a partition has below its high watermark, in order."""
+    values: list[bytes] = []
+    offset = 0
+    while True:
+        answer = client.fetch(topic, offset, partition, max_bytes=8 << 20)
+        assert answer["error_code"] == 0, answer
+        if offset >= answer["high_watermark"]:
+            return values
+        records = bytes(answer["records"])
+        for position, _ in iterate_batches(records):
+            for found, _, _, value, _ in iterate_records(records, position):
+                if found >= offset:
+                    assert found == offset, f"offset {found} where {offset} is due"
+                    values.append(value)
+                    offset += 1
+
+
+def read_numbers(address: str, topic: str, partitions: int) -> list[list[int]]:
+    """The numbers of each partition; partition leaders are looked up."""
+    with RawClient(address) as client:
+        answer = client.ask("Metadata", 12, {"topics": [{"name": topic}]})
+    addresses = {
+        broker["node_id"]: f"{broker['host']}:{broker['port']}" for broker in answer["brokers"]
+    }
+    leaders = {
+        row["partition_index"]: row["leader_id"] for row in answer["topics"][0]["partitions"]
+    }
+    found = []
+    for partition in range(partitions):
+        with RawClient(addresses[leaders[partition]]) as client:
+            found.append([int(value) for value in read_values(client, topic, partition)])
+    return found
