@@ -48,6 +48,9 @@ ACCEPTS_PER_TURN = 16
 FRAME_HEAD = Struct(">ihhi")
 """Size, api key, api version, correlation id: the fixed start of every request."""
 
+PLAIN_FRAME_BYTES_MAX = 1 << 20
+"""For every api but Produce: as dicts, a request of short names takes a hundred times its bytes."""
+
 FRAME_SIZE_MIN = 10
 """Key, version, correlation id and the length of a client id."""
 
@@ -231,6 +234,8 @@ class EventLoop:
                 if frame_end > end or size < FRAME_SIZE_MIN:
                     if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
                         raise ProtocolFault(f"frame of {size} bytes")
+                    if size > PLAIN_FRAME_BYTES_MAX and api_key != PRODUCE:
+                        raise ProtocolFault(f"frame of {size} bytes for api key {api_key}")
                     need = frame_end - position
                     break
                 handler = submit.get(api_key)
@@ -267,6 +272,7 @@ class EventLoop:
                         raise ProtocolFault(f"frame of {size} bytes")
                     need = size + 4
         except ProtocolFault as fault:
+            self._answer_rest(connection)
             self.close(connection, str(fault), is_fault=True)
             return
         self._keep_rest(connection, buffer, position, end, need)
@@ -352,7 +358,7 @@ class EventLoop:
         if grown <= len(old):
             grown = 2 * len(old)
         alone = self.buffer_bytes == len(old)
-        if self.buffer_bytes + grown - len(old) > self.buffer_bytes_max and not alone:
+        if self.buffer_bytes + grown > self.buffer_bytes_max and not alone:
             self._starve(connection)
             return False
         buffer = self._new_buffer(grown)
@@ -434,6 +440,15 @@ class EventLoop:
         for connection in self.connections.values():
             connection.is_held = True
             self._set_interest(connection)
+
+    def _answer_rest(self, connection: Connection) -> None:
+        """Send what is complete, once, to a client whose connection is about to be closed."""
+        connection.collect()
+        if connection.out and not connection.wants_write:
+            try:
+                connection.send()
+            except OSError:
+                pass
 
     def close(self, connection: Connection, reason: str, is_fault: bool = False) -> None:
         """End a connection; its requests in flight are forgotten by the service."""

@@ -74,7 +74,9 @@ DRAIN_S = 5.0
 """How long requests in flight may take when the worker is asked to stop."""
 RETRY_S = 0.02
 ASK_AGAIN_S = 1.0
-FRAMES_BUFFERED_BYTES_MAX = 64 << 20
+FRAMES_BUFFERED_BYTES_MAX = 48 << 20
+"""Of all network workers together, for frames that are still arriving; one larger frame is taken
+while it is alone at its worker."""
 
 
 class NetworkWorker(Child):
@@ -122,7 +124,7 @@ class NetworkWorker(Child):
         self.loop = EventLoop(
             self,
             config["socket.request.max.bytes"],
-            FRAMES_BUFFERED_BYTES_MAX,
+            FRAMES_BUFFERED_BYTES_MAX // len(shared.of_role(NETWORK_WORKER)),
             config["max.connections"],
         )
         self.loop.watch(
