@@ -1,0 +1,39 @@
+# What is run often, in an environment that has the extras test, dev and spark (scripts/test makes one).
+
+PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
+export PYTHONPATH := .
+
+.PHONY: check lint types test tidy format perf demo clean
+
+check: lint types  ## what should be done before a commit: under two minutes
+	$(PYTHON) -m pytest tests/unit tests/property tests/tidy
+
+lint:  ## style and import contracts
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
+
+types:
+	$(PYTHON) -m mypy
+
+test:  ## everything, as CI has it
+	scripts/test
+
+tidy:  ## documents and docstrings against the code
+	$(PYTHON) -m pytest tests/tidy
+
+format:
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+perf:  ## a few minutes; perf/README.md says what it means
+	$(PYTHON) perf/produce
+	$(PYTHON) perf/fetch
+	$(PYTHON) perf/micro.py
+
+demo:
+	scripts/demo
+
+clean:  ## caches; the environment stays
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

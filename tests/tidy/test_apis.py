@@ -1,0 +1,91 @@
+"""Each API's module, the table of Kafka's APIs and the table in the README say the same."""
+
+import importlib
+import re
+
+import pytest
+
+from shmbroker.apis import table
+from shmbroker.wire import api_keys
+from tests.tidy.sources import PACKAGE, ROOT
+
+HEADLINE = re.compile(r"(?P<name>\w+) \(key (?P<key>\d+)[^)]*\):? ?")
+VERSIONS = re.compile(r"^Versions: (\d+)(?:-(\d+))?\b", re.MULTILINE)
+README_ROW = re.compile(r"^\| (\d+) \| (\w+) \| (\d+)(?:–(\d+))? \|", re.MULTILINE)
+
+MODULES = [
+    importlib.import_module(f"shmbroker.apis.{path.stem}")
+    for path in sorted((PACKAGE / "apis").glob("*.py"))
+    if path.stem not in ("__init__", "table")
+]
+
+
+def id_of(module):
+    return module.__name__.rpartition(".")[2]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=id_of)
+def test_head_agrees_with_api_keys(module):
+    name, first, last, flexible = api_keys.TABLE[module.API_KEY]
+    assert first <= module.VERSION_MIN <= module.VERSION_MAX <= last
+    assert module.VERSION_MIN_ADVERTISED <= module.VERSION_MIN
+    assert getattr(module, "NAME", name) == name
+    assert getattr(module, "FLEXIBLE_FROM", flexible) == flexible
+
+
+@pytest.mark.parametrize("module", MODULES, ids=id_of)
+def test_docstring_agrees_with_head(module):
+    headline = HEADLINE.match(module.__doc__)
+    assert headline, "begin with: Name (key N)"
+    assert headline["name"] == api_keys.TABLE[module.API_KEY][0]
+    assert int(headline["key"]) == module.API_KEY
+    first, last = VERSIONS.search(module.__doc__).groups()
+    assert (int(first), int(last or first)) == (module.VERSION_MIN, module.VERSION_MAX)
+
+
+def test_every_module_is_in_the_table_once():
+    listed = (
+        *table.HOT,
+        *table.IN_NETWORK_WORKER,
+        *table.IN_IO_WORKER,
+        *table.ON_CONTROL_SOCKET,
+    )
+    assert sorted(map(id_of, listed)) == sorted(map(id_of, MODULES))
+
+
+def test_table_is_in_api_key_order():
+    for rows in (table.HOT, table.IN_NETWORK_WORKER, table.IN_IO_WORKER):
+        keys = [module.API_KEY for module in rows]
+        assert keys == sorted(keys)
+    keys = [row[0] for row in table.IN_CONTROLLER]
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize("row", table.IN_CONTROLLER, ids=lambda row: row[1])
+def test_controller_rows_agree_with_api_keys(row):
+    key, name, low, high = row
+    found, first, last, _ = api_keys.TABLE[key]
+    assert name == found
+    assert first <= low <= high <= last
+
+
+def test_readme_lists_what_is_served():
+    served = {
+        module.API_KEY: (module.VERSION_MIN, module.VERSION_MAX)
+        for module in table.HOT + table.IN_NETWORK_WORKER + table.IN_IO_WORKER
+    } | {key: (low, high) for key, _, low, high in table.IN_CONTROLLER}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = {
+        int(key): (name, int(first), int(last or first))
+        for key, name, first, last in README_ROW.findall(readme)
+    }
+    assert listed == {
+        key: (api_keys.TABLE[key][0], first, last) for key, (first, last) in sorted(served.items())
+    }
+
+
+def test_advertised_is_what_is_served():
+    advertised = table.advertised()
+    keys = [row["api_key"] for row in advertised]
+    assert keys == sorted(set(keys))
+    assert all(key < 20_000 for key in keys), "our own APIs are not for clients"

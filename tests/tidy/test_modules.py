@@ -1,0 +1,87 @@
+"""Rules that every module keeps, and that no linter knows."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.tidy.sources import PACKAGE, ROOT, attributes, imported, modules, name_of, tree_of
+
+HEAVY = (
+    "asyncio",
+    "cramjam",
+    "dataclasses",
+    "inspect",
+    "lz4",
+    "numpy",
+    "pyarrow",
+    "pyspark",
+    "unittest",
+)
+"""Modules that cost the start of a broker more than they give it."""
+
+ALL = [ROOT / "pyspark_shmbroker.py", *modules("shmbroker", "perf")]
+PACKAGE_MODULES = modules("shmbroker")
+FORKING = {"os.fork", "os.forkpty", "os.posix_spawn", "os.posix_spawnp"}
+
+
+@pytest.mark.parametrize("path", ALL, ids=name_of)
+def test_module_opens_with_a_docstring(path):
+    assert ast.get_docstring(tree_of(path)), "say what it is, and its rules"
+
+
+def test_only_clock_imports_time():
+    found = {name_of(path) for path in PACKAGE_MODULES if "time" in imported(tree_of(path))}
+    assert found == {"shmbroker/clock.py"}
+
+
+def test_only_processes_forks():
+    found = {
+        name_of(path)
+        for path in PACKAGE_MODULES
+        if FORKING & attributes(tree_of(path))
+        or {"multiprocessing", "concurrent"} & imported(tree_of(path))
+    }
+    assert found == {"shmbroker/processes/supervisor.py"}
+
+
+def test_control_words_are_not_packed():
+    """CPython's packer clears its target first, and another process reads that zero."""
+    for path in modules("shmbroker/shm"):
+        packing = {
+            node.attr
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Attribute) and node.attr == "pack_into"
+        }
+        assert not packing, name_of(path)
+        assert "struct" not in imported(tree_of(path)), name_of(path)
+
+
+def test_only_words_casts_to_words():
+    """One module owns how a control word is loaded and stored."""
+    for path in modules("shmbroker/shm"):
+        casts = any(
+            isinstance(node, ast.Attribute) and node.attr == "cast"
+            for node in ast.walk(tree_of(path))
+        )
+        assert casts == (path.name == "words.py"), name_of(path)
+
+
+def test_processes_import_nothing_heavy():
+    names = [
+        name_of(path)[:-3].replace("/", ".")
+        for folder in ("processes", "apis", "network", "operations", "controller", "log", "wire")
+        for path in sorted((PACKAGE / folder).glob("*.py"))
+        if path.name != "__init__.py"
+    ]
+    look = (
+        "import sys\n"
+        f"before = set(sys.modules)\nimport {', '.join(names)}\n"
+        f"print(*sorted(set({HEAVY!r}) & (set(sys.modules) - before)))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, cwd=ROOT, timeout=60, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == []
