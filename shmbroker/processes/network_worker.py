@@ -215,14 +215,22 @@ class NetworkWorker(Child):
                     deadline = clock.monotonic() + DRAIN_S
                     self.say_stopping()
                     loop.stop_reading()
-                # A waiting fetch has nothing to lose.
-                busy = any(
-                    request.api_key != fetch.API_KEY for request in self.pending.values()
-                ) or any(connection.out for connection in loop.connections.values())
+                    self._end_waiting_fetches()
+                busy = self.pending or any(
+                    connection.out for connection in loop.connections.values()
+                )
                 if not busy or clock.monotonic() > deadline:
                     break
         for connection in list(loop.connections.values()):
             loop.close(connection, "")
+
+    def _end_waiting_fetches(self) -> None:
+        """Answer them: a Produce that passed one is answered behind it."""
+        for token, request in list(self.pending.items()):
+            if request.api_key == fetch.API_KEY:
+                del self.pending[token]
+                self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+                self.loop.flush(request.connection)
 
     def _timeout(self) -> float:
         return max(0.001, min(self._next_sweep, self._next_sign) - clock.monotonic())
