@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from shmbroker import clock
 from shmbroker.records.batch import iterate_batches, iterate_records
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, batch_of
 
 IN_FLIGHT_MAX = 2000
 IMPATIENT = {
@@ -98,6 +98,11 @@ class Load:
             assert not lost, f"partition {partition} lost {len(lost)}, the first is {min(lost)}"
             assert len(numbers) == len(set(numbers)), f"partition {partition} has duplicates"
             assert numbers == sorted(numbers), f"partition {partition} is out of order"
+
+
+def batch_now(*values: bytes, **more: Any) -> bytes:
+    """A batch of records of this moment: neither retention nor the expiry of producers is due."""
+    return batch_of(*values, timestamp=clock.now_ms(), **more)
 
 
 def read_values(client: RawClient, topic: str, partition: int) -> list[bytes]:

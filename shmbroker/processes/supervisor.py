@@ -64,6 +64,8 @@ EXIT_CONFIG = 2
 EXIT_IN_USE = 3
 EXIT_CHILD_BOOT = 4
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 LOCK_WAIT_S = 5.0
 """How long the lock may outlive a dead supervisor: its children end some milliseconds later."""
 ACKNOWLEDGE_S = 5.0
@@ -138,7 +140,7 @@ class Supervisor:
         self.words = self.shared.counters.words
         self.pid = os.getpid()
         set_title("supervisor")
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in SIGNALS:
             signal.signal(number, self._on_signal)
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -268,9 +270,12 @@ class Supervisor:
         gc.freeze()
         sys.stdout.flush()
         sys.stderr.flush()
+        # A signal between the fork and the child's own handlers would be noted by a copy of ours.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         pid = os.fork()
         if pid == 0:
             self._become(slot, make)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self.words[counters.at(slot.index, PID)] = pid
         running.pid = pid
         running.started = clock.monotonic()
@@ -281,7 +286,9 @@ class Supervisor:
         """In the child: drop what is the supervisor's alone, then be the role. Never returns."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         if slot.role != NETWORK_WORKER:
             for listener in self.listeners:
                 listener.socket.close()

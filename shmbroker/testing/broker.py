@@ -30,6 +30,13 @@ class Broker:
 
     def start(self) -> None:
         """Start `serve` and wait for its ready line; RuntimeError with its output if it ends."""
+        self.launch()
+        if not self._ready.wait(START_S) or not hasattr(self, "address"):
+            self.kill()
+            raise RuntimeError("the broker did not start:\n" + self.log)
+
+    def launch(self) -> None:
+        """Start `serve` and wait for nothing."""
         words = ["serve", "--data", str(self.data), "--port", str(self.port), *self.flags]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "shmbroker", *words],
@@ -43,9 +50,6 @@ class Broker:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._ready.wait(START_S) or not hasattr(self, "address"):
-            self.kill()
-            raise RuntimeError("the broker did not start:\n" + self.log)
 
     def _read(self) -> None:
         for line in self.process.stdout:

@@ -9,10 +9,9 @@ import signal
 
 import pytest
 
-from shmbroker import clock
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import Load, wait_until
-from tests.raw_client import RawClient, batch_of
+from tests.acknowledged_load import Load, batch_now, wait_until
+from tests.raw_client import RawClient
 
 TOPIC = "kills"
 
@@ -89,12 +88,12 @@ def test_child_killed_while_it_boots_comes_back(title: str) -> None:
 def test_produce_and_fetch_go_on_without_the_controller() -> None:
     with Broker() as broker, RawClient(broker.address) as client:
         client.create_topic(TOPIC)
-        assert client.produce(TOPIC, batch_of(b"before"))["error_code"] == 0
+        assert client.produce(TOPIC, batch_now(b"before"))["error_code"] == 0
         # Stopped, not killed: a successor would be there too soon to notice.
         controller = broker.children()["controller-1"]
         os.kill(controller, signal.SIGSTOP)
         try:
-            assert client.produce(TOPIC, batch_of(b"meanwhile"))["error_code"] == 0
+            assert client.produce(TOPIC, batch_now(b"meanwhile"))["error_code"] == 0
             assert client.fetch(TOPIC, 0)["high_watermark"] == 2
         finally:
             os.kill(controller, signal.SIGCONT)
@@ -109,7 +108,7 @@ def test_connections_survive_the_death_of_an_io_worker() -> None:
         codes = set()
 
         def is_appended() -> bool:
-            codes.add(client.produce(TOPIC, batch_of(b"again"))["error_code"])
+            codes.add(client.produce(TOPIC, batch_now(b"again"))["error_code"])
             return 0 in codes
 
         wait_until(is_appended, "an append")
@@ -123,9 +122,8 @@ def test_duplicate_across_an_io_workers_death_gets_its_first_offset() -> None:
             "InitProducerId", 4, {"transactional_id": None, "transaction_timeout_ms": 60_000}
         )["producer_id"]
         batches = [
-            batch_of(
+            batch_now(
                 b"%d" % number,
-                timestamp=clock.now_ms(),  # by which a producer's state expires
                 producer_id=producer_id,
                 producer_epoch=0,
                 base_sequence=number,
