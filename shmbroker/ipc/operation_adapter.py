@@ -12,11 +12,13 @@ from typing import Any
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.ipc.operation_layout import (
+    EXECUTE_FLAG_PARTS,
     EXECUTE_HEAD,
     EXECUTED,
     EXECUTED_FLAG_CLOSE,
     EXECUTED_HEAD,
     EXECUTED_PART,
+    TOKEN,
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.wire import codec
@@ -72,17 +74,28 @@ class Executor:
 
     def __init__(self, handlers: dict[int, tuple[str, Handler]]) -> None:
         self.handlers = handlers
+        self.parts: dict[tuple[int, int], bytearray] = {}
+
+    def on_part(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+        """One EXECUTE_PART entry."""
+        token = TOKEN.unpack_from(data, index)[0]
+        piece = data[index + TOKEN.size : index + length]
+        self.parts.setdefault((peer.slot, token), bytearray()).extend(piece)
+
+    def drop_parts(self, slot: int) -> None:
+        """The process that asked is dead: the rest of its request will not come."""
+        self.parts = {key: part for key, part in self.parts.items() if key[0] != slot}
 
     def on_execute(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTE entry."""
-        token, api_key, version, name_bytes, _ = EXECUTE_HEAD.unpack_from(data, index)
-        at = index + EXECUTE_HEAD.size
-        client_id = bytes(data[at : at + name_bytes])
+        token, api_key, version, name_bytes, flags = EXECUTE_HEAD.unpack_from(data, index)
+        content = bytes(data[index + EXECUTE_HEAD.size : index + length])
+        if flags & EXECUTE_FLAG_PARTS:
+            content = bytes(self.parts.pop((peer.slot, token), b"")) + content
         name, handler = self.handlers[api_key]
-        call = Call(peer, token, api_key, name, version, client_id)
-        body_bytes = bytes(data[at + name_bytes : index + length])
+        call = Call(peer, token, api_key, name, version, content[:name_bytes])
         try:
-            body, _ = codec.decode(name + "Request", version, body_bytes)
+            body, _ = codec.decode(name + "Request", version, content, name_bytes)
         except ProtocolFault as fault:
             call.close(str(fault))
             return

@@ -79,6 +79,9 @@ EXECUTE (to an I/O worker or a controller): a request that is not hot, as the cl
     14     2  flags          EXECUTE_FLAG_*
     16     …  client id, then the request body
 
+What is over the ring's largest entry comes as EXECUTE_PARTs (token, then bytes), each a piece in
+order, ended by an EXECUTE with the last piece.
+
 EXECUTED (back): token, then the response body; EXECUTED_PART is a piece that more follow. An
 EXECUTED with the flag CLOSE has the reason for its body: the request did not parse.
 
@@ -99,6 +102,7 @@ READ = 3
 EXECUTE = 4
 CANCEL = 5
 NEED_FILE = 6
+EXECUTE_PART = 7
 
 APPENDED = 17
 READ_DONE = 18
@@ -127,6 +131,9 @@ APPEND_FLAG_NO_ZSTD = 4
 """Produce below version 7, which does not know zstd."""
 APPEND_FLAG_TRANSACTIONAL = 8
 """The request named a transactional id."""
+
+EXECUTE_FLAG_PARTS = 1
+"""Pieces of this request came before."""
 
 EXECUTED_FLAG_CLOSE = 1
 

@@ -1,10 +1,17 @@
 """Asking another process to answer a request that is not hot: EXECUTE, and its EXECUTED.
 
-The body travels as the client sent it, so the asking side need not understand it; an entry holds
-all of it or, for what is larger than a ring's entry may be, it is refused before it is sent.
+The body travels as the client sent it, so the asking side need not understand it. What is larger
+than a ring's entry may be goes in parts, of one request at a time.
 """
 
-from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_HEAD, EXECUTED_HEAD
+from shmbroker.ipc.operation_layout import (
+    EXECUTE,
+    EXECUTE_FLAG_PARTS,
+    EXECUTE_HEAD,
+    EXECUTE_PART,
+    EXECUTED_HEAD,
+    TOKEN,
+)
 from shmbroker.ipc.peer import Peer
 
 
@@ -18,13 +25,20 @@ def try_execute(
 ) -> bool:
     """Send a request body for `peer` to answer; False if the ring has no room now."""
     name = client_id or b""
-    head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), 0)
-    return peer.try_send(EXECUTE, head + name + bytes(body))
-
-
-def execute_bytes_max(peer: Peer) -> int:
-    """The largest body (with its client id) that `peer` can be asked to answer."""
-    return peer.writer.payload_bytes_max - EXECUTE_HEAD.size
+    content = name + bytes(body)
+    room = peer.writer.payload_bytes_max - EXECUTE_HEAD.size
+    if len(content) <= room:
+        head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), 0)
+        return peer.try_send(EXECUTE, head + content)
+    if peer.backlog:
+        return False
+    at = 0
+    while len(content) - at > room:
+        peer.send(EXECUTE_PART, TOKEN.pack(token) + content[at : at + room])
+        at += room
+    head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), EXECUTE_FLAG_PARTS)
+    peer.send(EXECUTE, head + content[at:])
+    return True
 
 
 class PartialResults:

@@ -96,6 +96,7 @@ class EventLoop:
         self.buffer_bytes_max = buffer_bytes_max
         self.connections_max = connections_max
         self.buffer_bytes = 0
+        self.has_given_buffer = False
         self.epoll = select.epoll()
         self.connections: dict[int, Connection] = {}
         self.handlers: dict[int, Callable[[int], None]] = {}
@@ -341,11 +342,11 @@ class EventLoop:
 
     def _take_buffer(self, connection: Connection, size: int, force: bool = False) -> bool:
         """Give the connection a buffer of its own; False if the worker's bound is reached."""
-        if self.buffer_bytes + size > self.buffer_bytes_max and not force:
+        if self.buffer_bytes + _counted(size) > self.buffer_bytes_max and not force:
             self._starve(connection)
             return False
         buffer = self._new_buffer(size)
-        self.buffer_bytes += len(buffer)
+        self.buffer_bytes += _counted(len(buffer))
         connection.buffer = buffer
         connection.view = memoryview(buffer)
         return True
@@ -357,7 +358,7 @@ class EventLoop:
         grown = min(max(2 * len(old), BUFFER_BYTES_FIRST), max(size, 2 * BUFFER_BYTES_FIRST))
         if grown <= len(old):
             grown = 2 * len(old)
-        alone = self.buffer_bytes == len(old)
+        alone = self.buffer_bytes == _counted(len(old))
         if self.buffer_bytes + grown > self.buffer_bytes_max and not alone:
             self._starve(connection)
             return False
@@ -365,7 +366,7 @@ class EventLoop:
         filled = connection.filled
         memoryview(buffer)[:filled] = connection.view[:filled]
         connection.view.release()
-        self.buffer_bytes += len(buffer) - len(old)
+        self.buffer_bytes += _counted(len(buffer)) - _counted(len(old))
         self._keep_spare(old)
         connection.buffer = buffer
         connection.view = memoryview(buffer)
@@ -375,7 +376,8 @@ class EventLoop:
         buffer = connection.buffer
         connection.view.release()
         connection.view = connection.buffer = None
-        self.buffer_bytes -= len(buffer)
+        self.buffer_bytes -= _counted(len(buffer))
+        self.has_given_buffer = True
         self._keep_spare(buffer)
         if self.starved:
             starved, self.starved = self.starved, []
@@ -469,7 +471,18 @@ class EventLoop:
         connection.socket.close()
 
     def sweep(self, now: float, idle_s: float, partial_s: float) -> None:
-        """Close connections that are idle, or that have kept half a frame for too long."""
+        """Close connections that are idle, or that have kept half a frame for too long.
+
+        While some wait for memory and none is given back, the oldest half frame goes at once: two
+        that need all of it would wait for each other.
+        """
+        if self.starved and not self.has_given_buffer:
+            half = [one for one in self.connections.values() if one.partial_since and one.buffer]
+            half = [one for one in half if len(one.buffer) > BUFFER_BYTES_FIRST]
+            if half:
+                oldest = min(half, key=lambda connection: connection.partial_since)
+                self.close(oldest, "half a frame while others wait for its memory", is_fault=True)
+        self.has_given_buffer = False
         for connection in list(self.connections.values()):
             if connection.partial_since and now - connection.partial_since > partial_s:
                 self.close(connection, f"half a frame for over {partial_s:.0f} s", is_fault=True)
@@ -479,6 +492,11 @@ class EventLoop:
                 and now - connection.last_active > idle_s
             ):
                 self.close(connection, "idle")
+
+
+def _counted(buffer_bytes: int) -> int:
+    """What a buffer takes of the bound: its first part is every connection's own."""
+    return max(0, buffer_bytes - BUFFER_BYTES_FIRST)
 
 
 def answer(request: Request, parts: list[Any]) -> None:

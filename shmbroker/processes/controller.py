@@ -15,7 +15,8 @@ from shmbroker import clock
 from shmbroker.apis import table
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.ipc.operation_adapter import Call, Executor
-from shmbroker.ipc.operation_layout import EXECUTE
+from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
+from shmbroker.ipc.peer import Peer
 from shmbroker.processes.child import SleepingChild
 from shmbroker.processes.shared_resources import IO_WORKER, SharedResources, Slot
 from shmbroker.shm.counters import (
@@ -82,6 +83,9 @@ class ControllerProcess(SleepingChild):
                 had_work = True
                 while (entry := reader.next()) is not None:
                     operation, index, length = entry
+                    if operation == EXECUTE_PART:
+                        self.executor.on_part(peer, reader.data, index, length)
+                        continue
                     assert operation == EXECUTE, operation
                     self.executor.on_execute(peer, reader.data, index, length)
                 reader.release()
@@ -94,6 +98,10 @@ class ControllerProcess(SleepingChild):
                 self.sleep(0.5)
         self.say_stopping()
         self.active.close()
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """Forget the half of a request that it had sent."""
+        self.executor.drop_parts(peer.slot)
 
     def on_call(self, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
         """Decide, commit, and answer when the brokers have applied it."""

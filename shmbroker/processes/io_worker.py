@@ -32,6 +32,7 @@ from shmbroker.ipc.operation_layout import (
     CANCEL,
     DROP_FILE,
     EXECUTE,
+    EXECUTE_PART,
     EXECUTED,
     EXECUTED_PART,
     NEED_FILE,
@@ -281,6 +282,8 @@ class IoWorker(SleepingChild):
             self.reader.on_read(peer, data, index, length)
         elif operation == APPEND_PART:
             self.appender.on_part(peer, data, index, length)
+        elif operation == EXECUTE_PART:
+            self.executor.on_part(peer, data, index, length)
         elif operation == EXECUTE:
             self.executor.on_execute(peer, data, index, length)
         elif operation == CANCEL:
@@ -331,6 +334,7 @@ class IoWorker(SleepingChild):
     def on_peer_lost(self, peer: Peer) -> None:
         """Forget what it waited for; its successor knows none of our files."""
         self.appender.drop_parts(peer.slot)
+        self.executor.drop_parts(peer.slot)
         self.reader.drop_peer(peer.slot)
         if peer.slot in self.passed:
             self.passed[peer.slot].clear()

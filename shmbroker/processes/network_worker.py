@@ -36,7 +36,7 @@ from shmbroker.ipc.operation_layout import (
     TOKEN,
     unpack_detail,
 )
-from shmbroker.ipc.operation_proxy import PartialResults, execute_bytes_max, try_execute
+from shmbroker.ipc.operation_proxy import PartialResults, try_execute
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.log_reader import MetadataLogReader
@@ -633,8 +633,6 @@ class NetworkWorker(Child):
         if peer is None or not peer.incarnation:
             view.release()
             return False
-        if end - start > execute_bytes_max(peer):
-            raise ProtocolFault(f"{name} of {end - start} bytes")
         token = self.token + 1
         body = view[body_at:]
         sent = try_execute(peer, token, api_key, version, client_id, body)

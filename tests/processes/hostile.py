@@ -1,0 +1,91 @@
+"""What the tests of hostile input share: one broker, a bystander, and what must not change.
+
+`Besieged` is a running broker that is under attack. Leaving a `quiet` block checks that every
+connection that was to be closed left one line in the log and nothing else did, that the same
+processes are alive, and that a client who was there all the time is still served.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shmbroker.testing.broker import Broker
+from tests.acknowledged_load import wait_until
+from tests.raw_client import RawClient, batch_of
+
+CLOSED_LINE = re.compile(r"network-worker-\d closed the connection of (127\.0\.0\.1:\d+): (.+)")
+TOPIC = "bystander"
+
+
+class Besieged:
+    """A broker with a topic, and a client that works with it all the time."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.address = broker.address
+        self.children = broker.children()
+        self.bystander = RawClient(broker.address)
+        self.bystander.create_topic(TOPIC)
+        self.produced = 0
+
+    def client(self, timeout: float = 15.0) -> RawClient:
+        return RawClient(self.address, timeout)
+
+    @contextmanager
+    def quiet(self) -> Iterator["Expected"]:
+        """In it, `expected.closed(client)` says which connections are to be closed, and why."""
+        mark = len(self.broker.lines)
+        expected = Expected()
+        yield expected
+        self.serves()
+        wait_until(
+            lambda: len(self.broker.lines) - mark >= len(expected.reasons),
+            f"{len(expected.reasons)} lines in the log",
+        )
+        lines = self.broker.lines[mark:]
+        told = {}
+        for line in lines:
+            found = CLOSED_LINE.search(line)
+            assert found, f"unexpected in the log: {line}"
+            assert found[1] not in told, f"told twice: {line}"
+            told[found[1]] = found[2]
+        assert told.keys() == expected.reasons.keys()
+        for client, reason in expected.reasons.items():
+            assert re.search(reason, told[client]), f"{told[client]!r} is not {reason!r}"
+
+    def serves(self) -> None:
+        """The bystander produces and fetches, and nobody has died."""
+        assert self.bystander.produce(TOPIC, batch_of(b"still here"))["error_code"] == 0
+        self.produced += 1
+        found = self.bystander.fetch(TOPIC, self.produced - 1)
+        assert (found["error_code"], found["high_watermark"]) == (0, self.produced)
+        assert self.broker.children() == self.children, "a process has died"
+
+    def memory_bytes(self) -> int:
+        """What the family holds, without pages of files."""
+        pids = [self.broker.pid, *self.children.values()]
+        return sum(_held_bytes(pid) for pid in pids)
+
+
+class Expected:
+    """Connections that the broker is to close, with a pattern of the reason."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+
+    def closed(self, client: RawClient, reason: str = "") -> None:
+        """Wait until the broker has ended this connection without another byte."""
+        host, port = client.socket.getsockname()[:2]
+        self.reasons[f"{host}:{port}"] = reason
+        assert client.is_closed_by_broker()
+        client.close()
+
+
+def _held_bytes(pid: int) -> int:
+    found = dict.fromkeys(("Pss_Anon", "Pss_Shmem"), 0)
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name in found:
+            found[name] = int(rest.split()[0]) * 1024
+    return sum(found.values())
