@@ -205,7 +205,8 @@ class Segment:
         """Whether a time index entry names a batch with that timestamp."""
         offset = self.base_offset + entry[1]
         _, header = self.find(offset)
-        return header is not None and header[8] == entry[0] and header[0] + header[6] == offset
+        # Older Kafka stored the offset of the record, not of the batch's last one.
+        return header is not None and header[8] == entry[0] and header[0] <= offset
 
     def indexed_position(self, target: int, column: int) -> int:
         """Where an indexed batch at or before the target begins: looked at, then believed."""
@@ -267,7 +268,6 @@ class Segment:
         """
         if position >= end:
             return
-        fd = self.fd
         chunk_bytes = _CHUNK_BYTES_MIN
         chunk, start = b"", position
         while position < end:
@@ -275,9 +275,8 @@ class Segment:
             if at + HEADER_SIZE > len(chunk):
                 start, at = position, 0
                 try:
-                    # Asked again each time: the walker may hold this generator for long.
-                    fd = self.fd
-                    chunk = os.pread(fd, min(chunk_bytes, end - position), position)
+                    # `fd` is asked for each time: the walker may hold this generator for long.
+                    chunk = os.pread(self.fd, min(chunk_bytes, end - position), position)
                 except OSError as error:
                     raise StorageFault(f"can't read {self.path}: {error}") from error
                 if len(chunk) < HEADER_SIZE:

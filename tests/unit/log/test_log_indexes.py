@@ -62,7 +62,7 @@ def test_truncate_forgets_the_rest(index):
         index.append(number, number * 10)
     assert index.floor(99, 0) == (99, 990)
     index.truncate(50)
-    assert index.floor(99, 0) == (50, 500)
+    assert index.floor(70, 0) == (50, 500)
     index.append(60, 600)
     assert index.floor(99, 0) == (60, 600)
     index.truncate(0)

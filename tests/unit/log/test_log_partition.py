@@ -311,6 +311,21 @@ def test_truncation_leaves_zeros_behind(opened):
     assert not log.truncate_to(5)
 
 
+def test_reader_of_before_a_truncation_finds_the_new_batches(opened):
+    log = opened()
+    fill(log, 3, size=10)
+    assert log.read(0, 1, 3)[2] > 0
+    assert log.read(1, 1, 3)[2] > 0
+    assert log.read(2, 1, 3)[2] > 0
+    log.truncate_to(1)
+    assert log.read(3, 100, 1) is None
+    fill(log, 2, size=500)
+    for offset in (1, 2):
+        segment, position, _ = log.read(offset, 1, 3)
+        assert segment.read_bytes(position, 8) == offset.to_bytes(8, "big")
+    assert log.read(3, 1, 3)[2] == 0
+
+
 def test_truncation_inside_a_batch_takes_it_whole(opened):
     log = opened()
     fill(log, 2, count=5)

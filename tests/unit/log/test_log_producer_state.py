@@ -52,6 +52,7 @@ def test_new_epoch_forgets_the_old_batches(state):
     state.update(5, 3, 0, 4, 1070, 80)
     assert state.check(5, 3, 5, 0) == ACCEPTED
     assert state.check(5, 3, 0, 4) == (NONE, 1070, 80)
+    assert state.check(5, 3, 60, 9) == GAP
     assert state.check(5, 2, 60, 9) == OLD
 
 

@@ -96,7 +96,7 @@ def test_batch_without_its_head_is_the_end(opened, slot):
     log = opened()
     append(log, batch_of())
     write_behind(log, batch_of()[16:], distance=16)
-    for how in ({"clean": False}, {"trusted": slot.stored}):
+    for how in ({"trusted": slot.stored}, {"clean": False}):
         again = opened(**how)
         assert again.log_end_offset == 1
         assert os.path.getsize(again.active.path) == again.active.size
@@ -252,6 +252,40 @@ def test_position_that_does_not_fit_costs_a_scan(opened, slot):
         again.close(clean=False)
         if not wrong[2]:
             break
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_last_batch_is_looked_at_however_the_log_ended(opened, slot, is_trusted):
+    log = opened()
+    for _ in range(5):
+        append(log, batch_of())
+    log.close(clean=not is_trusted)
+    with open(log.active.path, "r+b") as file:
+        file.seek(log.active.size - 20)
+        file.write(b"\xff")
+    again = opened(trusted=slot.stored) if is_trusted else opened(clean=True)
+    assert again.log_end_offset == 4
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_wrong_index_of_a_finished_segment_is_rebuilt_when_it_is_used(opened, suffix):
+    log = opened({"segment.bytes": "50000"})
+    for number in range(500):
+        append(log, batch_of(timestamp=number))
+    log.close(clean=True)
+    path = log.segments[0].path.replace(".log", suffix)
+    with open(path, "rb") as file:
+        whole = file.read()
+    with open(path, "wb") as file:
+        for place in range(0, len(whole), 8 if suffix == ".index" else 12):
+            file.write(whole[place : place + 7] + bytes([whole[place + 7] ^ 4]))
+            file.write(b"" if suffix == ".index" else whole[place + 8 : place + 12])
+    again = opened({"segment.bytes": "50000"}, clean=True)
+    for offset in range(250):
+        assert again.translate(offset)[1] == offset * len(batch_of())
+        assert again.offset_for_timestamp(offset) == (offset, offset)
+    with open(path, "rb") as file:
+        assert file.read() == whole
 
 
 def test_segment_made_for_a_batch_that_was_never_stored_is_removed(opened, slot):
