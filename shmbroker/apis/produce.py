@@ -8,8 +8,8 @@ NodeEndpoints tags (KIP-951); 12 implicit add to a transaction (KIP-890); 13 top
 Rules of this file:
 * One APPEND for each partition; the request is answered when each has its APPENDED.
 * A client sends the same bytes again and again between the correlation id and the records: client
-  id, acks, timeout, topic, partition. `FastProduce` keeps them for a connection, with what they
-  mean; a request that repeats them for its only partition needs no decoding.
+  id, acks, timeout, topic, partition. `FastProduce` keeps them, with what they mean; a request that
+  repeats them for its only partition needs no decoding.
 * A partition named twice in one request is stored twice, in the order of the request.
 * A length under 14 or a magic over 2 in any batch fails the whole request with CORRUPT_MESSAGE and
   stores nothing, as Kafka does.
@@ -55,11 +55,17 @@ _INT = Struct(">i")
 _BATCH_LENGTH_AT = 8
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = ATTRIBUTES_POSITION + 1
+KNOWN_MAX = 4096
+"""Kinds of requests that a worker remembers for all connections to a broker."""
+
+FAST_ENDS_MAX = 4
+"""Lengths of the constant bytes that a connection looks for: one for each topic name, mostly."""
+
 _REQUEST_END = b"\0\0\0"
 
 
 class FastProduce:
-    """What the constant bytes of a connection's one-partition requests mean."""
+    """What the constant bytes of one-partition requests mean; of one topic, as it was then."""
 
     __slots__ = (
         "acks",
@@ -76,6 +82,7 @@ class FastProduce:
         "prefix",
         "prefix_end",
         "topic",
+        "topic_image",
         "version",
     )
 
@@ -91,6 +98,8 @@ class ProduceApi:
 
     def __init__(self, worker: Any) -> None:
         self.worker = worker
+        self.known: dict[int, dict[bytes, FastProduce]] = {}
+        """By broker id, then by the bytes around the correlation id."""
 
     # ── request ─────────────────────────────────────────────────────────────────────────────────
 
@@ -108,12 +117,12 @@ class ProduceApi:
         False if the ring has no room; then nothing was done and the caller tries again.
         """
         fast = connection.fast_produce
-        if (
-            fast is not None
-            and buffer.startswith(fast.prefix, start + 8)
-            and buffer.startswith(fast.first, start)
-            and fast.image is self.worker.image
+        if fast is not None and (
+            not buffer.startswith(fast.prefix, start + 8)
+            or not buffer.startswith(fast.first, start)
         ):
+            fast = self._recall(connection, buffer, start)
+        if fast is not None and (fast.image is self.worker.image or self._is_valid(fast)):
             at = start + fast.prefix_end
             if fast.is_flexible:
                 length, batch_at = _uvarint(buffer, at, end)
@@ -153,6 +162,25 @@ class ProduceApi:
                     connection.inflight.append(request)
                 return True
         return self._submit_any(connection, buffer, start, end, version, correlation_id)
+
+    def _recall(self, connection: Any, buffer: bytearray, start: int) -> FastProduce | None:
+        """What other requests than the last have taught; a client takes turns with partitions."""
+        known = self.known[connection.listener.broker_id]
+        first = bytes(buffer[start : start + 4])
+        for prefix_end in connection.fast_ends:
+            found = known.get(first + buffer[start + 8 : start + prefix_end])
+            if found is not None:
+                connection.fast_produce = found
+                return found
+        return None
+
+    def _is_valid(self, fast: FastProduce) -> bool:
+        """Whether it still holds in a newer image: then it is of that one."""
+        image = self.worker.image
+        if image.topics_by_id.get(fast.topic_image.topic_id) is not fast.topic_image:
+            return False
+        fast.image = image
+        return True
 
     def _submit_any(
         self,
@@ -302,7 +330,10 @@ class ProduceApi:
         fast.acks = acks
         fast.constant = constant
         fast.peer = peer
-        fast.image = self.worker.image
+        fast.image = image = self.worker.image
+        fast.topic_image = image.topics_by_id.get(topic["topic_id"]) or image.topics_by_name.get(
+            topic["name"]
+        )
         fast.topic = {"name": topic["name"], "topic_id": topic["topic_id"]}
         fast.key = partition["index"]
         # The answer, encoded once around its four moving fields.
@@ -323,6 +354,15 @@ class ProduceApi:
         fast.answer_head = head
         fast.answer_tail = tail
         connection.fast_produce = fast
+        known = self.known.setdefault(connection.listener.broker_id, {})
+        if len(known) >= KNOWN_MAX:
+            known.clear()
+        known[fast.first + fast.prefix] = fast
+        ends = connection.fast_ends
+        if prefix_end in ends:
+            ends.remove(prefix_end)
+        ends.insert(0, prefix_end)
+        del ends[FAST_ENDS_MAX:]
 
     # ── result ──────────────────────────────────────────────────────────────────────────────────
 

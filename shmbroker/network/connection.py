@@ -33,6 +33,7 @@ class Connection:
     __slots__ = (
         "buffer",
         "client",
+        "fast_ends",
         "fast_produce",
         "fd",
         "filled",
@@ -66,6 +67,7 @@ class Connection:
         self.wants_write = False
         self.large_bytes = 0
         self.fast_produce: Any = None
+        self.fast_ends: list[int] = []
         self.last_active = now
         self.partial_since = 0.0
         self.client = ""
