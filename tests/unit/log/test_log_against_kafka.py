@@ -1,0 +1,80 @@
+"""Apache Kafka's own dump tool reads every file that is written here.
+
+KAFKA_DUMP: the command that runs kafka.tools.DumpLogSegments on a file.
+"""
+
+import itertools
+import os
+import random
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from shmbroker.log.config import LogConfig
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.records.batch import control_batch, encode_batch
+from shmbroker.records.batch_layout import CONTROL_COMMIT
+
+pytestmark = pytest.mark.oracle
+
+WRONG = re.compile(r"Exception|isvalid: false|[Mm]ismatch|corrupt|trailing|Non-consecutive")
+
+
+def dump(path, *options):
+    command = os.environ.get("KAFKA_DUMP")
+    if not command:
+        pytest.skip("KAFKA_DUMP names no command")
+    ran = subprocess.run(
+        [*shlex.split(command), path, *options], capture_output=True, text=True, check=False
+    )
+    text = ran.stdout + ran.stderr
+    assert ran.returncode == 0, text
+    assert not WRONG.search(text), text
+    return text
+
+
+def test_dump_tool_reads_a_rolled_truncated_reopened_log(tmp_path):
+    source = random.Random(3)
+    config = LogConfig({"segment.bytes": "60000", "index.interval.bytes": "1000"})
+    directory = str(tmp_path / "t-0")
+    log = PartitionLog.open(directory, config, file_ids=itertools.count())
+    sequence = 0
+    for number in range(600):
+        count = source.randrange(1, 5)
+        timestamp = source.randrange(100_000, 200_000)
+        headers = [(b"h", b"x"), (b"n", None)]
+        batch = encode_batch(
+            [(timestamp, b"k", source.randbytes(source.randrange(200)), headers)] * count,
+            codec=number % 5,
+            producer_id=77,
+            producer_epoch=2,
+            base_sequence=sequence,
+        )
+        base = log.append(memoryview(batch), count - 1, timestamp, number // 100, 0)
+        log.producers.update(77, 2, sequence, count - 1, base, timestamp)
+        sequence += count
+        if number == 300:
+            marker = control_batch(
+                CONTROL_COMMIT, bytes(6), timestamp=5, producer_id=77, producer_epoch=2
+            )
+            log.append(memoryview(marker), 0, 5, number // 100, 0)
+        if number == 400:
+            log.truncate_to(log.log_end_offset - 7)
+            sequence = log.producers.producers[77].next_sequence
+        if number == 500:
+            log.close(clean=False)
+            log = PartitionLog.open(directory, config, file_ids=itertools.count(), clean=False)
+    log.close(clean=True)
+    records, snapshots = 0, []
+    for name in sorted(os.listdir(directory)):
+        path = os.path.join(directory, name)
+        if name.endswith(".log"):
+            records += len(re.findall(r"^\| offset: ", dump(path, "--deep-iteration"), re.M))
+        elif name.endswith((".index", ".timeindex")):
+            dump(path)
+        elif name.endswith(".snapshot"):
+            snapshots.append(dump(path))
+    assert records == log.log_end_offset
+    assert f"lastSequence: {sequence - 1} " in snapshots[-1]
