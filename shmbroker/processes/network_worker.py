@@ -560,6 +560,7 @@ class NetworkWorker(Child):
                 bytes(buffer[start : start + 4]),
                 bytes(buffer[start + 8 : end]),
                 connection.host,
+                connection.listener.broker_id,
             )
         request = Request(connection, module.API_KEY, version, correlation_id)
         connection.inflight.append(request)
