@@ -59,6 +59,23 @@ class LogConfig:
         "segment_ms",
     )
 
+    segment_bytes: int
+    segment_ms: int
+    segment_jitter_ms: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    max_message_bytes: int
+    retention_ms: int
+    retention_bytes: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_after_max_ms: int
+    min_insync_replicas: int
+    flush_messages: int
+    flush_ms: int
+    file_delete_delay_ms: int
+    message_timestamp_type: str
+    compression_type: str
+
     def __init__(self, values: dict[str, str] | None = None) -> None:
         """`values`: {Kafka's topic setting: text}; others than the log's are passed over.
 

@@ -98,15 +98,15 @@ class IndexFile:
             return False
         return True
 
-    def entry(self, number: int) -> tuple:
+    def entry(self, number: int) -> tuple[int, ...]:
         """The entry with this number."""
         return self.ENTRY.unpack(self._read_raw(number, 1))
 
-    def read(self, first: int, count: int) -> list[tuple]:
+    def read(self, first: int, count: int) -> list[tuple[int, ...]]:
         """`count` entries from `first` on."""
         return list(self.ENTRY.iter_unpack(self._read_raw(first, count))) if count else []
 
-    def last(self) -> tuple | None:
+    def last(self) -> tuple[int, ...] | None:
         """The last entry, or None."""
         return self.entry(self.count - 1) if self.count else None
 
@@ -125,7 +125,7 @@ class IndexFile:
             raise CorruptFault(f"{self.path} ends before entry {first + count}")
         return raw
 
-    def floor(self, target: int, column: int) -> tuple | None:
+    def floor(self, target: int, column: int) -> tuple[int, ...] | None:
         """The last entry whose `column` is at most `target`; None if there is none."""
         place = self.floor_number(target, column)
         if place < 0:
@@ -172,7 +172,7 @@ class IndexFile:
 
     def count_sound(self, count: int) -> int:
         """How many of the first `count` entries grow as they must: lost pages read as zeros."""
-        previous = (-1, -1)
+        previous: tuple[int, ...] = (-1, -1)
         for number, entry in enumerate(self.read(0, count)):
             if entry[0] <= previous[0] or entry[1] <= previous[1]:
                 return number

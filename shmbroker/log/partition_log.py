@@ -20,7 +20,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from struct import Struct
-from typing import Protocol
+from typing import Any, Protocol
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ProtocolFault, StorageFault
@@ -191,7 +191,7 @@ class PartitionLog:
             segment = self._prepare(len(batch), next_offset, max_timestamp, leader_epoch, now_ms)
             position = segment.size
             end = position + len(batch)
-        view = segment.map
+        view: Any = segment.map
         view[position + STAMP_SIZE : end] = batch[STAMP_SIZE:]
         STAMP.pack_into(view, position, base_offset, end - position - LOG_OVERHEAD, leader_epoch)
         if max_timestamp > segment.max_timestamp_so_far:
@@ -515,7 +515,7 @@ class PartitionLog:
         return -1, -1
 
     def _record_in(
-        self, segment: Segment, position: int, header: tuple, timestamp: int
+        self, segment: Segment, position: int, header: tuple[int, ...], timestamp: int
     ) -> tuple[int, int] | None:
         """The first readable record of a batch that is not older than `timestamp`."""
         if header[5] & TIMESTAMP_TYPE_BIT:

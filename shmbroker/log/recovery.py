@@ -294,7 +294,7 @@ def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
     return 0, segment.base_offset
 
 
-def _good_batches(segment: Segment, position: int) -> Iterator[tuple[int, tuple]]:
+def _good_batches(segment: Segment, position: int) -> Iterator[tuple[int, tuple[int, ...]]]:
     """(position, header) of batches that are whole and right by CRC, until one isn't."""
     unpack, end = BATCH_HEADER.unpack_from, segment.size
     data, start = memoryview(b""), position

@@ -39,6 +39,7 @@ EXTENT_BYTES_MIN = 64 << 10
 EXTENT_BYTES_MAX = 16 << 20
 POPULATE_BYTES_MAX = 1 << 20
 
+_NOT_READ = -2
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python 3.11's mmap
 _EXTENT_MS_SHORT = 1000
 _EXTENT_MS_LONG = 4000
@@ -105,8 +106,8 @@ class Segment:
         self.created_ms = created_ms
         self.first_timestamp = -1
         """Max timestamp of the first batch: what `segment.ms` counts from; -1 while empty."""
-        self.max_timestamp_so_far: int | None = None
-        """None: not read yet, see `max_timestamp`. Known for the active segment."""
+        self.max_timestamp_so_far = _NOT_READ
+        """See `max_timestamp`; known for the active segment."""
         self.max_timestamp_offset = -1
         index_bytes_max = config.segment_index_bytes
         self.offset_index = OffsetIndex(self._sibling(INDEX), index_bytes_max)
@@ -147,7 +148,7 @@ class Segment:
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp (ms), or -1; of a finished segment, from its time index."""
-        if self.max_timestamp_so_far is None:
+        if self.max_timestamp_so_far == _NOT_READ:
             self.load_indexes()
             self.restore_timestamps(self.size)
             if not self.time_index.count and self.first_timestamp > 0:
@@ -201,7 +202,7 @@ class Segment:
         except FileNotFoundError:
             return False
 
-    def is_time_sound(self, entry: tuple) -> bool:
+    def is_time_sound(self, entry: tuple[int, ...]) -> bool:
         """Whether a time index entry names a batch with that timestamp."""
         offset = self.base_offset + entry[1]
         _, header = self.find(offset)
@@ -220,7 +221,7 @@ class Segment:
             entry = index.floor(target, column)
         return entry[1] if entry else 0
 
-    def _is_sound(self, entry: tuple) -> bool:
+    def _is_sound(self, entry: tuple[int, ...]) -> bool:
         try:
             for _, header in self.headers(entry[1], self.size):
                 return header[0] + header[6] == self.base_offset + entry[0]
@@ -256,12 +257,12 @@ class Segment:
             )
 
     def _add_last_time(self) -> None:
-        if self.max_timestamp_so_far is not None and self.max_timestamp_so_far >= 0:
+        if self.max_timestamp_so_far >= 0:
             self.time_index.maybe_append(
                 self.max_timestamp_so_far, self.max_timestamp_offset - self.base_offset
             )
 
-    def headers(self, position: int, end: int) -> Iterator[tuple[int, tuple]]:
+    def headers(self, position: int, end: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """(position, header) of the batches in [position, end), two batch boundaries.
 
         CorruptFault where there is no whole batch.
@@ -318,7 +319,7 @@ class Segment:
             entry = self.time_index.floor(timestamp - 1, TIMESTAMP)
         return self.base_offset + (entry[1] if entry else 0)
 
-    def find(self, offset: int) -> tuple[int, tuple | None]:
+    def find(self, offset: int) -> tuple[int, tuple[int, ...] | None]:
         """(position, header) of the first batch whose last offset is at least `offset`.
 
         (size, None) if there is none: the offset lies behind the segment, or in a compacted gap at
@@ -412,6 +413,7 @@ class Segment:
         return end < goal
 
     def _populate(self, end: int) -> None:
+        assert self.map is not None
         start = self.ready_bytes // _PAGE * _PAGE
         end = min(_page_up(end), self.allocated_bytes)
         try:
@@ -488,7 +490,7 @@ class Segment:
         last = self.offset_index.last()
         self.walk_timestamps(last[1] if last else 0, self.size)
 
-    def walk_timestamps(self, position: int, end: int) -> tuple[int, tuple] | None:
+    def walk_timestamps(self, position: int, end: int) -> tuple[int, tuple[int, ...]] | None:
         """Take in the timestamps of the batches in [position, end); the last batch's place."""
         place = None
         for place in self.headers(position, end):

@@ -17,6 +17,7 @@ allocated from a length that lies beyond the bytes at hand.
 
 from collections.abc import Iterable, Iterator
 from struct import Struct
+from typing import Any
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ProtocolFault
@@ -52,7 +53,7 @@ Headers = Iterable[tuple[bytes, bytes | None]]
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
 """offset, timestamp, key, value, headers"""
 
-NO_HEADER: tuple = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_HEADER: tuple[int, ...] = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 _RECORD_SIZE_MIN = 7
 """A record of nothing: length, attributes, two deltas, two lengths, a header count."""
@@ -90,7 +91,7 @@ def _next_batch(data: memoryview, position: int, end: int) -> int:
     left = end - position
     if left < LOG_OVERHEAD:
         return 0
-    (length,) = _INT32.unpack_from(data, position + LENGTH_POSITION)
+    length: int = _INT32.unpack_from(data, position + LENGTH_POSITION)[0]
     if length < LENGTH_MIN:
         return -1
     if left <= MAGIC_POSITION:
@@ -104,7 +105,7 @@ def _next_batch(data: memoryview, position: int, end: int) -> int:
 
 def check_batch(
     data: memoryview, position: int, end: int, message_bytes_max: int = 2**31 - 1
-) -> tuple[int, tuple]:
+) -> tuple[int, tuple[int, ...]]:
     """Judge the batch that fills [position, end) as a client's: (error, header).
 
     `header` is what BATCH_HEADER unpacks (places: `batch_layout.H_*`), or NO_HEADER where there is
@@ -164,10 +165,9 @@ def encode_batch(
     With `log_append_time` the batch carries that time for all its records.
     """
     parts = []
-    base_timestamp = max_timestamp = None
-    count = 0
+    base_timestamp = max_timestamp = count = 0
     for timestamp, key, value, headers in records:
-        if base_timestamp is None:
+        if not count:
             base_timestamp = max_timestamp = timestamp
         elif timestamp > max_timestamp:
             max_timestamp = timestamp
@@ -240,7 +240,8 @@ def control_type(key: bytes) -> int:
     """The type in a control record's key; ProtocolFault if it is none."""
     if len(key) < _CONTROL_KEY.size:
         raise ProtocolFault("key of a control record is too short")
-    return _CONTROL_KEY.unpack_from(key)[1]
+    kind: int = _CONTROL_KEY.unpack_from(key)[1]
+    return kind
 
 
 def _encode_record(
@@ -284,7 +285,7 @@ def _put_bytes(out: bytearray, content: bytes | None) -> None:
 # --- looking inside ------------------------------------------------------------------------------
 
 
-def iterate_batches(data: bytes | memoryview) -> Iterator[tuple[int, tuple]]:
+def iterate_batches(data: bytes | memoryview) -> Iterator[tuple[int, tuple[int, ...]]]:
     """(position, header) of every whole batch in `data`; ProtocolFault where it isn't one.
 
     The last batch may be cut off, as in the answer to a Fetch; it is left out.
@@ -328,7 +329,7 @@ def iterate_records(batch: bytes | memoryview, position: int = 0) -> Iterator[Re
         raise ProtocolFault("bytes are left over behind the last record")
 
 
-def _decode_record(data: bytes, position: int, end: int) -> tuple:
+def _decode_record(data: bytes, position: int, end: int) -> tuple[Any, ...]:
     length, position = _varint(data, position, end)
     record_end = position + length
     if length < 1 or record_end > end:

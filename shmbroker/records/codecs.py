@@ -12,6 +12,7 @@ Rules
 """
 
 import zlib
+from collections.abc import Callable
 from struct import Struct
 
 from shmbroker.errors import ProtocolFault
@@ -32,7 +33,7 @@ def output_bytes_max(input_bytes: int) -> int:
     return min(max(100 * input_bytes, 16 << 20), 1 << 30)
 
 
-def decompress(codec: int, data: bytes | memoryview) -> bytes | bytearray | memoryview:
+def decompress(codec: int, data: bytes | memoryview) -> bytes | memoryview:
     """The plain bytes of `data`; ProtocolFault if it is corrupt, or larger than allowed."""
     if codec == NONE:
         return data
@@ -53,7 +54,7 @@ def _too_large(name: str, limit: int) -> ProtocolFault:
 
 
 def _gzip_decompress(data: bytes | memoryview, limit: int) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     left = limit
     while data or not parts:
         member = zlib.decompressobj(_GZIP_WBITS)
@@ -119,6 +120,7 @@ def _lz4_decompress(data: bytes | memoryview, limit: int) -> bytes:
     from lz4.frame import LZ4FrameDecompressor
 
     frame = LZ4FrameDecompressor()
+    plain: bytes
     try:
         plain = frame.decompress(data, max_length=limit + 1)
     except RuntimeError as error:
@@ -133,7 +135,8 @@ def _lz4_decompress(data: bytes | memoryview, limit: int) -> bytes:
 def _lz4_compress(data: bytes) -> bytes:
     from lz4.frame import BLOCKSIZE_MAX64KB, compress
 
-    return compress(data, block_size=BLOCKSIZE_MAX64KB, block_linked=False)
+    frame: bytes = compress(data, block_size=BLOCKSIZE_MAX64KB, block_linked=False)
+    return frame
 
 
 def _zstd_decompress(data: bytes | memoryview, limit: int) -> memoryview:
@@ -162,7 +165,7 @@ def _zstd_compress(data: bytes) -> bytes:
     return bytes(zstd.compress(data, level=3))
 
 
-_DECOMPRESS = {
+_DECOMPRESS: dict[int, Callable[[bytes | memoryview, int], bytes | memoryview]] = {
     GZIP: _gzip_decompress,
     SNAPPY: _snappy_decompress,
     LZ4: _lz4_decompress,
