@@ -43,6 +43,8 @@ from shmbroker.records.batch_layout import (
     CONTROL_LEADER_CHANGE,
     HEADER_SIZE,
     LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
 )
 from shmbroker.wire import codec
 from shmbroker.wire.metadata_records import encode_metadata_record
@@ -159,31 +161,43 @@ def _snapshot_offset(directory: str) -> int:
 
 
 def _refuse_damage(directory: str) -> None:
-    """CorruptFault if a damaged batch has a whole one behind it; looks at the last segment."""
+    """CorruptFault if whole batches follow where the scan would cut; looks at the last segment.
+
+    The scan cuts at the first batch that is not whole or doesn't continue the offsets and epochs.
+    """
     bases = [base for name in os.listdir(directory) if (base := offset_of(name, LOG)) is not None]
     if not bases:
         return
-    path = os.path.join(directory, f"{max(bases):020d}{LOG}")
+    expected = max(bases)
+    path = os.path.join(directory, f"{expected:020d}{LOG}")
     if not os.path.getsize(path):
         return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-        position, end = 0, len(content)
-        damaged = -1
-        while position + HEADER_SIZE <= end:
-            header = BATCH_HEADER.unpack_from(content, position)
-            size = header[1] + LOG_OVERHEAD
-            if size < HEADER_SIZE or position + size > end:
-                return
-            is_whole = header[4] == crc32c(
-                content[position + ATTRIBUTES_POSITION : position + size]
-            )
-            if is_whole and damaged >= 0:
+        position = epoch = 0
+        while header := _whole_batch(content, position):
+            if header[0] != expected or header[2] < epoch:
+                break
+            expected, epoch = header[0] + header[6] + 1, header[2]
+            position += header[1] + LOG_OVERHEAD
+        # A length may be what is damaged, so look everywhere behind for a batch's magic.
+        magic = position + MAGIC_POSITION
+        while (magic := content.find(bytes([MAGIC]), magic)) >= 0:
+            if _whole_batch(content, magic - MAGIC_POSITION):
                 raise CorruptFault(
-                    f"{path}: the batch at position {damaged} is damaged, and committed records "
+                    f"{path}: the batch at position {position} is damaged, and committed records "
                     "follow it; restore the file from a copy"
                 )
-            if not is_whole:
-                if damaged >= 0:
-                    return
-                damaged = position
-            position += size
+            magic += 1
+
+
+def _whole_batch(content: mmap.mmap, position: int) -> tuple[int, ...] | None:
+    """The header of the batch at `position`, if it is one and right by its CRC."""
+    if position + HEADER_SIZE > len(content):
+        return None
+    header = BATCH_HEADER.unpack_from(content, position)
+    end = position + LOG_OVERHEAD + header[1]
+    if header[3] != MAGIC or not position + HEADER_SIZE <= end <= len(content):
+        return None
+    if header[4] != crc32c(content[position + ATTRIBUTES_POSITION : end]):
+        return None
+    return header

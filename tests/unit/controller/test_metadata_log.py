@@ -124,7 +124,9 @@ def test_damaged_last_batch_is_cut(tmp_path: Path) -> None:
     log.close()
 
 
-def test_damage_before_a_whole_batch_is_refused_and_nothing_is_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [3, 11, 15, 16, 18, 26, 70])
+def test_damage_before_a_whole_batch_is_refused_and_nothing_is_cut(tmp_path: Path, at: int) -> None:
+    """In base offset, length, epoch, magic, CRC, last offset delta, records."""
     log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
     for level in (1, 2, 3):
         log.append([feature(level)], NOW_MS)
@@ -132,7 +134,7 @@ def test_damage_before_a_whole_batch_is_refused_and_nothing_is_cut(tmp_path: Pat
     path = tmp_path / LOG
     content = bytearray(path.read_bytes())
     (_, _), (second, _), *_ = list(iterate_batches(bytes(content)))
-    content[second + 70] ^= 1
+    content[second + at] ^= 1
     path.write_bytes(content)
     with pytest.raises(CorruptFault, match=f"position {second} is damaged"):
         MetadataLog.open(str(tmp_path), 1, NOW_MS)
