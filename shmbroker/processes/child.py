@@ -7,8 +7,8 @@ Rules of this file:
   forgets what was pending with the dead, resets its half of the rings, and acknowledges; only then
   does the supervisor fork the successor.
 * Signal handlers only leave a note.
-* Exit statuses: 0 asked to stop; 3 boot fault (not retried: the supervisor ends with it); anything
-  else is a crash.
+* Exit statuses: 0 asked to stop; 3 boot fault (not retried: the supervisor ends with it); 75 a
+  successor that finds the disk full (retried for as long as that lasts); anything else is a crash.
 """
 
 import ctypes
@@ -24,6 +24,7 @@ from typing import Any
 from shmbroker import clock
 from shmbroker.errors import Fault
 from shmbroker.ipc.peer import Peer
+from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes.shared_resources import SharedResources, Slot
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
@@ -36,6 +37,7 @@ from shmbroker.shm.counters import (
 )
 
 EXIT_BOOT_FAULT = 3
+EXIT_TRY_AGAIN = 75
 
 LIVENESS_INTERVAL_S = 0.5
 BACKLOG_RETRY_S = 0.002
@@ -197,8 +199,10 @@ def run_child(
         status = 0
     except Fault as fault:
         logger.error("%s", fault)
-        has_served = child is not None and child.has_served
-        status = 1 if has_served else EXIT_BOOT_FAULT
+        if child is None or not child.has_served:
+            is_successor = shared.counters.words[shared.counters.at(slot.index, INCARNATION)] > 1
+            can_wait = is_successor and isinstance(fault, DiskFullFault)
+            status = EXIT_TRY_AGAIN if can_wait else EXIT_BOOT_FAULT
     except SystemExit as leaving:
         status = leaving.code if isinstance(leaving.code, int) else 1
     except BaseException:

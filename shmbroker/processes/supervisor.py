@@ -6,12 +6,14 @@ Rules of this file:
   the next incarnation into the counters, then the control generation, and everyone's doorbell; when
   every living process has acknowledged, fork. A living process that does not acknowledge within
   ACKNOWLEDGE_S hangs and is killed too.
-* A child that leaves with EXIT_BOOT_FAULT is not restarted: the family ends with EXIT_CHILD_BOOT.
+* A child that can't boot is not restarted for ever: the family ends with EXIT_CHILD_BOOT, at once
+  where another try can't help (EXIT_BOOT_FAULT) or nothing was served yet, else after BOOTS_MAX
+  tries in a row. Only for room on the disk it waits as long as it takes (EXIT_TRY_AGAIN).
 * If the supervisor dies, every child does (PR_SET_PDEATHSIG). The lock on the data directory is a
   flock whose descriptor the children keep: no second family while one writer lives.
 
-Exit statuses: 0 after SIGTERM or SIGINT; 2 a configuration that can't be used; 3 the data directory
-is in use; 4 a child can't boot.
+Exit statuses: 0 after SIGTERM or SIGINT; 1 a child did not stop cleanly; 2 a configuration that
+can't be used; 3 the data directory is in use; 4 a child can't boot.
 """
 
 import fcntl
@@ -37,7 +39,7 @@ from shmbroker.log.meta_properties import (
     write_meta_properties,
 )
 from shmbroker.network.event_loop import Listener
-from shmbroker.processes.child import EXIT_BOOT_FAULT, run_child, set_title
+from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
 from shmbroker.processes.sd_notify import notify
 from shmbroker.processes.shared_resources import (
     CONTROLLER,
@@ -54,12 +56,14 @@ from shmbroker.shm.counters import (
     STATE,
     STATE_NONE,
     STATE_RUNNING,
+    STATE_STARTING,
 )
 from shmbroker.shm.words import require_total_store_order
 from shmbroker.wire import codec
 
 logger = logging.getLogger("shmbroker")
 
+EXIT_UNCLEAN = 1
 EXIT_CONFIG = 2
 EXIT_IN_USE = 3
 EXIT_CHILD_BOOT = 4
@@ -73,6 +77,7 @@ STOP_S = 15.0
 BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
 STEADY_S = 10.0
+BOOTS_MAX = 5
 LISTEN_BACKLOG = 1024
 READ_AT_BOOT = (
     ("BeginTransactionRecord", 0),
@@ -97,7 +102,7 @@ class InUse(ConfigFault):
 class Running:
     """A slot's process as the supervisor sees it."""
 
-    __slots__ = ("pid", "pidfd", "restarts", "slot", "started")
+    __slots__ = ("failed_boots", "pid", "pidfd", "restarts", "slot", "started")
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -105,6 +110,7 @@ class Running:
         self.pidfd = -1
         self.started = 0.0
         self.restarts = 0
+        self.failed_boots = 0
 
 
 class Supervisor:
@@ -170,16 +176,22 @@ class Supervisor:
                 return self.exit_status
 
     def _prepare_directory(self) -> None:
-        """Make, lock and format the data directory."""
+        """Make, lock and format the data directory, and bind the control socket in it."""
         directory = self.data_directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            lock_fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+            self._lock(directory)
+            self._format(directory)
+            self.control_socket = _bind_control_socket(directory)
         except OSError as fault:
             raise ConfigFault(
                 f"The data directory {directory} can't be used: {fault.strerror}; "
                 "name another one with --data."
             ) from fault
+
+    def _lock(self, directory: Path) -> None:
+        """Take the directory's lock and write our pid into it."""
+        lock_fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         deadline = clock.monotonic() + LOCK_WAIT_S
         while True:
             try:
@@ -196,6 +208,9 @@ class Supervisor:
         os.ftruncate(lock_fd, 0)
         os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
         self.lock_fd = lock_fd
+
+    def _format(self, directory: Path) -> None:
+        """Make the directory of each node, and give a new one its identity."""
         cluster_id = None
         for number in range(1, self.config["shmbroker.io.workers"] + 1):
             node = directory / f"node-{number}"
@@ -247,16 +262,7 @@ class Supervisor:
                 ) from fault
             self.listeners.append(Listener(listening, number, False))
             self.ports[number] = (host, listening.getsockname()[1])
-        control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        path = self.data_directory / CONTROL_SOCKET
-        path.unlink(missing_ok=True)
-        # Bound by a short path: 108 bytes are all that a Unix address holds.
-        directory_fd = os.open(self.data_directory, os.O_PATH | os.O_DIRECTORY)
-        control.bind(f"/proc/self/fd/{directory_fd}/{CONTROL_SOCKET}")
-        os.close(directory_fd)
-        os.chmod(path, 0o600)
-        control.listen(64)
-        self.listeners.append(Listener(control, -1, True))
+        self.listeners.append(Listener(self.control_socket, -1, True))
 
     # ── forking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -321,8 +327,7 @@ class Supervisor:
 
     def _turn(self) -> bool:
         """Wait for a death, a signal or a doorbell, and act on it; True when all is over."""
-        timeout = 1000 if not self.to_fork else 2
-        for fd, _ in self.poller.poll(timeout):
+        for fd, _ in self.poller.poll(self._timeout_ms()):
             if fd == self.wake_read:
                 os.read(fd, 512)
             elif fd == self.doorbell_fd:
@@ -345,6 +350,15 @@ class Supervisor:
             return self._go_on_stopping()
         return False
 
+    def _timeout_ms(self) -> float | None:
+        """Until something is due by its time alone; everything else rings."""
+        deadlines = [
+            max(dates) if self._late(index) else dates[0] for index, dates in self.to_fork.items()
+        ]
+        if self.is_stopping:
+            deadlines.append(self.stop_deadline)
+        return max(0.0, min(deadlines) - clock.monotonic()) * 1000 + 1 if deadlines else None
+
     def _on_doorbell(self) -> None:
         """Some child changed its state or acknowledged a death."""
         words = self.words
@@ -352,26 +366,30 @@ class Supervisor:
         states = [words[counters.at(index, STATE)] for index in self.running]
         words[CONTROL_GENERATION_WORD] += 1
         self._ring_all()
-        if not self.is_ready and all(state == STATE_RUNNING for state in states):
-            self.is_ready = True
-            self._say_ready()
+        if all(state == STATE_RUNNING for state in states) and not self.is_stopping:
+            if not self.is_ready:
+                self.is_ready = True
+                self._say_ready()
+            notify(f"STATUS=ready on {self._addresses()}")
 
     def _ring_all(self) -> None:
         for doorbell in self.shared.doorbells[1:]:
             doorbell.ring()
 
-    def _say_ready(self) -> None:
-        addresses = ", ".join(
+    def _addresses(self) -> str:
+        return ", ".join(
             f"{host}:{port} (broker {number})" for number, (host, port) in self.ports.items()
         )
+
+    def _say_ready(self) -> None:
         took = clock.monotonic() - self.began
         started = datetime.now().astimezone().isoformat(timespec="seconds")
         print(
-            f"shmbroker: ready on {addresses} pid {self.pid}, started {started} in {took:.2f} s, "
-            f"data in {self.data_directory}",
+            f"shmbroker: ready on {self._addresses()} pid {self.pid}, "
+            f"started {started} in {took:.2f} s, data in {self.data_directory}",
             flush=True,
         )
-        notify("READY=1", f"STATUS=ready on {addresses}", f"MAINPID={self.pid}")
+        notify("READY=1", f"MAINPID={self.pid}")
 
     def _on_death(self, pidfd: int) -> None:
         running = next(running for running in self.running.values() if running.pidfd == pidfd)
@@ -382,20 +400,31 @@ class Supervisor:
         pid, running.pid, running.pidfd = running.pid, 0, -1
         words = self.words
         counters = self.shared.counters
+        has_served = words[counters.at(slot.index, STATE)] not in (STATE_NONE, STATE_STARTING)
         words[counters.at(slot.index, STATE)] = STATE_NONE
         words[counters.at(slot.index, PID)] = 0
-        if self.is_stopping:
-            return
         code = os.waitstatus_to_exitcode(status)
-        if code == EXIT_BOOT_FAULT:
-            logger.error("%s can't boot; see its reason above", slot.title)
-            self._stop(EXIT_CHILD_BOOT)
+        if self.is_stopping:
+            if code not in (0, -signal.SIGTERM):
+                logger.error("%s did not stop cleanly: it ended with %s", slot.title, _how(code))
+                self.exit_status = self.exit_status or EXIT_UNCLEAN
             return
+        if has_served:
+            running.failed_boots = 0
+        elif code > 0 and code != EXIT_TRY_AGAIN:
+            running.failed_boots += 1
+            tries = BOOTS_MAX if self.is_ready and code != EXIT_BOOT_FAULT else 1
+            if running.failed_boots >= tries:
+                logger.error("%s can't boot; see its reason above", slot.title)
+                self._stop(EXIT_CHILD_BOOT)
+                return
         lived = clock.monotonic() - running.started
         running.restarts = 0 if lived > STEADY_S else running.restarts + 1
         delay = BACKOFF_S[min(running.restarts, len(BACKOFF_S) - 1)]
-        how = f"signal {-code}" if code < 0 else f"status {code}"
-        logger.warning("%s (pid %d) ended with %s, starting another", slot.title, pid, how)
+        when = f" in {delay} s" if delay else ""
+        logger.warning(
+            "%s (pid %d) ended with %s, starting another%s", slot.title, pid, _how(code), when
+        )
         notify(f"STATUS=restarting {slot.title}")
         words[counters.at(slot.index, INCARNATION)] += 1
         words[CONTROL_GENERATION_WORD] += 1
@@ -411,14 +440,7 @@ class Supervisor:
         for index, (not_before, deadline) in list(self.to_fork.items()):
             if now < not_before or self.is_stopping:
                 continue
-            incarnation = words[counters.at(index, INCARNATION)]
-            late = [
-                other
-                for other in self.running.values()
-                if other.pid
-                and self.shared.talk(other.slot.index, index)
-                and words[counters.acknowledgement(other.slot.index, index)] != incarnation
-            ]
+            late = self._late(index)
             if late and now < deadline:
                 continue
             for other in late:
@@ -436,6 +458,19 @@ class Supervisor:
                     else words[counters.acknowledgement(index, other.slot.index)]
                 )
             self._fork(self.running[index])
+
+    def _late(self, index: int) -> list[Running]:
+        """Living processes that have not acknowledged the death of the one in this slot."""
+        words = self.words
+        counters = self.shared.counters
+        incarnation = words[counters.at(index, INCARNATION)]
+        return [
+            other
+            for other in self.running.values()
+            if other.pid
+            and self.shared.talk(other.slot.index, index)
+            and words[counters.acknowledgement(other.slot.index, index)] != incarnation
+        ]
 
     # ── stopping ────────────────────────────────────────────────────────────────────────────────
 
@@ -466,8 +501,8 @@ class Supervisor:
             logger.error("still running after %.0f s: killed", STOP_S)
             self._kill_all()
             self.stop_deadline = clock.monotonic() + STOP_S
-        signalled = {NETWORK_WORKER, IO_WORKER, CONTROLLER} - set(self.stop_roles)
-        if self.stop_roles and not any(running.slot.role in signalled for running in alive):
+        # The next role's turn comes when those before it are gone; some may have none alive.
+        while all(running.slot.role in self.stop_roles for running in alive):
             self._signal_next_role()
         return False
 
@@ -475,6 +510,23 @@ class Supervisor:
         for running in self.running.values():
             if running.pid:
                 os.kill(running.pid, signal.SIGKILL)
+
+
+def _bind_control_socket(directory: Path) -> socket.socket:
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path = directory / CONTROL_SOCKET
+    path.unlink(missing_ok=True)
+    # Bound by a short path: 108 bytes are all that a Unix address holds.
+    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    control.bind(f"/proc/self/fd/{directory_fd}/{CONTROL_SOCKET}")
+    os.close(directory_fd)
+    os.chmod(path, 0o600)
+    control.listen(64)
+    return control
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"status {code}"
 
 
 def _is_alive(owner: str) -> bool:

@@ -1,0 +1,220 @@
+"""Starting: who is refused, with which words and exit status, and who waits; systemd is told."""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shmbroker.processes import supervisor
+from shmbroker.processes.supervisor import (
+    EXIT_CHILD_BOOT,
+    EXIT_CONFIG,
+    EXIT_IN_USE,
+    LOCK_FILE,
+    InUse,
+    Supervisor,
+)
+from shmbroker.testing.broker import Broker
+from tests.acknowledged_load import batch_now, read_values, wait_until
+from tests.raw_client import RawClient
+
+TOPIC = "boots"
+PID_OF_NOBODY = 2**22 + 1
+"""Above any pid that Linux gives."""
+
+
+def serve(*words: str | Path, **more: object) -> subprocess.CompletedProcess[str]:
+    """`shmbroker serve` with these words, run until it ends by itself."""
+    command = [sys.executable, "-m", "shmbroker", "serve", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **more)
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], status: int, *parts: str) -> None:
+    """It ended with this status and one sentence that holds all the parts."""
+    assert done.returncode == status, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    for part in parts:
+        assert part in done.stderr
+    assert done.stdout == ""
+
+
+def test_second_start_is_refused_while_the_first_serves(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        done = serve("--data", tmp_path, "--port", "0")
+        assert_refused(done, EXIT_IN_USE, str(tmp_path), f"pid {broker.pid}", "--data")
+        assert client.produce(TOPIC, batch_now(b"undisturbed"))["error_code"] == 0
+
+
+def test_start_waits_for_the_children_of_a_dead_supervisor(tmp_path: Path) -> None:
+    held = os.open(tmp_path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    os.write(held, b"%d\n" % PID_OF_NOBODY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with _launched(tmp_path) as broker:
+        # It has the file open, so it has found the lock taken.
+        lock = str(tmp_path / LOCK_FILE)
+        wait_until(lambda: lock in _open_files(broker.pid), "the start to reach the lock")
+        assert broker.children() == {}
+        os.close(held)
+        wait_until(lambda: "ready on" in broker.log, "the start")
+
+
+def _launched(data: Path) -> Broker:
+    broker = Broker.__new__(Broker)
+    broker.data, broker.flags, broker.port, broker._owns_data = data, (), 0, False
+    broker.launch()
+    return broker
+
+
+def _open_files(pid: int) -> set[str]:
+    found = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def test_lock_that_is_never_released_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOCK_WAIT_S", 0.01)
+    held = os.open(tmp_path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    os.write(held, b"%d\n" % PID_OF_NOBODY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(InUse, match=f"pid {PID_OF_NOBODY}"):
+            Supervisor({}, tmp_path, 0.0)._lock(tmp_path)
+    finally:
+        os.close(held)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def test_port_in_use_is_refused(tmp_path: Path, taken_port: int) -> None:
+    done = serve("--data", tmp_path, "--port", str(taken_port))
+    assert_refused(done, EXIT_CONFIG, f"127.0.0.1:{taken_port}", "in use", "--port")
+
+
+def test_ports_beyond_the_last_are_refused(tmp_path: Path) -> None:
+    done = serve("--data", tmp_path, "--port", "65535", "--io-workers", "2")
+    assert_refused(done, EXIT_CONFIG, "65535")
+
+
+def test_unusable_data_directory_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert_refused(serve("--data", file / "below", "--port", "0"), EXIT_CONFIG, str(file), "--data")
+    assert_refused(serve("--data", file, "--port", "0"), EXIT_CONFIG, str(file), "--data")
+    # Not even root may make a directory there.
+    assert_refused(serve("--data", "/proc/x", "--port", "0"), EXIT_CONFIG, "/proc/x", "--data")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--set", "no.such.setting=1"], ["no.such.setting"]),
+        (["--set", "log.segment.bytes=many"], ["log.segment.bytes", "many"]),
+        (["--set", "log.segment.bytes"], ["log.segment.bytes"]),
+        (["--io-workers", "0"], ["--io-workers"]),
+        (["--port", "70000"], ["--port", "70000"]),
+        (["--config", "/no/such/file"], ["/no/such/file"]),
+        (["--host", "no.such.host.invalid"], ["no.such.host.invalid"]),
+    ],
+)
+def test_wrong_settings_are_refused(tmp_path: Path, words: list[str], parts: list[str]) -> None:
+    assert_refused(serve("--data", tmp_path, "--port", "0", *words), EXIT_CONFIG, *parts)
+
+
+def test_fewer_io_workers_than_before_are_refused(tmp_path: Path) -> None:
+    with Broker("--io-workers", "2", data=tmp_path):
+        pass
+    done = serve("--data", tmp_path, "--port", "0")
+    assert_refused(done, EXIT_CONFIG, "node-2", "--io-workers 2")
+
+
+def test_child_that_cannot_boot_ends_the_family_with_its_reason(tmp_path: Path) -> None:
+    with Broker(data=tmp_path):
+        pass
+    # Kafka's kind of lock, which says that somebody else writes there.
+    with open(tmp_path / "node-1" / ".lock", "r+") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        done = serve("--data", tmp_path, "--port", "0")
+    assert done.returncode == EXIT_CHILD_BOOT
+    assert "io-worker-1" in done.stderr
+    assert "node-1 is in use by another process" in done.stderr
+    assert "Traceback" not in done.stderr
+    with Broker(data=tmp_path):
+        pass  # and nothing is broken
+
+
+def test_damaged_metadata_log_ends_the_family_with_its_reason(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+    log = tmp_path / "node-1" / "__cluster_metadata-0" / f"{0:020d}.log"
+    content = bytearray(log.read_bytes())
+    content[100] ^= 0xFF  # in the first batch: others follow it
+    log.write_bytes(content)
+    done = serve("--data", tmp_path, "--port", "0")
+    assert done.returncode == EXIT_CHILD_BOOT
+    assert "controller-1" in done.stderr
+    assert str(log) in done.stderr
+
+
+def test_restarts_back_off_while_a_child_keeps_dying() -> None:
+    with Broker() as broker:
+        for count in range(1, 5):
+            pid = wait_until(lambda: broker.children().get("network-worker-1"), "the child")
+            os.kill(pid, signal.SIGKILL)
+            wait_until(
+                lambda count=count: broker.log.count("network-worker-1 (pid") == count, "a restart"
+            )
+        lines = [line for line in broker.log.splitlines() if "network-worker-1 (pid" in line]
+        delays = [line.rpartition("starting another")[2].strip() for line in lines]
+        assert delays == ["", "in 0.1 s", "in 0.5 s", "in 1.0 s"]
+        # Meanwhile the others serve.
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            assert client.produce(TOPIC, batch_now(b"1"))["error_code"] == 0
+            assert read_values(client, TOPIC, 0) == [b"1"]
+
+
+def test_systemd_is_told_of_readiness_restarts_and_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(address))
+
+        def told_until(wanted: str) -> list[str]:
+            told: list[str] = []
+            while not any(assignment.startswith(wanted) for assignment in told):
+                told += manager.recv(4096).decode().split("\n")
+            return told
+
+        with Broker(data=tmp_path / "data") as broker:
+            told = told_until("STATUS=")
+            assert told[0] == "READY=1", "nothing is said before it"
+            assert f"MAINPID={broker.pid}" in told
+            assert told[-1].startswith(f"STATUS=ready on {broker.address}")
+            os.kill(broker.children()["io-worker-1"], signal.SIGKILL)
+            assert "STATUS=restarting io-worker-1" in told_until("STATUS=restarting")
+            told_until("STATUS=ready on")
+            assert broker.stop() == 0
+            told = told_until("STATUS=stopped")
+            assert told[0] == "STOPPING=1"
