@@ -31,7 +31,8 @@ class Broker:
     def start(self) -> None:
         """Start `serve` and wait for its ready line; RuntimeError with its output if it ends."""
         self.launch()
-        if not self._ready.wait(START_S) or not hasattr(self, "address"):
+        self._ready.wait(START_S)
+        if not self.address:
             self.kill()
             raise RuntimeError("the broker did not start:\n" + self.log)
 
@@ -46,20 +47,26 @@ class Broker:
             text=True,
         )
         self.pid = self.process.pid
+        self.address = ""
         self.lines: list[str] = []
         self._ready = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, args=(self.process, self.lines, self._ready), daemon=True
+        )
         self._reader.start()
 
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            self.lines.append(line)
+    def _read(
+        self, process: subprocess.Popen[str], lines: list[str], ready: threading.Event
+    ) -> None:
+        """Of one start: its last lines may come when the next has begun."""
+        for line in process.stdout or ():
+            lines.append(line)
             found = READY.search(line)
             if found:
                 self.address = found[1]
                 self.port = int(found[1].rsplit(":", 1)[1])
-                self._ready.set()
-        self._ready.set()
+                ready.set()
+        ready.set()
 
     @property
     def log(self) -> str:
@@ -101,6 +108,7 @@ class Broker:
         except ProcessLookupError:
             pass
         self.process.wait()
+        self._reader.join(5)
 
     def __enter__(self) -> "Broker":
         return self
