@@ -336,15 +336,17 @@ def rebuild_producers(log: PartitionLog, *, is_window_walked: bool = True) -> No
     """
     state = log.producers
     state.clear()
-    taken = log.log_start_offset
+    first = taken = log.segments[0].base_offset
     known = ProducerState()
     for offset in reversed(log.snapshot_offsets[:]):
+        if offset < first:
+            break  # What followed it is gone: it would refuse who wrote since.
         try:
             known = read_snapshot(os.path.join(log.directory, file_name(offset, SNAPSHOT)))
         except StorageFault:
             log._remove_snapshot(offset)
             continue
-        taken = max(offset, taken)
+        taken = offset
         break
     start = taken
     if is_window_walked and len(known):
@@ -376,5 +378,5 @@ def _window_start(log: PartitionLog, offset: int) -> int:
             return segment.base_offset + index.entry(low - left)[0]
         left -= low
         if number == 0 or left <= 0:
-            return max(segment.base_offset, log.log_start_offset)
+            return segment.base_offset
         number -= 1

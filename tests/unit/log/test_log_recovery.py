@@ -359,6 +359,34 @@ def test_producers_are_rebuilt_from_snapshot_and_batches(opened, slot):
     assert again.snapshot_offsets == []
 
 
+def test_deleted_records_still_count_for_their_producer(opened, slot):
+    log = opened()
+    for number in range(2):
+        append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=number))
+        log.producers.update(9, 1, number, 0, number, 1000)
+        if not number:
+            log.snapshot_producers()
+    log.advance_log_start(2)
+    again = opened(trusted=slot.stored, log_start_offset=2)
+    assert again.producers.producers[9].next_sequence == 2
+
+
+def test_snapshot_of_before_what_was_deleted_is_not_used(opened, slot):
+    log = opened()
+    append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=0))
+    log.producers.update(9, 1, 0, 0, 0, 1000)
+    log.roll()
+    append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=1))
+    log.roll()
+    append(log, batch_of())
+    os.unlink(os.path.join(log.directory, "00000000000000000002.snapshot"))
+    log.segments[0].remove()
+    log.segments[1].remove()
+    again = opened(trusted=slot.stored)
+    assert again.log_start_offset == 2
+    assert 9 not in again.producers.producers
+
+
 def test_expired_producers_are_not_rebuilt(opened):
     log = opened()
     append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=0))
