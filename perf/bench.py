@@ -176,7 +176,7 @@ class Bench:
         for side in ("A", "B"):
             for key in row.get(side, {}):
                 if key not in {shown for shown, _, _ in SHOWN}:
-                    print(f"{'':<44} {side:<3} {key} {row[side][key]}", flush=True)
+                    print(f"{'':<44} {side:<3} {key} {row[side][key]:,}", flush=True)
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────
 

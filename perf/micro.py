@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each step of a small produce costs by itself, in µs, beside its budget.
 
-    perf/micro.py [--value-bytes 100] [--repeats 7]
+    perf/micro.py [--repeats 50]
 
 The steps, their numbers and their budgets are those of the table "The way of a produce" in
 ARCHITECTURE.md. Both processes' code runs here in one, over a real ring, a real log in a temporary
@@ -60,6 +60,8 @@ STEPS = {
     "P11": "order, send",
 }
 
+VALUE_BYTES = 100
+
 TOPIC, TOPIC_ID = "micro", bytes(15) + b"\x07"
 RING_BYTES = 8 << 20
 BUDGET_ROW = re.compile(r"^\| (P\d+) \|.*\| (\d+\.\d) \|$", re.MULTILINE)
@@ -71,13 +73,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--value-bytes", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=50)
     options = parser.parse_args()
     budget = {step: float(us) for step, us in BUDGET_ROW.findall(architecture())}
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as directory:
-        family = Family(directory, options.value_bytes)
+        family = Family(directory)
         for _ in range(options.repeats + 1):
             for what, seconds in family.requests().items():
                 best[what] = min(best.get(what, seconds), seconds)
@@ -100,9 +101,9 @@ def architecture() -> str:
 class Family:
     """A network worker's and an I/O worker's parts, with what they need of their processes."""
 
-    def __init__(self, directory: str, value_bytes: int) -> None:
+    def __init__(self, directory: str) -> None:
         self.client, self.connection = connect()
-        self.batch = driver.batch_of(1, value_bytes)
+        self.batch = driver.batch_of(1, VALUE_BYTES)
         self.frame = driver.produce_frame(TOPIC, self.batch, 1)
         to_io, to_network = ring(), ring()
         # I/O worker
