@@ -655,6 +655,51 @@ _broker(
     least=1 << 20,
 )
 _broker(
+    "offsets.retention.minutes",
+    INT,
+    "10080",
+    "How long a committed offset is kept once its group is empty, or nobody commits it again.",
+    least=1,
+)
+_broker(
+    "offsets.retention.check.interval.ms",
+    LONG,
+    "600000",
+    "How often groups are looked through for offsets to forget.",
+    least=1,
+)
+_broker(
+    "offset.metadata.max.bytes",
+    INT,
+    "4096",
+    "Longest text that may be committed with an offset.",
+)
+_broker(
+    "group.initial.rebalance.delay.ms",
+    INT,
+    "3000",
+    "How long the first member of an empty group waits for others before partitions are assigned.",
+)
+_broker(
+    "group.min.session.timeout.ms",
+    INT,
+    "6000",
+    "Shortest session timeout that a member of a group may ask for.",
+)
+_broker(
+    "group.max.session.timeout.ms",
+    INT,
+    "1800000",
+    "Longest session timeout that a member of a group may ask for.",
+)
+_broker(
+    "group.max.size",
+    INT,
+    _INT_MAX,
+    "Members that a group may have.",
+    least=1,
+)
+_broker(
     "socket.request.max.bytes",
     INT,
     "104857600",

@@ -1,13 +1,13 @@
-"""JoinGroup (key 11): advertised, as librdkafka judges other features by its least version; the
-groups themselves are not served yet.
+"""JoinGroup (key 11): become or stay a member of a group, and wait for its next generation.
 
 Versions: 0-9.
-Where: the network worker.
+Where: the I/O worker of the connection's port, if it coordinates the group.
+Version notes: 1 rebalance timeout (KIP-62); 4 MEMBER_ID_REQUIRED (KIP-394); 5 static members
+(KIP-345); 6 flexible; 7 protocol type (KIP-559); 8 reason (KIP-800); 9 skip assignment (KIP-814).
+Advertised from 0: librdkafka judges other features by it.
 """
 
 from typing import Any
-
-from shmbroker.wire import error_codes
 
 API_KEY = 11
 NAME = "JoinGroup"
@@ -15,15 +15,25 @@ VERSION_MIN = 0
 VERSION_MAX = 9
 VERSION_MIN_ADVERTISED = 0
 
+PROTOCOL_NULLABLE_FROM = 7
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """COORDINATOR_NOT_AVAILABLE: the client may try again, nothing is kept."""
-    return {
-        "error_code": error_codes.COORDINATOR_NOT_AVAILABLE,
-        "generation_id": -1,
-        "protocol_type": None,
-        "protocol_name": "" if request.api_version < 7 else None,
-        "leader": "",
-        "member_id": body["member_id"],
-        "members": [],
-    }
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> None:
+    """Answered by the coordinator, now or when the rebalance is over."""
+    client_id = call.client_id.decode(errors="replace")
+    worker.groups.join(JoinCall(call), body, client_id, f"/{call.client_host}")
+
+
+class JoinCall:
+    """The call, whose answer has a name for "no protocol" where the version has no null."""
+
+    __slots__ = ("api_version", "call")
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self.api_version = call.api_version
+
+    def reply(self, body: dict[str, Any]) -> None:
+        if body["protocol_name"] is None and self.api_version < PROTOCOL_NULLABLE_FROM:
+            body["protocol_name"] = ""
+        self.call.reply(body)

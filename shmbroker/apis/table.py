@@ -11,19 +11,28 @@ from typing import Any
 
 from shmbroker.apis import (
     api_versions,
+    delete_groups,
     describe_cluster,
     describe_configs,
+    describe_groups,
     describe_log_dirs,
     describe_topic_partitions,
     fetch,
     find_coordinator,
+    heartbeat,
     init_producer_id,
     join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     list_segments,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
 )
 
 HOT = (produce, fetch)
@@ -32,14 +41,28 @@ HOT = (produce, fetch)
 IN_NETWORK_WORKER = (
     metadata,
     find_coordinator,
-    join_group,
     api_versions,
     describe_configs,
     describe_cluster,
     describe_topic_partitions,
 )
 
-IN_IO_WORKER = (list_offsets, init_producer_id, offset_for_leader_epoch, describe_log_dirs)
+IN_IO_WORKER = (
+    list_offsets,
+    offset_commit,
+    offset_fetch,
+    join_group,
+    heartbeat,
+    leave_group,
+    sync_group,
+    describe_groups,
+    list_groups,
+    init_producer_id,
+    offset_for_leader_epoch,
+    describe_log_dirs,
+    delete_groups,
+    offset_delete,
+)
 
 ON_CONTROL_SOCKET = (list_segments,)
 """Served by I/O workers too, but only to whoever may open the control socket."""

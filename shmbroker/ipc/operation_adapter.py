@@ -31,7 +31,16 @@ Handler = Callable[["Call", dict[str, Any]], dict[str, Any] | None]
 class Call:
     """One forwarded request: who asked, in which version, and the way back."""
 
-    __slots__ = ("api_key", "api_name", "api_version", "client_id", "incarnation", "peer", "token")
+    __slots__ = (
+        "api_key",
+        "api_name",
+        "api_version",
+        "client_host",
+        "client_id",
+        "incarnation",
+        "peer",
+        "token",
+    )
 
     def __init__(
         self,
@@ -41,6 +50,7 @@ class Call:
         api_name: str,
         api_version: int,
         client_id: bytes,
+        client_host: str,
     ) -> None:
         self.peer = peer
         self.incarnation = peer.incarnation
@@ -49,6 +59,7 @@ class Call:
         self.api_name = api_name
         self.api_version = api_version
         self.client_id = client_id
+        self.client_host = client_host
 
     def reply(self, body: dict[str, Any]) -> None:
         """Encode and send the answer, in pieces if it is larger than an entry may be."""
@@ -88,14 +99,18 @@ class Executor:
 
     def on_execute(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTE entry."""
-        token, api_key, version, name_bytes, flags = EXECUTE_HEAD.unpack_from(data, index)
+        token, api_key, version, name_bytes, flags, host_bytes = EXECUTE_HEAD.unpack_from(
+            data, index
+        )
+        body_at = name_bytes + host_bytes
         content = bytes(data[index + EXECUTE_HEAD.size : index + length])
         if flags & EXECUTE_FLAG_PARTS:
             content = bytes(self.parts.pop((peer.slot, token), b"")) + content
         name, handler = self.handlers[api_key]
-        call = Call(peer, token, api_key, name, version, content[:name_bytes])
+        host = content[name_bytes:body_at].decode()
+        call = Call(peer, token, api_key, name, version, content[:name_bytes], host)
         try:
-            body, _ = codec.decode(name + "Request", version, content, name_bytes)
+            body, _ = codec.decode(name + "Request", version, content, body_at)
         except ProtocolFault as fault:
             call.close(str(fault))
             return

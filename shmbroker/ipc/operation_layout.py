@@ -76,8 +76,9 @@ EXECUTE (to an I/O worker or a controller): a request that is not hot, as the cl
      8     2  api_key
     10     2  api_version
     12     2  client_id_bytes
-    14     2  flags          EXECUTE_FLAG_*
-    16     …  client id, then the request body
+    14     1  flags          EXECUTE_FLAG_*
+    15     1  host_bytes     of the client's address
+    16     …  client id, client's address, then the request body
 
 What is over the ring's largest entry comes as EXECUTE_PARTs (token, then bytes), each a piece in
 order, ended by an EXECUTE with the last piece.
@@ -120,7 +121,7 @@ READ_HEAD = Struct("<QiiihhiI")
 READ_PARTITION = Struct("<20siiiq")
 READ_DONE_HEAD = Struct("<Qii")
 READ_SLICE = Struct("<hhiqqqQqiiq")
-EXECUTE_HEAD = Struct("<Qhhhh")
+EXECUTE_HEAD = Struct("<QhhhBB")
 EXECUTED_HEAD = Struct("<QiI")
 
 APPEND_FLAG_PARTS = 1

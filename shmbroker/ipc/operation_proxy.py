@@ -22,13 +22,15 @@ def try_execute(
     api_version: int,
     client_id: bytes | None,
     body: bytes | memoryview,
+    client_host: bytes = b"",
 ) -> bool:
     """Send a request body for `peer` to answer; False if the ring has no room now."""
     name = client_id or b""
-    content = name + bytes(body)
+    content = name + client_host + bytes(body)
+    hosts = len(client_host)
     room = peer.writer.payload_bytes_max - EXECUTE_HEAD.size
     if len(content) <= room:
-        head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), 0)
+        head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), 0, hosts)
         return peer.try_send(EXECUTE, head + content)
     if peer.backlog:
         return False
@@ -36,7 +38,8 @@ def try_execute(
     while len(content) - at > room:
         peer.send(EXECUTE_PART, TOKEN.pack(token) + content[at : at + room])
         at += room
-    head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), EXECUTE_FLAG_PARTS)
+    flags = EXECUTE_FLAG_PARTS
+    head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), flags, hosts)
     peer.send(EXECUTE, head + content[at:])
     return True
 

@@ -19,10 +19,13 @@ import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from shmbroker import clock
 from shmbroker.apis import init_producer_id, table
 from shmbroker.config import broker_layers, effective_topic_configs
+from shmbroker.coordinator.group_coordinator import GroupCoordinator
+from shmbroker.coordinator.group_partition import GROUP_TOPIC
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key, random_uuid
 from shmbroker.ipc.operation_adapter import Executor
@@ -114,6 +117,9 @@ class IoWorker(SleepingChild):
         self.purgatory = Purgatory()
         self.appender = Appender(self.partitions, self.now_ms, self.on_storage_fault)
         self.reader = Reader(self.partitions, self.purgatory, self.now_ms, self.pass_file)
+        self.groups = GroupCoordinator(
+            config, self.now_ms, make_member_id, self.appender.appended.add
+        )
         handlers = {
             module.API_KEY: (module.NAME, self._handler(module))
             for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET
@@ -206,6 +212,10 @@ class IoWorker(SleepingChild):
     def turn(self) -> None:
         """One pass; sleeps at its end if there was nothing to do."""
         had_work = self.take_operations()
+        groups = self.groups
+        if groups.wake_ms <= self._now_ms:
+            groups.run_due()
+            had_work = True
         appended = self.appender.appended
         if appended:
             check = self.purgatory.check
@@ -238,6 +248,8 @@ class IoWorker(SleepingChild):
         timeout = self._next_housekeeping - now
         if deadline is not None:
             timeout = min(timeout, (deadline - clock.now_ms()) / 1000)
+        if groups.wake_ms - self._now_ms < timeout * 1000:
+            timeout = (groups.wake_ms - clock.now_ms()) / 1000
         if self.to_pass or self.has_backlog():
             timeout = BACKLOG_RETRY_S
         self.sleep(max(0.001, timeout))
@@ -325,6 +337,7 @@ class IoWorker(SleepingChild):
         """Answer what is on the rings, then close the logs cleanly."""
         self.say_stopping()
         self.take_operations()
+        self.groups.close()
         self.publish()
         self.flusher.stop()
         self.store.close(self.broker_epoch)
@@ -434,6 +447,8 @@ class IoWorker(SleepingChild):
                 logger.error("%s-%d: %s", topic.name, image.partition, fault)
                 return
         partition.on_leadership(self.broker_id, image)
+        if topic.name == GROUP_TOPIC:
+            self.groups.on_partition(partition, len(topic.partitions))
 
     def _delete_topic(self, topic: Any) -> None:
         self.to_apply = deque(
@@ -445,6 +460,9 @@ class IoWorker(SleepingChild):
             if partition is not None:
                 self.store.delete(partition, self._now_ms)
                 self.purgatory.check(key)
+                if topic.name == GROUP_TOPIC:
+                    self.groups.on_partition_gone(index)
+        self.groups.on_topic_deleted(topic.name)
         self.drop_files()
 
     def _log_config(self, topic: str) -> LogConfig:
@@ -512,6 +530,11 @@ class IoWorker(SleepingChild):
         if now >= self._next_fault_line.get(partition.key, 0.0):
             self._next_fault_line[partition.key] = now + FAULT_LINE_INTERVAL_S
             logger.error("%s-%d: %s", partition.topic, partition.partition, fault)
+
+
+def make_member_id(prefix: str) -> str:
+    """A member id that no member of any group ever had: the client's name, then a uuid."""
+    return f"{prefix}-{uuid4()}"
 
 
 class Flusher:

@@ -636,7 +636,8 @@ class NetworkWorker(Child):
             return False
         token = self.token + 1
         body = view[body_at:]
-        sent = try_execute(peer, token, api_key, version, client_id, body)
+        host = connection.client.rpartition(":")[0].encode()
+        sent = try_execute(peer, token, api_key, version, client_id, body, host)
         body.release()
         view.release()
         if not sent:

@@ -1,0 +1,24 @@
+"""DeleteGroups (key 42): forget groups without members, and all that they have committed.
+
+Versions: 0-2.
+Where: the I/O worker of the connection's port, if it coordinates the groups.
+Version notes: KIP-229; 2 flexible.
+"""
+
+from typing import Any
+
+API_KEY = 42
+NAME = "DeleteGroups"
+VERSION_MIN = 0
+VERSION_MAX = 2
+VERSION_MIN_ADVERTISED = 0
+
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """An error code for each group; one that is named twice is deleted and answered once."""
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": worker.groups.delete(group_id)}
+            for group_id in dict.fromkeys(body["groups_names"])
+        ]
+    }

@@ -1,0 +1,19 @@
+"""Heartbeat (key 12): a member is alive, and learns of a rebalance.
+
+Versions: 0-4.
+Where: the I/O worker of the connection's port, if it coordinates the group.
+Version notes: 3 static members (KIP-345); 4 flexible.
+"""
+
+from typing import Any
+
+API_KEY = 12
+NAME = "Heartbeat"
+VERSION_MIN = 0
+VERSION_MAX = 4
+VERSION_MIN_ADVERTISED = 0
+
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """0, or what the member has to do."""
+    return {"error_code": worker.groups.heartbeat(body)}

@@ -1,0 +1,41 @@
+"""OffsetDelete (key 47): forget committed offsets of topics that a group does not read any more.
+
+Versions: 0.
+Where: the I/O worker of the connection's port, if it coordinates the group.
+Version notes: KIP-496.
+"""
+
+from typing import Any
+
+from shmbroker.wire import error_codes
+
+API_KEY = 47
+NAME = "OffsetDelete"
+VERSION_MIN = 0
+VERSION_MAX = 0
+VERSION_MIN_ADVERTISED = 0
+
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """An error code for each partition, or one for the whole group."""
+    topics, offsets, answers = [], [], []
+    for topic in body["topics"]:
+        found = worker.image.topics_by_name.get(topic["name"])
+        rows = []
+        for row in topic["partitions"]:
+            index = row["partition_index"]
+            result = {
+                "partition_index": index,
+                "error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+            }
+            rows.append(result)
+            if found is not None and 0 <= index < len(found.partitions):
+                offsets.append((topic["name"], index))
+                answers.append(result)
+        topics.append({"name": topic["name"], "partitions": rows})
+    error, errors = worker.groups.delete_offsets(body["group_id"], offsets)
+    if error:
+        return {"error_code": error}
+    for result, code in zip(answers, errors, strict=True):
+        result["error_code"] = code
+    return {"topics": topics}

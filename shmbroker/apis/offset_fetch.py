@@ -1,0 +1,96 @@
+"""OffsetFetch (key 9): what groups have committed.
+
+Versions: 1-10.
+Where: the I/O worker of the connection's port, if it coordinates the group.
+Version notes: 2 all topics, error code; 5 leader epoch (KIP-320); 6 flexible; 7 require stable
+(KIP-447); 8 several groups (KIP-709); 9 member epoch (KIP-848); 10 topic ids.
+"""
+
+from typing import Any
+
+from shmbroker.ids import ZERO_UUID
+from shmbroker.wire import error_codes
+
+API_KEY = 9
+NAME = "OffsetFetch"
+VERSION_MIN = 1
+VERSION_MAX = 10
+VERSION_MIN_ADVERTISED = 1
+
+ERROR_FROM = 2
+GROUPS_FROM = 8
+TOPIC_IDS_FROM = 10
+NO_OFFSET = (-1, -1, "")
+
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """Committed offsets, -1 where there is none; all of a group where no topics are named."""
+    by_id = call.api_version >= TOPIC_IDS_FROM
+    require_stable = body["require_stable"]
+    if call.api_version >= GROUPS_FROM:
+        return {
+            "groups": [_group(worker, group, by_id, require_stable) for group in body["groups"]]
+        }
+    found = _group(worker, body, by_id, require_stable)
+    error = found["error_code"]
+    if error and call.api_version < ERROR_FROM:
+        found["topics"] = [
+            {
+                "name": topic["name"],
+                "partitions": [_row(index, error, None) for index in topic["partition_indexes"]],
+            }
+            for topic in body["topics"]
+        ]
+    return {"topics": found["topics"], "error_code": error}
+
+
+def _group(
+    worker: Any, request: dict[str, Any], by_id: bool, require_stable: bool
+) -> dict[str, Any]:
+    image = worker.image
+    answered = []
+    wanted = None
+    if request["topics"] is not None:
+        wanted = []
+        for topic in request["topics"]:
+            name = topic["name"] if not by_id else None
+            if by_id:
+                found = image.topics_by_id.get(topic["topic_id"])
+                name = found.name if found is not None else None
+            if name is not None:
+                wanted.append((name, topic["partition_indexes"]))
+                continue
+            unknown = error_codes.UNKNOWN_TOPIC_ID
+            answered.append(
+                {
+                    "topic_id": topic["topic_id"],
+                    "partitions": [
+                        _row(index, unknown, None) for index in topic["partition_indexes"]
+                    ],
+                }
+            )
+    error, topics = worker.groups.fetch(request["group_id"], wanted, require_stable)
+    if error:
+        answered = []
+    for name, rows in topics:
+        topic_id = ZERO_UUID
+        if by_id:
+            found = image.topics_by_name.get(name)
+            if found is None:
+                continue
+            topic_id = found.topic_id
+        answered.append(
+            {"name": name, "topic_id": topic_id, "partitions": [_row(*row) for row in rows]}
+        )
+    return {"group_id": request["group_id"], "topics": answered, "error_code": error}
+
+
+def _row(index: int, error: int, committed: Any) -> dict[str, Any]:
+    offset, leader_epoch, metadata = NO_OFFSET if committed is None else committed[:3]
+    return {
+        "partition_index": index,
+        "committed_offset": offset,
+        "committed_leader_epoch": leader_epoch,
+        "metadata": metadata,
+        "error_code": error,
+    }
