@@ -657,7 +657,9 @@ class PartitionLog:
                 paths.append(segment.path)
             if segment is not self.active:
                 paths += (segment.offset_index.path, segment.time_index.path)
-        self.leader_epochs.write()
+        if paths:
+            # An epoch without a batch needs no file: most partitions of an install are empty.
+            self.leader_epochs.write()
         if self.leader_epochs.is_flush_needed:
             paths.append(self.leader_epochs.path)
             self.leader_epochs.is_flush_needed = False
@@ -695,7 +697,7 @@ class PartitionLog:
 
     def close(self, clean: bool) -> None:
         """Let go of all files. Clean: cut them to their content, snapshot, and flush first."""
-        if clean:
+        if clean and not self._is_as_closed():
             if self.active.size:
                 self.active.finish()
                 self.snapshot_producers()
@@ -704,6 +706,16 @@ class PartitionLog:
         for segment in self.segments:
             segment.close()
         self._limit = 0
+
+    def _is_as_closed(self) -> bool:
+        """Nothing was written since a clean close: thousands of idle logs close at once."""
+        return (
+            self.active.map is None
+            and self.recovery_point == self.log_end_offset
+            and self.log_end_offset in self.snapshot_offsets
+            and self.leader_epochs.is_written
+            and not self.leader_epochs.is_flush_needed
+        )
 
     def delete(self, unique_hex: str) -> str:
         """Rename the directory away and close everything; the path to remove later.

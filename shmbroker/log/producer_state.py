@@ -78,12 +78,10 @@ class ProducerEntry:
 class ProducerState:
     """The producers of one partition; `check` before the append, `update` after it."""
 
-    __slots__ = ("_producers", "is_changed")
+    __slots__ = ("_producers",)
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
-        self.is_changed = False
-        """Something came in since the last snapshot."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -136,7 +134,6 @@ class ProducerState:
             del batches[0]
         entry.next_sequence = (base_sequence + last_offset_delta + 1) % _SEQUENCES
         entry.timestamp = timestamp
-        self.is_changed = True
 
     def _add(self, producer_id: int, epoch: int) -> ProducerEntry:
         if len(self._producers) >= PRODUCERS_MAX:
@@ -199,7 +196,6 @@ class ProducerState:
             os.rename(beside, path)
         except OSError as error:
             raise StorageFault(f"can't write {path}: {error}") from error
-        self.is_changed = False
 
 
 def read_snapshot(path: str) -> ProducerState:

@@ -361,7 +361,6 @@ def rebuild_producers(log: PartitionLog, *, is_window_walked: bool = True) -> No
         except CorruptFault:
             continue  # Damage below the recovery point: whoever reads there is told.
     state.merge(known)
-    state.is_changed = False
 
 
 def _window_start(log: PartitionLog, offset: int) -> int:

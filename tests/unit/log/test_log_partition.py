@@ -485,6 +485,35 @@ def test_parked_log_holds_nothing_and_goes_on(opened):
     assert log.active.offset_index.count == 100 * len(batch_of()) // 4097
 
 
+def test_closing_an_untouched_log_touches_nothing(opened, monkeypatch):
+    log = opened()
+    fill(log, 3)
+    log.close(clean=True)
+    empty = opened()
+    assert empty.log_end_offset == 3
+    empty.on_flushed(3)
+    before = {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(log.directory)}
+
+    def refuse(*arguments):
+        raise AssertionError
+
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    empty.close(clean=True)
+    assert {e.name: e.stat().st_mtime_ns for e in os.scandir(log.directory)} == before
+
+
+def test_epoch_without_a_batch_needs_no_file(opened):
+    log = opened()
+    log.leader_epochs.assign(5, 0)
+    log.flush()
+    log.close(clean=True)
+    assert files(log) == []
+    log = opened()
+    log.leader_epochs.assign(5, 0)
+    append(log, batch_of(), epoch=5)
+    assert "leader-epoch-checkpoint" in files(log)
+
+
 def test_open_files_are_bounded(opened):
     descriptors = Descriptors(4)
     log = opened({"segment.bytes": "500"}, descriptors=descriptors)
