@@ -145,6 +145,8 @@ class IoWorker(SleepingChild):
                 self.passing[peer.slot] = shared.passing[slot.index, peer.slot][0]
             elif peer.role == CONTROLLER and self.controller is None:
                 self.controller = peer
+        self.unopened: dict[bytes, tuple[Any, Any]] = {}
+        """Topic and partition of each log that the disk had no room for: tried again."""
         self._now_ms = clock.now_ms()
         self._next_housekeeping = 0.0
         self._next_fault_line: dict[bytes, float] = {}
@@ -316,6 +318,10 @@ class IoWorker(SleepingChild):
         self._now_ms = clock.now_ms()
         for on_done in self.flusher.finished():
             on_done()
+        for key, what in list(self.unopened.items()):
+            self._apply_partition(*what)
+            if key in self.unopened:
+                break  # the disk is still full
         self.store.upkeep(self._now_ms)
         self.drop_files()
         self.publish()
@@ -444,8 +450,11 @@ class IoWorker(SleepingChild):
                     topic, image.partition, self._log_config(topic.name), self._now_ms
                 )
             except StorageFault as fault:
-                logger.error("%s-%d: %s", topic.name, image.partition, fault)
+                if key not in self.unopened:
+                    logger.error("%s-%d: %s", topic.name, image.partition, fault)
+                self.unopened[key] = topic, image
                 return
+            self.unopened.pop(key, None)
         partition.on_leadership(self.broker_id, image)
         if topic.name == GROUP_TOPIC:
             self.groups.on_partition(partition, len(topic.partitions))
@@ -456,6 +465,7 @@ class IoWorker(SleepingChild):
         )
         for index in range(len(topic.partitions)):
             key = partition_key(topic.topic_id, index)
+            self.unopened.pop(key, None)
             partition = self.partitions.get(key)
             if partition is not None:
                 self.store.delete(partition, self._now_ms)
