@@ -131,3 +131,33 @@ def test_successor_that_cannot_boot_ends_the_family(tmp_path: Path) -> None:
         os.kill(broker.children()["controller-1"], signal.SIGKILL)
         assert broker.process.wait(20) == EXIT_CHILD_BOOT
     assert "committed records follow" in broker.log
+
+
+def test_what_a_deletion_left_behind_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            client.produce(TOPIC, batch_now(b"1"))
+            client.ask("DeleteTopics", 5, {"topic_names": [TOPIC], "timeout_ms": 10_000})
+        node = tmp_path / "node-1"
+        assert list(node.glob(f"{TOPIC}-0.*-delete"))
+        broker.kill()
+        broker.start()
+        wait_until(lambda: not list(node.glob(f"{TOPIC}-0.*-delete")), "the removal")
+
+
+def test_log_without_a_topic_is_set_aside(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker:
+        node = tmp_path / "node-1"
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            broker.stop()
+        # As if the worker had been dead while the topic was deleted.
+        (node / f"{TOPIC}-0").rename(node / "gone-0")
+        metadata = node / "gone-0" / "partition.metadata"
+        text = metadata.read_text()
+        metadata.write_text(text[:-5] + ("AAAA" if text[-5:-1] != "AAAA" else "BBBB") + text[-1])
+        broker.start()
+        assert list(node.glob("gone-0.*-stray"))
+        with RawClient(broker.address) as client:
+            assert client.produce(TOPIC, batch_now(b"1"))["base_offset"] == 0

@@ -1,0 +1,183 @@
+"""A full disk: Produce is refused with KAFKA_STORAGE_ERROR, everything else goes on.
+
+No process ends, nothing is half written, and Produce resumes by itself when there is room again.
+"""
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shmbroker.testing.broker import Broker
+from tests.acknowledged_load import batch_now, read_values, wait_until
+from tests.raw_client import RawClient
+
+TOPIC = "disks"
+DISK_BYTES = 12 << 20
+STORAGE_ERROR = 56
+VALUE = b"v" * 100_000
+
+
+class Disk:
+    """A small file system of its own, and a file that takes its room away."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.filler = path / "filler"
+
+    def fill(self) -> None:
+        """Leave no page free."""
+        with open(self.filler, "ab", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+
+    def give_room(self) -> None:
+        self.filler.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount the small file system")
+    words = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "shmbroker-test", str(mounted)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"can't mount a small file system: {done.stderr.strip()}")
+    try:
+        yield Disk(mounted)
+    finally:
+        subprocess.run(["umount", "-l", str(mounted)], check=True)
+
+
+def produce_until_full(client: RawClient, count_max: int = 1000) -> int:
+    """Produce until it is refused; how many batches went in."""
+    for count in range(count_max):
+        error = client.produce(TOPIC, batch_now(b"%d " % count + VALUE))["error_code"]
+        if error:
+            assert error == STORAGE_ERROR
+            return count
+    raise AssertionError("the disk never filled up")
+
+
+def check_values(client: RawClient, count: int) -> None:
+    """The topic holds the numbers up to `count`, and nothing else."""
+    values = read_values(client, TOPIC, 0)
+    assert [value.partition(b" ")[0] for value in values] == [b"%d" % n for n in range(count)]
+
+
+def test_produce_is_refused_on_a_full_disk_and_resumes(disk: Disk) -> None:
+    with Broker(data=disk.path) as broker, RawClient(broker.address) as client:
+        children = broker.children()
+        client.create_topic(TOPIC)
+        client.produce(TOPIC, batch_now(b"0 "))
+        disk.fill()
+        count = 1
+        while not (error := client.produce(TOPIC, batch_now(b"%d " % count + VALUE))["error_code"]):
+            count += 1  # what was allocated ahead
+        assert error == STORAGE_ERROR
+        for _ in range(3):
+            assert client.produce(TOPIC, batch_now(VALUE))["error_code"] == STORAGE_ERROR
+        check_values(client, count)
+        assert broker.log.count("no space for") == 1, "one line, not one for each request"
+        disk.give_room()
+        assert client.produce(TOPIC, batch_now(b"%d " % count + VALUE))["error_code"] == 0
+        check_values(client, count + 1)
+        assert broker.children() == children, "a process ended"
+        assert broker.stop() == 0
+        broker.start()
+        with RawClient(broker.address) as after:
+            check_values(after, count + 1)
+
+
+def test_log_that_fills_the_disk_itself_is_read_whole_and_can_be_deleted(disk: Disk) -> None:
+    with Broker("--set", "log.segment.delete.delay.ms=0", data=disk.path) as broker:
+        children = broker.children()
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            client.create_topic("other")
+            count = produce_until_full(client)
+            assert count * len(VALUE) > DISK_BYTES / 2
+            check_values(client, count)
+            # What clients ask for that needs room is refused, or does without.
+            answer = client.ask("DeleteTopics", 5, {"topic_names": [TOPIC], "timeout_ms": 10_000})
+            assert answer["responses"][0]["error_code"] == 0
+            wait_until(
+                lambda: client.produce("other", batch_now(VALUE))["error_code"] == 0,
+                "the room of the deleted topic",
+            )
+        assert broker.children() == children, "a process ended"
+        assert broker.stop() == 0
+
+
+def test_processes_killed_on_a_full_disk_come_back_and_serve_reads(disk: Disk) -> None:
+    with Broker(data=disk.path) as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        count = produce_until_full(client)
+        disk.fill()
+        for title in ("io-worker-1", "controller-1", "network-worker-1"):
+            before = broker.children()[title]
+            os.kill(before, signal.SIGKILL)
+            wait_until(
+                lambda title=title, before=before: broker.children().get(title, before) != before,
+                f"the successor of {title}",
+            )
+            with RawClient(broker.address) as again:
+                wait_until(lambda again=again: again.fetch(TOPIC, 0)["error_code"] == 0, "a fetch")
+                check_values(again, count)
+        disk.give_room()
+        with RawClient(broker.address) as again:
+            wait_until(
+                lambda: again.produce(TOPIC, batch_now(b"%d " % count))["error_code"] == 0,
+                "an append",
+            )
+            check_values(again, count + 1)
+            again.create_topic("after")
+        assert broker.stop() == 0
+
+
+def test_topic_made_on_a_full_disk_is_served_when_there_is_room(disk: Disk) -> None:
+    with Broker(data=disk.path) as broker, RawClient(broker.address) as client:
+        disk.fill()
+        answer = client.ask(
+            "CreateTopics",
+            7,
+            {
+                "topics": [{"name": TOPIC, "num_partitions": 1, "replication_factor": 1}],
+                "timeout_ms": 10_000,
+            },
+        )["topics"][0]
+        assert answer["error_code"] in (0, STORAGE_ERROR)
+        disk.give_room()
+        if answer["error_code"]:
+            client.create_topic(TOPIC)
+        wait_until(
+            lambda: client.produce(TOPIC, batch_now(b"0 "))["error_code"] == 0, "the topic's log"
+        )
+        check_values(client, 1)
+
+
+def test_file_size_limit_refuses_appends_and_harms_nothing() -> None:
+    with Broker() as broker, RawClient(broker.address) as client:
+        children = broker.children()
+        client.create_topic(TOPIC)
+        client.produce(TOPIC, batch_now(b"0 "))
+        limit = resource.prlimit(children["io-worker-1"], resource.RLIMIT_FSIZE)
+        resource.prlimit(children["io-worker-1"], resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+        count = 1
+        while not (error := client.produce(TOPIC, batch_now(b"%d " % count + VALUE))["error_code"]):
+            count += 1
+        assert error == STORAGE_ERROR
+        check_values(client, count)
+        resource.prlimit(children["io-worker-1"], resource.RLIMIT_FSIZE, limit)
+        assert client.produce(TOPIC, batch_now(b"%d " % count))["error_code"] == 0
+        check_values(client, count + 1)
+        assert broker.children() == children
