@@ -7,6 +7,7 @@ Rules of this file:
   (it died, this family lives), a clean stop, or nothing (scan from the recovery point).
 * fdatasync runs in a thread; here descriptors go out and recovery points come back. A failed
   one fences the log directory: it is never tried again.
+* Anything else that the disk refuses to upkeep is logged and comes round again.
 * The position of an open log is stored at once, so that a successor need not scan.
 """
 
@@ -15,27 +16,33 @@ import logging
 import os
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 from shmbroker.errors import CorruptFault, StorageFault
-from shmbroker.ids import partition_key
+from shmbroker.ids import partition_key, random_uuid
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import (
+    DELETE,
     PARTITION_METADATA,
     STRAY,
+    mark_of,
     marked_directory,
+    parse_partition_directory,
     partition_directory,
 )
 from shmbroker.log.log_directory import LogDirectory, remove_deleted
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
 from shmbroker.log.retention import retain
+from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.replication.partition import Partition
 from shmbroker.shm.positions import PositionSlot, PositionTable
 
 logger = logging.getLogger("shmbroker")
 
 CHECKPOINT_INTERVAL_MS = 60_000
+RETENTION_DELAY_MS = 30_000
+"""Before the first look at retention (Kafka: log.initial.task.delay.ms)."""
+FAULT_LINE_INTERVAL_MS = 10_000
 ROLL_CHECKS_PER_ROUND = 200
 """Partitions looked at in one round of upkeep, so that a round stays short with thousands."""
 IDLE_PARK_MS = 60_000
@@ -67,6 +74,7 @@ class PartitionStore:
         self._round: list[Partition] = []
         self._next_checkpoint_ms = 0
         self._next_retention_ms = 0
+        self._next_fault_line_ms = 0
         self._sizes: dict[bytes, tuple[int, int]] = {}
 
     # ── open and delete ─────────────────────────────────────────────────────────────────────────
@@ -113,11 +121,8 @@ class PartitionStore:
                 logger.warning("%s; written anew", fault)
                 found = None
             if found is not None and found != topic.topic_id:
-                stray = marked_directory(topic.name, index, STRAY, uuid4().hex)
-                logger.warning("%s belongs to another topic id: renamed to %s", path, stray)
-                os.rename(path, os.path.join(self.log_directory.path, stray))
-                os.mkdir(path)
-                found = None
+                self._set_aside(topic.name, index, "it belongs to another topic id")
+                return self._directory_of(topic, index)
             if found is None:
                 write_partition_metadata(metadata, topic.topic_id)
         except OSError as fault:
@@ -127,6 +132,15 @@ class PartitionStore:
             return path, True
         return path, False
 
+    def _set_aside(self, topic: str, index: int, why: str) -> None:
+        path = os.path.join(self.log_directory.path, partition_directory(topic, index))
+        stray = marked_directory(topic, index, STRAY, random_uuid().hex())
+        logger.warning("%s is renamed to %s: %s", path, stray, why)
+        try:
+            os.rename(path, os.path.join(self.log_directory.path, stray))
+        except OSError as fault:
+            raise StorageFault(f"can't rename {path}: {fault}") from fault
+
     def delete(self, partition: Partition, now_ms: int) -> None:
         """Take the log away at once, its files after file.delete.delay.ms."""
         del self.partitions[partition.key]
@@ -135,8 +149,23 @@ class PartitionStore:
         if slot is not None:
             self.positions.free(slot)
         self.dropped_file_ids += [segment.file_id for segment in partition.log.segments]
-        away = partition.log.delete(uuid4().hex)
+        away = partition.log.delete(random_uuid().hex())
         self._to_remove.append((now_ms + partition.log.config.file_delete_delay_ms, away))
+
+    def take_stock(self, topics_by_id: dict[bytes, Any], now_ms: int) -> None:
+        """At boot: what a deletion left behind is removed, a log without a topic set aside."""
+        directory = self.log_directory.path
+        for name in os.listdir(directory):
+            path = os.path.join(directory, name)
+            if mark_of(name) == DELETE:
+                self._to_remove.append((now_ms, path))
+            elif (parsed := parse_partition_directory(name)) and parsed[0] != METADATA_TOPIC:
+                try:
+                    topic_id = read_partition_metadata(os.path.join(path, PARTITION_METADATA))
+                    if topic_id is not None and topic_id not in topics_by_id:
+                        self._set_aside(*parsed, "its topic was deleted")
+                except StorageFault as fault:
+                    logger.warning("%s; left alone", fault)
 
     # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
 
@@ -144,7 +173,7 @@ class PartitionStore:
         """One round: some partitions' flushes and parking; retention and checkpoints when due."""
         if self._to_remove and self._to_remove[0][0] <= now_ms:
             _, path = self._to_remove.pop(0)
-            remove_deleted(path)
+            self._try(now_ms, remove_deleted, path)
         if not self._round:
             self._round = list(self.partitions.values())
         due, self._round = (
@@ -157,16 +186,27 @@ class PartitionStore:
                 continue
             active = log.active
             if log.recovery_point < active.base_offset:
-                self.flush(log)
-            self._park_if_idle(partition, now_ms)
+                self._try(now_ms, self.flush, log)
+            self._try(now_ms, self._park_if_idle, partition, now_ms)
+        if not self._next_retention_ms:
+            self._next_retention_ms = now_ms + min(RETENTION_DELAY_MS, self.retention_check_ms)
+            self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
         if now_ms >= self._next_retention_ms:
             self._next_retention_ms = now_ms + self.retention_check_ms
             for partition in self.partitions.values():
-                self.retain(partition, now_ms)
+                self._try(now_ms, self.retain, partition, now_ms)
         if now_ms >= self._next_checkpoint_ms:
-            if self._next_checkpoint_ms:
-                self.checkpoint()
             self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
+            self._try(now_ms, self.checkpoint)
+
+    def _try(self, now_ms: int, work: Callable[..., None], *arguments: Any) -> None:
+        """Do a piece of upkeep; a full disk must not end the process that could make room."""
+        try:
+            work(*arguments)
+        except StorageFault as fault:
+            if now_ms >= self._next_fault_line_ms:
+                self._next_fault_line_ms = now_ms + FAULT_LINE_INTERVAL_MS
+                logger.error("%s; tried again later", fault)
 
     def _park_if_idle(self, partition: Partition, now_ms: int) -> None:
         segment = partition.log.active

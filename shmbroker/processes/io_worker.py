@@ -169,6 +169,7 @@ class IoWorker(SleepingChild):
         while self.to_apply and not self.must_stop:
             self.apply_some()
             self.sign(clock.monotonic())
+        self.store.take_stock(self.image.topics_by_id, self._now_ms)
         self.say_running()
         self._ask_for_ids()
         while not self.must_stop:
