@@ -73,6 +73,9 @@ PUBLISH_BYTES = 64 << 10
 APPLY_S = 0.005
 """How long one turn may open logs."""
 
+LOAD_S = 0.2
+"""How long clients wait for the groups to be loaded before they are told to wait."""
+
 HOUSEKEEPING_INTERVAL_S = 1.0
 FAULT_LINE_INTERVAL_S = 10.0
 BROKER_REGISTRATION = 62
@@ -170,6 +173,9 @@ class IoWorker(SleepingChild):
             self.apply_some()
             self.sign(clock.monotonic())
         self.store.take_stock(self.image.topics_by_id, self._now_ms)
+        deadline = clock.monotonic() + LOAD_S
+        while self.groups.loading and clock.monotonic() < deadline:
+            self.groups.run_due()
         self.say_running()
         self._ask_for_ids()
         while not self.must_stop:
