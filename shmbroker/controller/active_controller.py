@@ -152,14 +152,19 @@ class ActiveController:
         With the defaults, or as Kafka has it for `__consumer_offsets`. TOPIC_ALREADY_EXISTS is
         what all but the first of several callers get.
         """
-        topic = (
+        return self.create_topics_auto([name], now_ms)[0]
+
+    def create_topics_auto(self, names: list[str], now_ms: int) -> list[tuple[int, str | None]]:
+        """The same for several, in one decision."""
+        asked = [
             topics.offsets_topic(self.config)
             if name == OFFSETS_TOPIC
             else topics.default_topic(name)
-        )
-        request = {"topics": [topic], "validate_only": False}
-        result = self.handle("CreateTopics", 2, request, now_ms)["topics"][0]
-        return result["error_code"], result["error_message"]
+            for name in names
+        ]
+        request = {"topics": asked, "validate_only": False}
+        results = self.handle("CreateTopics", 2, request, now_ms)["topics"]
+        return [(result["error_code"], result["error_message"]) for result in results]
 
     def register_broker(
         self,

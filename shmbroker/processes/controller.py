@@ -17,7 +17,7 @@ from shmbroker.controller.active_controller import ActiveController
 from shmbroker.ipc.operation_adapter import Call, Executor
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
 from shmbroker.ipc.peer import Peer
-from shmbroker.processes.child import SleepingChild
+from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
 from shmbroker.processes.shared_resources import IO_WORKER, SharedResources, Slot
 from shmbroker.shm.counters import (
     METADATA_APPLIED,
@@ -95,7 +95,7 @@ class ControllerProcess(SleepingChild):
             self.publish()
             self.sign(now)
             if not had_work:
-                self.sleep(0.5)
+                self.sleep(BACKLOG_RETRY_S if self.has_backlog() else 0.5)
         self.say_stopping()
         self.active.close()
 
@@ -107,8 +107,7 @@ class ControllerProcess(SleepingChild):
         """Decide, commit, and answer when the brokers have applied it."""
         now_ms = clock.now_ms()
         if call.client_id == AUTO_CREATE:
-            for topic in body["topics"]:
-                self.active.create_topic_auto(topic["name"], now_ms)
+            self.active.create_topics_auto([topic["name"] for topic in body["topics"]], now_ms)
             answer: dict[str, Any] = {"topics": []}
         else:
             answer = self.active.handle(call.api_name, call.api_version, body, now_ms)
