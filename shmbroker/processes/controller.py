@@ -3,6 +3,8 @@
 Rules of this file:
 * Append, flush, then publish the committed offset in the shared word and ring every doorbell; the
   others read the log file, never beyond that word.
+* A fault of the disk ends this process, as nobody knows any more what is on it; its successor
+  recovers. A full disk ends nothing: there the log is as it was.
 * A decision that clients wait for is answered when every running broker has applied it, so nobody
   sees a topic that its leader does not know yet (or a deleted one that is still served).
 """
@@ -14,9 +16,11 @@ from typing import Any
 from shmbroker import clock
 from shmbroker.apis import table
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.ipc.operation_adapter import Call, Executor
+from shmbroker.errors import StorageFault
+from shmbroker.ipc.operation_adapter import Call, Executor, Handler
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
 from shmbroker.ipc.peer import Peer
+from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
 from shmbroker.processes.shared_resources import IO_WORKER, SharedResources, Slot
 from shmbroker.shm.counters import (
@@ -57,17 +61,38 @@ class ControllerProcess(SleepingChild):
             clock.now_ms(),
         )
         self.executor = Executor(
-            {row[0]: (row[1], self.on_call) for row in table.IN_CONTROLLER}
+            {row[0]: (row[1], self._noting_faults(self.on_call)) for row in table.IN_CONTROLLER}
             | {
-                BROKER_REGISTRATION: ("BrokerRegistration", self.on_registration),
-                ALLOCATE_PRODUCER_IDS: ("AllocateProducerIds", self.on_producer_ids),
+                BROKER_REGISTRATION: (
+                    "BrokerRegistration",
+                    self._noting_faults(self.on_registration),
+                ),
+                ALLOCATE_PRODUCER_IDS: (
+                    "AllocateProducerIds",
+                    self._noting_faults(self.on_producer_ids),
+                ),
             }
         )
+        self.fault: StorageFault | None = None
         self.parked: list[tuple[int, float, Call, dict[str, Any]]] = []
         self._brokers = [
             (self.counters.at(other.index, STATE), self.counters.at(other.index, METADATA_APPLIED))
             for other in shared.of_role(IO_WORKER)
         ]
+
+    def _noting_faults(self, handler: Handler) -> Handler:
+        """The handler; `run` raises the fault of the disk that it ended with."""
+
+        def noting(call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
+            try:
+                return handler(call, body)
+            except DiskFullFault:
+                raise
+            except StorageFault as fault:
+                self.fault = fault
+                raise
+
+        return noting
 
     def run(self) -> None:
         """Serve until asked to stop."""
@@ -89,6 +114,8 @@ class ControllerProcess(SleepingChild):
                     assert operation == EXECUTE, operation
                     self.executor.on_execute(peer, reader.data, index, length)
                 reader.release()
+            if self.fault is not None:
+                raise self.fault
             now = clock.monotonic()
             if self.parked:
                 self.answer_parked(now)
@@ -122,15 +149,23 @@ class ControllerProcess(SleepingChild):
         """A broker starts: clients may be sent there as soon as it serves."""
         listener = body["listeners"][0]
         now_ms = clock.now_ms()
-        broker_epoch = self.active.register_broker(
-            body["broker_id"],
-            listener["host"],
-            listener["port"],
-            body["incarnation_id"],
-            body["log_dirs"],
-            now_ms,
-        )
-        self.active.unfence_broker(body["broker_id"], now_ms)
+        try:
+            broker_epoch = self.active.register_broker(
+                body["broker_id"],
+                listener["host"],
+                listener["port"],
+                body["incarnation_id"],
+                body["log_dirs"],
+                now_ms,
+            )
+            self.active.unfence_broker(body["broker_id"], now_ms)
+        except DiskFullFault as fault:
+            known = self.active.image.brokers.get(body["broker_id"])
+            if known is None:
+                raise
+            # It is the same directory at the same address: it may serve what it has.
+            logger.warning("%s; broker %d keeps its registration", fault, body["broker_id"])
+            broker_epoch = known.broker_epoch
         self.publish_committed()
         return {"broker_epoch": broker_epoch}
 

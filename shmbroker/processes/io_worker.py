@@ -37,6 +37,7 @@ from shmbroker.ipc.operation_layout import (
     EXECUTE,
     EXECUTE_PART,
     EXECUTED,
+    EXECUTED_FLAG_CLOSE,
     EXECUTED_PART,
     NEED_FILE,
     READ,
@@ -63,7 +64,7 @@ from shmbroker.shm.counters import (
     METADATA_APPLIED,
     METADATA_END_OFFSET_WORD,
 )
-from shmbroker.wire import codec
+from shmbroker.wire import codec, error_codes
 
 logger = logging.getLogger("shmbroker")
 
@@ -314,8 +315,11 @@ class IoWorker(SleepingChild):
         elif operation == EXECUTED_PART:
             self.results.add(data, index, length)
         elif operation == EXECUTED:
-            token, _, body = self.results.finish(data, index, length)
+            token, flags, body = self.results.finish(data, index, length)
             name, version, on_answer = self.asked.pop(token)
+            if flags & EXECUTED_FLAG_CLOSE:
+                on_answer({"error_code": error_codes.UNKNOWN_SERVER_ERROR})
+                return
             on_answer(codec.decode(name + "Response", version, body)[0])
 
     def housekeeping(self, now: float) -> None:
