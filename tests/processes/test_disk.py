@@ -181,3 +181,29 @@ def test_file_size_limit_refuses_appends_and_harms_nothing() -> None:
         assert client.produce(TOPIC, batch_now(b"%d " % count))["error_code"] == 0
         check_values(client, count + 1)
         assert broker.children() == children
+
+
+def test_controller_without_room_refuses_and_lets_a_worker_come_back() -> None:
+    def create(client: RawClient, name: str, partitions: int) -> int:
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+        body = {"topics": [topic], "timeout_ms": 10_000}
+        return client.ask("CreateTopics", 7, body)["topics"][0]["error_code"]
+
+    with Broker() as broker, RawClient(broker.address) as client:
+        children = broker.children()
+        client.create_topic(TOPIC)
+        client.produce(TOPIC, batch_now(b"0 "))
+        controller = children["controller-1"]
+        limit = resource.prlimit(controller, resource.RLIMIT_FSIZE)
+        resource.prlimit(controller, resource.RLIMIT_FSIZE, (1 << 16, limit[1]))
+        # Large decisions first, then small ones for what is left of the metadata log's extent.
+        for partitions in (300, 100, 30, 10, 3, 1):
+            names = (f"{TOPIC}-{partitions}-{number}" for number in range(100))
+            assert STORAGE_ERROR in (create(client, name, partitions) for name in names)
+        os.kill(children["io-worker-1"], signal.SIGKILL)
+        wait_until(lambda: client.produce(TOPIC, batch_now(b"1 "))["error_code"] == 0, "the worker")
+        check_values(client, 2)
+        assert "keeps its registration" in broker.log
+        resource.prlimit(controller, resource.RLIMIT_FSIZE, limit)
+        assert create(client, f"{TOPIC}-after", 1) == 0
+        assert broker.children()["controller-1"] == controller
