@@ -30,28 +30,36 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | 
         request.state = GROUP_TOPIC
         worker.create_topics(request, [GROUP_TOPIC])
         return None
-    coordinators = [{"key": key} | _find(worker, request, kind, key, topic) for key in keys]
+    brokers = {row["node_id"]: row for row in worker.broker_rows(request.connection)}
+    version = request.api_version
+    found_by_key: dict[str, dict[str, Any]] = {}
+    for key in keys:
+        if key not in found_by_key:
+            found_by_key[key] = {"key": key} | _find(version, kind, key, topic, brokers)
+    coordinators = [found_by_key[key] for key in keys]
     if request.api_version >= 4:
         return {"coordinators": coordinators}
     found = coordinators[0]
     return {name: value for name, value in found.items() if name != "key"}
 
 
-def _find(worker: Any, request: Any, kind: int, key: str, topic: Any) -> dict[str, Any]:
+def _find(
+    version: int, kind: int, key: str, topic: Any, brokers: dict[int, dict[str, Any]]
+) -> dict[str, Any]:
     nobody = {"node_id": -1, "host": "", "port": -1}
-    if kind not in (GROUP, TRANSACTION, SHARE) or (kind == SHARE and request.api_version < 6):
+    if kind not in (GROUP, TRANSACTION, SHARE) or (kind == SHARE and version < 6):
         code = error_codes.INVALID_REQUEST
         return nobody | {"error_code": code, "error_message": error_codes.message_of(code)}
     if kind == GROUP and topic is not None:
         partition = topic.partitions[group_partition(key, len(topic.partitions))]
-        for row in worker.broker_rows(request.connection):
-            if row["node_id"] == partition.leader_id:
-                return {
-                    "error_code": 0,
-                    "error_message": "NONE" if request.api_version < 4 else "",
-                    "node_id": row["node_id"],
-                    "host": row["host"],
-                    "port": row["port"],
-                }
+        row = brokers.get(partition.leader_id)
+        if row is not None:
+            return {
+                "error_code": 0,
+                "error_message": "NONE" if version < 4 else "",
+                "node_id": row["node_id"],
+                "host": row["host"],
+                "port": row["port"],
+            }
     code = error_codes.COORDINATOR_NOT_AVAILABLE
     return nobody | {"error_code": code, "error_message": error_codes.message_of(code)}

@@ -24,6 +24,8 @@ VERSION_MIN_ADVERTISED = 0
 NOT_ASKED = -(2**31)
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 """Read, write, create, delete, alter, describe and both config operations: no authorizer here."""
+CREATED_MAX = 10_000
+"""Topics that one request may create; the controller makes no more partitions at once."""
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 
 
@@ -63,7 +65,11 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | 
                 if body["allow_auto_topic_creation"] or version < 4:
                     missing.append(name)
                 topics.append(_failed(error_codes.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID))
-    if missing and worker.config["auto.create.topics.enable"] and request.state is None:
+    if (
+        0 < len(missing) <= CREATED_MAX
+        and worker.config["auto.create.topics.enable"]
+        and request.state is None
+    ):
         request.state = missing
         worker.create_topics(request, missing)
         return None
