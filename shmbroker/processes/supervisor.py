@@ -73,7 +73,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOCK_WAIT_S = 5.0
 """How long the lock may outlive a dead supervisor: its children end some milliseconds later."""
 ACKNOWLEDGE_S = 5.0
-STOP_S = 15.0
+STOP_S = 45.0
+"""How long a stop may take before what is left is killed: less than the TimeoutStopSec of the unit,
+enough to make some gigabytes durable."""
 BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
 STEADY_S = 10.0
