@@ -1,8 +1,9 @@
-"""Groups as librdkafka lives them: joins, leaves, commits, static and cooperative members, kills."""
+"""Groups as librdkafka lives them: joins, leaves, static and cooperative members, kills."""
 
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,6 +79,11 @@ def until(condition: Callable[[], bool], *members: Member, what: str = "") -> No
             member.poll()
 
 
+def has_seen(members: list[Member], records: int) -> bool:
+    """Whether they have seen so many records between them."""
+    return len({each for member in members for each in member.seen}) == records
+
+
 def share(*members: Member) -> bool:
     """Whether they have all partitions between them, each once, and each has some."""
     owned = [partition for member in members for partition in member.owned]
@@ -121,7 +127,7 @@ def test_a_group_of_three_shares_the_topic_as_members_come_and_go(shared: Broker
             until(lambda: share(*members), *members, what=f"{count} members")
         members.pop(0).close()
         until(lambda: share(*members), *members, what="one left")
-        until(lambda: len({each for m in members for each in m.seen}) == 60, *members)
+        until(partial(has_seen, members, 60), *members)
     finally:
         for member in members:
             member.close()
@@ -183,11 +189,8 @@ def test_a_kill_of_the_io_worker_loses_no_commit_and_no_record() -> None:
         until(lambda: share(*members), *members)
         before: dict[int, int] = {}
         for round_number in range(1, 4):
-            until(
-                lambda: len({each for m in members for each in m.seen}) == 60 * round_number,
-                *members,
-                what=f"records of round {round_number}",
-            )
+            wanted = 60 * round_number
+            until(partial(has_seen, members, wanted), *members, what=f"{wanted} records")
             for member in members:
                 acknowledge(member)
             now = committed(broker.address, "killed", "survivors")
