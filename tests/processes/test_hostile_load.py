@@ -7,12 +7,15 @@ import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import islice, product
 
 import pytest
 
 from shmbroker import clock
 from shmbroker.records.batch import encode_batch
 from shmbroker.testing.broker import Broker
+from shmbroker.wire import api_keys
+from shmbroker.wire.primitives import uvarint
 from tests.acknowledged_load import wait_until
 from tests.processes.hostile import Besieged
 from tests.raw_client import RawClient, batch_of, fetch_body, key_of, produce_body
@@ -97,6 +100,47 @@ def test_only_produce_may_be_large(besieged: Besieged) -> None:
     with besieged.quiet() as expected, besieged.client() as client:
         client.socket.sendall(announced(2 * MIB, key_of("Metadata")))
         expected.closed(client, "frame of 2097152 bytes for api key 3")
+
+
+def distinct(count: int) -> list[bytes]:
+    """As many names of three letters."""
+    letters = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    return [bytes(name) for name in islice(product(letters, repeat=3), count)]
+
+
+SMALL_THINGS = {
+    "Metadata": (4, struct.pack(">i", 200_000), b"\0\x03", 200_000, b"\0"),
+    "CreateTopics": (2, struct.pack(">i", 50_000), b"\0\x03", 50_000, b"\0\0\x03\xe8\x01"),
+    "FindCoordinator": (4, b"\x09" + uvarint(200_001), b"\x04", 200_000, b"\0"),
+    "Produce": (
+        3,
+        b"\xff\xff\0\x01\0\0\x03\xe8" + struct.pack(">i", 60_000),
+        b"\0\x03",
+        60_000,
+        b"",
+    ),
+}
+"""Version, what comes before the elements, what before each name, how many, what comes after."""
+BEHIND_NAME = {
+    "CreateTopics": struct.pack(">ihii", 1, 1, 0, 0),
+    "Produce": struct.pack(">iii", 1, 0, -1),
+}
+
+
+@pytest.mark.parametrize("api", SMALL_THINGS)
+def test_a_million_bytes_of_small_things(besieged: Besieged, api: str) -> None:
+    version, start, before_name, count, end = SMALL_THINGS[api]
+    behind = BEHIND_NAME.get(api, b"")
+    names = [before_name + name + behind for name in distinct(count)]
+    tags = b"\0" if api_keys.is_flexible(key_of(api), version) else b""
+    header = struct.pack(">hhih", key_of(api), version, 7, -1) + tags
+    content = header + start + b"".join(names) + end
+    before = besieged.memory_bytes()
+    with besieged.quiet(), besieged.client(60) as client:
+        client.socket.sendall(struct.pack(">i", len(content)) + content)
+        assert len(client.receive_frame()) > count
+        besieged.serves()
+        assert besieged.memory_bytes() - before < GROWTH_BYTES_MAX
 
 
 def test_a_large_batch_is_refused_while_others_are_served(besieged: Besieged) -> None:

@@ -10,8 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crc32c import crc32c
-
+from shmbroker.crc32c import crc32c
 from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.wire import api_keys, codec
 from tests.processes.wire_side import Side
