@@ -26,7 +26,7 @@ from tests.processes.wire_side import Side
 from tests.raw_client import fetch_body, key_of, produce_body
 
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
-COUNT = int(os.environ.get("FUZZ_COUNT", "4000"))
+COUNT = int(os.environ.get("FUZZ_COUNT", "2000"))
 TOGETHER = 40
 ANSWER_WAIT_S = 0.03
 

@@ -28,31 +28,38 @@ class Besieged:
         self.bystander = RawClient(broker.address)
         self.bystander.create_topic(TOPIC)
         self.produced = 0
+        self.opened: set[str] = set()
 
     def client(self, timeout: float = 15.0) -> RawClient:
-        return RawClient(self.address, timeout)
+        """A new connection."""
+        client = RawClient(self.address, timeout)
+        self.opened.add(end_of(client))
+        return client
 
     @contextmanager
     def quiet(self) -> Iterator["Expected"]:
         """In it, `expected.closed(client)` says which connections are to be closed, and why."""
         mark = len(self.broker.lines)
+        self.opened.clear()  # lines about earlier connections may still be on their way
         expected = Expected()
         yield expected
         self.serves()
-        wait_until(
-            lambda: len(self.broker.lines) - mark >= len(expected.reasons),
-            f"{len(expected.reasons)} lines in the log",
-        )
-        lines = self.broker.lines[mark:]
-        told = {}
-        for line in lines:
-            found = CLOSED_LINE.search(line)
-            assert found, f"unexpected in the log: {line}"
-            assert found[1] not in told, f"told twice: {line}"
-            told[found[1]] = found[2]
-        assert told.keys() == expected.reasons.keys()
+        wait_until(lambda: self._closed_since(mark).keys() >= expected.reasons.keys(), "a log line")
+        told = self._closed_since(mark)
+        assert told.keys() == expected.reasons.keys(), told
         for client, reason in expected.reasons.items():
             assert re.search(reason, told[client]), f"{told[client]!r} is not {reason!r}"
+
+    def _closed_since(self, mark: int) -> dict[str, str]:
+        """{connection: reason} of what the log says about those that were opened since then."""
+        told: dict[str, str] = {}
+        for line in self.broker.lines[mark:]:
+            found = CLOSED_LINE.search(line)
+            assert found, f"unexpected in the log: {line}"
+            if found[1] in self.opened:
+                assert found[1] not in told, f"told twice: {line}"
+                told[found[1]] = found[2]
+        return told
 
     def serves(self) -> None:
         """The bystander produces and fetches, and nobody has died."""
@@ -76,10 +83,15 @@ class Expected:
 
     def closed(self, client: RawClient, reason: str = "") -> None:
         """Wait until the broker has ended this connection without another byte."""
-        host, port = client.socket.getsockname()[:2]
-        self.reasons[f"{host}:{port}"] = reason
+        self.reasons[end_of(client)] = reason
         assert client.is_closed_by_broker()
         client.close()
+
+
+def end_of(client: RawClient) -> str:
+    """The client's end of its connection, as the log names it."""
+    host, port = client.socket.getsockname()[:2]
+    return f"{host}:{port}"
 
 
 def _held_bytes(pid: int) -> int:
