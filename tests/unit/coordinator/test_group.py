@@ -373,6 +373,42 @@ def test_a_member_that_waits_for_the_others_need_not_be_heard() -> None:
     assert code(waiting) == 0
 
 
+def test_a_member_that_waits_for_its_assignment_need_not_be_heard() -> None:
+    table = Table(delay_ms=10)
+    calls = [table.join(rebalance_ms=10 * SESSION_MS) for _ in range(2)]
+    table.wait(100)
+    leader = calls[0].answer["leader"]
+    follower = next(c.answer["member_id"] for c in calls if c.answer["member_id"] != leader)
+    waiting = table.sync(follower)
+    for _ in range(15):
+        table.wait(5000)
+        assert table.heartbeat(leader) == 0
+    table.sync(leader, {follower: b"x"})
+    assert waiting.answer["assignment"] == b"x"
+    table.wait(SESSION_MS - 1)
+    assert table.heartbeat(follower) == 0
+
+
+def test_who_leaves_is_answered_what_it_had_synced_for() -> None:
+    table = Table(delay_ms=10)
+    calls = [table.join() for _ in range(2)]
+    table.wait(100)
+    leader = calls[0].answer["leader"]
+    follower = next(c.answer["member_id"] for c in calls if c.answer["member_id"] != leader)
+    waiting = table.sync(follower)
+    assert table.leave((follower, None)) == [0]
+    assert code(waiting) == UNKNOWN_MEMBER
+
+
+def test_another_leads_if_the_leader_leaves() -> None:
+    table = Table()
+    one, two = table.stable(2)
+    table.leave((one, None))
+    call = table.join(two)
+    assert call.answer["leader"] == two
+    assert len(call.answer["members"]) == 1
+
+
 def test_a_heartbeat_is_refused_for_its_reason() -> None:
     table = Table()
     (one,) = table.stable(1)
@@ -518,6 +554,21 @@ def test_a_group_of_which_nobody_rejoins_waits_for_its_static_members() -> None:
         assert table.heartbeat(one, "a") == REBALANCE
     assert table.group.state == "PreparingRebalance"
     assert code(table.join(one, instance="a")) == 0
+
+
+def test_a_static_member_that_comes_back_may_be_late_for_its_assignment() -> None:
+    table = Table(delay_ms=10)
+    calls = [table.join(instance=each) for each in "ab"]
+    table.wait(100)
+    leader = calls[0].answer["leader"]
+    assert table.sync(leader, {}).answer["error_code"] == 0
+    new_id = table.join(instance="b", version=9).answer["member_id"]
+    for _ in range(REBALANCE_MS // 5000):
+        table.heartbeat(leader, "a")
+        table.heartbeat(new_id, "b")
+        table.wait(5000)
+    assert table.heartbeat(new_id, "b") == UNKNOWN_MEMBER, "it never came for it"
+    assert table.heartbeat(leader, "a") == REBALANCE
 
 
 def test_a_static_member_leaves_by_its_instance() -> None:
