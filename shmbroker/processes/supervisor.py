@@ -134,6 +134,11 @@ class Supervisor:
     def run(self) -> int:
         """Boot, watch, stop; returns the exit status."""
         require_total_store_order()
+        if not __debug__:
+            raise ConfigFault(
+                "Python runs with -O, which leaves out the checks that end a broken process: "
+                "start without it (and without PYTHONOPTIMIZE)."
+            )
         config = self.config
         self._prepare_directory()
         self._raise_descriptor_limit()

@@ -234,3 +234,13 @@ def test_unit_for_systemd_is_valid(tmp_path: Path) -> None:
     words = [analyze, "verify", "--man=no", str(tmp_path / "shmbroker.service")]
     done = subprocess.run(words, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_python_that_leaves_out_asserts_is_refused(tmp_path: Path) -> None:
+    words = ["-O", "-m", "shmbroker", "serve", "--data", str(tmp_path / "data"), "--port", "0"]
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 2
+    assert "-O" in done.stderr
+    assert done.stderr.count("\n") == 1
