@@ -51,7 +51,8 @@ logger = logging.getLogger("shmbroker")
 TYPE_CLASSIC = "classic"
 """The only type of group so far; as ListGroups has it."""
 
-REPLAYS_PER_STEP = 500
+REPLAYS_PER_STEP = 100
+"""Records or groups between two turns of the worker."""
 NO_RETENTION = -1
 
 
@@ -225,9 +226,8 @@ class GroupCoordinator:
         loader = group_log.Loader(shard.partition)
         while not loader.step():
             yield
-        now_ms = self.now_ms()
         for count, (key, value) in enumerate(loader.latest, 1):
-            self._replay(shard, key, value, now_ms)
+            self._replay(shard, key, value)
             if count % REPLAYS_PER_STEP == 0:
                 yield
         for key in loader.pending:
@@ -239,11 +239,12 @@ class GroupCoordinator:
         for group_id in list(shard.store.offsets) + list(shard.store.pending):
             if group_id not in shard.groups:
                 shard.groups[group_id] = self._new_group(shard, group_id)
+        for count, group in enumerate(shard.groups.values(), 1):
+            self._run(group, group.on_loaded(self.now_ms()))
+            if count % REPLAYS_PER_STEP == 0:
+                yield
+        self.groups.update(shard.groups)
         shard.is_active = True
-        now_ms = self.now_ms()
-        for group in shard.groups.values():
-            self.groups[group.group_id] = group
-            self._run(group, group.on_loaded(now_ms))
         if shard.groups:
             logger.info(
                 "%d groups of %s-%d loaded",
@@ -251,9 +252,9 @@ class GroupCoordinator:
                 shard.partition.topic,
                 shard.partition.partition,
             )
-        self._push(now_ms + self.retention_check_ms, shard)
+        self._push(self.now_ms() + self.retention_check_ms, shard)
 
-    def _replay(self, shard: Shard, key: bytes, value: bytes, now_ms: int) -> None:
+    def _replay(self, shard: Shard, key: bytes, value: bytes) -> None:
         found = group_log.decode(key, value)
         if found is None:
             return
