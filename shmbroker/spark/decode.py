@@ -3,13 +3,13 @@
 What comes in is a range of a segment file (on batch boundaries) as its leader planned it; what
 goes out are Arrow record batches with the columns that were asked for. Rules:
 
-* Nothing is believed: magic, lengths, counts, CRC and every varint are checked against the bytes
-  that are there, before memory is taken for them; what is wrong is a `CorruptFault`.
+* Nothing is believed: every length, count, offset and CRC is checked against the bytes that are
+  there, before memory is taken for it; what is wrong is a `CorruptFault`.
 * No Python statement runs per row. Per batch: one header, one CRC. Per row: numpy.
 * No Arrow batch keeps a view of the input: every column is a copy, as values lie between headers.
 
-A group of batches is decompressed where needed, `record_lengths` finds its records, then block by
-block all rows are parsed at once: one gather for each varint of
+`batch_scan` gives groups of checked, decompressed batches, `record_lengths` finds their records,
+and here, block by block, all rows are parsed at once: one or two gathers for each varint of
 
     timestamp delta | offset delta | key length, key | value length, value |
     header count | header key length, key, value length, value | …
@@ -23,27 +23,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from crc32c import crc32c
 
-from shmbroker.errors import CorruptFault, ProtocolFault
-from shmbroker.records import codecs
-from shmbroker.records.batch_layout import (
-    ATTRIBUTES_POSITION,
-    BASE_OFFSET_POSITION,
-    BASE_TIMESTAMP_POSITION,
-    BATCH_HEADER,
-    COMPRESSION_MASK,
-    CONTROL_BIT,
-    COUNT_POSITION,
-    H_COUNT,
-    HEADER_SIZE,
-    LAST_OFFSET_DELTA_POSITION,
-    LOG_OVERHEAD,
-    MAGIC,
-    MAX_TIMESTAMP_POSITION,
-    RECORDS_POSITION,
-    TIMESTAMP_TYPE_BIT,
-)
+from shmbroker.errors import CorruptFault
+from shmbroker.records.batch_layout import TIMESTAMP_TYPE_BIT
+from shmbroker.spark.batch_scan import gather, scan
 from shmbroker.spark.record_lengths import find_records, varints
 
 if TYPE_CHECKING:
@@ -72,33 +55,7 @@ BLOCK_ROWS = 32_768
 BLOCK_BYTES = 16 << 20
 """Log bytes behind an Arrow batch, so that large values do not make batches of gigabytes."""
 
-GROUP_BYTES = 32 << 20
-"""Log bytes whose records are found together: 2,048 batches of 16 KiB in one lockstep."""
-
 _TIMESTAMP_MS_MAX = (1 << 63) // 1000 - 1
-
-_HEADER = np.dtype(
-    {
-        "names": [
-            "base_offset",
-            "attributes",
-            "last_offset_delta",
-            "base_timestamp",
-            "max_timestamp",
-            "count",
-        ],
-        "formats": [">i8", ">i2", ">i4", ">i8", ">i8", ">i4"],
-        "offsets": [
-            BASE_OFFSET_POSITION,
-            ATTRIBUTES_POSITION,
-            LAST_OFFSET_DELTA_POSITION,
-            BASE_TIMESTAMP_POSITION,
-            MAX_TIMESTAMP_POSITION,
-            COUNT_POSITION,
-        ],
-        "itemsize": HEADER_SIZE,
-    }
-)
 
 _EVEN = pa.array(np.arange(0, 2 * BLOCK_ROWS, 2, dtype=np.int32))
 
@@ -123,127 +80,22 @@ def decode(
     not as Kafka's format says, a batch that is cut off included.
     """
     rows = _Rows(columns, topic, partition, start_offset, end_offset)
-    group = _Group(data)
-    for position, stop, codec in _batches(data, start_offset, end_offset):
-        if not group.add(position, stop, codec):
-            yield from group.decode(rows)
-            group.clear()
-            group.add(position, stop, codec)
-    if group.positions:
-        yield from group.decode(rows)
-
-
-def _batches(
-    data: memoryview, start_offset: int, end_offset: int
-) -> Iterator[tuple[int, int, int]]:
-    """Yield (position, end, codec) of each data batch with records in the range; checks CRCs."""
-    position = 0
-    next_offset = -1
-    size = len(data)
-    unpack = BATCH_HEADER.unpack_from
-    while position < size:
-        if size - position < HEADER_SIZE:
-            raise CorruptFault(f"a batch header is cut off at {position}")
-        header = unpack(data, position)
-        base_offset, length, _, magic, crc, attributes, last_offset_delta = header[:7]
-        stop = position + LOG_OVERHEAD + length
-        if magic != MAGIC or length < HEADER_SIZE - LOG_OVERHEAD:
-            raise CorruptFault(f"no batch of magic {MAGIC} at {position}")
-        if base_offset >= end_offset:
-            return
-        if base_offset < next_offset or last_offset_delta < 0:
-            raise CorruptFault(f"offset {base_offset} of the batch at {position} is out of order")
-        if stop > size:
-            raise CorruptFault(f"the batch at {position} is cut off")
-        next_offset = base_offset + last_offset_delta + 1
-        if next_offset > start_offset and not attributes & CONTROL_BIT:
-            if crc32c(data[position + ATTRIBUTES_POSITION : stop]) != crc:
-                raise CorruptFault(f"the CRC of the batch at {position} is wrong")
-            count = header[H_COUNT]
-            if not 0 <= count <= last_offset_delta + 1:
-                raise CorruptFault(f"the batch at {position} can't have {count} records")
-            if count:
-                yield position, stop, attributes & COMPRESSION_MASK
-        position = stop
-
-
-class _Group:
-    """Batches whose records are found together: uncompressed ones where they lie in the log, or
-    compressed ones, unpacked behind each other into a buffer."""
-
-    __slots__ = ("buffer", "data", "highs", "is_packed", "lows", "plain", "positions", "size")
-
-    def __init__(self, data: memoryview) -> None:
-        self.data = data
-        self.buffer = bytearray()
-        self.plain: bytes | bytearray | memoryview = b""
-        self.clear()
-
-    def clear(self) -> None:
-        self.positions: list[int] = []
-        self.lows: list[int] = []
-        self.highs: list[int] = []
-        self.size = 0
-        self.is_packed = False
-
-    def add(self, position: int, stop: int, codec: int) -> bool:
-        """Take in a batch; False: the group must be decoded and cleared first."""
-        if self.positions and (self.size >= GROUP_BYTES or self.is_packed != bool(codec)):
-            return False
-        low, high = position + RECORDS_POSITION, stop
-        if codec:
-            plain = self._unpack(position, codec, self.data[low:high])
-            low, high = self.size, self.size + len(plain)
-            if high > len(self.buffer):
-                if self.positions:
-                    self.plain = plain
-                    return False
-                self.buffer = bytearray(max(high, GROUP_BYTES))
-            self.buffer[low:high] = plain
-            self.is_packed = True
-        self.positions.append(position)
-        self.lows.append(low)
-        self.highs.append(high)
-        self.size += high - low
-        return True
-
-    def _unpack(
-        self, position: int, codec: int, part: memoryview
-    ) -> bytes | bytearray | memoryview:
-        """The records of a batch, decompressed; once, also if the group was full meanwhile."""
-        plain, self.plain = self.plain, b""
-        if plain:
-            return plain
-        try:
-            return codecs.decompress(codec, part)
-        except ProtocolFault as fault:
-            raise CorruptFault(f"the batch at {position}: {fault}") from fault
-
-    def decode(self, rows: "_Rows") -> Iterator[pa.RecordBatch]:
-        raw = np.frombuffer(self.data, np.uint8)
-        header = _gather(raw, np.array(self.positions, np.int64), HEADER_SIZE).view(_HEADER)
-        if self.is_packed:
-            raw = np.frombuffer(self.buffer, np.uint8)
-        low, high = np.array(self.lows, np.int64), np.array(self.highs, np.int64)
-        count = header["count"].astype(np.int64)
-        try:
-            bodies, ends = find_records(raw, low, high, count)
-            first_rows = np.cumsum(count) - count
-            for row, end in _blocks(bodies):
-                # the batches of this block, and how many of its rows each has
-                of = slice(
-                    int(np.searchsorted(first_rows, row, "right")) - 1,
-                    int(np.searchsorted(first_rows, end)),
-                )
-                edges = np.append(first_rows[of], end)
-                edges[0] = row
-                block = _Block(raw, bodies[row:end], ends[row:end], header[of], np.diff(edges))
-                batch = rows.build(block)
-                if batch.num_rows:
-                    yield batch
-        except CorruptFault as fault:
-            place = f"{self.positions[0]} to {self.positions[-1]}"
-            raise CorruptFault(f"in the batches at {place}: {fault}") from fault
+    for group in scan(data, start_offset, end_offset):
+        count = group.header["count"].astype(np.int64)
+        bodies, ends = find_records(group.raw, group.low, group.high, count)
+        first_rows = np.cumsum(count) - count
+        for row, end in _blocks(bodies):
+            # the batches of this block, and how many of its rows each has
+            of = slice(
+                int(np.searchsorted(first_rows, row, "right")) - 1,
+                int(np.searchsorted(first_rows, end)),
+            )
+            edges = np.append(first_rows[of], end)
+            edges[0] = row
+            header, rows_of = group.header[of], np.diff(edges)
+            batch = rows.build(_Block(group.raw, bodies[row:end], ends[row:end], header, rows_of))
+            if batch.num_rows:
+                yield batch
 
 
 def _blocks(bodies: "Int64s") -> Iterator[tuple[int, int]]:
@@ -409,12 +261,6 @@ def _text(keys: pa.Array) -> pa.Array:
         return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
 
 
-def _gather(raw: "Bytes", at: "Int64s", size: int) -> "NDArray[np.void]":
-    """`size` bytes from each of these positions (all of them inside of `raw`), as items V<size>."""
-    every = np.ndarray((len(raw) - size + 1,), f"V{size}", raw.data, strides=(1,))
-    return every[at]
-
-
 def _plain(kind: pa.DataType, values: "NDArray[np.generic]") -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
@@ -440,7 +286,7 @@ def _binary(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
     size = int(length[0])
     if size and (length == size).all():
         offsets = pa.py_buffer(np.arange(0, (n + 1) * size, size, dtype=np.int32))
-        body = pa.py_buffer(_gather(raw, at, size))
+        body = pa.py_buffer(gather(raw, at, size))
     else:
         base = int(at[0])
         layout = np.empty(2 * n + 1, np.int32)

@@ -50,12 +50,29 @@ def varints(raw: "Bytes", at: "Int64s", size_max: int) -> tuple["Int64s", "Int64
     bytes (5: int32, 10: int64) is a zero that ends at FAR; so the caller must compare what it gets
     with the end of the record, and needs to compare nothing else.
     """
+    # one byte each, or one and two: all but the last step in small integers, which is cheap
     byte = raw.take(at, mode="clip")
-    value = byte.astype(np.int64)
     end = at + 1
-    if not len(byte) or byte.max() < 0x80:
-        return (value >> 1) ^ -(value & 1), end
-    value &= 0x7F
+    small: NDArray[np.uint8] | NDArray[np.uint16] = byte
+    if len(byte) and byte.max() >= 0x80:
+        second = raw.take(end, mode="clip")
+        two = byte >> 7
+        if (two & second >> 7).any():
+            return _long_varints(raw, at, size_max)
+        small = (byte & 0x7F) + (second.astype(np.uint16) << 7) * two
+        end += two
+    value = (small >> 1).astype(np.int64)
+    is_odd = byte & 1
+    if is_odd.any():
+        value ^= -is_odd.astype(np.int64)
+    return value, end
+
+
+def _long_varints(raw: "Bytes", at: "Int64s", size_max: int) -> tuple["Int64s", "Int64s"]:
+    """The same, for numbers of any size."""
+    byte = raw.take(at, mode="clip")
+    value = (byte & 0x7F).astype(np.int64)
+    end = at + 1
     more = np.flatnonzero(byte & 0x80)
     shift = 7
     while len(more):
@@ -63,23 +80,16 @@ def varints(raw: "Bytes", at: "Int64s", size_max: int) -> tuple["Int64s", "Int64
             value[more] = 0
             end[more] = FAR
             break
-        if len(more) == len(end):
-            byte = raw.take(end, mode="clip")
-            value |= (byte & 0x7F).astype(np.int64) << shift
-            end += 1
-        else:
-            byte = raw.take(end[more], mode="clip")
-            value[more] |= (byte & 0x7F).astype(np.int64) << shift
-            end[more] += 1
+        byte = raw.take(end[more], mode="clip")
+        value[more] |= (byte & 0x7F).astype(np.int64) << shift
+        end[more] += 1
         more = more[byte >= 0x80]
         shift += 7
-    if size_max == 5 and shift > 28:
+    if size_max == 5:
         is_large = value >> 32 != 0
         value[is_large] = 0
         end[is_large] = FAR
-    if shift > 56:
-        return (value.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(value & 1), end
-    return (value >> 1) ^ -(value & 1), end
+    return (value.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(value & 1), end
 
 
 def find_records(
@@ -174,24 +184,13 @@ class _Chains:
         steps = int(count[0])
         in_step = np.searchsorted(-count, -np.arange(steps)).tolist()  # batches with a record k
         position = self.low[left]
-        bad = np.zeros(len(left), np.int64)
+        bad = np.zeros(len(left), np.int64)  # negative where a length was
         step = 0
         while step < steps and in_step[step] >= LOCKSTEP_BATCHES_MIN:
             n = in_step[step]
-            p = position[:n]
-            first = raw.take(p, mode="clip").astype(np.int64)
-            second = raw.take(p + 1, mode="clip")
-            two = first >> 7
-            if (two & (second >> 7)).any():
-                length, body = varints(raw, p, 5)
-                bad[:n] |= length >> 63
-                end = body + length
-            else:
-                # one or two bytes, zigzag: the number is half of it, odd ones are negative
-                value = (first & 0x7F) + (second.astype(np.int64) << 7) * two
-                bad[:n] |= value & 1
-                body = p + two + 1
-                end = body + (value >> 1)
+            length, body = varints(raw, position[:n], 5)
+            bad[:n] |= length
+            end = body + length
             row = row_of[:n] + step
             bodies[row] = body
             ends[row] = end
@@ -209,7 +208,7 @@ class _Chains:
             np.add(walked[0], low, out=bodies[rows])
             np.add(walked[1], low, out=ends[rows])
             position[index] = stop
-        return bool((position == high).all()) and not bad.any()
+        return bool((position == high).all()) and bool((bad >= 0).all())
 
 
 def _walk(data: bytes, count: int) -> "tuple[Int64s, Int64s] | None":

@@ -10,8 +10,8 @@ from spark_batches import batch, is_readable, record, rows_by_loop, rows_of, var
 
 from shmbroker.errors import CorruptFault
 from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT
+from shmbroker.spark import batch_scan, record_lengths
 from shmbroker.spark import decode as module
-from shmbroker.spark import record_lengths
 from shmbroker.spark.decode import COLUMNS, decode
 
 ALL = tuple(COLUMNS)
@@ -80,7 +80,7 @@ def test_small_blocks_and_groups_and_a_lone_lockstep_change_nothing(log: bytes) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK_ROWS", 5)
         patch.setattr(module, "BLOCK_BYTES", 100)
-        patch.setattr(module, "GROUP_BYTES", 300)
+        patch.setattr(batch_scan, "GROUP_BYTES", 300)
         patch.setattr(record_lengths, "LOCKSTEP_BATCHES_MIN", 1)
         patch.setattr(record_lengths, "_PROOF_ROWS", 70)
         assert rows_of(decoded(log)) == rows_by_loop(log, 0, EVER)
