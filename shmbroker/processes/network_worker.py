@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker import clock
-from shmbroker.apis import api_versions, fetch, produce, table
+from shmbroker.apis import api_versions, fetch, join_group, produce, sync_group, table
 from shmbroker.errors import ProtocolFault
 from shmbroker.ipc.operation_layout import (
     APPENDED,
@@ -72,6 +72,8 @@ PARTIAL_FRAME_S = 10.0
 """Half a frame that does not move for this long ends its connection."""
 DRAIN_S = 5.0
 """How long requests in flight may take when the worker is asked to stop."""
+WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
+"""Requests that wait for other clients: their senders look for another coordinator anyway."""
 RETRY_S = 0.02
 ASK_AGAIN_S = 1.0
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
@@ -216,9 +218,9 @@ class NetworkWorker(Child):
                     self.say_stopping()
                     loop.stop_reading()
                     self._end_waiting_fetches()
-                busy = self.pending or any(
-                    connection.out for connection in loop.connections.values()
-                )
+                busy = any(
+                    request.api_key not in WAITING_APIS for request in self.pending.values()
+                ) or any(connection.out for connection in loop.connections.values())
                 if not busy or clock.monotonic() > deadline:
                     break
         for connection in list(loop.connections.values()):
