@@ -107,6 +107,9 @@ def more(address: str, topic: str, records: int) -> None:
 def committed(address: str, topic: str, group: str) -> dict[int, int]:
     """What the broker says the group has committed."""
     with RawClient(address) as client:
+        keys = {"key_type": 0, "coordinator_keys": [group]}
+        (row,) = client.ask("FindCoordinator", 6, keys)["coordinators"]
+    with RawClient(f"{row['host']}:{row['port']}") as client:
         body = {"groups": [{"group_id": group, "topics": None}]}
         answer = client.ask("OffsetFetch", 8, body)["groups"][0]
     assert answer["error_code"] == 0
