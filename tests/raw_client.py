@@ -123,9 +123,7 @@ def produce_body(
     return {
         "acks": acks,
         "timeout_ms": 10_000,
-        "topic_data": [
-            {"name": topic, "partition_data": [{"index": partition, "records": batch}]}
-        ],
+        "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
     }
 
 

@@ -125,7 +125,7 @@ def scan(data: memoryview, start_offset: int, end_offset: int) -> Iterator[Group
 
 def _step(data: memoryview, position: int, end_offset: int) -> tuple[list[int], int, bool]:
     """(positions of about GROUP_BYTES of batches, what is behind them, whether the end is met)"""
-    positions = []
+    positions: list[int] = []
     unpack = _STEP.unpack_from
     stop = min(position + GROUP_BYTES, len(data))
     try:
@@ -180,11 +180,11 @@ class _Unpacker:
     def unpack(self, low: "Int64s", high: "Int64s", header: "NDArray[np.void]") -> Iterator[Group]:
         """Groups of at most GROUP_BYTES, unless a single batch is larger."""
         codec = (header["attributes"] & COMPRESSION_MASK).tolist()
-        lows, highs, used, first = [], [], 0, 0
+        lows: list[int] = []
+        highs: list[int] = []
+        used = first = 0
         for i, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
-            plain = self.data[begin:end]
-            if codec[i]:
-                plain = codecs.decompress(codec[i], plain)
+            plain = codecs.decompress(codec[i], self.data[begin:end])
             if lows and used + len(plain) > GROUP_BYTES:
                 yield self._group(lows, highs, header[first:i])
                 lows, highs, used, first = [], [], 0, i

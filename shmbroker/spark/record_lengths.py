@@ -21,6 +21,8 @@ import numpy as np
 from shmbroker.errors import CorruptFault
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from numpy.typing import NDArray
 
     Int64s = NDArray[np.int64]
@@ -53,7 +55,7 @@ def varints(raw: "Bytes", at: "Int64s", size_max: int) -> tuple["Int64s", "Int64
     # one byte each, or one and two: all but the last step in small integers, which is cheap
     byte = raw.take(at, mode="clip")
     end = at + 1
-    small: NDArray[np.uint8] | NDArray[np.uint16] = byte
+    small: NDArray[np.integer[Any]] = byte
     if len(byte) and byte.max() >= 0x80:
         second = raw.take(end, mode="clip")
         two = byte >> 7
