@@ -19,6 +19,8 @@ FLAGS = (
 )  # fmt: skip
 PARTITIONS = 6
 PATIENCE_S = 30.0
+LOAD_IN_PROGRESS = 14
+NOT_AVAILABLE = 15
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +110,15 @@ def committed(address: str, topic: str, group: str) -> dict[int, int]:
     """What the broker says the group has committed."""
     with RawClient(address) as client:
         keys = {"key_type": 0, "coordinator_keys": [group]}
-        (row,) = client.ask("FindCoordinator", 6, keys)["coordinators"]
+        row = {"error_code": NOT_AVAILABLE}
+        while row["error_code"] == NOT_AVAILABLE:
+            (row,) = client.ask("FindCoordinator", 6, keys)["coordinators"]
+    assert row["error_code"] == 0
     with RawClient(f"{row['host']}:{row['port']}") as client:
         body = {"groups": [{"group_id": group, "topics": None}]}
-        answer = client.ask("OffsetFetch", 8, body)["groups"][0]
+        answer = {"error_code": LOAD_IN_PROGRESS}
+        while answer["error_code"] == LOAD_IN_PROGRESS:
+            answer = client.ask("OffsetFetch", 8, body)["groups"][0]
     assert answer["error_code"] == 0
     return {
         row["partition_index"]: row["committed_offset"]
