@@ -17,6 +17,7 @@ Rules of this file:
 
 import logging
 import select
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -454,12 +455,17 @@ class NetworkWorker(Child):
 
     def controller_broker_id(self) -> int:
         """Who clients are told is the controller: any live broker passes such requests on."""
-        return min(self.live_brokers(), default=-1)
+        return min(self._told_brokers())
+
+    def _told_brokers(self) -> Iterable[int]:
+        """The live brokers; all of them while none lives, as librdkafka never connects again once
+        it was told that there are none."""
+        return self.live_brokers() or self.ports
 
     def broker_rows(self, connection: Connection) -> list[dict[str, Any]]:
         """Node id, host, port, rack of the live brokers, as this client reaches them."""
         rows = []
-        for number in sorted(self.live_brokers()):
+        for number in sorted(self._told_brokers()):
             broker = self.image.brokers.get(number)
             rows.append(
                 {
