@@ -223,11 +223,16 @@ def listen(output: TextIO, said: list[str], ready: threading.Event) -> None:
 
 
 def create_topic(address: str) -> None:
-    """Three partitions, so that carriers are spread and each keeps its order."""
+    """Three partitions, so that carriers are spread and each keeps its order.
+
+    The records carry the time of their flight in 2013: without limits on age they would be deleted
+    at once, and a week of flights would fill a segment.
+    """
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    ageless = {"retention.ms": "-1", "segment.ms": str(1000 * 86_400 * 1000)}
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=ageless)])[TOPIC].result(30)
 
 
 # --- input ---------------------------------------------------------------------------------------
@@ -335,6 +340,7 @@ def start_stream(spark: Any, address: str, table: Path, checkpoint: Path) -> Any
         .option("kafka.bootstrap.servers", address)
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 60_000)
         .load()
     )
     return (

@@ -19,6 +19,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def create(broker: Broker, topic: str, partitions: int = 3, **config: str) -> None:
+    config["retention.ms"] = "-1"  # the records' timestamps are of 2023
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(60)
 
