@@ -143,3 +143,27 @@ def test_duplicate_across_an_io_workers_death_gets_its_first_offset() -> None:
                 "an answer",
             )
             assert (answer["error_code"], answer["base_offset"]) == (0, number)
+
+
+def test_metadata_always_tells_of_a_broker() -> None:
+    """Even while its process is dead: a client that is told of none has nowhere to ask again."""
+    with Broker() as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+
+        def leader() -> int:
+            answer = client.ask("Metadata", 12, {"topics": [{"name": TOPIC}]})
+            assert [row["node_id"] for row in answer["brokers"]] == [1]
+            assert answer["controller_id"] == 1
+            return answer["topics"][0]["partitions"][0]["leader_id"]
+
+        leaders = set()
+        for _ in range(3):  # the third successor comes after a while
+            before = broker.children()
+            kill(broker, "io-worker-1")
+            while (
+                broker.children().get("io-worker-1", before["io-worker-1"])
+                == (before["io-worker-1"])
+            ):
+                leaders.add(leader())
+            wait_until(lambda: leader() == 1, "the successor")
+        assert leaders >= {-1}, "its death was never seen"
