@@ -79,6 +79,8 @@ LOAD_S = 0.2
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 FAULT_LINE_INTERVAL_S = 10.0
+OPEN_S = 0.3
+"""How long a successor opens logs (0.6 ms each) before it serves those that are open."""
 BROKER_REGISTRATION = 62
 ALLOCATE_PRODUCER_IDS = 67
 PRODUCER_IDS_AHEAD = 200
@@ -170,9 +172,13 @@ class IoWorker(SleepingChild):
         if self.must_stop:
             return
         self.follow_metadata()
+        deadline = clock.monotonic() + OPEN_S
         while self.to_apply and not self.must_stop:
             self.apply_some()
-            self.sign(clock.monotonic())
+            now = clock.monotonic()
+            self.sign(now)
+            if self.incarnation > 1 and now > deadline:
+                break  # clients wait for what is open already; the rest follows between turns
         self.store.take_stock(self.image.topics_by_id, self._now_ms)
         deadline = clock.monotonic() + LOAD_S
         while self.groups.loading and clock.monotonic() < deadline:
