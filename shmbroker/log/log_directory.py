@@ -20,7 +20,6 @@ recovery points. `.kafka_cleanshutdown`, as 4.2 writes it: {"version":0,"brokerE
 import fcntl
 import logging
 import os
-import shutil
 from collections.abc import Iterable
 
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
@@ -211,6 +210,8 @@ class LogDirectory:
 
 def remove_deleted(path: str) -> None:
     """Remove a partition's directory that `PartitionLog.delete` renamed away."""
+    import shutil  # with all of its archive formats: nothing for a start
+
     try:
         shutil.rmtree(path)
     except FileNotFoundError:

@@ -19,7 +19,6 @@ Pairs that talk, and their rings:
 A Unix socket pair for each I/O worker and network worker carries descriptors of segment files.
 """
 
-import hashlib
 import os
 import socket
 
@@ -155,9 +154,9 @@ class SharedResources:
 
 
 def region_prefix(data_directory: str) -> str:
-    """What the shared memory names of a data directory begin with."""
-    path = os.path.realpath(data_directory).encode()
-    return f"shmbroker-{hashlib.blake2s(path, digest_size=6).hexdigest()}-"
+    """What the shared memory names of an existing data directory begin with."""
+    found = os.stat(data_directory)
+    return f"shmbroker-{found.st_dev:x}-{found.st_ino:x}-"
 
 
 def _pages(size: int) -> int:
