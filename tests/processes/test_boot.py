@@ -244,3 +244,17 @@ def test_python_that_leaves_out_asserts_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "-O" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("title", ["controller-1", "io-worker-1", "network-worker-1"])
+def test_child_killed_during_the_first_boot_is_replaced(tmp_path: Path, title: str) -> None:
+    broker = _launched(tmp_path)
+    with broker:
+        pid = wait_until(lambda: broker.children().get(title), "the child")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "ready on" in broker.log, "readiness")
+        assert f"{title} (pid {pid}) ended with signal 9" in broker.log
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            assert client.produce(TOPIC, batch_now(b"1"))["error_code"] == 0
+        assert broker.stop() == 0
