@@ -1,5 +1,22 @@
 """The command `shmbroker`: one entry point, sub-commands that import what they need when called."""
 
-from shmbroker.cli.main import main
+import sys
+from typing import Any
+
+
+def main(**options: Any) -> None:
+    """Run the command line that `sys.argv` holds; `options` are click's."""
+    if sys.argv[1:2] == ["serve"]:
+        from shmbroker.cli.serve_flags import parse_plain
+
+        parameters = parse_plain(sys.argv[2:])
+        if parameters is not None:
+            from shmbroker.cli.run_broker import run
+
+            run(parameters)
+    from shmbroker.cli.commands import main as command_line
+
+    command_line(**options)
+
 
 __all__ = ["main"]

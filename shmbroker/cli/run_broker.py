@@ -1,0 +1,48 @@
+"""What `shmbroker serve` does once its flags are read: run the broker family in the foreground."""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from shmbroker import clock
+from shmbroker.cli.serve_flags import FLAGS
+from shmbroker.config import BrokerConfig
+from shmbroker.errors import Fault
+
+
+def default_data_directory() -> str:
+    """`shmbroker` under $XDG_STATE_HOME (~/.local/state where it is not set)."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return str(Path(state) / "shmbroker")
+
+
+def run(parameters: Mapping[str, Any]) -> NoReturn:
+    """Run a broker until it is told to stop; leaves with its exit status."""
+    began = clock.monotonic()
+    handler = logging.StreamHandler()
+    package_logger = logging.getLogger("shmbroker")
+    package_logger.addHandler(handler)
+    package_logger.propagate = False
+    package_logger.setLevel(logging.INFO)
+    from shmbroker.processes import supervisor
+
+    flags = [
+        (flag, setting, parameters[parameter])
+        for flag, parameter, _, setting, _ in FLAGS
+        if setting and parameters[parameter] is not None
+    ]
+    try:
+        config = BrokerConfig.load(parameters["config_file"], parameters["assignments"], flags)
+        status = supervisor.Supervisor(
+            config, Path(config["shmbroker.data"] or default_data_directory()), began
+        ).run()
+    except supervisor.InUse as fault:
+        print(f"shmbroker: {fault}", file=sys.stderr)
+        status = supervisor.EXIT_IN_USE
+    except Fault as fault:
+        print(f"shmbroker: {fault}", file=sys.stderr)
+        status = supervisor.EXIT_CONFIG
+    sys.exit(status)

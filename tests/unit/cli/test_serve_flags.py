@@ -1,0 +1,50 @@
+"""`serve` reads plain flags as click does, and leaves everything else to click."""
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from shmbroker.cli import serve
+from shmbroker.cli.serve_flags import FLAGS, parse_plain
+
+PLAIN = [
+    [],
+    ["--data", "/srv/x", "--port", "0"],
+    ["--port=1", "--port", "2"],
+    ["--set", "a=b", "--set=c=d=e", "--set", "f="],
+    ["--config", "f", "--host", "::1", "--io-workers", "3", "--network-workers=2"],
+    ["--data="],
+]
+FOR_CLICK = [
+    ["--help"],
+    ["-h"],
+    ["--data"],
+    ["--prot", "1"],
+    ["--port", "--data"],
+    ["--port", "-1"],
+    ["extra"],
+    ["--", "extra"],
+]
+
+
+@pytest.mark.parametrize("words", PLAIN, ids=" ".join)
+def test_plain_flags_are_read_as_click_reads_them(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(serve, "run", lambda parameters: seen.append(dict(parameters)))
+    assert CliRunner().invoke(serve.command, words).exit_code == 0
+    assert [parse_plain(words)] == seen
+
+
+@pytest.mark.parametrize("words", FOR_CLICK, ids=" ".join)
+def test_other_words_are_left_to_click(words: list[str]) -> None:
+    assert parse_plain(words) is None
+
+
+def test_every_flag_is_explained() -> None:
+    shown = CliRunner().invoke(serve.command, ["--help"]).output
+    for flag, _, metavar, _, text in FLAGS:
+        assert f"{flag} {metavar}" in shown
+        assert text.split(".")[0] in " ".join(shown.split())
