@@ -72,6 +72,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 LOCK_WAIT_S = 5.0
 """How long the lock may outlive a dead supervisor: its children end some milliseconds later."""
+LOCK_FD_MIN = 512
+"""A dying process closes its descriptors in their order. Behind the sockets and the locks of the
+log directories, so that whoever gets this lock finds those free."""
 ACKNOWLEDGE_S = 5.0
 STOP_S = 45.0
 """How long a stop may take before what is left is killed: less than the TimeoutStopSec of the unit,
@@ -214,7 +217,8 @@ class Supervisor:
                 clock.sleep(0.002)
         os.ftruncate(lock_fd, 0)
         os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
-        self.lock_fd = lock_fd
+        self.lock_fd = fcntl.fcntl(lock_fd, fcntl.F_DUPFD_CLOEXEC, LOCK_FD_MIN)
+        os.close(lock_fd)
 
     def _format(self, directory: Path) -> None:
         """Make the directory of each node, and give a new one its identity."""
