@@ -74,6 +74,9 @@ PUBLISH_BYTES = 64 << 10
 APPLY_S = 0.005
 """How long one turn may open logs."""
 
+MEMBER_NAME_MAX = 1024
+"""Characters of a client's name in a member id, which must fit into a string again."""
+
 LOAD_S = 0.2
 """How long clients wait for the groups to be loaded before they are told to wait."""
 
@@ -561,7 +564,7 @@ class IoWorker(SleepingChild):
 
 def make_member_id(prefix: str) -> str:
     """A member id that no member of any group ever had: the client's name, then a uuid."""
-    return f"{prefix}-{uuid4()}"
+    return f"{prefix[:MEMBER_NAME_MAX]}-{uuid4()}"
 
 
 class Flusher:
