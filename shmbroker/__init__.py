@@ -1,3 +1,3 @@
-"""shmbroker: a Kafka-protocol message broker for one Linux host, built of processes that share memory."""
+"""shmbroker: a Kafka-protocol message broker for one Linux host, of processes that share memory."""
 
 __version__ = "0.1.0"
