@@ -16,11 +16,13 @@ VERSION_MAX = 9
 VERSION_MIN_ADVERTISED = 0
 
 PROTOCOL_NULLABLE_FROM = 7
+NAME_CHARACTERS_MAX = 1024
+"""Of a client's name: with a uuid behind it, it must fit into a string again."""
 
 
 def answer(worker: Any, call: Any, body: dict[str, Any]) -> None:
     """Answered by the coordinator, now or when the rebalance is over."""
-    client_id = call.client_id.decode(errors="replace")
+    client_id = call.client_id.decode(errors="replace")[:NAME_CHARACTERS_MAX]
     worker.groups.join(JoinCall(call), body, client_id, f"/{call.client_host}")
 
 

@@ -28,9 +28,7 @@ Source: KIP-62, 134 (initial delay), 345 (static members), 389 (size), 394 (memb
 
 from __future__ import annotations
 
-from struct import Struct
-from struct import error as StructError
-
+from shmbroker.coordinator.member import NEVER, Member, subscribed_topics
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -38,8 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from shmbroker.coordinator.member import Protocols
+
     Effect = tuple[Any, ...]
-    Protocols = tuple[tuple[str, bytes], ...]
 
 # States, as clients read them.
 EMPTY = "Empty"
@@ -55,19 +54,16 @@ EMPTIED = 0
 ASSIGNED = 1
 REPLACED = 2
 
-NEVER = 1 << 62
-"""A deadline that doesn't come."""
-
 NEW_MEMBER_TIMEOUT_MS = 300_000
 """How long a new member may wait for its first rebalance: its client may be gone for good."""
+
+JOIN_RETRY_MS = 1000
+"""Least time to wait again for static members of whom none has joined: their own may be 0."""
 
 NO_GENERATION = -1
 CONSUMER = "consumer"
 MEMBER_ID_REQUIRED_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
-
-_INT16 = Struct(">h")
-_INT32 = Struct(">i")
 
 _UNKNOWN_MEMBER = error_codes.UNKNOWN_MEMBER_ID
 _REBALANCE = error_codes.REBALANCE_IN_PROGRESS
@@ -81,73 +77,6 @@ class Settings:
     def __init__(self, initial_delay_ms: int, size_max: int) -> None:
         self.initial_delay_ms = initial_delay_ms
         self.size_max = size_max
-
-
-class Member:
-    """One member. `join_call` and `sync_call` are its parked requests."""
-
-    __slots__ = (
-        "assignment",
-        "client_host",
-        "client_id",
-        "deadline_ms",
-        "instance_id",
-        "is_new",
-        "join_call",
-        "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-        "sync_call",
-    )
-
-    def __init__(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: Protocols,
-        assignment: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.instance_id = instance_id
-        """Of a static member (KIP-345)."""
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        """(name, metadata), the preferred one first."""
-        self.assignment = assignment
-        self.join_call: Any = None
-        self.sync_call: Any = None
-        self.deadline_ms = NEVER
-        """When it is removed; NEVER while it waits for a rebalance, unless it is new."""
-        self.is_new = False
-        """Has not been through a rebalance yet."""
-
-    def metadata(self, protocol: str | None) -> bytes:
-        """What it says to the leader under this protocol."""
-        for name, metadata in self.protocols:
-            if name == protocol:
-                return metadata
-        return b""
-
-    def copy(self, member_id: str) -> Member:
-        """The same under another id, with nothing parked."""
-        return Member(
-            member_id,
-            self.instance_id,
-            self.client_id,
-            self.client_host,
-            self.rebalance_timeout_ms,
-            self.session_timeout_ms,
-            self.protocols,
-            self.assignment,
-        )
 
 
 class Group:
@@ -721,7 +650,8 @@ class Group:
         ]:
             self._forget(member.member_id)
         if self.members and not self._elect_joined_leader():
-            self._set_join_deadline(now_ms + self._rebalance_timeout_ms())
+            patience = max(self._rebalance_timeout_ms(), JOIN_RETRY_MS)
+            self._set_join_deadline(now_ms + patience)
             return
         self.generation_id += 1
         self.pending_syncs.clear()
@@ -929,23 +859,3 @@ def _join_refusal(member_id: str, error: int) -> dict[str, Any]:
         "member_id": member_id,
         "members": [],
     }
-
-
-def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics of a ConsumerProtocolSubscription of any version; None if it isn't one."""
-    try:
-        count = _INT32.unpack_from(metadata, 2)[0]
-        if count < 0:
-            return None
-        at = 6
-        topics = []
-        for _ in range(count):
-            length = _INT16.unpack_from(metadata, at)[0]
-            at += 2
-            if not 0 <= length <= len(metadata) - at:
-                return None
-            topics.append(metadata[at : at + length].decode())
-            at += length
-    except (StructError, UnicodeDecodeError):
-        return None
-    return topics

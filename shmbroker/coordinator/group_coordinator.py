@@ -26,12 +26,12 @@ from shmbroker.coordinator.group import (
     CONSUMER,
     EMPTIED,
     EMPTY,
-    NEVER,
     STABLE,
     Group,
     Settings,
 )
 from shmbroker.coordinator.group_partition import group_partition
+from shmbroker.coordinator.member import NEVER
 from shmbroker.coordinator.offset_store import NO_EXPIRY, OffsetStore, committed_of, value_of
 from shmbroker.errors import Fault
 from shmbroker.wire import error_codes
@@ -54,6 +54,7 @@ TYPE_CLASSIC = "classic"
 REPLAYS_PER_STEP = 100
 """Records or groups between two turns of the worker."""
 NO_RETENTION = -1
+TIME_MAX = 2**63 - 1
 
 
 class Shard:
@@ -132,7 +133,7 @@ class GroupCoordinator:
         for group in shard.groups.values():
             self.groups.pop(group.group_id, None)
             for effect in group.on_gone(error_codes.NOT_COORDINATOR, self.now_ms()):
-                effect[1].reply(effect[2])
+                self._answer(effect)
 
     def on_topic_deleted(self, topic: str) -> None:
         """Nobody will come back for its offsets."""
@@ -154,8 +155,11 @@ class GroupCoordinator:
         if self.loading:
             self._load_some(self.loading[0])
         timers = self._timers
+        due = []
         while timers and timers[0][0] <= now_ms:
-            due_ms, _, what = heappop(timers)
+            due.append(heappop(timers))
+        # Each once: whatever is due again at once has to wait for the next turn.
+        for due_ms, _, what in due:
             if isinstance(what, Shard):
                 if self.shards.get(what.partition.partition) is what:
                     self._expire_offsets(what, now_ms)
@@ -177,13 +181,20 @@ class GroupCoordinator:
         """Have the effects, and those that storing has; then set the group's timer."""
         for effect in effects:
             if effect[0] == ANSWER:
-                effect[1].reply(effect[2])
+                self._answer(effect)
             else:
                 error = self._store(group, effect)
                 self._run(group, group.on_stored(effect, error, self.now_ms()))
         if group.wake_ms < group.scheduled_ms:
             group.scheduled_ms = group.wake_ms
             self._push(group.wake_ms, group)
+
+    def _answer(self, effect: Effect) -> None:
+        try:
+            effect[1].reply(effect[2])
+        except Fault:
+            # Of one member; the others' answers must go out all the same.
+            logger.exception("an answer can't be sent")
 
     def _store(self, group: Group, effect: Effect) -> int:
         value = group.record(effect[3] if effect[1] == ASSIGNED else None)
@@ -391,7 +402,9 @@ class GroupCoordinator:
         if error or group is None:
             return [error] * len(offsets)
         retention_ms = body["retention_time_ms"]
-        expiry_ms = NO_EXPIRY if retention_ms == NO_RETENTION else now_ms + retention_ms
+        expiry_ms = NO_EXPIRY
+        if retention_ms != NO_RETENTION:
+            expiry_ms = min(max(now_ms + retention_ms, 0), TIME_MAX)
         errors, records, accepted = [], [], []
         for topic, topic_id, row in offsets:
             metadata = row["committed_metadata"] or ""

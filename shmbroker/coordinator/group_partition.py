@@ -1,14 +1,21 @@
 """Which partition of `__consumer_offsets` a group belongs to, so which broker coordinates it."""
 
+from operator import mul
+from struct import unpack
+
 GROUP_TOPIC = "__consumer_offsets"
+
+_powers = [1]
+"""Of 31, modulo 2^32, as far as they were needed: an id has up to 32,767 characters."""
 
 
 def java_string_hash(text: str) -> int:
     """Java's String.hashCode: over UTF-16 code units, wrapped to a signed 32-bit number."""
-    value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    units = unpack(f">{len(encoded) >> 1}H", encoded)
+    while len(_powers) < len(units):
+        _powers.append(_powers[-1] * 31 & 0xFFFFFFFF)
+    value = sum(map(mul, reversed(units), _powers)) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shmbroker.coordinator.group import NEVER, NEW_MEMBER_TIMEOUT_MS, subscribed_topics
+from shmbroker.coordinator.group import NEW_MEMBER_TIMEOUT_MS
+from shmbroker.coordinator.member import NEVER, subscribed_topics
 from shmbroker.wire import error_codes
 from tests.unit.coordinator.groups_at_work import REBALANCE_MS, SESSION_MS, Table
 
@@ -569,6 +570,19 @@ def test_a_static_member_that_comes_back_may_be_late_for_its_assignment() -> Non
         table.wait(5000)
     assert table.heartbeat(new_id, "b") == UNKNOWN_MEMBER, "it never came for it"
     assert table.heartbeat(leader, "a") == REBALANCE
+
+
+def test_static_members_without_patience_are_waited_for_a_second_at_a_time() -> None:
+    table = Table()
+    static_group(table, "a")
+    member_id = table.join(instance="a", rebalance_ms=-5, version=9).answer["member_id"]
+    table.join(rebalance_ms=0)
+    table.leave(("client-3", None))
+    for _ in range(20):
+        table.wait(1000)
+        assert table.heartbeat(member_id, "a") == REBALANCE
+        assert table.group.wake_ms > table.now_ms
+    assert code(table.join(member_id, instance="a")) == 0
 
 
 def test_a_static_member_leaves_by_its_instance() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from shmbroker.config import BrokerConfig, effective_topic_configs
 from shmbroker.coordinator import group_log
-from shmbroker.coordinator.group import NEVER
+from shmbroker.coordinator.group import Group
 from shmbroker.coordinator.group_coordinator import GroupCoordinator, described
 from shmbroker.coordinator.group_partition import group_partition
+from shmbroker.coordinator.member import NEVER
 from shmbroker.errors import StorageFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
@@ -511,6 +512,42 @@ def test_groups_are_listed_by_state_and_type(broker: Broker) -> None:
 
 
 # ── cost ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_timer_that_is_due_again_at_once_waits_for_the_next_turn(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.stable()
+    turns = []
+
+    def on_time(group: Group, now_ms: int) -> list[Any]:
+        turns.append(now_ms)
+        group.wake_ms = now_ms
+        return []
+
+    monkeypatch.setattr(Group, "on_time", on_time)
+    broker.now_ms += 10_000
+    for count in (1, 2, 3):
+        broker.groups.run_due()
+        assert len(turns) == count
+
+
+def test_names_of_all_lengths_are_served(broker: Broker) -> None:
+    name = "n" * 32_767
+    member = broker.stable(name)
+    assert broker.commit(group=name, member=member, generation=1) == 0
+    broker.restart()
+    assert broker.heartbeat(member, name) == 0
+    assert broker.committed(name) == {("t", 0): 5}
+
+
+@pytest.mark.parametrize("retention_ms", [-(2**63), -2, 0, 2**63 - 1])
+def test_any_retention_time_is_stored(broker: Broker, retention_ms: int) -> None:
+    assert broker.commit(retention_ms=retention_ms, version=2) == 0
+    broker.restart()
+    assert broker.committed() == {("t", 0): 5}
+    broker.wait(10 * MINUTE_MS)
+    assert (broker.names() == {"g"}) is (retention_ms > 0)
 
 
 def test_heartbeats_leave_no_timers_behind(broker: Broker) -> None:
