@@ -17,7 +17,7 @@ VERSION_MIN_ADVERTISED = 0
 
 
 def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """An error code for each partition, or one for the group if any of them exists."""
+    """An error code for each partition, or one for the whole group."""
     topics, offsets, answers = [], [], []
     for topic in body["topics"]:
         found = worker.image.topics_by_name.get(topic["name"])
@@ -33,8 +33,6 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
                 offsets.append((topic["name"], index))
                 answers.append(result)
         topics.append({"name": topic["name"], "partitions": rows})
-    if not offsets:
-        return {"topics": topics}
     error, errors = worker.groups.delete_offsets(body["group_id"], offsets)
     if error:
         return {"error_code": error}

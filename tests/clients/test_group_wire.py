@@ -230,7 +230,7 @@ def test_refusals_are_kafkas(client: RawClient, topic_id: bytes) -> None:
         ("LeaveGroup", 1, {"group_id": none, "member_id": "ghost"}, "UNKNOWN_MEMBER_ID"),
         ("OffsetDelete", 0, {"group_id": none, "topics": topics}, "GROUP_ID_NOT_FOUND"),
         ("OffsetDelete", 0, {"group_id": "", "topics": topics}, "INVALID_GROUP_ID"),
-        ("OffsetDelete", 0, {"group_id": "", "topics": []}, "NONE"),
+        ("OffsetDelete", 0, {"group_id": "", "topics": []}, "INVALID_GROUP_ID"),
     ):
         answer = client.ask(name, version, body)
         assert error_codes.name_of(answer["error_code"]) == code, (name, body)
