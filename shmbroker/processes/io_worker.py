@@ -412,12 +412,14 @@ class IoWorker(SleepingChild):
 
     def ask(
         self, api_key: int, name: str, version: int, body: dict[str, Any], on_answer: Any
-    ) -> None:
-        """Have the controller answer a request."""
+    ) -> bool:
+        """Have the controller answer a request; False while its ring has no room."""
         self.token = token = self.token + 1
         encoded = codec.encode(name + "Request", version, body)
-        if try_execute(self.controller, token, api_key, version, b"", encoded):
-            self.asked[token] = (name, version, on_answer)
+        if not try_execute(self.controller, token, api_key, version, b"", encoded):
+            return False
+        self.asked[token] = (name, version, on_answer)
+        return True
 
     # ── metadata ────────────────────────────────────────────────────────────────────────────────
 
@@ -536,8 +538,7 @@ class IoWorker(SleepingChild):
     def _ask_for_ids(self) -> None:
         if self.is_asking_for_ids or self.controller is None or not self.controller.incarnation:
             return
-        self.is_asking_for_ids = True
-        self.ask(
+        self.is_asking_for_ids = self.ask(
             ALLOCATE_PRODUCER_IDS,
             "AllocateProducerIds",
             0,
