@@ -4,9 +4,11 @@ It is `shmbroker serve` as a subprocess, with its own process group; nothing of 
 """
 
 import os
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,27 @@ START_S = 30.0
 STOP_S = 20.0
 
 
+def free_ports(count: int) -> int:
+    """The first of `count` free ports in a row.
+
+    Several brokers that are started again need the ports they had, in a row; so they stay below
+    those that the kernel hands out to everybody's connections.
+    """
+    while True:
+        first = random.randrange(20_000, 32_000)
+        held: list[socket.socket] = []
+        try:
+            for port in range(first, first + count):
+                held.append(socket.socket())
+                held[-1].bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        finally:
+            for listening in held:
+                listening.close()
+        return first
+
+
 class Broker:
     """Starts at once. `address` is broker 1's; `data` its directory; `log` what it printed."""
 
@@ -25,7 +48,8 @@ class Broker:
         self._owns_data = data is None
         self.data = data or Path(tempfile.mkdtemp(prefix="shmbroker-test-"))
         self.flags = flags
-        self.port = port
+        workers = int(flags[flags.index("--io-workers") + 1]) if "--io-workers" in flags else 1
+        self.port = port if port or workers == 1 else free_ports(workers)
         self.start()
 
     def start(self) -> None:
