@@ -4,7 +4,6 @@ It is `shmbroker serve` as a subprocess, with its own process group; nothing of 
 """
 
 import os
-import random
 import re
 import shutil
 import signal
@@ -27,7 +26,7 @@ def free_ports(count: int) -> int:
     those that the kernel hands out to everybody's connections.
     """
     while True:
-        first = random.randrange(20_000, 32_000)
+        first = 20_000 + int.from_bytes(os.urandom(2), "little") % 12_000
         held: list[socket.socket] = []
         try:
             for port in range(first, first + count):
