@@ -22,8 +22,8 @@ STOP_S = 20.0
 def free_ports(count: int) -> int:
     """The first of `count` free ports in a row.
 
-    Several brokers that are started again need the ports they had, in a row; so they stay below
-    those that the kernel hands out to everybody's connections.
+    A broker that is started again needs the port it had, and several need them in a row; so they
+    stay below those that the kernel hands out to everybody's connections.
     """
     while True:
         first = 20_000 + int.from_bytes(os.urandom(2), "little") % 12_000
@@ -48,7 +48,7 @@ class Broker:
         self.data = data or Path(tempfile.mkdtemp(prefix="shmbroker-test-"))
         self.flags = flags
         workers = int(flags[flags.index("--io-workers") + 1]) if "--io-workers" in flags else 1
-        self.port = port if port or workers == 1 else free_ports(workers)
+        self.port = port or free_ports(workers)
         self.start()
 
     def start(self) -> None:

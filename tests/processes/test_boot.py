@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
@@ -258,3 +259,21 @@ def test_child_killed_during_the_first_boot_is_replaced(tmp_path: Path, title: s
             client.create_topic(TOPIC)
             assert client.produce(TOPIC, batch_now(b"1"))["error_code"] == 0
         assert broker.stop() == 0
+
+
+def test_port_0_takes_a_free_port_for_each_broker(tmp_path: Path) -> None:
+    words = ["-m", "shmbroker", "serve", "--data", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(
+        [sys.executable, *words, "--io-workers", "2"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            ports = [int(port) for port in re.findall(r"127\.0\.0\.1:(\d+) \(broker", ready)]
+            assert len(set(ports)) == 2, ready
+            for port in ports:
+                with RawClient(f"127.0.0.1:{port}") as client:
+                    assert client.ask("ApiVersions", 0, {})["error_code"] == 0
+        finally:
+            process.terminate()
+    assert process.returncode == 0
