@@ -132,7 +132,6 @@ class Family:
         self.worker = worker = SimpleNamespace(
             token=0,
             pending={},
-            append_bytes=0,
             image=SimpleNamespace(
                 offset=0,
                 topics_by_id={},

@@ -33,6 +33,7 @@ from shmbroker.network.file_send import INLINE_BYTES, FileSlice
 from shmbroker.network.inflight import Request
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_header
+from shmbroker.wire.primitives import uvarint
 
 API_KEY = 1
 VERSION_MIN = 4
@@ -236,7 +237,7 @@ class FetchApi:
             else:
                 encoded = name.encode()
                 if is_flexible:
-                    piece(_uvarint(len(encoded) + 1) + encoded)
+                    piece(uvarint(len(encoded) + 1) + encoded)
                 else:
                     piece(len(encoded).to_bytes(2, "big") + encoded)
             piece(_array_head(len(answers), is_flexible))
@@ -246,7 +247,7 @@ class FetchApi:
                 else:
                     piece(_PARTITION_V4.pack(index, error, high, stable))
                 piece(middle)
-                piece(_uvarint(length + 1) if is_flexible else _INT.pack(length))
+                piece(uvarint(length + 1) if is_flexible else _INT.pack(length))
                 if type(where) is bytes:
                     piece(where)
                 elif length:
@@ -265,7 +266,7 @@ class FetchApi:
                     tags = b"\0"
                     if epoch >= 0:
                         tagged = _INT.pack(epoch) + end.to_bytes(8, "big", signed=True) + b"\0"
-                        tags = b"\x01\x00" + _uvarint(len(tagged)) + tagged
+                        tags = b"\x01\x00" + uvarint(len(tagged)) + tagged
                     if version >= 16 and error in _LEADER_ERRORS:
                         hint = self.worker.leader_hint(name, topic_id, index)
                         if hint is not None:
@@ -274,11 +275,7 @@ class FetchApi:
                             tagged = _INT.pack(hint[0]) + _INT.pack(hint[1]) + b"\0"
                             count = 1 + (tags != b"\0")
                             tags = (
-                                _uvarint(count)
-                                + tags[1:]
-                                + b"\x01"
-                                + _uvarint(len(tagged))
-                                + tagged
+                                uvarint(count) + tags[1:] + b"\x01" + uvarint(len(tagged)) + tagged
                             )
                     piece(tags)
             if is_flexible:
@@ -295,34 +292,20 @@ class FetchApi:
     def _node_endpoints(self, leaders: set[int]) -> bytes:
         """The top-level tagged field 0: where the leaders named above are (KIP-951)."""
         nodes = self.worker.node_endpoints(leaders)
-        body = bytearray(_uvarint(len(nodes) + 1))
+        body = bytearray(uvarint(len(nodes) + 1))
         for node_id, host, port, rack in nodes:
             encoded = host.encode()
-            body += _INT.pack(node_id) + _uvarint(len(encoded) + 1) + encoded + _INT.pack(port)
+            body += _INT.pack(node_id) + uvarint(len(encoded) + 1) + encoded + _INT.pack(port)
             if rack is None:
                 body += b"\0"
             else:
-                body += _uvarint(len(rack.encode()) + 1) + rack.encode()
+                body += uvarint(len(rack.encode()) + 1) + rack.encode()
             body += b"\0"
-        return b"\x01\x00" + _uvarint(len(body)) + bytes(body)
+        return b"\x01\x00" + uvarint(len(body)) + bytes(body)
 
 
 _LEADER_ERRORS = frozenset((error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH))
 
 
 def _array_head(count: int, is_flexible: bool) -> bytes:
-    return _uvarint(count + 1) if is_flexible else _INT.pack(count)
-
-
-def _uvarint(value: int) -> bytes:
-    if value < 0x80:
-        return _ONE_BYTE[value]
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-_ONE_BYTE = [bytes((value,)) for value in range(128)]
+    return uvarint(count + 1) if is_flexible else _INT.pack(count)

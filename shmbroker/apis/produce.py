@@ -157,7 +157,6 @@ class ProduceApi:
                 request.peer = peer
                 request.acks = fast.acks
                 worker.pending[token] = request
-                worker.append_bytes += length
                 if fast.acks:
                     connection.inflight.append(request)
                 return True
@@ -266,7 +265,6 @@ class ProduceApi:
             constant = APPEND_CONSTANT.pack(acks, flags, timeout_ms, key, 0)[:CONSTANT_BYTES]
             _send_batch(peer, token, constant, records)
             worker.pending[token] = request
-            worker.append_bytes += len(records)
             request.tokens[token] = answer
         if acks:
             connection.inflight.append(request)

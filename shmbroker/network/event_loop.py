@@ -17,11 +17,10 @@ import select
 import socket
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, Protocol
+from typing import Protocol
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.network.connection import Connection
-from shmbroker.network.inflight import Request
 
 EPOLLIN = select.EPOLLIN
 EPOLLOUT = select.EPOLLOUT
@@ -497,8 +496,3 @@ class EventLoop:
 def _counted(buffer_bytes: int) -> int:
     """What a buffer takes of the bound: its first part is every connection's own."""
     return max(0, buffer_bytes - BUFFER_BYTES_FIRST)
-
-
-def answer(request: Request, parts: list[Any]) -> None:
-    """Complete a request; the loop sends it when its turn in the order comes."""
-    request.response = parts

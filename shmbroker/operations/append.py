@@ -70,7 +70,6 @@ class Appender:
         self.appended: set[Partition] = set()
         self.parts: dict[tuple[int, int], bytearray] = {}
         self.bytes_in = 0
-        self.batches_in = 0
 
     def on_part(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """A piece of a batch that is larger than a ring entry may be."""
@@ -163,7 +162,6 @@ class Appender:
                 max_timestamp if append_time < 0 else append_time,
             )  # fmt: skip
         self.bytes_in += end - at
-        self.batches_in += 1
         partition.advance_high_watermark()
         self.appended.add(partition)
         # The result, written where it goes.

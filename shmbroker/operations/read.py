@@ -90,7 +90,6 @@ class Reader:
         self.now_ms = now_ms
         self.pass_file = pass_file
         self.waiting: dict[tuple[int, int], DelayedRead] = {}
-        self.bytes_out = 0
 
     def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One READ entry: answer now, or wait in the purgatory."""
@@ -203,7 +202,6 @@ class Reader:
             high_watermark = partition.high_watermark
             file_id = 0
             if length:
-                self.bytes_out += length
                 if (
                     length <= INLINE_SLICE_BYTES
                     and segment.map is not None

@@ -99,14 +99,12 @@ class NetworkWorker(Child):
         self.data_directory = data_directory
         self.token = self.incarnation << 48
         self.pending: dict[int, Request] = {}
-        self.append_bytes = 0
         self.fetch_bytes_max = config["fetch.max.bytes"]
         self.partial_results = PartialResults()
         self.asked_files: set[int] = set()
         self._ask_again_at = 0.0
         self.unread: list[tuple[Request, Peer, bytes]] = []
         self.touched: set[Connection] = set()
-        self.waiting_topics: list[Request] = []
         self.io_peers: dict[int, Peer] = {}
         self.controller: Peer | None = None
         self.files: dict[int, FileTable] = {}
