@@ -191,9 +191,15 @@ class PartitionLog:
             segment = self._prepare(len(batch), next_offset, max_timestamp, leader_epoch, now_ms)
             position = segment.size
             end = position + len(batch)
-        view: Any = segment.map
-        view[position + STAMP_SIZE : end] = batch[STAMP_SIZE:]
-        STAMP.pack_into(view, position, base_offset, end - position - LOG_OVERHEAD, leader_epoch)
+        if end <= segment.ready_bytes:
+            view: Any = segment.map
+            view[position + STAMP_SIZE : end] = batch[STAMP_SIZE:]
+            STAMP.pack_into(
+                view, position, base_offset, end - position - LOG_OVERHEAD, leader_epoch
+            )
+        else:
+            stamp = STAMP.pack(base_offset, end - position - LOG_OVERHEAD, leader_epoch)
+            segment.write(position, batch, stamp)
         if max_timestamp > segment.max_timestamp_so_far:
             segment.max_timestamp_so_far = max_timestamp
             segment.max_timestamp_offset = next_offset - 1

@@ -7,8 +7,11 @@ The active segment is mapped by its one writer. What the operating system makes 
    disk is an errno there. The file grows by extents, from 64 KiB, doubling while they fill within a
    second and halving when one lasts over four, at most 16 MiB.
  * The first store to a fresh page is a page fault (0.4-1.7 GB/s); after
-   `madvise(MADV_POPULATE_WRITE)` it is a plain store (12-20 GB/s). CPython holds the GIL in
-   `madvise`, so `populate_step` does 1 MiB at a time, between turns.
+   `madvise(MADV_POPULATE_WRITE)` it is a plain store (12-20 GB/s). Populating is twice as fast where
+   zeros were written first, as `pwrite` makes large folios and a page fault makes small ones.
+   CPython holds the GIL in `madvise`, so `populate_step` does 1 MiB at a time, between turns.
+ * Where nothing is populated, a batch of 32 KiB and more is written with `pwrite` at once: 3.5 GB/s
+   instead of 2.3 for zeros, fault and store together.
  * `mmap.resize` is ftruncate to the size the file already has, and mremap: populated pages stay so.
    It can't move while a view into the map exists: none outlives the function that made it.
  * The map holds a descriptor of its own (dup), so the one used to open the file is closed at once.
@@ -38,6 +41,8 @@ logger = logging.getLogger(__name__)
 EXTENT_BYTES_MIN = 64 << 10
 EXTENT_BYTES_MAX = 16 << 20
 POPULATE_BYTES_MAX = 1 << 20
+WRITE_BYTES_MIN = 32 << 10
+"""Batches from here on are written, not stored, where the pages are not ready anyway."""
 
 _NOT_READ = -2
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python 3.11's mmap
@@ -46,6 +51,7 @@ _EXTENT_MS_LONG = 4000
 _CHUNK_BYTES_MIN = 4096
 _CHUNK_BYTES_MAX = 64 << 10
 _PAGE = mmap.PAGESIZE
+_ZEROS = memoryview(bytes(POPULATE_BYTES_MAX))
 _FULL = (ENOSPC, EDQUOT, EFBIG)
 
 
@@ -347,21 +353,40 @@ class Segment:
     def make_ready(self, need: int, now_ms: int, bytes_max: int) -> None:
         """Map the file with `need` bytes behind `size` that take a store without a page fault.
 
-        The file is created or grown for it, to at most `bytes_max` if that is enough.
+        Or, from WRITE_BYTES_MIN on, a `write`: then `ready_bytes` may end before them. The file is
+        created or grown for it, to at most `bytes_max` if that is enough.
         DiskFullFault if there is no space, StorageFault for anything else; nothing changed then.
         """
         end = self.size + need
         if self.map is None or end > self.allocated_bytes:
             self._grow(end, now_ms, bytes_max)
-        if end > self.ready_bytes:
+        if end > self.ready_bytes and need < WRITE_BYTES_MIN:
             # Faults one by one cost ten times as much as this, so never leave them to the append.
             self._populate(max(end, min(self.size + EXTENT_BYTES_MIN, self.allocated_bytes)))
 
-    def _grow(self, end: int, now_ms: int, bytes_max: int) -> None:
+    def write(self, position: int, batch: memoryview, stamp: bytes) -> None:
+        """Put a batch where `make_ready` has made room for it, `stamp` last and over its start.
+
+        The end of it counts as ready then, so that `populate_step` leaves such a log alone.
+        """
+        fd = self._open_to_write()
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _write_all(fd, batch[len(stamp) :], position + len(stamp))
+            _write_all(fd, stamp, position)
         except OSError as error:
             raise _fault(error, self.path) from error
+        finally:
+            os.close(fd)
+        self.ready_bytes = position + len(batch)
+
+    def _open_to_write(self) -> int:
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _fault(error, self.path) from error
+
+    def _grow(self, end: int, now_ms: int, bytes_max: int) -> None:
+        fd = self._open_to_write()
         try:
             if self.map is None:
                 # What stands behind `size` must be zeros: drop whatever it is.
@@ -398,7 +423,7 @@ class Segment:
 
     def populate_step(self, now_ms: int, bytes_max: int) -> bool:
         """Ready up to 1 MiB more, an extent ahead of `size`; True if there is still more to do."""
-        if self.map is None:
+        if self.map is None or self.ready_bytes == self.size:
             return False
         near = min(self.size + self.extent_bytes // 2, bytes_max)
         if near > self.allocated_bytes:
@@ -416,14 +441,20 @@ class Segment:
         assert self.map is not None
         start = self.ready_bytes // _PAGE * _PAGE
         end = min(_page_up(end), self.allocated_bytes)
+        fd = self._open_to_write()
         try:
+            position = self.ready_bytes
+            while position < end:
+                position += os.pwrite(fd, _ZEROS[: end - position], position)
             self.map.madvise(_MADV_POPULATE_WRITE, start, end - start)
         except OSError as error:
             if error.errno not in (EINVAL, ENOSYS):
-                raise StorageFault(f"can't populate {self.path}: {error}") from error
+                raise _fault(error, self.path) from error
             # A kernel before 5.14: zeros over the zeros that stand there.
             for position in range(max(start, self.size), end, _PAGE):
                 self.map[position] = 0
+        finally:
+            os.close(fd)
         self.ready_bytes = end
 
     def park(self) -> None:
@@ -523,6 +554,14 @@ class Segment:
                 pass
             except OSError as error:
                 raise StorageFault(f"can't remove {path}: {error}") from error
+
+
+def _write_all(fd: int, data: memoryview | bytes, position: int) -> None:
+    while written := os.pwrite(fd, data, position):
+        if written == len(data):
+            return
+        data = data[written:]
+        position += written
 
 
 def _page_up(position: int) -> int:
