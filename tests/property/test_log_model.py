@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from shmbroker.log import segment as segment_module
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import check_batch, encode_batch, iterate_batches, iterate_records
@@ -43,8 +44,10 @@ class ModelBatch:
 
 
 class LogMachine(RuleBasedStateMachine):
-    @initialize()
-    def start(self):
+    @initialize(write_bytes_min=st.sampled_from([600, 32 << 10]))
+    def start(self, write_bytes_min):
+        self.write_bytes_min = segment_module.WRITE_BYTES_MIN
+        segment_module.WRITE_BYTES_MIN = write_bytes_min
         self.root = tempfile.mkdtemp(prefix="log-model-")
         self.ids = itertools.count(1)
         self.slot = Slot()
@@ -71,6 +74,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "log"):
+            segment_module.WRITE_BYTES_MIN = self.write_bytes_min
             self.log.close(clean=False)
             shutil.rmtree(self.root)
 

@@ -124,6 +124,58 @@ def test_populate_keeps_an_extent_ready(opened):
     assert log.active.ready_bytes - log.active.size >= 1 << 20
 
 
+def test_large_batches_are_written_and_small_ones_stored_between_them(opened):
+    log = opened()
+    sizes = (200_000, 50, 40_000, 900_000, 10, 32 << 10, 300, 70_000, 5)
+    batches = [batch_of(size=size) for size in sizes]
+    for batch in batches:
+        append(log, batch)
+        segment = log.active
+        assert len(segment.map) >= segment.ready_bytes >= segment.size
+        log.populate_step(0)
+    segment, position, length = log.read(0, 2 << 20, len(sizes))
+    data = segment.read_bytes(position, length)
+    assert bytes(segment.map[: segment.size]) == data
+    assert [data[at + 16 : at + header[1] + 12] for at, header in iterate_batches(data)] == [
+        batch[16:] for batch in batches
+    ]
+    with open(segment.path, "rb") as file:
+        file.seek(segment.size)
+        assert not any(file.read())
+
+
+def test_nothing_is_populated_for_large_batches(opened):
+    log = opened()
+    append(log, batch_of(size=100_000))
+    for _ in range(20):
+        append(log, batch_of(size=100_000))
+        assert log.active.ready_bytes == log.active.size
+        assert not log.populate_step(0)
+
+
+def test_failed_write_leaves_the_log_as_it_was(opened, monkeypatch):
+    log = opened()
+    append(log, batch_of(size=100_000))
+    end, size = log.log_end_offset, log.active.size
+    pwrite = os.pwrite
+
+    def half(fd, data, position):
+        if position != size + 16:
+            raise OSError(5, "Input/output error")
+        return pwrite(fd, data[: len(data) // 2], position)
+
+    monkeypatch.setattr(segment_module.os, "pwrite", half)
+    with pytest.raises(StorageFault, match="can't write"):
+        append(log, batch_of(size=200_000))
+    monkeypatch.undo()
+    assert (log.log_end_offset, log.active.size) == (end, size)
+    small = batch_of(size=100)
+    append(log, small)
+    segment, position, length = log.read(end, 1 << 20, end + 1)
+    assert segment.read_bytes(position, length)[16:] == small[16:]
+    assert not any(segment.map[segment.size : segment.ready_bytes])
+
+
 def test_kernel_without_populate_gets_zeros(opened, monkeypatch):
     monkeypatch.setattr(segment_module, "_MADV_POPULATE_WRITE", 9999)
     log = opened()
