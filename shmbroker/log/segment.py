@@ -7,9 +7,9 @@ The active segment is mapped by its one writer. What the operating system makes 
    disk is an errno there. The file grows by extents, from 64 KiB, doubling while they fill within a
    second and halving when one lasts over four, at most 16 MiB.
  * The first store to a fresh page is a page fault (0.4-1.7 GB/s); after
-   `madvise(MADV_POPULATE_WRITE)` it is a plain store (12-20 GB/s). Populating is twice as fast where
-   zeros were written first, as `pwrite` makes large folios and a page fault makes small ones.
-   CPython holds the GIL in `madvise`, so `populate_step` does 1 MiB at a time, between turns.
+   `madvise(MADV_POPULATE_WRITE)` it is a plain store (12-20 GB/s). Populating is twice as fast
+   where zeros were written first: `pwrite` makes large folios, a page fault small ones. CPython
+   holds the GIL in `madvise`, so `populate_step` does 1 MiB at a time, between turns.
  * Where nothing is populated, a batch of 32 KiB and more is written with `pwrite` at once: 3.5 GB/s
    instead of 2.3 for zeros, fault and store together.
  * `mmap.resize` is ftruncate to the size the file already has, and mremap: populated pages stay so.
