@@ -10,6 +10,7 @@ minimum is 0.
 import re
 from typing import Any
 
+from shmbroker.metadata.features import SUPPORTED_FEATURES
 from shmbroker.wire import codec, error_codes
 
 API_KEY = 18
@@ -17,11 +18,6 @@ NAME = "ApiVersions"
 VERSION_MIN = 0
 VERSION_MAX = 4
 VERSION_MIN_ADVERTISED = 0
-
-SUPPORTED_FEATURES = (
-    # name, least and highest level that is served
-    ("metadata.version", 7, 29),
-)
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -43,13 +39,13 @@ def everything(worker: Any, version: int) -> dict[str, Any]:
         "api_keys": worker.advertised,
         "supported_features": [
             {"name": name, "min_version": low, "max_version": high}
-            for name, low, high in SUPPORTED_FEATURES
+            for name, (low, high) in SUPPORTED_FEATURES.items()
             if low > 0 or version >= 4
         ],
         "finalized_features_epoch": max(0, worker.image.offset - 1),
         "finalized_features": [
             {"name": name, "max_version_level": features[name], "min_version_level": features[name]}
-            for name, _, _ in SUPPORTED_FEATURES
+            for name in SUPPORTED_FEATURES
             if features.get(name)
         ],
     }

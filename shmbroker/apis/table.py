@@ -73,8 +73,11 @@ IN_CONTROLLER = (
     (20, "DeleteTopics", 1, 6),
     (37, "CreatePartitions", 0, 3),
     (44, "IncrementalAlterConfigs", 0, 1),
+    (57, "UpdateFeatures", 0, 2),
 )
 """Decided by `controller`, which has one entry for each."""
+
+CONTROLLER_KEYS = frozenset(row[0] for row in IN_CONTROLLER)
 
 
 def advertised() -> list[dict[str, Any]]:

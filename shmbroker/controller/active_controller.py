@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 
 from shmbroker.config import broker_layers
-from shmbroker.controller import configs, topics
+from shmbroker.controller import configs, features, topics
 from shmbroker.controller.bootstrap import (
     BOOTSTRAP_CHECKPOINT,
     FEATURE_LEVELS,
@@ -57,8 +57,9 @@ _RESULTS = {
     "DeleteTopics": "responses",
     "CreatePartitions": "results",
     "IncrementalAlterConfigs": "responses",
+    "UpdateFeatures": "",
 }
-"""The APIs served here, and where their responses have the results."""
+"""The APIs served here, and where their responses have the results; "" for one error in all."""
 
 
 class ActiveController:
@@ -125,26 +126,36 @@ class ActiveController:
     def handle(
         self, api_name: str, version: int, request: dict[str, Any], now_ms: int
     ) -> dict[str, Any]:
-        """Serve CreateTopics 2–7, DeleteTopics 1–6, CreatePartitions 0–3 or
-        IncrementalAlterConfigs 0–1: the response to send, all of it durable."""
-        if api_name == "CreateTopics":
-            records, response = topics.create_topics(request, version, self._cluster())
-        elif api_name == "DeleteTopics":
-            records, response = topics.delete_topics(request, version, self._cluster())
-        elif api_name == "CreatePartitions":
-            records, response = topics.create_partitions(request, version, self._cluster())
-        else:
-            assert api_name == "IncrementalAlterConfigs", api_name
-            records, response = configs.alter_configs(request, self.image, self._layers())
+        """Serve a request of an API that stands in `_RESULTS`: the response to send, all of it
+        durable."""
+        records, response = self._decide(api_name, version, request)
+        if not records:
+            return response
+        results = response[_RESULTS[api_name]] if _RESULTS[api_name] else [response]
         try:
             self._commit(records, now_ms)
         except DiskFullFault as fault:
             message = f"The metadata log's disk is full: {fault}"
-            _fail(response[_RESULTS[api_name]], KAFKA_STORAGE_ERROR, message)
+            _fail(results, KAFKA_STORAGE_ERROR, message)
         except TooLargeFault:
             message = "Unable to perform excessively large batch operation."
-            _fail(response[_RESULTS[api_name]], POLICY_VIOLATION, message)
+            _fail(results, POLICY_VIOLATION, message)
         return response
+
+    def _decide(
+        self, api_name: str, version: int, request: dict[str, Any]
+    ) -> tuple[list[Record], dict[str, Any]]:
+        image = self.image
+        if api_name == "CreateTopics":
+            return topics.create_topics(request, version, self._cluster())
+        if api_name == "DeleteTopics":
+            return topics.delete_topics(request, version, self._cluster())
+        if api_name == "CreatePartitions":
+            return topics.create_partitions(request, version, self._cluster())
+        if api_name == "UpdateFeatures":
+            return features.update_features(request, version, image, self._log.node_id)
+        assert api_name == "IncrementalAlterConfigs", api_name
+        return configs.alter_configs(request, image, self._layers())
 
     def create_topic_auto(self, name: str, now_ms: int) -> tuple[int, str | None]:
         """Create a topic because somebody uses it: (error, message).

@@ -631,7 +631,7 @@ class NetworkWorker(Child):
             raise ProtocolFault(f"unknown api key {api_key}")
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
-        if api_key in (19, 20, 37, 44):
+        if api_key in table.CONTROLLER_KEYS:
             peer = self.controller
         elif connection.listener.is_control:
             peer = self._control_target(api_key, name, version, view, body_at)

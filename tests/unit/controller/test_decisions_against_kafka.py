@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from decision_cases import ALL, PREFIX, Case, answers_of
+from feature_cases import CASES as FEATURE_CASES
+from feature_cases import request_of
 
 from shmbroker.config import BROKER_SETTINGS, OWN_PREFIX, BrokerConfig
 from shmbroker.metadata.describe_configs import describe_configs
@@ -127,3 +129,10 @@ def test_describe_configs_is_as_kafkas(kafka: Kafka) -> None:
         for name, entry in our_entries.items():
             if not name.startswith(OWN_PREFIX):
                 assert entry == their_entries[name]
+
+
+def test_features_are_updated_as_in_kafka(kafka: Kafka) -> None:
+    for updates, message in FEATURE_CASES:
+        response = kafka.ask("UpdateFeatures", 2, request_of(updates, is_trial=True))
+        code = 95 if message else 0
+        assert (response["error_code"], response["error_message"]) == (code, message), updates

@@ -1,0 +1,22 @@
+"""Feature levels that are served: what ApiVersions offers and UpdateFeatures may change.
+
+`MetadataImage.features` holds the finalised levels as the log has them; a feature that isn't there
+has level 0. The log also carries levels of features that aren't served (a directory must stay one
+that Kafka takes), so ask for those in this table only.
+
+Source: Kafka's `Feature`, `MetadataVersion`; KIP-584.
+"""
+
+METADATA_VERSION = "metadata.version"
+GROUP_VERSION = "group.version"
+"""From 1 on, groups of the protocol of KIP-848 may be formed."""
+
+SUPPORTED_FEATURES = {
+    # name: least and highest level that is served
+    GROUP_VERSION: (0, 1),
+    METADATA_VERSION: (7, 29),
+}
+
+METADATA_VERSION_OF_RECORDS = 23
+"""The lowest metadata.version that has all the records and fields which are written here; between
+it and the highest one nothing changes, so only there a downgrade loses nothing."""
