@@ -47,6 +47,9 @@ SOURCE_DYNAMIC_BROKER = 2
 SOURCE_DYNAMIC_DEFAULT_BROKER = 3
 SOURCE_STATIC_BROKER = 4
 SOURCE_DEFAULT = 5
+SOURCE_BROKER_LOGGER = 6
+SOURCE_CLIENT_METRICS = 7
+SOURCE_GROUP = 8
 
 OWN_PREFIX = "shmbroker."
 
@@ -700,6 +703,71 @@ _broker(
     least=1,
 )
 _broker(
+    "group.consumer.heartbeat.interval.ms",
+    INT,
+    "5000",
+    "How often members of a consumer group (KIP-848) are told to send a heartbeat.",
+    least=1,
+)
+_broker(
+    "group.consumer.min.heartbeat.interval.ms",
+    INT,
+    "5000",
+    "Least of the heartbeat interval that a single consumer group may be given.",
+    least=1,
+)
+_broker(
+    "group.consumer.max.heartbeat.interval.ms",
+    INT,
+    "15000",
+    "Most of the heartbeat interval that a single consumer group may be given.",
+    least=1,
+)
+_broker(
+    "group.consumer.session.timeout.ms",
+    INT,
+    "45000",
+    "Time without a heartbeat after which a member of a consumer group (KIP-848) is removed.",
+    least=1,
+)
+_broker(
+    "group.consumer.min.session.timeout.ms",
+    INT,
+    "45000",
+    "Least of the session timeout that a single consumer group may be given.",
+    least=1,
+)
+_broker(
+    "group.consumer.max.session.timeout.ms",
+    INT,
+    "60000",
+    "Most of the session timeout that a single consumer group may be given.",
+    least=1,
+)
+_broker(
+    "group.consumer.max.size",
+    INT,
+    _INT_MAX,
+    "Members that a consumer group (KIP-848) may have.",
+    least=1,
+)
+_broker(
+    "group.consumer.assignors",
+    LIST,
+    "uniform,range",
+    "Assignors of consumer groups (KIP-848) that members may ask for; the first is taken if they "
+    "ask for none.",
+    allowed=("uniform", "range"),
+)
+_broker(
+    "group.consumer.migration.policy",
+    STRING,
+    "bidirectional",
+    "Which groups may change between the classic protocol and that of KIP-848 while members of "
+    "both are there.",
+    allowed=("disabled", "downgrade", "upgrade", "bidirectional"),
+)
+_broker(
     "socket.request.max.bytes",
     INT,
     "104857600",
@@ -925,6 +993,15 @@ class BrokerConfig:
                 raise ConfigFault(
                     f"{name} is {self[name]}, but there are {workers} brokers: "
                     f"lower it, or raise shmbroker.io.workers."
+                )
+        for what in ("heartbeat.interval.ms", "session.timeout.ms"):
+            least, value, most = (
+                self[f"group.consumer.{which}{what}"] for which in ("min.", "", "max.")
+            )
+            if not least <= value <= most:
+                raise ConfigFault(
+                    f"group.consumer.{what} is {value}, but must lie between "
+                    f"group.consumer.min.{what} ({least}) and group.consumer.max.{what} ({most})."
                 )
         if self["shmbroker.port"] + workers - 1 > 65535:
             raise ConfigFault(

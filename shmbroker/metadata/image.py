@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 # Resource types of configs (`ConfigResource.Type`).
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+BROKER_LOGGER_RESOURCE = 8
+CLIENT_METRICS_RESOURCE = 16
+GROUP_RESOURCE = 32
 
 # Kinds of changes, each with what follows it in its tuple.
 TOPIC_DELETED = "topic_deleted"
