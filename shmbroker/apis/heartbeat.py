@@ -14,6 +14,7 @@ VERSION_MAX = 4
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """0, or what the member has to do."""
-    return {"error_code": worker.groups.heartbeat(body)}
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> None:
+    """0, or what the member has to do; 0 is said again by the network worker while it stands."""
+    error, grant = worker.groups.heartbeat(body)
+    call.reply({"error_code": error}, grant)

@@ -64,6 +64,9 @@ IN_IO_WORKER = (
     offset_delete,
 )
 
+WITH_STANDING_ANSWERS = (heartbeat,)
+"""Of these, who may be answered again by the network worker (`shm.standing`)."""
+
 ON_CONTROL_SOCKET = (list_segments,)
 """Served by I/O workers too, but only to whoever may open the control socket."""
 

@@ -86,6 +86,8 @@ class Group:
         "_awaiting_join",
         "_delay_ms",
         "_effects",
+        "_granted_generation",
+        "_granted_members",
         "_is_member_added",
         "_join_deadline_ms",
         "_make_member_id",
@@ -95,6 +97,7 @@ class Group:
         "_support",
         "_sync_deadline_ms",
         "generation_id",
+        "grants",
         "group_id",
         "leader_id",
         "members",
@@ -140,6 +143,10 @@ class Group:
         """Members of this generation that have not asked for their assignment."""
         self.subscribed_topics: frozenset[str] | None = None
         """Of a consumer group; None where that isn't known."""
+        self.grants: dict[str, int] = {}
+        """The owner's: members with a standing answer to their heartbeats, and its word."""
+        self._granted_generation = -1
+        self._granted_members: dict[str, Member] = {}
         self._support: dict[str, int] = {}
         self._awaiting_join = 0
         self._is_member_added = False
@@ -255,6 +262,27 @@ class Group:
         if member.join_call is None and member.sync_call is None:  # type: ignore[union-attr]
             member.deadline_ms = now_ms + member.session_timeout_ms  # type: ignore[union-attr]
         return _REBALANCE if self.state == PREPARING else 0
+
+    def add_grant(self, member_id: str, word: int) -> None:
+        """This member's heartbeat is answered with 0 as long as `is_as_granted`."""
+        if not self.grants:
+            self._granted_generation = self.generation_id
+            self._granted_members = self.members
+        self.grants[member_id] = word
+
+    def is_as_granted(self) -> bool:
+        """Whether a heartbeat of the members with a grant would still be answered with 0."""
+        return (
+            self.state == STABLE
+            and self.generation_id == self._granted_generation
+            and self.members is self._granted_members  # `_swap` makes a new dict
+        )
+
+    def see(self, member_id: str, seen_ms: int) -> None:
+        """A heartbeat at this time was answered without us."""
+        member = self.members.get(member_id)
+        if member is not None and seen_ms + member.session_timeout_ms > member.deadline_ms:
+            member.deadline_ms = seen_ms + member.session_timeout_ms
 
     def on_leave(
         self, leaving: list[tuple[str, str | None]], now_ms: int

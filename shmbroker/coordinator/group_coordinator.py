@@ -9,6 +9,8 @@ Rules of this file:
   walks all groups but ListGroups, a deleted topic, and the expiry of offsets, one shard at a time.
 * A shard loads a chunk for each turn of its owner; meanwhile its groups get
   COORDINATOR_LOAD_IN_PROGRESS, and heartbeats 0, so that nobody rejoins for it.
+* A heartbeat in a stable group gets a standing answer (`shm.standing`); whatever changes a group
+  goes through `_run`, which withdraws what does not hold any more before it answers anybody.
 * Calls are answered through `call.reply(body)` by `join` and `sync`; all else returns its answer.
 
 Source: Kafka's GroupCoordinatorService, GroupCoordinatorShard, CoordinatorRuntime.
@@ -82,11 +84,16 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         make_member_id: Callable[[str], str],
         on_appended: Callable[[Partition], None],
+        standing: Any = None,
     ) -> None:
-        """`on_appended` is told of each partition that got records, to wake who reads it."""
+        """`on_appended` is told of each partition that got records, to wake who reads it.
+
+        standing: the table of `shm.standing`, or None for a coordinator that is always asked.
+        """
         self.now_ms = now_ms
         self.make_member_id = make_member_id
         self.on_appended = on_appended
+        self.standing = standing
         self.settings = Settings(
             config["group.initial.rebalance.delay.ms"], config["group.max.size"]
         )
@@ -132,6 +139,7 @@ class GroupCoordinator:
             self.loading.remove(shard)
         for group in shard.groups.values():
             self.groups.pop(group.group_id, None)
+            self._withdraw(group)
             for effect in group.on_gone(error_codes.NOT_COORDINATOR, self.now_ms()):
                 self._answer(effect)
 
@@ -165,6 +173,8 @@ class GroupCoordinator:
                     self._expire_offsets(what, now_ms)
             elif due_ms == what.scheduled_ms:
                 what.scheduled_ms = NEVER
+                if what.grants:
+                    self._see_silent(what, now_ms)
                 self._run(what, what.on_time(now_ms))
         self._set_wake()
 
@@ -179,6 +189,8 @@ class GroupCoordinator:
 
     def _run(self, group: Group, effects: list[Effect]) -> None:
         """Have the effects, and those that storing has; then set the group's timer."""
+        if group.grants and not group.is_as_granted():
+            self._withdraw(group)
         for effect in effects:
             if effect[0] == ANSWER:
                 self._answer(effect)
@@ -350,16 +362,38 @@ class GroupCoordinator:
         )
         self._run(group, effects)
 
-    def heartbeat(self, body: dict[str, Any]) -> int:
-        """Heartbeat: the error code."""
+    def heartbeat(self, body: dict[str, Any]) -> tuple[int, tuple[int, int] | None]:
+        """Heartbeat: (error code, the grant to answer so again)."""
         group, error = self._find(body["group_id"])
         if group is None:
             if error == error_codes.COORDINATOR_LOAD_IN_PROGRESS:
-                return 0
-            return error or error_codes.UNKNOWN_MEMBER_ID
-        return group.on_heartbeat(
-            body["member_id"], body["group_instance_id"], body["generation_id"], self.now_ms()
+                return 0, None
+            return error or error_codes.UNKNOWN_MEMBER_ID, None
+        member_id = body["member_id"]
+        error = group.on_heartbeat(
+            member_id, body["group_instance_id"], body["generation_id"], self.now_ms()
         )
+        if error or group.state != STABLE or self.standing is None:
+            return error, None
+        word = group.grants.get(member_id)
+        if word is not None:
+            return 0, (word, self.standing.value(word))
+        grant = self.standing.grant()
+        if grant is not None:
+            group.add_grant(member_id, grant[0])
+        return 0, grant
+
+    def _withdraw(self, group: Group) -> None:
+        """Its members have to ask again."""
+        self._see_silent(group, self.now_ms())
+        for word in group.grants.values():
+            self.standing.withdraw(word)
+        group.grants.clear()
+
+    def _see_silent(self, group: Group, now_ms: int) -> None:
+        """Take notice of the heartbeats that were answered elsewhere."""
+        for member_id, word in group.grants.items():
+            group.see(member_id, now_ms - self.standing.idle_ms(word))
 
     def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> tuple[int, list[int]]:
         """LeaveGroup: (error code of all, error code of each)."""

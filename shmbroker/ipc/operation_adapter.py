@@ -16,8 +16,10 @@ from shmbroker.ipc.operation_layout import (
     EXECUTE_HEAD,
     EXECUTED,
     EXECUTED_FLAG_CLOSE,
+    EXECUTED_FLAG_STANDING,
     EXECUTED_HEAD,
     EXECUTED_PART,
+    STANDING_GRANT,
     TOKEN,
 )
 from shmbroker.ipc.peer import Peer
@@ -61,11 +63,18 @@ class Call:
         self.client_id = client_id
         self.client_host = client_host
 
-    def reply(self, body: dict[str, Any]) -> None:
-        """Encode and send the answer, in pieces if it is larger than an entry may be."""
+    def reply(self, body: dict[str, Any], grant: tuple[int, int] | None = None) -> None:
+        """Encode and send the answer, in pieces if it is larger than an entry may be.
+
+        grant: (word, value) of `shm.standing`, if the same answer may be given again.
+        """
         if self.peer.incarnation != self.incarnation:
             return  # the process that asked is dead
         encoded = codec.encode(self.api_name + "Response", self.api_version, body)
+        if grant is not None:
+            head = EXECUTED_HEAD.pack(self.token, EXECUTED_FLAG_STANDING, 0)
+            self.peer.send(EXECUTED, head + STANDING_GRANT.pack(*grant) + encoded)
+            return
         head = EXECUTED_HEAD.pack(self.token, 0, 0)
         largest = self.peer.writer.payload_bytes_max - EXECUTED_HEAD.size
         at = 0

@@ -84,7 +84,8 @@ What is over the ring's largest entry comes as EXECUTE_PARTs (token, then bytes)
 order, ended by an EXECUTE with the last piece.
 
 EXECUTED (back): token, then the response body; EXECUTED_PART is a piece that more follow. An
-EXECUTED with the flag CLOSE has the reason for its body: the request did not parse.
+EXECUTED with the flag CLOSE has the reason for its body: the request did not parse. With the flag
+STANDING the body begins with STANDING_GRANT: the word of the grant in `shm.standing`, its value.
 
      0     8  token
      8     4  flags
@@ -137,6 +138,8 @@ EXECUTE_FLAG_PARTS = 1
 """Pieces of this request came before."""
 
 EXECUTED_FLAG_CLOSE = 1
+EXECUTED_FLAG_STANDING = 2
+STANDING_GRANT = Struct("<IQ")
 
 
 def unpack_detail(

@@ -64,6 +64,7 @@ from shmbroker.shm.counters import (
     METADATA_APPLIED,
     METADATA_END_OFFSET_WORD,
 )
+from shmbroker.shm.standing import StandingAnswers
 from shmbroker.wire import codec, error_codes
 
 logger = logging.getLogger("shmbroker")
@@ -127,7 +128,11 @@ class IoWorker(SleepingChild):
         self.appender = Appender(self.partitions, self.now_ms, self.on_storage_fault)
         self.reader = Reader(self.partitions, self.purgatory, self.now_ms, self.pass_file)
         self.groups = GroupCoordinator(
-            config, self.now_ms, make_member_id, self.appender.appended.add
+            config,
+            self.now_ms,
+            make_member_id,
+            self.appender.appended.add,
+            StandingAnswers(shared.standing_of(slot.index), self.incarnation),
         )
         handlers = {
             module.API_KEY: (module.NAME, self._handler(module))

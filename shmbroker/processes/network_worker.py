@@ -31,9 +31,11 @@ from shmbroker.ipc.operation_layout import (
     DROP_FILE,
     EXECUTED,
     EXECUTED_FLAG_CLOSE,
+    EXECUTED_FLAG_STANDING,
     EXECUTED_PART,
     NEED_FILE,
     READ_DONE,
+    STANDING_GRANT,
     TOKEN,
     unpack_detail,
 )
@@ -61,12 +63,19 @@ from shmbroker.shm.counters import (
     STATE,
     STATE_RUNNING,
 )
+from shmbroker.shm.standing import USED_NS
+from shmbroker.shm.words import words_of
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_frame
 
 logger = logging.getLogger("shmbroker")
 
+Standing = tuple[memoryview, int, int, bytes, bytes]
+"""Words of the table, word and value of the grant; the frame but for its correlation id."""
+
 CACHED_ANSWERS_MAX = 512
+STANDING_MAX = 16384
+"""Requests with a standing answer (`shm.standing`) that are remembered, some 500 bytes each."""
 CACHED_REQUEST_BYTES_MAX = 1024
 SWEEP_INTERVAL_S = 1.0
 PARTIAL_FRAME_S = 10.0
@@ -119,6 +128,13 @@ class NetworkWorker(Child):
         self.image = self.follower.image
         self.advertised = table.advertised()
         self.cache: dict[Any, bytes] = {}
+        self.standing: dict[
+            tuple[int, bytes, bytes], tuple[memoryview, int, int, bytes, bytes]
+        ] = {}
+        self.standing_words = {
+            other.index: words_of(shared.standing_of(other.index))
+            for other in shared.of_role(IO_WORKER)
+        }
         self.produce = produce.ProduceApi(self)
         self.fetch = fetch.FetchApi(self)
         self.submit: dict[int, Any] = self._submit_table()
@@ -164,6 +180,9 @@ class NetworkWorker(Child):
             submit[module.API_KEY] = partial(
                 self._forward, module.API_KEY, module.NAME, module.VERSION_MIN, module.VERSION_MAX
             )
+        for module in table.WITH_STANDING_ANSWERS:
+            key = module.API_KEY
+            submit[key] = partial(self._forward_or_repeat, submit[key])
         for row in table.IN_CONTROLLER:
             submit[row[0]] = partial(self._forward, *row)
         return submit
@@ -319,6 +338,8 @@ class NetworkWorker(Child):
             elif request.finish is not None:
                 request.finish(body)
             else:
+                if flags & EXECUTED_FLAG_STANDING:
+                    body = self._keep_standing(request, peer, body)
                 request.response = [
                     response_frame(
                         request.api_key, request.api_version, request.correlation_id, body
@@ -353,6 +374,19 @@ class NetworkWorker(Child):
         for request, peer, result in unread:
             if not request.connection.is_closed:
                 self._finish_read(request, peer, memoryview(result), 0, len(result))
+
+    def _keep_standing(self, request: Request, peer: Peer, granted: bytes) -> bytes:
+        """Remember an answer that may be given again; its body."""
+        word, value = STANDING_GRANT.unpack_from(granted)
+        body = granted[STANDING_GRANT.size :]
+        key = request.state
+        if key is not None:
+            frame = response_frame(request.api_key, request.api_version, 0, body)
+            standing = self.standing
+            if len(standing) >= STANDING_MAX:
+                del standing[next(iter(standing))]
+            standing[key] = (self.standing_words[peer.slot], word, value, frame[:4], frame[8:])
+        return body
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -654,6 +688,37 @@ class NetworkWorker(Child):
         request.peer = peer
         self.pending[token] = request
         connection.inflight.append(request)
+        return True
+
+    def _forward_or_repeat(
+        self,
+        forward: Any,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """A request that the I/O worker may have granted a standing answer to, or else forwards."""
+        if end - start > CACHED_REQUEST_BYTES_MAX:
+            return bool(forward(connection, buffer, start, end, version, correlation_id))
+        key = (
+            connection.listener.broker_id,
+            bytes(buffer[start : start + 4]),
+            bytes(buffer[start + 8 : end]),
+        )
+        found = self.standing.get(key)
+        if found is not None:
+            words, word, value, head, tail = found
+            if words[word] == value:
+                words[word + USED_NS] = int(self._now * 1e9)
+                connection.out.append(head + buffer[start + 4 : start + 8] + tail)
+                return True
+            del self.standing[key]
+        if not forward(connection, buffer, start, end, version, correlation_id):
+            return False
+        connection.inflight[-1].state = key
         return True
 
     def _control_target(

@@ -8,6 +8,7 @@ Regions (`shm.region`), unlinked as soon as they are mapped:
     counters    words that everyone may read, `shm.counters`
     rings       one ring for each ordered pair that talks
     positions   one table for each I/O worker, `shm.positions`
+    standing    one table for each I/O worker, `shm.standing`
 
 Pairs that talk, and their rings:
 
@@ -23,6 +24,7 @@ import os
 import socket
 
 from shmbroker.ipc.peer import Peer
+from shmbroker.shm import standing
 from shmbroker.shm.counters import DOORBELL, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.positions import PositionTable, table_bytes
@@ -86,6 +88,7 @@ class SharedResources:
         ]
         self._make_rings(prefix, data_ring_bytes)
         self._make_positions(prefix, io_workers)
+        self._make_standing(prefix, io_workers)
         self.passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
         for io_worker in self.of_role(IO_WORKER):
             for network_worker in self.of_role(NETWORK_WORKER):
@@ -125,6 +128,19 @@ class SharedResources:
             slot.index: region.view[size * which : size * (which + 1)]
             for which, slot in enumerate(self.of_role(IO_WORKER))
         }
+
+    def _make_standing(self, prefix: str, io_workers: int) -> None:
+        size = _pages(standing.table_bytes())
+        region = Region.create(f"{prefix}standing", size * io_workers)
+        self._regions.append(region)
+        self._standing_views = {
+            slot.index: region.view[size * which : size * (which + 1)]
+            for which, slot in enumerate(self.of_role(IO_WORKER))
+        }
+
+    def standing_of(self, slot: int) -> memoryview:
+        """The table of an I/O worker's standing answers."""
+        return self._standing_views[slot]
 
     def positions_of(self, slot: int) -> PositionTable:
         """The position table of an I/O worker, as its predecessor left it."""

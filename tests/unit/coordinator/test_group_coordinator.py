@@ -35,6 +35,8 @@ class Broker:
     def __init__(self, directory: Path, partitions: int = 1, **settings: str) -> None:
         self.now_ms = START_MS
         self.appended: list[int] = []
+        self.standing: Any = None
+        self.grant: tuple[int, int] | None = None
         self.settings = {"group.initial.rebalance.delay.ms": "0"} | settings
         ids = itertools.count()
         file_ids = itertools.count(1)
@@ -58,6 +60,7 @@ class Broker:
             lambda: self.now_ms,
             self.make_id,
             lambda partition: self.appended.append(partition.partition),
+            self.standing,
         )
         for partition in self.partitions:
             self.groups.on_partition(partition, len(self.partitions))
@@ -108,7 +111,7 @@ class Broker:
         return member
 
     def heartbeat(self, member: str, group: str = "g", generation: int = 1) -> int:
-        return self.groups.heartbeat(
+        error, self.grant = self.groups.heartbeat(
             {
                 "group_id": group,
                 "member_id": member,
@@ -116,6 +119,7 @@ class Broker:
                 "generation_id": generation,
             }
         )
+        return error
 
     def commit(
         self,
