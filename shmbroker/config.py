@@ -825,6 +825,13 @@ _broker(
     least=1024,
 )
 _broker(
+    "max.incremental.fetch.session.cache.slots",
+    INT,
+    "1000",
+    "Fetch sessions that are kept, shared out among the network workers; 0 for none.",
+    least=0,
+)
+_broker(
     "max.request.partition.size.limit",
     INT,
     "2000",

@@ -10,16 +10,22 @@ of the follower.
 
 Rules of this file:
 * Followers are siblings and read over the rings: whoever claims to be a replica is none (6).
-* Sessions are declined: every answer has session id 0 and lists every partition that was asked.
 * Records are empty, never null; aborted transactions are null unless read_committed was asked.
 * Several small slices are read and sent with the answer's own bytes; a large one by sendfile.
+* Sessions live in this worker (`network.fetch_session`). A client stays on its connection, so it
+  stays on its worker; one that comes back elsewhere is told FETCH_SESSION_ID_NOT_FOUND, and begins
+  anew.
+* A client that waits in a session sends the same bytes each time, but for correlation id and
+  epoch: they are remembered with what they mean, and not decoded again.
 """
 
+import os
+from collections.abc import Iterator
 from struct import Struct
 from typing import Any
 
 from shmbroker.errors import ProtocolFault
-from shmbroker.ids import partition_key
+from shmbroker.ids import ZERO_UUID, partition_key
 from shmbroker.ipc.operation_layout import (
     CANCEL,
     READ,
@@ -28,6 +34,14 @@ from shmbroker.ipc.operation_layout import (
     READ_PARTITION,
     READ_SLICE,
     TOKEN,
+)
+from shmbroker.network.fetch_session import (
+    PARAMETERS,
+    SESSION_IDS,
+    SESSION_PARTITIONS_MAX,
+    FetchSession,
+    FetchSessions,
+    next_epoch,
 )
 from shmbroker.network.file_send import INLINE_BYTES, FileSlice
 from shmbroker.network.inflight import Request
@@ -40,27 +54,66 @@ VERSION_MIN = 4
 VERSION_MAX = 18
 VERSION_MIN_ADVERTISED = 4
 FLEXIBLE_FROM = 12
+SESSIONS_FROM = 7
+TOPIC_IDS_FROM = 13
 
 _INT = Struct(">i")
 _HEAD = Struct(">ihi")
 _PARTITION_V4 = Struct(">ihqq")
 _PARTITION_V5 = Struct(">ihqqq")
+_SESSION = Struct(">ii")
 
-READ_PARTITIONS_MAX = 8000
+READ_PARTITIONS_MAX = SESSION_PARTITIONS_MAX
 """Partitions looked up for one request; those behind are answered without records this time."""
+
+NEW_SESSION = 0
+NO_SESSION = -1
+"""Session epochs of requests that name all their partitions."""
+
+_ENDS = {
+    version: bytes(8 if version < 11 else 10) if version < FLEXIBLE_FROM else b"\1\1\1\0"
+    for version in range(SESSIONS_FROM, VERSION_MAX + 1)
+}
+"""What is behind the session epoch where nothing changes: no topics, none forgotten, no rack."""
+
+_REPEATED_BYTES_MIN = 40
 
 
 class FetchRequest(Request):
-    """`topics`: per topic the wire identity and its answers [index, error, hw, lso, start, …]."""
+    """`topics`: per topic name, id and answers [index, error, hw, lso, start, …].
 
-    __slots__ = ("asked", "isolation", "read_slot", "topics")
+    `asked`: what the slices of the READ_DONE belong to: these answers, or in a session the keys of
+    its partitions; `found` then has the answers, by their place in `asked`.
+    """
+
+    __slots__ = ("asked", "epoch", "found", "isolation", "session", "topics", "wanted")
+
+
+class Limits:
+    """What a request says besides its partitions."""
+
+    __slots__ = ("client_id", "isolation", "max_bytes", "max_wait_ms", "min_bytes", "prefix",
+                 "version")  # fmt: skip
+
+    def __init__(self, body: dict[str, Any], client_id: bytes | None, bytes_max: int) -> None:
+        self.max_wait_ms = max(0, body["max_wait_ms"])
+        self.min_bytes = max(0, body["min_bytes"])
+        self.max_bytes = max(0, min(body["max_bytes"], bytes_max))
+        self.isolation = body["isolation_level"]
+        self.client_id = client_id
 
 
 class FetchApi:
-    """The network worker's side of Fetch."""
+    """The network worker's side of Fetch. `place`: of how many workers it is which, from 0."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: Any, place: int = 0, workers: int = 1) -> None:
         self.worker = worker
+        ids = SESSION_IDS // workers
+        self.sessions = FetchSessions(
+            range(place * ids, (place + 1) * ids),
+            int.from_bytes(os.urandom(4), "big"),
+            -(-worker.config["max.incremental.fetch.session.cache.slots"] // workers),
+        )
 
     def submit(
         self,
@@ -71,25 +124,41 @@ class FetchApi:
         version: int,
         correlation_id: int,
     ) -> bool:
-        """Start one Fetch; False if the ring has no room."""
+        """Start one Fetch; False if the ring has no room: then nothing was done."""
         if not VERSION_MIN <= version <= VERSION_MAX:
             raise ProtocolFault(f"Fetch version {version}")
+        if version >= SESSIONS_FROM and buffer.endswith(_ENDS[version], start, end):
+            session = self._repeating(connection, buffer, start, end, version)
+            if session is not None:
+                return self._read_session(connection, session, session.repeated, correlation_id)
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
         body, _ = codec.decode("FetchRequest", version, view, body_at)
         view.release()
-        worker = self.worker
         request = FetchRequest(connection, API_KEY, version, correlation_id)
         request.client_id = client_id
+        request.isolation = body["isolation_level"]
+        request.session = request.wanted = None
+        if version >= SESSIONS_FROM and body["session_epoch"] != NO_SESSION:
+            if body["session_epoch"] != NEW_SESSION:
+                return self._submit_incremental(request, body, buffer, start, end)
+            request.wanted = {}
+        if version >= SESSIONS_FROM and body["session_id"]:
+            old = self.sessions.get(body["session_id"], connection.listener.broker_id)
+            if old is not None:
+                self.sessions.remove(old)
+        return self._submit_full(request, body)
+
+    def _submit_full(self, request: FetchRequest, body: dict[str, Any]) -> bool:
+        """A request that names all its partitions. With `wanted` it gets a session."""
+        worker = self.worker
+        version = request.api_version
         request.topics = topics = []
-        request.isolation = isolation = body["isolation_level"]
         request.asked = asked = []
-        if version >= 7 and body["session_epoch"] not in (0, -1):
-            self._answer_top(request, error_codes.FETCH_SESSION_ID_NOT_FOUND)
-            connection.inflight.append(request)
-            return True
+        isolation, wanted = request.isolation, request.wanted
         replica_id = body["replica_id"] if version < 15 else body["replica_state"]["replica_id"]
-        peer = worker.io_peer(connection) if replica_id < 0 else None
+        peer = worker.io_peer(request.connection) if replica_id < 0 else None
+        by_id = version >= TOPIC_IDS_FROM
         entries: list[bytes] = []
         pack = READ_PARTITION.pack
         for topic in body["topics"]:
@@ -97,19 +166,20 @@ class FetchApi:
                 continue
             answers: list[list[Any]] = []
             topics.append((topic["topic"], topic["topic_id"], answers))
-            image = worker.topic_of(
-                {"name": topic["topic"], "topic_id": topic["topic_id"]}, version >= 13
-            )
+            image = worker.topic_of({"name": topic["topic"], "topic_id": topic["topic_id"]}, by_id)
             for partition in topic["partitions"]:
                 index = partition["partition"]
                 answer = [index, 0, -1, -1, -1, None, 0, -1, -1]
                 answers.append(answer)
+                if wanted is not None:
+                    key = (topic["topic_id"] if by_id else topic["topic"], index)
+                    wanted[key] = (_parameters(partition), answer)
                 if isolation not in (0, 1):
                     answer[1] = error_codes.UNKNOWN_SERVER_ERROR
                 elif image is None:
                     answer[1] = (
                         error_codes.UNKNOWN_TOPIC_ID
-                        if version >= 13
+                        if by_id
                         else error_codes.UNKNOWN_TOPIC_OR_PARTITION
                     )
                 elif not 0 <= index < len(image.partitions):
@@ -125,31 +195,205 @@ class FetchApi:
                             partition["current_leader_epoch"],
                             partition["last_fetched_epoch"],
                             partition["fetch_offset"],
+                            -1,
+                            -1,
                         )
                     )
         if not entries:
             self._finish(request)
-            connection.inflight.append(request)
+            request.connection.inflight.append(request)
             return True
-        worker.token = token = worker.token + 1
+        limits = Limits(body, request.client_id, worker.fetch_bytes_max)
+        return self._send(request, peer, limits, len(entries), b"".join(entries))
+
+    def _send(
+        self, request: FetchRequest, peer: Any, limits: Limits, count: int, entries: bytes
+    ) -> bool:
+        worker = self.worker
+        token = worker.token + 1
         head = READ_HEAD.pack(
-            token,
-            max(0, body["max_wait_ms"]),
-            max(0, body["min_bytes"]),
-            max(0, min(body["max_bytes"], worker.fetch_bytes_max)),
-            isolation,
-            0,
-            len(entries),
-            0,
-        )
-        if not peer.try_send(READ, head + b"".join(entries)):
-            worker.token = token - 1
+            token, limits.max_wait_ms, limits.min_bytes, limits.max_bytes, limits.isolation, 0,
+            count, 0,
+        )  # fmt: skip
+        if not peer.try_send(READ, head + entries):
             return False
+        worker.token = token
         request.tokens = [token]
         request.peer = peer
         worker.pending[token] = request
-        connection.inflight.append(request)
+        request.connection.inflight.append(request)
         return True
+
+    # ── sessions ────────────────────────────────────────────────────────────────────────────────
+
+    def _repeating(
+        self, connection: Any, buffer: bytearray, start: int, end: int, version: int
+    ) -> FetchSession | None:
+        """The session whose client has sent the very same before, but for the epoch."""
+        epoch_at = end - len(_ENDS[version]) - 4
+        if end - start < _REPEATED_BYTES_MIN:
+            return None
+        session_id, epoch = _SESSION.unpack_from(buffer, epoch_at - 4)
+        session = self.sessions.get(session_id, connection.listener.broker_id)
+        if session is None or session.epoch != epoch:
+            return None
+        repeated = session.repeated
+        if (
+            repeated is None
+            or repeated.version != version
+            or repeated.prefix != buffer[start + 8 : epoch_at]
+        ):
+            return None
+        return session
+
+    def _submit_incremental(
+        self, request: FetchRequest, body: dict[str, Any], buffer: bytearray, start: int, end: int
+    ) -> bool:
+        """A request that says what has changed."""
+        version = request.api_version
+        connection = request.connection
+        by_id = version >= TOPIC_IDS_FROM
+        session = self.sessions.get(body["session_id"], connection.listener.broker_id)
+        error = 0
+        if session is None:
+            error = error_codes.FETCH_SESSION_ID_NOT_FOUND
+        elif session.epoch != body["session_epoch"]:
+            error = error_codes.INVALID_FETCH_SESSION_EPOCH
+        elif session.uses_topic_ids != by_id:
+            error = error_codes.FETCH_SESSION_TOPIC_ID_ERROR
+        else:
+            name = "topic_id" if by_id else "topic"
+            changed = [
+                ((topic[name], partition["partition"]), _parameters(partition))
+                for topic in body["topics"]
+                for partition in topic["partitions"]
+            ]
+            if changed and not self.sessions.can_grow(session, len(changed)):
+                self.sessions.remove(session)
+                error = error_codes.FETCH_SESSION_ID_NOT_FOUND
+        if error:
+            self._answer_top(request, error)
+            connection.inflight.append(request)
+            return True
+        forgotten = [
+            (topic[name], index)
+            for topic in body["forgotten_topics_data"]
+            for index in topic["partitions"]
+        ]
+        session.change(changed, forgotten)
+        if not session.partitions:
+            if not self._submit_full(request, body):
+                return False
+            self.sessions.remove(session)
+            return True
+        limits = Limits(body, request.client_id, self.worker.fetch_bytes_max)
+        limits.version = version
+        session.repeated = None
+        end_bytes = _ENDS[version]
+        if not changed and not forgotten and buffer.endswith(end_bytes, start, end):
+            epoch_at = end - len(end_bytes) - 4
+            if _SESSION.unpack_from(buffer, epoch_at - 4) == (session.id, session.epoch):
+                limits.prefix = bytes(buffer[start + 8 : epoch_at])
+                session.repeated = limits
+        return self._read_session(connection, session, limits, request.correlation_id)
+
+    def _read_session(
+        self, connection: Any, session: FetchSession, limits: Limits, correlation_id: int
+    ) -> bool:
+        """Ask for what the session has now."""
+        worker = self.worker
+        image = worker.image
+        if session.image is not image:
+            session.resolve(list(session.partitions), self._locator(session))
+            session.image = image
+        elif session.unresolved:
+            session.resolve(session.unresolved, self._locator(session))
+        request = FetchRequest(connection, API_KEY, limits.version, correlation_id)
+        request.client_id = limits.client_id
+        request.isolation = limits.isolation
+        request.session = session
+        request.epoch = next_epoch(session.epoch)
+        request.wanted = None
+        request.found = {}
+        keys, entries = session.asked()
+        request.asked = keys
+        peer = worker.io_peer(connection)
+        error = 0
+        if limits.isolation not in (0, 1):
+            error = error_codes.UNKNOWN_SERVER_ERROR
+        elif peer is None:
+            error = error_codes.NOT_LEADER_OR_FOLLOWER
+        if keys and not error:
+            if not self._send(request, peer, limits, len(keys), entries):
+                return False
+            self.sessions.on_request(session, int(worker.now() * 1000))
+        else:
+            self.sessions.on_request(session, int(worker.now() * 1000))
+            self.on_failed(request, error)
+            connection.inflight.append(request)
+        return True
+
+    def _locator(self, session: FetchSession) -> Any:
+        """Where a partition of the session is by the image of now, or an error code."""
+        image = self.worker.image
+        unknown = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        topics, no_topic = image.topics_by_name, unknown
+        if session.uses_topic_ids:
+            topics, no_topic = image.topics_by_id, error_codes.UNKNOWN_TOPIC_ID
+
+        def locate(key: tuple[Any, int]) -> bytes | int:
+            topic = topics.get(key[0])
+            if topic is None:
+                return no_topic
+            if not 0 <= key[1] < len(topic.partitions):
+                return unknown
+            return partition_key(topic.topic_id, key[1])
+
+        return locate
+
+    def _settle(self, request: FetchRequest) -> bool:
+        """List what the session's client is told, and remember that it was."""
+        session = request.session
+        if session.epoch != request.epoch:
+            # Somebody else went on with the session while this request waited.
+            self._answer_top(request, error_codes.INVALID_FETCH_SESSION_EPOCH, session.id)
+            return False
+        request.topics = topics = []
+        last = None
+        for key, answer in self._told(request):
+            session.on_told(key, answer[1], answer[2], answer[4], answer[6] > 0)
+            if key[0] != last:
+                last = key[0]
+                answers: list[list[Any]] = []
+                topics.append(
+                    ("", last, answers) if session.uses_topic_ids else (last, ZERO_UUID, answers)
+                )
+            answers.append(answer)
+        return True
+
+    def _told(self, request: FetchRequest) -> Iterator[tuple[Any, list[Any]]]:
+        """Partitions and their answers; those that can't be read come last, as in Kafka."""
+        asked = request.asked
+        for which, answer in request.found.items():
+            yield asked[which], answer
+        for key, error in request.session.errors.items():
+            yield key, [key[1], error, -1, -1, -1, None, 0, -1, -1]
+
+    def _create_session(self, request: FetchRequest) -> int:
+        """Keep what a full request has asked for; the session's id, 0 if there is no room."""
+        session = self.sessions.try_create(
+            request.connection.listener.broker_id,
+            request.api_version >= TOPIC_IDS_FROM,
+            (
+                (key, parameters, answer[1], answer[2], answer[4])
+                for key, (parameters, answer) in request.wanted.items()
+            ),
+            len(request.wanted),
+            int(self.worker.now() * 1000),
+        )
+        return session.id if session is not None else 0
+
+    # ── results ─────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, request: FetchRequest, token: int) -> None:
         """The client is gone: nobody waits for this read."""
@@ -168,12 +412,20 @@ class FetchApi:
         at = index + READ_DONE_HEAD.size
         files = self.worker.files[peer.slot]
         inline_at = at + count * READ_SLICE.size
-        for answer in request.asked[:count]:
+        asked = request.asked
+        found = request.found if request.session is not None else None
+        for _ in range(count):
             (
-                error, _, length, high_watermark, stable, log_start,
+                error, which, length, high_watermark, stable, log_start,
                 file_id, position, diverging_epoch, _, diverging_end,
             ) = READ_SLICE.unpack_from(data, at)  # fmt: skip
             at += READ_SLICE.size
+            if found is None:
+                answer = asked[which]
+            else:
+                answer = found.get(which)
+                if answer is None:
+                    found[which] = answer = [asked[which][1], 0, -1, -1, -1, None, 0, -1, -1]
             answer[1] = error
             answer[2] = high_watermark
             answer[3] = stable
@@ -196,16 +448,24 @@ class FetchApi:
 
     def on_failed(self, request: FetchRequest, error_code: int) -> None:
         """The I/O worker died: every partition that it was asked for gets this error."""
-        for answer in request.asked:
-            answer[1] = error_code
-            answer[5], answer[6] = None, 0
+        if request.session is not None:
+            request.found = {
+                which: [key[1], error_code, -1, -1, -1, None, 0, -1, -1]
+                for which, key in enumerate(request.asked)
+            }
+        else:
+            for answer in request.asked:
+                answer[1] = error_code
+                answer[5], answer[6] = None, 0
         self._finish(request)
 
     # ── answer ──────────────────────────────────────────────────────────────────────────────────
 
-    def _answer_top(self, request: FetchRequest, error_code: int) -> None:
+    def _answer_top(self, request: FetchRequest, error_code: int, session_id: int = 0) -> None:
         body = codec.encode(
-            "FetchResponse", request.api_version, {"error_code": error_code, "responses": []}
+            "FetchResponse",
+            request.api_version,
+            {"error_code": error_code, "session_id": session_id, "responses": []},
         )
         header = response_header(API_KEY, request.api_version, request.correlation_id)
         request.response = [_INT.pack(len(header) + len(body)) + header + body]
@@ -213,6 +473,13 @@ class FetchApi:
     def _finish(self, request: FetchRequest) -> None:
         """Build the answer around the slices."""
         version = request.api_version
+        session_id = 0
+        if request.session is not None:
+            if not self._settle(request):
+                return
+            session_id = request.session.id
+        elif request.wanted is not None:
+            session_id = self._create_session(request)
         is_flexible = version >= FLEXIBLE_FROM
         parts: list[Any] = []
         add = parts.append
@@ -222,7 +489,7 @@ class FetchApi:
         total = sum(answer[6] for _, _, answers in request.topics for answer in answers)
         is_inline = total <= INLINE_BYTES
         if version >= 7:
-            piece(_HEAD.pack(0, 0, 0))
+            piece(_HEAD.pack(0, 0, session_id))
         else:
             piece(b"\0\0\0\0")
         piece(_array_head(len(request.topics), is_flexible))
@@ -305,6 +572,15 @@ class FetchApi:
 
 
 _LEADER_ERRORS = frozenset((error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH))
+
+
+def _parameters(partition: dict[str, Any]) -> bytes:
+    return PARAMETERS.pack(
+        partition["partition_max_bytes"],
+        partition["current_leader_epoch"],
+        partition["last_fetched_epoch"],
+        partition["fetch_offset"],
+    )
 
 
 def _array_head(count: int, is_flexible: bool) -> bytes:

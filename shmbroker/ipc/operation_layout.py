@@ -48,9 +48,12 @@ READ_PARTITION
     24     4  current_leader_epoch   -1 if the client named none
     28     4  last_fetched_epoch     -1 if the client named none
     32     8  fetch_offset
+    40     8  known_high_watermark     } as the client knows them, -1 if it does not: a partition
+    48     8  known_log_start_offset   } with nothing else to tell is left out of the READ_DONE
 
-READ_DONE (back): token, count, then READ_SLICE for each partition in the order asked, then the
-bytes of those slices that are too small to be worth a file (file id 0)
+READ_DONE (back): token, count, then a READ_SLICE for each partition that there is something to
+tell about, in the order asked, then the bytes of those slices that are too small to be worth a
+file (file id 0)
 
      0     8  token
      8     4  count
@@ -59,7 +62,7 @@ bytes of those slices that are too small to be worth a file (file id 0)
 READ_SLICE
 
      0     2  error_code
-     2     2  (zero)
+     2     2  which              place among the partitions asked, from 0
      4     4  length             bytes of the slice, 0 if there is nothing
      8     8  high_watermark
     16     8  last_stable_offset
@@ -119,7 +122,7 @@ APPEND_CONSTANT = Struct("<hhI20sI")
 APPEND_BATCH_AT = 40
 APPENDED_HEAD = Struct("<Qhhiqqq")
 READ_HEAD = Struct("<QiiihhiI")
-READ_PARTITION = Struct("<20siiiq")
+READ_PARTITION = Struct("<20siiiqqq")
 READ_DONE_HEAD = Struct("<Qii")
 READ_SLICE = Struct("<hhiqqqQqiiq")
 EXECUTE_HEAD = Struct("<QhhhBB")
@@ -155,7 +158,7 @@ def unpack_detail(
 assert APPEND_HEAD.size == APPEND_BATCH_AT
 assert APPENDED_HEAD.size == 40
 assert READ_HEAD.size == 32
-assert READ_PARTITION.size == 40
+assert READ_PARTITION.size == 56
 assert READ_SLICE.size == 64
 assert EXECUTE_HEAD.size == 16
 assert EXECUTED_HEAD.size == 16

@@ -9,6 +9,8 @@ Rules of this file:
   ones keep to them.
 * A read that may wait does, watched by its partitions, until there are min_bytes, an error of the
   log, a diverging epoch, or its time is over.
+* A partition about which there is nothing to say that the asker does not know (no bytes, no error,
+  high watermark and log start offset as it named them) is left out of the answer.
 """
 
 from collections.abc import Callable
@@ -45,7 +47,7 @@ class DelayedRead(DelayedOperation):
         reader: "Reader",
         peer: Peer,
         token: int,
-        partitions: list[tuple[bytes, int, int, int, int]],
+        partitions: list[tuple[bytes, int, int, int, int, int, int]],
         min_bytes: int,
         max_bytes: int,
         isolation: int,
@@ -126,7 +128,7 @@ class Reader:
                     self.purgatory.cancel(read)
 
     def look_up(
-        self, asked: list[tuple[bytes, int, int, int, int]], max_bytes: int
+        self, asked: list[tuple[bytes, int, int, int, int, int, int]], max_bytes: int
     ) -> tuple[list[Any], int, bool]:
         """(one result for each partition, bytes in all, whether to answer at once).
 
@@ -136,7 +138,7 @@ class Reader:
         total = 0
         must_answer = False
         has_valid = False
-        for key, partition_max_bytes, epoch, last_fetched_epoch, offset in asked:
+        for key, partition_max_bytes, epoch, last_fetched_epoch, offset, _, _ in asked:
             partition = self.partitions.get(key)
             if partition is None or not partition.is_leader:
                 results.append((error_codes.NOT_LEADER_OR_FOLLOWER, partition))
@@ -186,26 +188,32 @@ class Reader:
         """Send READ_DONE, after the descriptors that its slices need."""
         peer = read.peer
         self.waiting.pop((peer.slot, read.token), None)
-        parts = [READ_DONE_HEAD.pack(read.token, len(results), 0)]
+        parts: list[bytes] = []
         add = parts.append
         inline: list[bytes] = []
         inline_bytes = 0
-        for result in results:
+        inline_bytes_max = min(
+            INLINE_BYTES,
+            peer.writer.payload_bytes_max - READ_DONE_HEAD.size - len(results) * READ_SLICE.size,
+        )
+        for which, result in enumerate(results):
             if type(result[0]) is int:
                 error, partition = result
                 if partition is None or error == _OUT_OF_RANGE:
-                    add(_pack_slice(error, 0, 0, -1, -1, -1, 0, 0, -1, -1, -1))
+                    add(_pack_slice(error, which, 0, -1, -1, -1, 0, 0, -1, -1, -1))
                 else:
-                    add(_pack_slice(error, 0, 0, -1, -1, -1, 0, 0, -1, partition.leader_epoch, -1))
+                    leader_epoch = partition.leader_epoch
+                    add(_pack_slice(error, which, 0, -1, -1, -1, 0, 0, -1, leader_epoch, -1))
                 continue
             partition, segment, position, length, diverging = result
             high_watermark = partition.high_watermark
+            log_start_offset = partition.log.log_start_offset
             file_id = 0
             if length:
                 if (
                     length <= INLINE_SLICE_BYTES
                     and segment.map is not None
-                    and inline_bytes + length <= INLINE_BYTES
+                    and inline_bytes + length <= inline_bytes_max
                 ):
                     inline.append(segment.map[position : position + length])
                     position = inline_bytes
@@ -213,12 +221,16 @@ class Reader:
                 else:
                     file_id = segment.file_id
                     self.pass_file(peer, segment)
+            elif diverging is None:
+                asked = read.partitions[which]
+                if asked[5] == high_watermark and asked[6] == log_start_offset:
+                    continue
             end_epoch, end_offset = diverging or (-1, -1)
             add(
                 _pack_slice(
-                    0, 0, length, high_watermark, high_watermark,
-                    partition.log.log_start_offset, file_id, position,
-                    end_epoch, partition.leader_epoch, end_offset,
+                    0, which, length, high_watermark, high_watermark, log_start_offset,
+                    file_id, position, end_epoch, partition.leader_epoch, end_offset,
                 )
             )  # fmt: skip
-        peer.send(READ_DONE, b"".join(parts + inline))
+        head = READ_DONE_HEAD.pack(read.token, len(parts), 0)
+        peer.send(READ_DONE, b"".join((head, *parts, *inline)))

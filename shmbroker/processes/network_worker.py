@@ -136,7 +136,7 @@ class NetworkWorker(Child):
             for other in shared.of_role(IO_WORKER)
         }
         self.produce = produce.ProduceApi(self)
-        self.fetch = fetch.FetchApi(self)
+        self.fetch = fetch.FetchApi(self, slot.number - 1, len(shared.of_role(NETWORK_WORKER)))
         self.submit: dict[int, Any] = self._submit_table()
         self.loop = EventLoop(
             self,

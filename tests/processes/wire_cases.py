@@ -10,11 +10,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from shmbroker import clock
 from shmbroker.crc32c import crc32c
 from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.wire import api_keys, codec
 from tests.processes.wire_side import Side
-from tests.raw_client import batch_of, fetch_body, key_of, produce_body
+from tests.raw_client import RawClient, batch_of, fetch_body, key_of, produce_body
 
 Answers = Iterator[tuple[str, Any, Any]]
 SCENARIOS: dict[str, Callable[[Side], Answers]] = {}
@@ -821,6 +822,140 @@ def fetch(side: Side) -> Answers:
             yield f"replica {replica}", version, ask(version, 0, **named)
         if version >= 11:
             yield "rack", version, ask(version, 0, rack_id="somewhere")
+
+
+@scenario
+def fetch_sessions(side: Side) -> Answers:
+    """One connection after the other: what a session's client is told, and when it has none."""
+    topic = side.topic("sessions", 3)
+    for index, count in ((0, 3), (2, 1)):
+        for which in range(count):
+            values = [b"%d-%d-%d" % (index, which, value) for value in range(10)]
+            batch = batch_of(*values, timestamp=TIME + which)
+            side.ask("Produce", 9, produce_body(topic, batch, index))
+    for version in range(7, 19):
+        with RawClient(side.address) as client:
+            talk = FetchTalk(side, client, version, topic)
+            ask = talk.ask
+            yield "full", version, ask({0: 30, 1: 0, 2: 0})
+            yield "records not taken", version, ask()
+            yield "records taken", version, ask({2: 10})
+            yield "nothing new", version, ask()
+            yield "nothing new, waiting", version, ask(max_wait_ms=20)
+            for epoch in (talk.epoch - 1, talk.epoch + 1, -2, 2**31 - 1):
+                name = f"epoch {epoch}"
+                yield name, version, ask(epoch=epoch)
+            yield "after wrong epochs", version, ask()
+            yield "stranger", version, ask(session=talk.session ^ 1 << 20)
+            yield "behind the end", version, ask({0: 99})
+            yield "still behind the end", version, ask()
+            yield "back in range", version, ask({0: 30})
+            yield "quiet after an error", version, ask()
+            yield "unknown partition", version, ask({9: 0})
+            yield "still unknown", version, ask()
+            yield "forgotten", version, ask(forgotten=[9])
+            yield "added and forgotten", version, ask({9: 0}, forgotten=[9])
+            yield "forgotten and not there", version, ask(forgotten=[9, 7])
+            yield "two with records, room for one", version, ask({2: 0, 0: 0}, max_bytes=1)
+            for turn in ("second", "third", "fourth"):
+                yield f"the {turn} turn", version, ask(max_bytes=1)
+            yield "by name and id", version, ask(as_version=12 if version > 12 else 13)
+            yield "after the other version", version, ask(max_bytes=1)
+            yield "from the start again", version, ask({0: 30}, epoch=0)
+            yield "with the old id", version, ask(session=talk.before)
+            yield "with the new id", version, ask()
+            yield "closed", version, ask({1: 0}, epoch=-1)
+            yield "after its end", version, ask()
+            yield "one partition", version, ask({1: 0}, epoch=0, session=0)
+            yield "none left", version, ask(forgotten=[1])
+            yield "after none were left", version, ask()
+            yield "nothing at all", version, ask({}, epoch=0, session=0)
+            yield "after nothing at all", version, ask()
+            yield "only unknown ones", version, ask({7: 0}, epoch=0, session=0)
+            yield "still only unknown ones", version, ask(max_wait_ms=20_000)
+    for version in (12, 13):
+        name = side.topic(f"sessions-gone-{version}")
+        with RawClient(side.address) as client:
+            talk = FetchTalk(side, client, version, name)
+            yield "full, of a topic that goes", version, talk.ask({0: 0})
+            body = {"timeout_ms": 5000, "topics": [{"name": name}]}
+            client.ask("DeleteTopics", 6, body)
+            yield "gone", version, talk.until(lambda row: row["error_code"] != 0)
+            if version < 13:
+                client.create_topic(name)
+                yield "made anew", version, talk.until(lambda row: row["error_code"] == 0)
+                yield "quiet again", version, talk.ask()
+
+
+class FetchTalk:
+    """A client with a fetch session about one topic."""
+
+    def __init__(self, side: Side, client: RawClient, version: int, topic: str) -> None:
+        self.side = side
+        self.client = client
+        self.version = version
+        self.topic = topic
+        self.session = self.before = self.epoch = 0
+
+    def ask(
+        self,
+        offsets: dict[int, int] | None = None,
+        *,
+        epoch: int | None = None,
+        session: int | None = None,
+        forgotten: Any = (),
+        as_version: int = 0,
+        **more: Any,
+    ) -> Any:
+        return self.side.comparable(
+            "Fetch", as_version or self.version,
+            self.answer(offsets or {}, epoch, session, forgotten, as_version, more),
+        )  # fmt: skip
+
+    def answer(
+        self,
+        offsets: dict[int, int],
+        epoch: int | None,
+        session: int | None,
+        forgotten: Any,
+        as_version: int,
+        more: dict[str, Any],
+    ) -> Any:
+        version = as_version or self.version
+        body = fetch_body(self.topic, 0)
+        row = body["topics"][0]["partitions"][0]
+        if version < 12:
+            row.pop("last_fetched_epoch")
+        if version < 9:
+            row.pop("current_leader_epoch")
+        if version >= 15:
+            body.pop("replica_id")
+        name = (
+            {"topic_id": self.side.topics[self.topic]} if version >= 13 else {"topic": self.topic}
+        )
+        rows = [row | {"partition": index, "fetch_offset": at} for index, at in offsets.items()]
+        body |= {
+            "topics": [name | {"partitions": rows}] if rows else [],
+            "forgotten_topics_data": [name | {"partitions": list(forgotten)}] if forgotten else [],
+            "session_id": self.session if session is None else session,
+            "session_epoch": self.epoch if epoch is None else epoch,
+        }
+        answer = self.client.ask("Fetch", version, body | more)
+        if epoch == 0 or not self.session:
+            self.before, self.session, self.epoch = self.session, answer["session_id"], 1
+        elif answer["error_code"] == 0 and epoch is None:
+            self.epoch += 1
+        return answer
+
+    def until(self, condition: Callable[[dict[str, Any]], bool]) -> Any:
+        """Ask until the answer has a partition that is as expected."""
+        deadline = clock.monotonic() + 20
+        while clock.monotonic() < deadline:
+            answer = self.answer({}, None, None, (), 0, {})
+            rows = [row for topic in answer["responses"] for row in topic["partitions"]]
+            if rows and condition(rows[0]) and rows[0]["error_code"] != 6:
+                break
+        return self.side.comparable("Fetch", self.version, answer)
 
 
 # ── ListOffsets, OffsetForLeaderEpoch ───────────────────────────────────────────────────────────

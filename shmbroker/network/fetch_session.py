@@ -1,0 +1,286 @@
+"""Fetch sessions (KIP-227): what a client asks for is kept here, so that it says only changes.
+
+A client's first Fetch names all its partitions; the answer gives the session an id. From then on
+a request names partitions that are new, changed or no longer wanted, an answer only partitions
+that have records, an error, or another high watermark or log start offset than the client was
+told. Each request has the epoch after the one before: 1, 2 … 2^31 - 1, then 1 again.
+
+What a session keeps of a partition is one entry, the very bytes that a READ asks with:
+
+    at  size  field          meaning
+     0    20  partition_key  where the log is; zeros while it can't be told
+    20    20  parameters     of the request: READ_PARTITION from max_bytes to fetch_offset
+    40    16  known          high watermark and log start offset as the client was told; -1 at first
+
+Rules of this file
+* Pure: the time comes in as an argument, the first session id too, which partitions there are as
+  a function.
+* Bounded in sessions and, all sessions together, in partitions. A partition takes 280 bytes, with
+  its entry among those of the next READ.
+* Who has to go is decided as in Kafka: whoever was not heard of for EVICTION_MS; else the smallest
+  session that is older than that, for a larger one. There is no harm in having no session: the
+  client goes on with full requests.
+* The order of partitions is that of reading: one that gave records goes to the end, so that those
+  behind it have their turn when answers are full.
+
+Source: KIP-227, KIP-516 (topic ids), Kafka `FetchSession`.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from shmbroker.ipc.operation_layout import READ_PARTITION
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    Key = tuple[str | bytes, int]
+    """Topic name, or id in sessions that use ids, and partition."""
+
+PARTITION_KEY_BYTES = 20
+PARAMETERS = Struct("<iiiq")
+KNOWN = Struct("<qq")
+KNOWN_AT = PARTITION_KEY_BYTES + PARAMETERS.size
+assert KNOWN_AT + KNOWN.size == READ_PARTITION.size
+
+NO_PARTITION_KEY = bytes(PARTITION_KEY_BYTES)
+NOTHING_KNOWN = KNOWN.pack(-1, -1)
+
+EVICTION_MS = 120_000
+EPOCH_LAST = 2**31 - 1
+SESSION_IDS = 2**31
+PARTITIONS_MAX = 100_000
+"""Of all sessions of a worker together: 28 MB."""
+SESSION_PARTITIONS_MAX = 8000
+"""Of one session: what one READ can ask for."""
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch of the request after one."""
+    return 1 if epoch == EPOCH_LAST else epoch + 1
+
+
+class FetchSession:
+    """One client's partitions. `image` and `repeated` belong to the caller."""
+
+    __slots__ = (
+        "_keys",
+        "_payload",
+        "broker_id",
+        "counted",
+        "created_ms",
+        "epoch",
+        "errors",
+        "id",
+        "image",
+        "partitions",
+        "repeated",
+        "unresolved",
+        "used_ms",
+        "uses_topic_ids",
+    )
+
+    def __init__(self, session_id: int, broker_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+        self.id = session_id
+        self.broker_id = broker_id
+        self.uses_topic_ids = uses_topic_ids
+        self.created_ms = self.used_ms = now_ms
+        self.epoch = 1
+        """What the next request must have."""
+        self.partitions: dict[Key, bytes] = {}
+        """Their entries, in the order of reading."""
+        self.errors: dict[Key, int] = {}
+        """Those of them that can't be read, and why."""
+        self.unresolved: list[Key] = []
+        """Added since `resolve` was last called."""
+        self.counted = 0
+        self.image: Any = None
+        """The metadata image that the partition keys are of."""
+        self.repeated: Any = None
+        """How the client asks when nothing has changed."""
+        self._keys: list[Key] = []
+        self._payload: bytes | None = None
+
+    def change(self, changed: Iterable[tuple[Key, bytes]], forgotten: Iterable[Key]) -> None:
+        """What a request says: partitions with their PARAMETERS, and those no longer wanted."""
+        partitions = self.partitions
+        for key, parameters in changed:
+            entry = partitions.get(key)
+            if entry is None:
+                partitions[key] = NO_PARTITION_KEY + parameters + NOTHING_KNOWN
+                self.unresolved.append(key)
+            else:
+                partitions[key] = entry[:PARTITION_KEY_BYTES] + parameters + entry[KNOWN_AT:]
+            self._payload = None
+        for key in forgotten:
+            if partitions.pop(key, None) is not None:
+                self.errors.pop(key, None)
+                self._payload = None
+
+    def resolve(self, keys: Iterable[Key], locate: Callable[[Key], bytes | int]) -> None:
+        """Find out where partitions are: `locate` tells a partition's key on the rings, or an
+        error code. One that comes back is told to the client as if it was new."""
+        partitions, errors = self.partitions, self.errors
+        for key in keys:
+            entry = partitions.get(key)
+            if entry is None:
+                continue  # forgotten in the same request
+            found = locate(key)
+            if isinstance(found, int):
+                errors[key] = found
+                partitions[key] = NO_PARTITION_KEY + entry[PARTITION_KEY_BYTES:KNOWN_AT]
+                partitions[key] += NOTHING_KNOWN
+            elif errors.pop(key, 0) or not entry.startswith(found):
+                partitions[key] = found + entry[PARTITION_KEY_BYTES:]
+            else:
+                continue
+            self._payload = None
+        self.unresolved = []
+
+    def asked(self) -> tuple[list[Key], bytes]:
+        """The partitions that can be read, and their entries for a READ, in the same order."""
+        payload = self._payload
+        if payload is None:
+            partitions, errors = self.partitions, self.errors
+            if errors:
+                self._keys = [key for key in partitions if key not in errors]
+                payload = b"".join([partitions[key] for key in self._keys])
+            else:
+                self._keys = list(partitions)
+                payload = b"".join(partitions.values())
+            self._payload = payload
+        return self._keys, payload
+
+    def on_told(
+        self, key: Key, error: int, high_watermark: int, log_start_offset: int, has_records: bool
+    ) -> None:
+        """The client is told this of a partition.
+
+        After an error it knows nothing: when the partition is well again, it is told so.
+        """
+        partitions = self.partitions
+        entry = partitions[key]
+        told = entry[:KNOWN_AT] + KNOWN.pack(-1 if error else high_watermark, log_start_offset)
+        if has_records:
+            del partitions[key]
+        elif told == entry:
+            return
+        partitions[key] = told
+        self._payload = None
+
+
+class FetchSessions:
+    """All sessions of one network worker, least recently used first."""
+
+    def __init__(
+        self,
+        id_range: range,
+        first_id: int,
+        sessions_max: int,
+        partitions_max: int = PARTITIONS_MAX,
+    ) -> None:
+        """`id_range` is of this worker alone; `first_id` is random, so that ids of the process
+        before this one are not given out again soon."""
+        self.id_range = id_range
+        self.sessions_max = sessions_max
+        self.partitions_max = partitions_max
+        self.partition_count = 0
+        self.sessions: dict[int, FetchSession] = {}
+        self._given = first_id % len(id_range)
+
+    def get(self, session_id: int, broker_id: int) -> FetchSession | None:
+        """A session with this broker."""
+        session = self.sessions.get(session_id)
+        return session if session is not None and session.broker_id == broker_id else None
+
+    def try_create(
+        self,
+        broker_id: int,
+        uses_topic_ids: bool,
+        partitions: Iterable[tuple[Key, bytes, int, int, int]],
+        count: int,
+        now_ms: int,
+    ) -> FetchSession | None:
+        """A session about what a full answer tells; None if there is no room.
+
+        partitions: key, PARAMETERS, error, high watermark, log start offset; `count` of them.
+        """
+        if not self._make_room(count, now_ms):
+            return None
+        session = FetchSession(self._new_id(), broker_id, uses_topic_ids, now_ms)
+        for key, parameters, error, high_watermark, log_start_offset in partitions:
+            known = KNOWN.pack(-1 if error else high_watermark, log_start_offset)
+            session.partitions[key] = NO_PARTITION_KEY + parameters + known
+        self.sessions[session.id] = session
+        self._count(session)
+        return session
+
+    def can_grow(self, session: FetchSession, count: int) -> bool:
+        """Whether there is room for so many more partitions in it."""
+        return (
+            len(session.partitions) + count <= SESSION_PARTITIONS_MAX
+            and self.partition_count + count <= self.partitions_max
+        )
+
+    def on_request(self, session: FetchSession, now_ms: int) -> None:
+        """A request of the session has been taken: the next one has the next epoch."""
+        session.epoch = next_epoch(session.epoch)
+        session.used_ms = now_ms
+        if self.sessions.pop(session.id, None) is session:
+            self.sessions[session.id] = session
+            self._count(session)
+
+    def remove(self, session: FetchSession) -> None:
+        """Requests that name it get FETCH_SESSION_ID_NOT_FOUND from now on."""
+        if self.sessions.pop(session.id, None) is session:
+            self.partition_count -= session.counted
+
+    def _count(self, session: FetchSession) -> None:
+        count = len(session.partitions)
+        self.partition_count += count - session.counted
+        session.counted = count
+
+    def _new_id(self) -> int:
+        while True:
+            self._given = (self._given + 1) % len(self.id_range)
+            session_id = self.id_range[self._given]
+            if session_id and session_id not in self.sessions:
+                return session_id
+
+    def _make_room(self, count: int, now_ms: int) -> bool:
+        """Evict whom Kafka would evict. For want of partitions only those not heard of go: one
+        large session must not take the place of thousands."""
+        sessions = self.sessions
+        if count > min(self.partitions_max, SESSION_PARTITIONS_MAX) or not self.sessions_max:
+            return False
+        while self.partition_count + count > self.partitions_max:
+            stale = self._stale(now_ms)
+            if stale is None:
+                return False
+            self.remove(stale)
+        if len(sessions) < self.sessions_max:
+            return True
+        victim = self._stale(now_ms)
+        if victim is None:
+            victim = min(
+                (
+                    session
+                    for session in sessions.values()
+                    if session.used_ms - session.created_ms > EVICTION_MS
+                ),
+                key=lambda session: session.counted,
+                default=None,
+            )
+            if victim is None or victim.counted >= count:
+                return False
+        self.remove(victim)
+        return True
+
+    def _stale(self, now_ms: int) -> FetchSession | None:
+        oldest = next(iter(self.sessions.values()), None)
+        if oldest is not None and now_ms - oldest.used_ms > EVICTION_MS:
+            return oldest
+        return None
