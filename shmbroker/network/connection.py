@@ -41,6 +41,7 @@ class Connection:
         "inflight",
         "is_closed",
         "is_cold",
+        "is_ended",
         "is_held",
         "large_bytes",
         "last_active",
@@ -64,6 +65,8 @@ class Connection:
         self.is_held = False
         self.is_closed = False
         self.is_cold = False
+        self.is_ended = False
+        """Nothing more will come in; it is closed when its last answer has gone out."""
         self.wants_write = False
         self.large_bytes = 0
         self.fast_produce: Any = None

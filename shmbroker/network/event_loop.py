@@ -210,7 +210,13 @@ class EventLoop:
             self.close(connection, str(fault))
             return
         if count == 0:
-            self.close(connection, "")
+            connection.collect()
+            if not connection.inflight and not connection.out:
+                self.close(connection, "")
+                return
+            # It may have closed its sending side only: it gets what it has asked for.
+            connection.is_ended = connection.is_held = True
+            self._set_interest(connection)
             return
         end = connection.filled + count
         connection.last_active = self.service.now()
@@ -306,7 +312,12 @@ class EventLoop:
 
     def resume(self, connection: Connection) -> None:
         """What held the connection may have gone: try its next frames again."""
-        if connection.is_closed or not connection.is_held or self.is_stopping:
+        if (
+            connection.is_closed
+            or connection.is_ended
+            or not connection.is_held
+            or self.is_stopping
+        ):
             return
         connection.is_held = False
         buffer, end = connection.buffer, connection.filled
@@ -428,6 +439,10 @@ class EventLoop:
                 self._set_interest(connection)
             if not done:
                 return
+        if connection.is_ended:
+            if not connection.inflight and not connection.out:
+                self.close(connection, "")
+            return
         if connection.is_held and connection not in self.blocked:
             inflight = connection.inflight
             if not inflight or inflight[0].api_key <= 1:

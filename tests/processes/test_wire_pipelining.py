@@ -4,6 +4,7 @@ Consecutive Produce requests overlap, and Produce passes a waiting Fetch; every 
 until what came before it is answered.
 """
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,3 +139,19 @@ def test_acks_0_that_fails_ends_the_connection(address: str) -> None:
         assert client.is_closed_by_broker()
     with RawClient(address) as client:
         assert client.fetch("acks-0", 0)["high_watermark"] == 1
+
+
+def test_client_that_will_send_no_more_gets_all_its_answers(address: str) -> None:
+    with RawClient(address) as client:
+        client.create_topic("halves")
+        client.send("Produce", 9, produce_body("halves", batch_of(b"a")))
+        for _ in range(3):
+            client.send("ListOffsets", 6, latest("halves"))
+        waiting = fetch_body("halves", 1, max_wait_ms=300, min_bytes=1)
+        client.send("Fetch", 12, waiting)
+        client.socket.shutdown(socket.SHUT_WR)
+        assert offset_of(client.receive("Produce", 9)) == 0
+        for _ in range(3):
+            assert client.receive("ListOffsets", 6)["topics"][0]["partitions"][0]["offset"] == 1
+        assert client.receive("Fetch", 12)["error_code"] == 0
+        assert client.is_closed_by_broker()
