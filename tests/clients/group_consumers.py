@@ -133,6 +133,8 @@ class KafkaPython:
         )
 
     def subscribe(self, topic: str) -> None:
+        # Its leader does not look again at a topic that it did not know when it assigned.
+        self.consumer.partitions_for_topic(topic)
         self.consumer.subscribe([topic])
 
     def subscribe_pattern(self, pattern: str) -> None:
