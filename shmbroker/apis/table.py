@@ -12,10 +12,12 @@ from typing import Any
 from shmbroker.apis import (
     api_versions,
     delete_groups,
+    delete_records,
     describe_cluster,
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
     fetch,
     find_coordinator,
@@ -57,11 +59,13 @@ IN_IO_WORKER = (
     sync_group,
     describe_groups,
     list_groups,
+    delete_records,
     init_producer_id,
     offset_for_leader_epoch,
     describe_log_dirs,
     delete_groups,
     offset_delete,
+    describe_producers,
 )
 
 WITH_STANDING_ANSWERS = (heartbeat,)

@@ -169,17 +169,24 @@ class LogDirectory:
 
     def checkpoint(self, logs: Logs, high_watermarks: Offsets | None = None) -> None:
         """Write the recovery points and log start offsets of all logs, and high watermarks."""
-        recovery_points, log_start_offsets = {}, {}
-        for topic, partition, log in logs:
-            recovery_points[topic, partition] = log.recovery_point
-            if log.log_start_offset > log.segments[0].base_offset:
-                log_start_offsets[topic, partition] = log.log_start_offset
+        logs = list(logs)
+        recovery_points = {(topic, partition): log.recovery_point for topic, partition, log in logs}
         self._store(RECOVERY_POINT, recovery_points, self.recovery_points)
-        self._store(LOG_START_OFFSET, log_start_offsets, self.log_start_offsets)
-        self.recovery_points, self.log_start_offsets = recovery_points, log_start_offsets
+        self.recovery_points = recovery_points
+        self.checkpoint_log_starts(logs)
         if high_watermarks is not None:
             self._store(HIGH_WATERMARK, high_watermarks, self.high_watermarks)
             self.high_watermarks = dict(high_watermarks)
+
+    def checkpoint_log_starts(self, logs: Logs) -> None:
+        """Write the log start offsets; those at the beginning of a segment need no entry."""
+        offsets = {
+            (topic, partition): log.log_start_offset
+            for topic, partition, log in logs
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+        self._store(LOG_START_OFFSET, offsets, self.log_start_offsets)
+        self.log_start_offsets = offsets
 
     def _store(self, name: str, offsets: Offsets, stored: Offsets) -> None:
         path = os.path.join(self.path, name)

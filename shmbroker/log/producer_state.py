@@ -74,6 +74,11 @@ class ProducerEntry:
         self.coordinator_epoch = -1
         self.current_txn_first_offset = -1
 
+    @property
+    def last_sequence(self) -> int:
+        """Of the last record in this epoch; -1 if there is none."""
+        return (self.next_sequence - 1) % _SEQUENCES if self.batches else -1
+
 
 class ProducerState:
     """The producers of one partition; `check` before the append, `update` after it."""

@@ -32,7 +32,7 @@ from shmbroker.log.file_names import (
 from shmbroker.log.log_directory import LogDirectory, remove_deleted
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
-from shmbroker.log.retention import retain
+from shmbroker.log.retention import delete_records, retain
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.replication.partition import Partition
 from shmbroker.shm.positions import PositionSlot, PositionTable
@@ -75,6 +75,7 @@ class PartitionStore:
         self._next_checkpoint_ms = 0
         self._next_retention_ms = 0
         self._next_fault_line_ms = 0
+        self._is_log_start_moved = False
         self._sizes: dict[bytes, tuple[int, int]] = {}
 
     # ── open and delete ─────────────────────────────────────────────────────────────────────────
@@ -195,6 +196,9 @@ class PartitionStore:
             self._next_retention_ms = now_ms + self.retention_check_ms
             for partition in self.partitions.values():
                 self._try(now_ms, self.retain, partition, now_ms)
+        if self._is_log_start_moved:
+            self._is_log_start_moved = False
+            self._try(now_ms, self.log_directory.checkpoint_log_starts, self._logs())
         if now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
             self._try(now_ms, self.checkpoint)
@@ -227,6 +231,27 @@ class PartitionStore:
         if retain(log, partition.high_watermark, now_ms):
             self.dropped_file_ids += before - {segment.file_id for segment in log.segments}
 
+    def delete_records(self, partition: Partition, offset: int) -> int | None:
+        """Raise the log start offset (-1: to the high watermark); what it is then, None if that is
+        out of range. The next round of upkeep makes it durable."""
+        log = partition.log
+        before = log.log_start_offset
+        start = delete_records(log, offset, partition.high_watermark)
+        self._is_log_start_moved |= log.log_start_offset != before
+        return start
+
+    def _logs(self) -> list[tuple[str, int, PartitionLog]]:
+        return [
+            (partition.topic, partition.partition, partition.log)
+            for partition in self.partitions.values()
+        ]
+
+    def _high_watermarks(self) -> dict[tuple[str, int], int]:
+        return {
+            (partition.topic, partition.partition): partition.high_watermark
+            for partition in self.partitions.values()
+        }
+
     def flush(self, log: PartitionLog) -> None:
         """Make a log durable in the background; its recovery point follows."""
         if self.is_fenced:
@@ -248,14 +273,7 @@ class PartitionStore:
 
     def checkpoint(self) -> None:
         """Write the checkpoint files: recovery points, log starts, high watermarks."""
-        partitions = list(self.partitions.values())
-        self.log_directory.checkpoint(
-            [(partition.topic, partition.partition, partition.log) for partition in partitions],
-            {
-                (partition.topic, partition.partition): partition.high_watermark
-                for partition in partitions
-            },
-        )
+        self.log_directory.checkpoint(self._logs(), self._high_watermarks())
 
     def close(self, broker_epoch: int) -> None:
         """The clean end: everything flushed, checkpoints, marker."""
@@ -264,12 +282,4 @@ class PartitionStore:
             return
         for _, path in self._to_remove:
             remove_deleted(path)
-        partitions = list(self.partitions.values())
-        self.log_directory.close_clean(
-            [(partition.topic, partition.partition, partition.log) for partition in partitions],
-            {
-                (partition.topic, partition.partition): partition.high_watermark
-                for partition in partitions
-            },
-            broker_epoch,
-        )
+        self.log_directory.close_clean(self._logs(), self._high_watermarks(), broker_epoch)

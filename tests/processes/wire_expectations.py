@@ -58,6 +58,7 @@ DIFFERENT = {
     "fetch_sessions / *unknown*": "no aborted transactions: null, whatever the error",
     "fetch_sessions / gone": "likewise; and the id of a topic that is gone is unknown",
     "fetch / replica 99": "the address of the leader is told as well",
+    "delete_records / timestamp -3 after everything": "no record is left; Kafka names a deleted one",
     "offset_for_leader_epoch / epoch -2*": "no such epoch",
     "create_partitions / count 10003": "too many for one request; Kafka fails with -1",
 }

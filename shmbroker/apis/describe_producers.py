@@ -1,0 +1,60 @@
+"""DescribeProducers (key 61): who writes to partitions with a producer id (KIP-664).
+
+Versions: 0.
+Where: the I/O worker of the connection's port.
+"""
+
+from typing import Any
+
+from shmbroker.ids import partition_key
+from shmbroker.metadata.topic_names import topic_name_complaint
+from shmbroker.wire import error_codes
+
+API_KEY = 61
+NAME = "DescribeProducers"
+VERSION_MIN = 0
+VERSION_MAX = 0
+VERSION_MIN_ADVERTISED = 0
+
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """The producers of each partition asked for, or why not."""
+    topics = []
+    for topic in body["topics"]:
+        name = topic["name"]
+        image = worker.image.topics_by_name.get(name)
+        error, message = error_codes.NONE, topic_name_complaint(name)
+        if message is not None:
+            error = error_codes.INVALID_TOPIC_EXCEPTION
+        elif image is None:
+            error = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            message = error_codes.message_of(error)
+        rows = []
+        for index in topic["partition_indexes"]:
+            row = {"partition_index": index, "error_code": error, "error_message": message}
+            if not error:
+                row |= _describe(worker, image, index)
+            rows.append(row)
+        topics.append({"name": name, "partitions": rows})
+    return {"topics": topics}
+
+
+def _describe(worker: Any, image: Any, index: int) -> dict[str, Any]:
+    if not 0 <= index < len(image.partitions):
+        return {"error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
+    partition = worker.partitions.get(partition_key(image.topic_id, index))
+    if partition is None or not partition.is_leader:
+        return {"error_code": error_codes.NOT_LEADER_OR_FOLLOWER}
+    return {
+        "active_producers": [
+            {
+                "producer_id": producer_id,
+                "producer_epoch": entry.epoch,
+                "last_sequence": entry.last_sequence,
+                "last_timestamp": entry.timestamp,
+                "coordinator_epoch": entry.coordinator_epoch,
+                "current_txn_start_offset": entry.current_txn_first_offset,
+            }
+            for producer_id, entry in partition.producers.producers.items()
+        ]
+    }
