@@ -768,6 +768,13 @@ _broker(
     allowed=("disabled", "downgrade", "upgrade", "bidirectional"),
 )
 _broker(
+    "group.consumer.regex.refresh.interval.ms",
+    INT,
+    "600000",
+    "How often the topics are looked through again for those that members' expressions match.",
+    least=10_000,
+)
+_broker(
     "socket.request.max.bytes",
     INT,
     "104857600",

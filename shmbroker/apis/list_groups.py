@@ -7,8 +7,6 @@ Version notes: 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
 
 from typing import Any
 
-from shmbroker.coordinator.group_coordinator import TYPE_CLASSIC
-
 API_KEY = 16
 NAME = "ListGroups"
 VERSION_MIN = 0
@@ -29,7 +27,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type or "",
                 "group_state": group.state,
-                "group_type": TYPE_CLASSIC,
+                "group_type": group.group_type,
             }
             for group in groups
         ],

@@ -74,7 +74,13 @@ def _group(
                     ],
                 }
             )
-    error, topics = worker.groups.fetch(request["group_id"], wanted, require_stable)
+    error, topics = worker.groups.fetch(
+        request["group_id"],
+        wanted,
+        require_stable,
+        request.get("member_id"),
+        request.get("member_epoch", -1),
+    )
     if error:
         answered = []
     for name, rows in topics:

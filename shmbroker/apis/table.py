@@ -11,6 +11,8 @@ from typing import Any
 
 from shmbroker.apis import (
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     delete_groups,
     delete_records,
     describe_cluster,
@@ -65,6 +67,8 @@ IN_IO_WORKER = (
     describe_log_dirs,
     delete_groups,
     offset_delete,
+    consumer_group_heartbeat,
+    consumer_group_describe,
     describe_producers,
 )
 

@@ -62,6 +62,7 @@ JOIN_RETRY_MS = 1000
 
 NO_GENERATION = -1
 CONSUMER = "consumer"
+TYPE_CLASSIC = "classic"
 MEMBER_ID_REQUIRED_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
 
@@ -81,6 +82,8 @@ class Settings:
 
 class Group:
     """One group. Each `on_…` returns the effects, unless its docstring says more."""
+
+    group_type = TYPE_CLASSIC
 
     __slots__ = (
         "_awaiting_join",
@@ -356,6 +359,39 @@ class Group:
             self._see(member, now_ms)
         if len(self.members) > self._settings.size_max:
             self._prepare_rebalance(now_ms)
+        return self._take_effects()
+
+    def adopt(self, members: list[Member], generation_id: int, now_ms: int) -> None:
+        """Become a stable group of members that were in a group of the new protocol."""
+        self.generation_id = generation_id
+        self.protocol_type = CONSUMER
+        for member in members:
+            self.members[member.member_id] = member
+            if member.instance_id is not None:
+                self.static_members[member.instance_id] = member.member_id
+            self._count(member, 1)
+        self.leader_id = members[0].member_id
+        self.protocol_name = self._select_protocol()
+        self.subscribed_topics = self._topics()
+        self._set_state(STABLE, now_ms)
+
+    def on_adopted(self, is_rebalancing: bool, now_ms: int) -> list[Effect]:
+        """The adopted members' sessions begin; they have to join again if anything is different."""
+        for member in self.members.values():
+            self._see(member, now_ms)
+        if is_rebalancing:
+            self._prepare_rebalance(now_ms)
+        return self._take_effects()
+
+    def send_away(self, now_ms: int) -> list[Effect]:
+        """Whoever waits has to begin again: the group changes its protocol."""
+        for member in self.members.values():
+            if member.join_call is not None:
+                self._answer_join(member, _join_refusal(member.member_id, _REBALANCE))
+                self._see(member, now_ms)
+            if member.sync_call is not None:
+                self._answer_sync(member, {"error_code": _REBALANCE})
+                self._see(member, now_ms)
         return self._take_effects()
 
     def on_gone(self, error: int, now_ms: int) -> list[Effect]:

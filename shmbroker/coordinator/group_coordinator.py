@@ -21,7 +21,9 @@ from __future__ import annotations
 import logging
 from heapq import heappop, heappush
 
-from shmbroker.coordinator import group_log
+from shmbroker.coordinator import consumer_records, group_log
+from shmbroker.coordinator.consumer_coordinator import ConsumerCoordinator
+from shmbroker.coordinator.consumer_group import ConsumerGroup
 from shmbroker.coordinator.group import (
     ANSWER,
     ASSIGNED,
@@ -37,7 +39,7 @@ from shmbroker.coordinator.member import NEVER
 from shmbroker.coordinator.offset_store import NO_EXPIRY, OffsetStore, committed_of, value_of
 from shmbroker.errors import Fault
 from shmbroker.wire import error_codes
-from shmbroker.wire.coordinator_records import GROUP_METADATA
+from shmbroker.wire.coordinator_records import GROUP_METADATA, OFFSET_COMMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,9 +51,6 @@ if TYPE_CHECKING:
     from shmbroker.replication.partition import Partition
 
 logger = logging.getLogger("shmbroker")
-
-TYPE_CLASSIC = "classic"
-"""The only type of group so far; as ListGroups has it."""
 
 REPLAYS_PER_STEP = 100
 """Records or groups between two turns of the worker."""
@@ -68,7 +67,7 @@ class Shard:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, Any] = {}
         self.store = OffsetStore()
         self.is_active = False
         self.loading: Iterator[None] | None = None
@@ -104,8 +103,9 @@ class GroupCoordinator:
         self.retention_check_ms = config["offsets.retention.check.interval.ms"]
         self.shards: dict[int, Shard] = {}
         self.partition_count = 0
-        self.groups: dict[str, Group] = {}
-        """Those of all active shards."""
+        self.consumers = ConsumerCoordinator(self, config)
+        self.groups: dict[str, Any] = {}
+        """Those of all active shards: `Group` or `ConsumerGroup`."""
         self.loading: list[Shard] = []
         self.wake_ms = NEVER
         """When `run_due` has something to do."""
@@ -173,6 +173,9 @@ class GroupCoordinator:
                     self._expire_offsets(what, now_ms)
             elif due_ms == what.scheduled_ms:
                 what.scheduled_ms = NEVER
+                if isinstance(what, ConsumerGroup):
+                    self.consumers.run_due(what, now_ms)
+                    continue
                 if what.grants:
                     self._see_silent(what, now_ms)
                 self._run(what, what.on_time(now_ms))
@@ -187,7 +190,7 @@ class GroupCoordinator:
         if due_ms < self.wake_ms:
             self.wake_ms = due_ms
 
-    def _run(self, group: Group, effects: list[Effect]) -> None:
+    def _run(self, group: Any, effects: list[Effect]) -> None:
         """Have the effects, and those that storing has; then set the group's timer."""
         if group.grants and not group.is_as_granted():
             self._withdraw(group)
@@ -255,7 +258,7 @@ class GroupCoordinator:
                 yield
         for key in loader.pending:
             found = group_log.decode(key, None)
-            if found is not None and found[0] != GROUP_METADATA:
+            if found is not None and found[0] == OFFSET_COMMIT:
                 name = found[1]
                 held = shard.store.pending.setdefault(name["group"], set())
                 held.add((name["topic"], name["partition"]))
@@ -263,7 +266,7 @@ class GroupCoordinator:
             if group_id not in shard.groups:
                 shard.groups[group_id] = self._new_group(shard, group_id)
         for count, group in enumerate(shard.groups.values(), 1):
-            self._run(group, group.on_loaded(self.now_ms()))
+            self._run(group, group.on_loaded(self.now_ms()) or [])
             if count % REPLAYS_PER_STEP == 0:
                 yield
         self.groups.update(shard.groups)
@@ -282,6 +285,13 @@ class GroupCoordinator:
         if found is None:
             return
         record_type, name, content = found
+        if record_type in consumer_records.TYPES:
+            group_id = name["group_id"]
+            group = shard.groups.get(group_id)
+            if not isinstance(group, ConsumerGroup):
+                group = shard.groups[group_id] = self.consumers.new_group(shard, group_id)
+            group.replay(record_type, name, content)
+            return
         group_id = name["group"]
         if record_type == GROUP_METADATA:
             group = shard.groups[group_id] = self._new_group(shard, group_id)
@@ -305,7 +315,7 @@ class GroupCoordinator:
             return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
         return shard, 0
 
-    def _find(self, group_id: str, may_be_nameless: bool = False) -> tuple[Group | None, int]:
+    def _find(self, group_id: str, may_be_nameless: bool = False) -> tuple[Any, int]:
         """(group, 0), (None, 0) for one that there isn't, or (None, error code)."""
         group = self.groups.get(group_id)
         if group is not None and group.owner.partition.is_leader:
@@ -327,6 +337,14 @@ class GroupCoordinator:
             error = error_codes.INVALID_SESSION_TIMEOUT
         elif not error and group is None and member_id:
             error = error_codes.UNKNOWN_MEMBER_ID
+        if not error and isinstance(group, ConsumerGroup):
+            if group.members:
+                version = call.api_version
+                call.reply(self.consumers.join(group, body, version, client_id, client_host))
+                return
+            # Nobody is in it: it may become a classic one.
+            error = error_codes.UNKNOWN_MEMBER_ID if member_id else self._forget(group)
+            group = None
         if error:
             call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
             return
@@ -341,7 +359,16 @@ class GroupCoordinator:
             self._add(group)
         self._run(group, effects)
 
-    def _add(self, group: Group) -> None:
+    def _forget(self, group: ConsumerGroup) -> int:
+        """Its records, not its offsets; the error code."""
+        records = [consumer_records.encoded(record) for record in group.tombstones()]
+        error = self._append(group.owner, records)
+        if not error:
+            del group.owner.groups[group.group_id], self.groups[group.group_id]
+            group.on_gone(error_codes.UNKNOWN_MEMBER_ID, self.now_ms())
+        return error
+
+    def _add(self, group: Any) -> None:
         group.owner.groups[group.group_id] = self.groups[group.group_id] = group
 
     def sync(self, call: Any, body: dict[str, Any]) -> None:
@@ -349,6 +376,9 @@ class GroupCoordinator:
         group, error = self._find(body["group_id"])
         if group is None:
             call.reply({"error_code": error or error_codes.UNKNOWN_MEMBER_ID})
+            return
+        if isinstance(group, ConsumerGroup):
+            call.reply(self.consumers.sync(group, body))
             return
         effects = group.on_sync(
             call,
@@ -369,6 +399,8 @@ class GroupCoordinator:
             if error == error_codes.COORDINATOR_LOAD_IN_PROGRESS:
                 return 0, None
             return error or error_codes.UNKNOWN_MEMBER_ID, None
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.beat(group, body), None
         member_id = body["member_id"]
         error = group.on_heartbeat(
             member_id, body["group_instance_id"], body["generation_id"], self.now_ms()
@@ -402,6 +434,8 @@ class GroupCoordinator:
             return error, []
         if group is None:
             return 0, [error_codes.UNKNOWN_MEMBER_ID] * len(leaving)
+        if isinstance(group, ConsumerGroup):
+            return 0, self.consumers.leave(group, leaving)
         errors, effects = group.on_leave(leaving, self.now_ms())
         self._run(group, effects)
         return 0, errors
@@ -429,7 +463,9 @@ class GroupCoordinator:
                 error = error_codes.GROUP_ID_NOT_FOUND
             else:
                 error = error_codes.ILLEGAL_GENERATION
-        if group is not None:
+        if isinstance(group, ConsumerGroup):
+            error = group.on_commit(body["member_id"], generation_id, version)
+        elif group is not None:
             error = group.on_commit(
                 body["member_id"], body["group_instance_id"], generation_id, now_ms
             )
@@ -472,10 +508,14 @@ class GroupCoordinator:
         group_id: str,
         wanted: list[tuple[str, list[int]]] | None,
         require_stable: bool,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> tuple[int, list[tuple[str, list[tuple[int, int, Committed | None]]]]]:
         """OffsetFetch: (error code, [(topic, [(partition, error code, committed)])]); all if
         `wanted` is None."""
         group, error = self._find(group_id, may_be_nameless=True)
+        if not error and isinstance(group, ConsumerGroup):
+            error = group.on_fetch(member_id, member_epoch)
         if error:
             return error, []
         store = group.owner.store if group is not None else OffsetStore()
@@ -542,20 +582,20 @@ class GroupCoordinator:
     # ── groups ──────────────────────────────────────────────────────────────────────────────────
 
     def describe(self, group_id: str) -> tuple[int, Group | None]:
-        """DescribeGroups: (error code, group); (0, None) for one that there isn't."""
+        """DescribeGroups: (error code, group); (0, None) if there is no classic one."""
         group, error = self._find(group_id, may_be_nameless=True)
-        return error, group
+        return error, group if isinstance(group, Group) else None
 
-    def list_groups(self, states: set[str], types: set[str]) -> tuple[int, list[Group]]:
+    def list_groups(self, states: set[str], types: set[str]) -> tuple[int, list[Any]]:
         """ListGroups of these states and types, in lower case; all if there are none."""
         if self.loading:
             return error_codes.COORDINATOR_LOAD_IN_PROGRESS, []
-        if types and TYPE_CLASSIC not in types:
-            return 0, []
         return 0, [
             group
             for group in self.groups.values()
-            if (not states or group.state.lower() in states) and group.owner.partition.is_leader
+            if (not types or group.group_type in types)
+            and (not states or group.state.lower() in states)
+            and group.owner.partition.is_leader
         ]
 
     def delete(self, group_id: str) -> int:
@@ -567,11 +607,14 @@ class GroupCoordinator:
             return error_codes.NON_EMPTY_GROUP
         return self._delete(group, self.now_ms())
 
-    def _delete(self, group: Group, now_ms: int) -> int:
+    def _delete(self, group: Any, now_ms: int) -> int:
         shard: Shard = group.owner
         gone = [(group.group_id, *each) for each in shard.store.of_group(group.group_id)]
         records = [group_log.offset_record(*each, None) for each in gone]
-        records.append(group_log.group_record(group.group_id, None))
+        if isinstance(group, ConsumerGroup):
+            records += [consumer_records.encoded(record) for record in group.tombstones()]
+        else:
+            records.append(group_log.group_record(group.group_id, None))
         error = self._append(shard, records)
         if not error:
             for each in gone:

@@ -2,6 +2,7 @@
 
     OffsetCommitKey    group, topic, partition  ->  OffsetCommitValue    the offset
     GroupMetadataKey   group                    ->  GroupMetadataValue   members and generation
+    ConsumerGroup…Key          group, …             the new protocol's: `consumer_records`
     a null value                                    the key's last value is void
 
 Rules of this file:
@@ -16,6 +17,7 @@ Source: Kafka's GroupCoordinatorRecordHelpers, CoordinatorLoaderImpl.
 
 from __future__ import annotations
 
+from shmbroker.coordinator import consumer_records
 from shmbroker.errors import ProtocolFault, StorageFault
 from shmbroker.records.batch import control_type, encode_batch, iterate_batches, iterate_records
 from shmbroker.records.batch_layout import (
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     Record = tuple[bytes, bytes | None]
 
 GROUP_METADATA_VERSION = 3
+_TYPES = consumer_records.TYPES | {OFFSET_COMMIT, GROUP_METADATA}
 CHUNK_BYTES = 64 << 10
 """Read between two turns of the worker: some milliseconds of decoding."""
 
@@ -177,7 +180,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[int, dict[str, Any], dict[s
     """(record type, key, value) of a record; None if it isn't one that is served here."""
     try:
         record_type, name = coordinator_records.decode_key(GROUP, key)
-        if record_type not in (OFFSET_COMMIT, GROUP_METADATA) or name is None:
+        if record_type not in _TYPES or name is None:
             return None
         if value is None:
             return record_type, name, {}

@@ -2,8 +2,8 @@
 
 Rules of this file:
 * Pure: a copy of what the log says, put in only after the log has it; the time comes in.
-* An offset expires after `offsets.retention.minutes` without a use (KIP-211): in a consumer group
-  counted from when it became empty, in a group without members from the commit; never while a
+* An offset expires after `offsets.retention.minutes` without a use (KIP-211): in a classic group
+  of consumers counted from when it became empty, in other groups from the commit; never while a
   member may read the topic. A commit of version 2 to 4 may bring its own time.
 * Offsets that a transaction still holds back (`pending`) count as unstable (KIP-447) and keep
   their group alive.
@@ -13,7 +13,7 @@ Source: Kafka's OffsetMetadataManager, OffsetExpirationConditionImpl.
 
 from __future__ import annotations
 
-from shmbroker.coordinator.group import CONSUMER, EMPTY, STABLE
+from shmbroker.coordinator.group import CONSUMER, EMPTY, STABLE, TYPE_CLASSIC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class OffsetStore:
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[tuple[str, int]]:
         """(topic, partition) of what nobody has used for too long."""
         since_empty = NO_EXPIRY
-        if group.protocol_type is not None:
+        if group.protocol_type is not None and group.group_type == TYPE_CLASSIC:
             if group.state == EMPTY:
                 since_empty = group.state_since_ms
             elif (

@@ -435,6 +435,7 @@ class IoWorker(SleepingChild):
             return
         changes = self.follower.catch_up(committed)
         self.image = self.follower.image
+        self.groups.consumers.on_image(self.image, changes)
         configured: set[str] = set()
         for kind, *what in changes:
             if kind == image_module.TOPIC_DELETED:

@@ -1,0 +1,37 @@
+"""ConsumerGroupDescribe (key 69): epochs, members and assignments of groups of the new protocol.
+
+Versions: 0-1.
+Where: the I/O worker of the connection's port, if it coordinates the groups.
+Version notes: KIP-848; 1 type of each member: classic or consumer. UNSUPPORTED_VERSION while the
+feature group.version is at level 0.
+"""
+
+from typing import Any
+
+from shmbroker.apis.describe_groups import ALL_OPERATIONS
+from shmbroker.metadata.features import GROUP_VERSION
+from shmbroker.wire import error_codes
+
+API_KEY = 69
+NAME = "ConsumerGroupDescribe"
+VERSION_MIN = 0
+VERSION_MAX = 1
+VERSION_MIN_ADVERTISED = 0
+
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """A row for each group, one if it is named twice."""
+    is_served = bool(worker.image.features.get(GROUP_VERSION))
+    rows = []
+    for group_id in dict.fromkeys(body["group_ids"]):
+        error, row = error_codes.UNSUPPORTED_VERSION, None
+        if is_served:
+            error, row = worker.groups.consumers.describe(group_id)
+        if row is None:
+            row = {"group_id": group_id, "error_code": error}
+            if error == error_codes.GROUP_ID_NOT_FOUND:
+                row["error_message"] = f"There is no consumer group {group_id}."
+        elif body["include_authorized_operations"]:
+            row["authorized_operations"] = ALL_OPERATIONS
+        rows.append(row)
+    return {"groups": rows}

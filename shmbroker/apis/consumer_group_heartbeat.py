@@ -1,0 +1,29 @@
+"""ConsumerGroupHeartbeat (key 68): join, stay in or leave a group of the new consumer protocol.
+
+Versions: 0-1.
+Where: the I/O worker of the connection's port, if it coordinates the group.
+Version notes: KIP-848; 1 subscription by regular expression, members make their own id (KIP-1082).
+UNSUPPORTED_VERSION while the feature group.version is at level 0.
+"""
+
+from typing import Any
+
+from shmbroker.coordinator.consumer_group import refusal
+from shmbroker.metadata.features import GROUP_VERSION
+from shmbroker.wire import error_codes
+
+API_KEY = 68
+NAME = "ConsumerGroupHeartbeat"
+VERSION_MIN = 0
+VERSION_MAX = 1
+VERSION_MIN_ADVERTISED = 0
+
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """The member's epoch, and its assignment where that is another now."""
+    if not worker.image.features.get(GROUP_VERSION):
+        return refusal(error_codes.UNSUPPORTED_VERSION)
+    client_id = call.client_id.decode(errors="replace")
+    heartbeat = worker.groups.consumers.heartbeat
+    found: dict[str, Any] = heartbeat(body, call.api_version, client_id, f"/{call.client_host}")
+    return found
