@@ -1086,6 +1086,20 @@ def broker_layers(
     )
 
 
+def effective_broker_config(
+    name: str, config: BrokerConfig, layers: tuple[tuple[int, Mapping[str, str]], ...]
+) -> Any:
+    """The parsed value of a dynamic broker setting. A stored value that isn't allowed here
+    (another version wrote it) gives way to the next."""
+    for _, values in layers:
+        if name in values:
+            try:
+                return BROKER_SETTINGS[name].parse(values[name])
+            except ValueError:
+                continue
+    return config[name]
+
+
 def effective_topic_config(
     name: str,
     overrides: Mapping[str, str],

@@ -4,12 +4,13 @@ Rules of this file:
 * The rows stand in api-key order. Each module carries the same head: API_KEY, NAME, VERSION_MIN,
   VERSION_MAX, VERSION_MIN_ADVERTISED, and `answer`, or for the hot ones a class.
 * What is not in here is not advertised, and a client that asks for it is disconnected, as Kafka
-  does with an API it does not know.
+  does with an API it does not know. A module with IS_CACHED = False answers the same bytes anew.
 """
 
 from typing import Any
 
 from shmbroker.apis import (
+    alter_replica_log_dirs,
     api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
@@ -23,10 +24,12 @@ from shmbroker.apis import (
     describe_topic_partitions,
     fetch,
     find_coordinator,
+    get_telemetry_subscriptions,
     heartbeat,
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     list_segments,
@@ -36,6 +39,7 @@ from shmbroker.apis import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    push_telemetry,
     sync_group,
 )
 
@@ -47,9 +51,14 @@ IN_NETWORK_WORKER = (
     find_coordinator,
     api_versions,
     describe_configs,
+    alter_replica_log_dirs,
     describe_cluster,
+    list_config_resources,
     describe_topic_partitions,
 )
+
+UNADVERTISED = (get_telemetry_subscriptions, push_telemetry)
+"""Answered in the network worker to whoever asks all the same, as Kafka does."""
 
 IN_IO_WORKER = (
     list_offsets,
@@ -82,9 +91,15 @@ IN_CONTROLLER = (
     # api key, name, least version, highest version
     (19, "CreateTopics", 2, 7),
     (20, "DeleteTopics", 1, 6),
+    (33, "AlterConfigs", 0, 2),
     (37, "CreatePartitions", 0, 3),
+    (43, "ElectLeaders", 0, 2),
     (44, "IncrementalAlterConfigs", 0, 1),
+    (45, "AlterPartitionReassignments", 0, 1),
+    (46, "ListPartitionReassignments", 0, 0),
+    (55, "DescribeQuorum", 0, 2),
     (57, "UpdateFeatures", 0, 2),
+    (64, "UnregisterBroker", 0, 0),
 )
 """Decided by `controller`, which has one entry for each."""
 

@@ -17,16 +17,16 @@ from __future__ import annotations
 import os
 
 from shmbroker.config import broker_layers
-from shmbroker.controller import configs, features, topics
+from shmbroker.controller import configs, features, nodes, reassignment, topics
 from shmbroker.controller.bootstrap import (
     BOOTSTRAP_CHECKPOINT,
     FEATURE_LEVELS,
     bootstrap_checkpoint,
     bootstrap_records,
 )
-from shmbroker.controller.election import elect_leaders
+from shmbroker.controller.election import elect_leaders, elect_leaders_asked
 from shmbroker.controller.metadata_log import MetadataLog, TooLargeFault
-from shmbroker.ids import random_uuid
+from shmbroker.ids import ZERO_UUID, random_uuid
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import BROKER_RESOURCE
@@ -56,10 +56,13 @@ _RESULTS = {
     "CreateTopics": "topics",
     "DeleteTopics": "responses",
     "CreatePartitions": "results",
+    "AlterConfigs": "responses",
     "IncrementalAlterConfigs": "responses",
     "UpdateFeatures": "",
+    "UnregisterBroker": "",
 }
-"""The APIs served here, and where their responses have the results; "" for one error in all."""
+"""The APIs that change something, and where their responses have the results; "" for one error in
+all."""
 
 
 class ActiveController:
@@ -126,9 +129,9 @@ class ActiveController:
     def handle(
         self, api_name: str, version: int, request: dict[str, Any], now_ms: int
     ) -> dict[str, Any]:
-        """Serve a request of an API that stands in `_RESULTS`: the response to send, all of it
+        """Serve a request of an API of `apis.table.IN_CONTROLLER`: the response to send, all of it
         durable."""
-        records, response = self._decide(api_name, version, request)
+        records, response = self._decide(api_name, version, request, now_ms)
         if not records:
             return response
         results = response[_RESULTS[api_name]] if _RESULTS[api_name] else [response]
@@ -143,7 +146,7 @@ class ActiveController:
         return response
 
     def _decide(
-        self, api_name: str, version: int, request: dict[str, Any]
+        self, api_name: str, version: int, request: dict[str, Any], now_ms: int
     ) -> tuple[list[Record], dict[str, Any]]:
         image = self.image
         if api_name == "CreateTopics":
@@ -154,8 +157,37 @@ class ActiveController:
             return topics.create_partitions(request, version, self._cluster())
         if api_name == "UpdateFeatures":
             return features.update_features(request, version, image, self._log.node_id)
-        assert api_name == "IncrementalAlterConfigs", api_name
-        return configs.alter_configs(request, image, self._layers())
+        if api_name == "AlterConfigs":
+            return configs.alter_configs(request, image, self.config)
+        if api_name == "IncrementalAlterConfigs":
+            return configs.incremental_alter_configs(request, image, self._layers(), self.config)
+        if api_name == "AlterPartitionReassignments":
+            cluster = self._cluster()
+            return reassignment.alter_partition_reassignments(request, version, cluster)
+        if api_name == "ListPartitionReassignments":
+            return [], reassignment.list_partition_reassignments()
+        if api_name == "ElectLeaders":
+            return [], elect_leaders_asked(request, version, image)
+        if api_name == "UnregisterBroker":
+            return nodes.unregister_broker(request, image, self.config["shmbroker.io.workers"])
+        assert api_name == "DescribeQuorum", api_name
+        return [], self._describe_quorum(request, version, now_ms)
+
+    def _describe_quorum(
+        self, request: dict[str, Any], version: int, now_ms: int
+    ) -> dict[str, Any]:
+        node_id = self._log.node_id
+        broker = self.image.brokers.get(node_id)
+        directories = broker.directories if broker is not None else ()
+        return nodes.describe_quorum(
+            request,
+            version,
+            node_id,
+            directories[0] if directories else ZERO_UUID,
+            self.epoch,
+            self.committed_offset,
+            now_ms,
+        )
 
     def create_topic_auto(self, name: str, now_ms: int) -> tuple[int, str | None]:
         """Create a topic because somebody uses it: (error, message).

@@ -1,11 +1,13 @@
-"""Decisions about configs: IncrementalAlterConfigs, for topics and brokers.
+"""Decisions about settings: IncrementalAlterConfigs and AlterConfigs, for every kind of resource.
 
-A pure function of a request and an image, with the checks, codes and words of Kafka's
+Pure functions of a request and an image, with the checks, codes and words of Kafka's
 `ConfigAdminManager` (a broker's own checks, before it forwards) and `ConfigurationControlManager`
 (the controller's). Each resource stands or falls by itself.
 
-Unlike Kafka, where a broker takes changes for itself only, any registered broker's are taken.
-Broker settings that nobody knows are kept, as Kafka keeps them for its plugins.
+* Unlike Kafka, where a broker takes changes for itself only, any registered broker's are taken.
+* Broker settings that nobody knows are kept, as Kafka keeps them for its plugins.
+* Log levels (BROKER_LOGGER) are judged as in Kafka, and then refused: they stay as they are while
+  the processes run.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ from shmbroker.config import (
     validate_topic_configs,
 )
 from shmbroker.controller.topics import config_record
-from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from shmbroker.metadata.client_metrics import client_metrics_complaint
+from shmbroker.metadata.describe_configs import LOGGERS
+from shmbroker.metadata.group_configs import validate_group_configs
+from shmbroker.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import topic_name_complaint
 from shmbroker.wire.error_codes import (
@@ -34,9 +45,10 @@ from shmbroker.wire.primitives import STRING_BYTES_MAX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
+    from shmbroker.config import BrokerConfig
     from shmbroker.controller.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
 
@@ -49,15 +61,37 @@ DELETE = 1
 APPEND = 2
 SUBTRACT = 3
 
+_WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
+_LEVELS = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
 _MIN_ISR = "min.insync.replicas"
 _ELR_FEATURE = "eligible.leader.replicas.version"
 _OK: Complaint = (NONE, None)
 
 
-def alter_configs(
-    request: dict[str, Any], image: MetadataImage, layers: Layers
+def incremental_alter_configs(
+    request: dict[str, Any], image: MetadataImage, layers: Layers, config: BrokerConfig
 ) -> tuple[list[Record], dict[str, Any]]:
     """IncrementalAlterConfigs v0–1: (records, response)."""
+
+    def alter(resource: dict[str, Any]) -> tuple[list[Record], Complaint]:
+        if resource["resource_type"] == BROKER_LOGGER_RESOURCE:
+            return [], _logger_complaint(resource, image)
+        return _alter(resource, image, layers, config)
+
+    return _answer(request, alter)
+
+
+def alter_configs(
+    request: dict[str, Any], image: MetadataImage, config: BrokerConfig
+) -> tuple[list[Record], dict[str, Any]]:
+    """AlterConfigs v0–2: what isn't named is taken away."""
+    return _answer(request, lambda resource: _replace(resource, image, config))
+
+
+def _answer(
+    request: dict[str, Any],
+    alter: Callable[[dict[str, Any]], tuple[list[Record], Complaint]],
+) -> tuple[list[Record], dict[str, Any]]:
     resources = request["resources"]
     keys = [(resource["resource_type"], resource["resource_name"]) for resource in resources]
     counts: dict[tuple[int, str], int] = {}
@@ -70,9 +104,9 @@ def alter_configs(
         if counts[key] > 1:
             complaint: Complaint = INVALID_REQUEST, "Each resource must appear at most once."
         else:
-            complaint = _request_complaint(resource)
+            complaint = _values_complaint(resource)
             if not complaint[0]:
-                new, complaint = _alter_resource(resource, image, layers)
+                new, complaint = alter(resource)
         if not complaint[0] and not request["validate_only"]:
             records += new
         responses.append(
@@ -86,84 +120,131 @@ def alter_configs(
     return records, {"throttle_time_ms": 0, "responses": responses}
 
 
-def _request_complaint(resource: dict[str, Any]) -> Complaint:
+def _values_complaint(resource: dict[str, Any]) -> Complaint:
     configs = resource["configs"]
     if len({config["name"] for config in configs}) < len(configs):
         return INVALID_REQUEST, "Error due to duplicate config keys"
     nulls = [
         config["name"]
         for config in configs
-        if config["value"] is None and config["config_operation"] != DELETE
+        if config["value"] is None and config.get("config_operation") != DELETE
     ]
     if nulls:
         return INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}"
-    if any(not SET <= config["config_operation"] <= SUBTRACT for config in configs):
-        return UNKNOWN_SERVER_ERROR, None
-    if resource["resource_type"] not in (TOPIC_RESOURCE, BROKER_RESOURCE):
-        return INVALID_REQUEST, f"Unknown resource type {resource['resource_type']}"
     return _OK
 
 
-def _alter_resource(
-    resource: dict[str, Any], image: MetadataImage, layers: Layers
+def _alter(
+    resource: dict[str, Any], image: MetadataImage, layers: Layers, config: BrokerConfig
 ) -> tuple[list[Record], Complaint]:
     type_, name = resource["resource_type"], resource["resource_name"]
-    is_topic = type_ == TOPIC_RESOURCE
-    if not is_topic:
-        complaint = _broker_complaint(resource, image)
-        if complaint[0]:
-            return [], complaint
+    operations = {
+        entry["name"]: (entry["config_operation"], entry["value"]) for entry in resource["configs"]
+    }
+    complaint = _type_complaint(type_)
+    if not complaint[0] and type_ == BROKER_RESOURCE:
+        complaint = _broker_complaint(name, operations, image)
+    if not complaint[0] and any(not SET <= kind <= SUBTRACT for kind, _ in operations.values()):
+        complaint = UNKNOWN_SERVER_ERROR, None
+    if complaint[0]:
+        return [], complaint
     before = image.config(type_, name)
-    after = dict(before)
-    records = []
-    for config in resource["configs"]:
-        key, operation = config["name"], config["config_operation"]
-        value = config["value"]
+    changes: dict[str, str | None] = {}
+    for key, (operation, value) in operations.items():
         if operation == DELETE:
             value = None
         elif operation != SET:
-            setting = (TOPIC_SETTINGS if is_topic else BROKER_SETTINGS).get(key)
-            if setting is None or setting.type != LIST:
-                word = "APPEND" if operation == APPEND else "SUBTRACT"
-                return [], (
-                    INVALID_CONFIG,
-                    f"Can't {word} to key {key} because its type is not LIST.",
-                )
-            current = before.get(key)
-            if current is None and is_topic:
-                current, _ = effective_topic_config(key, before, layers)
-            elif current is None:
-                current = setting.default
-            value = _altered_list(current or "", value, operation)
-            if len(value.encode()) > STRING_BYTES_MAX:
-                return [], (INVALID_CONFIG, f"The value of {key} would be too long.")
+            value, complaint = _altered_list(type_, key, operation, value, before, layers)
+            if complaint[0]:
+                return [], complaint
+        changes[key] = value
+    return _changed(type_, name, changes, image, config)
+
+
+def _replace(
+    resource: dict[str, Any], image: MetadataImage, config: BrokerConfig
+) -> tuple[list[Record], Complaint]:
+    type_, name = resource["resource_type"], resource["resource_name"]
+    values = {entry["name"]: entry["value"] for entry in resource["configs"]}
+    complaint = _type_complaint(type_)
+    if not complaint[0] and type_ == BROKER_RESOURCE:
+        operations = {key: (SET, value) for key, value in values.items()}
+        complaint = _broker_complaint(name, operations, image)
+    if complaint[0]:
+        return [], complaint
+    changes = dict(values)
+    for key in image.config(type_, name):
+        changes.setdefault(key, None)
+    return _changed(type_, name, changes, image, config)
+
+
+def _type_complaint(type_: int) -> Complaint:
+    if type_ in (TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
+        return _OK
+    return INVALID_REQUEST, f"Unknown resource type {type_}"
+
+
+def _changed(
+    type_: int,
+    name: str,
+    changes: Mapping[str, str | None],
+    image: MetadataImage,
+    config: BrokerConfig,
+) -> tuple[list[Record], Complaint]:
+    """The records of these changes (None takes a setting away), if what comes out is allowed."""
+    after = dict(image.config(type_, name))
+    records = []
+    for key, value in changes.items():
         # A broker takes a record as the sign to look anew (KAFKA-14136), changed or not.
-        if value != before.get(key) or not is_topic:
+        if value != after.get(key) or type_ == BROKER_RESOURCE:
             records.append(config_record(type_, name, key, value))
         if value is None:
             after.pop(key, None)
         else:
             after[key] = value
-    complaint = (
-        _topic_complaint(name, after, image)
-        if is_topic
-        else _min_isr_complaint(name, records, image)
-    )
+    if type_ == TOPIC_RESOURCE:
+        complaint = _topic_complaint(name, after, image)
+    elif type_ == BROKER_RESOURCE:
+        complaint = _min_isr_complaint(name, changes, image)
+    elif type_ == CLIENT_METRICS_RESOURCE:
+        complaint = client_metrics_complaint(name, after)
+    elif not name:
+        complaint = INVALID_REQUEST, "Default group resources are not allowed."
+    else:
+        message = validate_group_configs(after, config)
+        complaint = (INVALID_CONFIG if message else NONE), message
     return records, complaint
 
 
-def _altered_list(current: str, value: str, operation: int) -> str:
-    """Kafka splits at the commas alone: blanks belong to the items."""
-    items = [item for item in current.split(",") if item]
+def _altered_list(
+    type_: int, key: str, operation: int, value: str, before: Mapping[str, str], layers: Layers
+) -> tuple[str, Complaint]:
+    """A list with items more or less. Kafka knows the lists of topics and brokers only, and splits
+    at the commas alone: blanks belong to the items."""
+    is_topic = type_ == TOPIC_RESOURCE
+    table = TOPIC_SETTINGS if is_topic else BROKER_SETTINGS if type_ == BROKER_RESOURCE else {}
+    setting = table.get(key)
+    if setting is None or setting.type != LIST:
+        message = f"Can't {_WORDS[operation]} to key {key} because its type is not LIST."
+        return "", (INVALID_CONFIG, message)
+    current = before.get(key)
+    if current is None and is_topic:
+        current, _ = effective_topic_config(key, before, layers)
+    elif current is None:
+        current = setting.default
+    items = dict.fromkeys(item for item in (current or "").split(",") if item)
     changed = value.split(",")
     while len(changed) > 1 and not changed[-1]:
         changed.pop()
     for item in changed:
-        if operation == APPEND and item not in items:
-            items.append(item)
-        elif operation == SUBTRACT and item in items:
-            items.remove(item)
-    return ",".join(items)
+        if operation == APPEND:
+            items.setdefault(item)
+        else:
+            items.pop(item, None)
+    altered = ",".join(items)
+    if len(altered.encode()) > STRING_BYTES_MAX:
+        return "", (INVALID_CONFIG, f"The value of {key} would be too long.")
+    return altered, _OK
 
 
 def _topic_complaint(name: str, configs: dict[str, str], image: MetadataImage) -> Complaint:
@@ -178,44 +259,84 @@ def _topic_complaint(name: str, configs: dict[str, str], image: MetadataImage) -
     return _OK
 
 
-def _broker_complaint(resource: dict[str, Any], image: MetadataImage) -> Complaint:
-    name = resource["resource_name"]
+def _broker_complaint(
+    name: str, operations: Mapping[str, tuple[int, str]], image: MetadataImage
+) -> Complaint:
+    """What a broker says to changes of itself or, without a name, of all brokers."""
     if name:
         if not name.removeprefix("-").isdecimal():
             return INVALID_REQUEST, f"Node id must be an integer, but it is: {name}"
         if int(name) not in image.brokers:
             known = ",".join(map(str, sorted(image.brokers)))
             return INVALID_REQUEST, f"Unexpected broker id, expected {known}, but received {name}"
-    for config in resource["configs"]:
-        key, operation = config["name"], config["config_operation"]
-        setting = BROKER_SETTINGS.get(key)
-        if operation in (APPEND, SUBTRACT) and (setting is None or setting.type != LIST):
-            if setting is None:
-                return INVALID_CONFIG, f"Unknown config name: {key}"
-            word = "append" if operation == APPEND else "subtract"
-            return INVALID_CONFIG, f"Config value {word} is not allowed for config key: {key}"
-        if operation == DELETE or setting is None:
+    for operation, _ in operations.values():
+        if not SET <= operation <= SUBTRACT:
+            return INVALID_REQUEST, f"Unknown operations type {operation}"
+    known_settings = {
+        key: BROKER_SETTINGS[key]
+        for key, (operation, _) in operations.items()
+        if key in BROKER_SETTINGS and operation != DELETE
+    }
+    for key, (operation, _) in operations.items():
+        if operation not in _WORDS:
             continue
-        if not setting.is_dynamic:
-            return INVALID_REQUEST, f"Cannot update these configs dynamically: Set({key})"
-        if complaint := validate_broker_config(key, config["value"]):
+        if key not in known_settings:
+            return INVALID_CONFIG, f"Unknown config name: {key}"
+        if known_settings[key].type != LIST:
+            word = _WORDS[operation].lower()
+            return INVALID_CONFIG, f"Config value {word} is not allowed for config key: {key}"
+    fixed = sorted(key for key, setting in known_settings.items() if not setting.is_dynamic)
+    if fixed:
+        return INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+    for key in known_settings:
+        if complaint := validate_broker_config(key, operations[key][1]):
             return INVALID_REQUEST, complaint
     return _OK
 
 
-def _min_isr_complaint(name: str, records: list[Record], image: MetadataImage) -> Complaint:
+def _min_isr_complaint(
+    name: str, changes: Mapping[str, str | None], image: MetadataImage
+) -> Complaint:
     """With eligible leader replicas, the least of in-sync replicas is the cluster's affair."""
-    if not image.features.get(_ELR_FEATURE):
+    if not image.features.get(_ELR_FEATURE) or _MIN_ISR not in changes:
         return _OK
-    for _, _, message in records:
-        if message["name"] == _MIN_ISR and name:
-            return (
-                INVALID_CONFIG,
-                "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+    if name:
+        return (
+            INVALID_CONFIG,
+            "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+        )
+    if changes[_MIN_ISR] is None:
+        return (
+            INVALID_CONFIG,
+            "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
+        )
+    return _OK
+
+
+def _logger_complaint(resource: dict[str, Any], image: MetadataImage) -> Complaint:
+    name = resource["resource_name"]
+    if not name.removeprefix("-").isdecimal():
+        return INVALID_REQUEST, f"Node id must be an integer, but it is: {name}"
+    if int(name) not in image.brokers:
+        known = ",".join(map(str, sorted(image.brokers)))
+        return INVALID_REQUEST, f"Unexpected node id. Expected {known}, but received {name}"
+    for entry in resource["configs"]:
+        key, operation, level = entry["name"], entry["config_operation"], entry["value"]
+        if not SET <= operation <= SUBTRACT:
+            return UNKNOWN_SERVER_ERROR, None
+        if operation in _WORDS:
+            return INVALID_REQUEST, (
+                f"{_WORDS[operation]} operation is not allowed for the BROKER_LOGGER resource"
             )
-        if message["name"] == _MIN_ISR and message["value"] is None:
-            return (
-                INVALID_CONFIG,
-                "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
+        if key not in LOGGERS:
+            return INVALID_CONFIG, f"Logger {key} does not exist!"
+        if operation == SET and level not in _LEVELS:
+            return INVALID_CONFIG, (
+                f"Cannot set the log level of {key} to {level} as it is not a supported log "
+                f"level. Valid log levels are {', '.join(_LEVELS)}"
             )
+        if operation == DELETE and key == "root":
+            return INVALID_REQUEST, "Removing the log level of the root logger is not allowed"
+    if resource["configs"]:
+        return INVALID_CONFIG, "Log levels can't be changed while the broker runs."
     return _OK

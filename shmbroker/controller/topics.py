@@ -272,35 +272,41 @@ def _place_by_hand(
     return [assigned[index] for index in range(len(assigned))], (NONE, None)
 
 
-def _assignment_complaint(
-    partition: int, replicas: tuple[int, ...], factor: int | None, cluster: Cluster
+def replicas_complaint(
+    replicas: tuple[int, ...], factor: int | None, cluster: Cluster
 ) -> Complaint:
-    """What is wrong with the replicas that a client wants for a partition."""
+    """What is wrong with replicas that a client has chosen; `factor`: how many there must be."""
     says = "The manual partition assignment includes"
-    message = None
     if not replicas:
-        message = f"{says} an empty replica list."
+        return INVALID_REPLICA_ASSIGNMENT, f"{says} an empty replica list."
     previous = None
     for broker_id in sorted(replicas):
         if broker_id not in cluster.image.brokers:
             message = f"{says} broker {broker_id}, but no such broker is registered."
-        elif broker_id == previous:
-            message = f"{says} the broker {broker_id} more than once."
-        if message:
-            break
+            return INVALID_REPLICA_ASSIGNMENT, message
+        if broker_id == previous:
+            return INVALID_REPLICA_ASSIGNMENT, f"{says} the broker {broker_id} more than once."
         previous = broker_id
-    if not message and factor is not None and len(replicas) != factor:
-        message = (
+    if factor is not None and len(replicas) != factor:
+        return INVALID_REPLICA_ASSIGNMENT, (
             f"{says} a partition with {len(replicas)} replica(s), but this is not consistent with "
             f"previous partitions, which have {factor} replica(s)."
         )
-    if not message and not set(replicas) & set(cluster.brokers):
-        message = (
+    return NONE, None
+
+
+def _assignment_complaint(
+    partition: int, replicas: tuple[int, ...], factor: int | None, cluster: Cluster
+) -> Complaint:
+    """The same for a partition that is to be made."""
+    complaint = replicas_complaint(replicas, factor, cluster)
+    if complaint[0]:
+        return complaint
+    if not set(replicas) & set(cluster.brokers):
+        return INVALID_REPLICA_ASSIGNMENT, (
             f"All brokers specified in the manual partition assignment for partition {partition} "
             "are fenced or in controlled shutdown."
         )
-    if message:
-        return INVALID_REPLICA_ASSIGNMENT, message
     return _served_factor_complaint(len(replicas), cluster)
 
 

@@ -1,8 +1,8 @@
 """DescribeConfigs: what is set, where it is set, and what stands behind it.
 
-Answers for topics and brokers out of an image and the static config; a broker answers for itself
-and for all brokers (name ""), as Kafka's does. A setting's *synonyms* are all the places that have
-a value for it, the effective one first.
+Answers out of an image and the static config for topics, brokers, groups, client metrics
+subscriptions and log levels; a broker answers for itself and for all brokers (name ""), as Kafka's
+does. A setting's *synonyms* are all the places that have a value for it, the effective one first.
 
 Source: Kafka's `ConfigHelper` (`describeConfigs`, `configSynonyms`), KIP-226, KIP-569.
 """
@@ -12,8 +12,11 @@ from __future__ import annotations
 from shmbroker.config import (
     BROKER_SETTINGS,
     OWN_PREFIX,
+    SOURCE_BROKER_LOGGER,
+    SOURCE_CLIENT_METRICS,
     SOURCE_DEFAULT,
     SOURCE_DYNAMIC_DEFAULT_BROKER,
+    SOURCE_GROUP,
     SOURCE_STATIC_BROKER,
     SOURCE_TOPIC,
     TOPIC_SETTINGS,
@@ -22,7 +25,16 @@ from shmbroker.config import (
     broker_layers,
     effective_topic_config,
 )
-from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
+from shmbroker.metadata.group_configs import GROUP_SETTINGS, group_default
+from shmbroker.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataImage,
+)
 from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import topic_name_complaint
 from shmbroker.wire.error_codes import (
@@ -41,6 +53,9 @@ if TYPE_CHECKING:
     Layers = tuple[tuple[int, Mapping[str, str]], ...]
 
 _UNKNOWN_TYPE = 0
+
+LOGGERS = {"root": "WARN", "shmbroker": "INFO"}
+"""The loggers of every process, with their levels, which stay."""
 
 _CHAINS = {
     synonym: setting.synonyms
@@ -62,30 +77,9 @@ def describe_configs(
     results = []
     with_synonyms, with_text = request["include_synonyms"], request["include_documentation"]
     for resource in request["resources"]:
-        name = resource["resource_name"]
-        error, message, entries = NONE, "", []
-        if resource["resource_type"] == TOPIC_RESOURCE:
-            if complaint := topic_name_complaint(name):
-                error, message = INVALID_TOPIC_EXCEPTION, complaint
-            elif name not in image.topics_by_name:
-                error = UNKNOWN_TOPIC_OR_PARTITION
-            else:
-                layers = _layers(image, config, broker_id)
-                entries = topic_entries(image.config(TOPIC_RESOURCE, name), layers)
-        elif resource["resource_type"] == BROKER_RESOURCE:
-            complaint = _broker_name_complaint(name, broker_id)
-            if complaint:
-                error, message = INVALID_REQUEST, complaint
-            elif name:
-                layers = _layers(image, config, broker_id)
-                entries = _broker_entries((*layers, (SOURCE_STATIC_BROKER, identity)))
-            else:
-                dynamic = image.config(BROKER_RESOURCE, "")
-                layers = ((SOURCE_DYNAMIC_DEFAULT_BROKER, dynamic),)
-                entries = [_broker_entry(key, layers, has_default=False) for key in sorted(dynamic)]
-        else:
-            error = INVALID_REQUEST
-            message = f"Unexpected resource type {resource['resource_type']} for resource {name}"
+        error, message, entries = _describe(
+            resource["resource_type"], resource["resource_name"], image, config, broker_id, identity
+        )
         wanted = resource["configuration_keys"]
         if wanted:
             entries = [entry for entry in entries if entry["name"] in wanted]
@@ -99,11 +93,83 @@ def describe_configs(
                 "error_code": error,
                 "error_message": fitting(message),
                 "resource_type": resource["resource_type"],
-                "resource_name": name,
+                "resource_name": resource["resource_name"],
                 "configs": entries,
             }
         )
     return {"throttle_time_ms": 0, "results": results}
+
+
+def _describe(
+    type_: int,
+    name: str,
+    image: MetadataImage,
+    config: BrokerConfig,
+    broker_id: int,
+    identity: Mapping[str, str],
+) -> tuple[int, str | None, list[Entry]]:
+    """(error, message, entries) of one resource."""
+    if type_ == TOPIC_RESOURCE:
+        if complaint := topic_name_complaint(name):
+            return INVALID_TOPIC_EXCEPTION, complaint, []
+        if name not in image.topics_by_name:
+            return UNKNOWN_TOPIC_OR_PARTITION, "", []
+        layers = _layers(image, config, broker_id)
+        return NONE, "", topic_entries(image.config(TOPIC_RESOURCE, name), layers)
+    if type_ == BROKER_RESOURCE:
+        if complaint := _broker_name_complaint(name, broker_id):
+            return INVALID_REQUEST, complaint, []
+        if name:
+            layers = _layers(image, config, broker_id)
+            return NONE, "", _broker_entries((*layers, (SOURCE_STATIC_BROKER, identity)))
+        dynamic = image.config(BROKER_RESOURCE, "")
+        default_layer = ((SOURCE_DYNAMIC_DEFAULT_BROKER, dynamic),)
+        entries = [_broker_entry(key, default_layer, has_default=False) for key in sorted(dynamic)]
+        return NONE, "", entries
+    if type_ == BROKER_LOGGER_RESOURCE:
+        if complaint := _logger_name_complaint(name, broker_id):
+            return INVALID_REQUEST, complaint, []
+        return NONE, "", [_logger_entry(logger, level) for logger, level in LOGGERS.items()]
+    if type_ == GROUP_RESOURCE:
+        if not name:
+            return INVALID_REQUEST, "Group name must not be empty", []
+        return NONE, "", _group_entries(image.config(GROUP_RESOURCE, name), config)
+    if type_ == CLIENT_METRICS_RESOURCE:
+        if not name:
+            return INVALID_REQUEST, "Client metrics subscription name must not be empty", []
+        return NONE, "", _subscription_entries(image.config(CLIENT_METRICS_RESOURCE, name))
+    return INVALID_REQUEST, f"Unexpected resource type {type_} for resource {name}", []
+
+
+def _group_entries(overrides: Mapping[str, str], config: BrokerConfig) -> list[Entry]:
+    entries = []
+    for name, setting in GROUP_SETTINGS.items():
+        value = _printed(setting, overrides.get(name, group_default(setting, config)))
+        source = SOURCE_GROUP if name in overrides else SOURCE_DEFAULT
+        entries.append(_entry(setting, value, [_synonym(name, value, source)]))
+    return entries
+
+
+def _subscription_entries(values: Mapping[str, str]) -> list[Entry]:
+    entries = []
+    for name, setting in CLIENT_METRICS_SETTINGS.items():
+        value = _printed(setting, values.get(name, setting.default or ""))
+        synonyms = [_synonym(name, value, SOURCE_CLIENT_METRICS)] if name in values else []
+        entries.append(_entry(setting, value, synonyms))
+    return entries
+
+
+def _logger_entry(name: str, level: str) -> Entry:
+    return {
+        "name": name,
+        "value": level,
+        "read_only": True,
+        "config_source": SOURCE_BROKER_LOGGER,
+        "is_sensitive": False,
+        "synonyms": [],
+        "config_type": _UNKNOWN_TYPE,
+        "documentation": "",
+    }
 
 
 def topic_entries(overrides: Mapping[str, str], layers: Layers) -> list[Entry]:
@@ -216,3 +282,13 @@ def _broker_name_complaint(name: str, broker_id: int) -> str | None:
     if not name.removeprefix("-").isdecimal():
         return f"Broker id must be an integer, but it is: {name}"
     return f"Unexpected broker id, expected {broker_id} or empty string, but received {name}"
+
+
+def _logger_name_complaint(name: str, broker_id: int) -> str | None:
+    if not name:
+        return "Broker id must not be empty"
+    if name == str(broker_id):
+        return None
+    if not name.removeprefix("-").isdecimal():
+        return f"Broker id must be an integer, but it is: {name}"
+    return f"Unexpected broker id, expected {broker_id} but received {name}"

@@ -444,7 +444,10 @@ class IoWorker(SleepingChild):
                 self.to_apply += [(what[0], partition) for partition in what[0].partitions]
             elif kind == image_module.PARTITION_CHANGED:
                 self.to_apply.append((what[0], what[2]))
-            elif kind == image_module.CONFIG_CHANGED:
+            elif kind == image_module.CONFIG_CHANGED and what[0] in (
+                TOPIC_RESOURCE,
+                BROKER_RESOURCE,
+            ):
                 configured.add(what[1] if what[0] == TOPIC_RESOURCE else "")
         if configured:
             self._apply_configs(configured)

@@ -24,6 +24,7 @@ from typing import Any
 
 from shmbroker import clock
 from shmbroker.apis import api_versions, fetch, join_group, produce, sync_group, table
+from shmbroker.config import broker_layers, effective_broker_config
 from shmbroker.errors import ProtocolFault
 from shmbroker.ipc.operation_layout import (
     APPENDED,
@@ -42,6 +43,7 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.ipc.operation_proxy import PartialResults, try_execute
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.image import BROKER_RESOURCE, CONFIG_CHANGED
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.network.connection import Connection
 from shmbroker.network.event_loop import EventLoop, Listener
@@ -174,7 +176,7 @@ class NetworkWorker(Child):
             produce.API_KEY: self.produce.submit,
             fetch.API_KEY: self.fetch.submit,
         }
-        for module in table.IN_NETWORK_WORKER:
+        for module in table.IN_NETWORK_WORKER + table.UNADVERTISED:
             submit[module.API_KEY] = partial(self._answer_here, module)
         for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET:
             submit[module.API_KEY] = partial(
@@ -426,10 +428,22 @@ class NetworkWorker(Child):
         """Apply what the controller has committed; cached answers are of the image before."""
         committed = self.words[METADATA_END_OFFSET_WORD]
         if committed != self.image.offset:
-            self.follower.catch_up(committed)
+            changes = self.follower.catch_up(committed)
             self.image = self.follower.image
             self.cache.clear()
+            if any(change[:2] == (CONFIG_CHANGED, BROKER_RESOURCE) for change in changes):
+                self._apply_configs()
             self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = committed
+
+    def _apply_configs(self) -> None:
+        """Settings that may change while this runs; those of the first broker count for all."""
+        image = self.image
+        layers = broker_layers(
+            self.config,
+            image.config(BROKER_RESOURCE, str(min(self.ports))),
+            image.config(BROKER_RESOURCE, ""),
+        )
+        self.loop.connections_max = effective_broker_config("max.connections", self.config, layers)
 
     # ── what the event loop asks ────────────────────────────────────────────────────────────────
 
@@ -593,7 +607,7 @@ class NetworkWorker(Child):
         correlation_id: int,
     ) -> bool:
         """A request that the metadata image answers; its bytes are the key of a cached answer."""
-        if end - start > CACHED_REQUEST_BYTES_MAX:
+        if end - start > CACHED_REQUEST_BYTES_MAX or not getattr(module, "IS_CACHED", True):
             key = None
         else:
             key = (
@@ -606,7 +620,7 @@ class NetworkWorker(Child):
         connection.inflight.append(request)
         if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
             self.follow_metadata()
-        body = self.cache.get(key)
+        body = self.cache.get(key) if key is not None else None
         if body is None:
             view = memoryview(buffer)[start:end]
             if not module.VERSION_MIN <= version <= module.VERSION_MAX:

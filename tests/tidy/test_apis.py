@@ -47,6 +47,7 @@ def test_every_module_is_in_the_table_once():
     listed = (
         *table.HOT,
         *table.IN_NETWORK_WORKER,
+        *table.UNADVERTISED,
         *table.IN_IO_WORKER,
         *table.ON_CONTROL_SOCKET,
     )

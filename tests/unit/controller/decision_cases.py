@@ -114,6 +114,32 @@ def _alter(
     return "IncrementalAlterConfigs", version, request, answers
 
 
+def _replace(
+    *resources: tuple[int, str, list[tuple[str, str | None]]],
+    answers: list[tuple[Any, ...]],
+    version: int = 2,
+    is_trial: bool = False,
+) -> Case:
+    request = {
+        "resources": [
+            {
+                "resource_type": type_,
+                "resource_name": name,
+                "configs": [{"name": key, "value": value} for key, value in configs],
+            }
+            for type_, name, configs in resources
+        ],
+        "validate_only": is_trial,
+    }
+    return "AlterConfigs", version, request, answers
+
+
+def _replace_one(
+    type_: int, name: str, *configs: tuple[str, str | None], says: tuple[int, str | None]
+) -> Case:
+    return _replace((type_, name, list(configs)), answers=[(type_, name, *says)])
+
+
 def _alter_one(
     type_: int, name: str, *configs: tuple[str, int, str | None], says: tuple[int, str | None]
 ) -> Case:
@@ -548,6 +574,254 @@ ALTER: list[Case] = [
     ),
 ]
 
+_DEFAULT_GROUP = "Default group resources are not allowed."
+_NOT_LIST = "because its type is not LIST."
+_RESET = (
+    "The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+)
+
+
+def _group(*configs: tuple[str, int, str | None], says: tuple[int, str | None]) -> Case:
+    return _alter((32, "case-g", list(configs)), answers=[(32, "case-g", *says)], is_trial=True)
+
+
+def _reset(value: str, *, is_allowed: bool) -> Case:
+    name = "share.auto.offset.reset"
+    message = (
+        f"Invalid value {value} for configuration {name}: Invalid value `{value}` for "
+        f"configuration {name}. {_RESET}"
+    )
+    return _group((name, 0, value), says=_OK if is_allowed else (40, message))
+
+
+def _not_a_group_value(name: str, value: str, reason: str) -> Case:
+    return _group(
+        (name, 0, value), says=(40, f"Invalid value {value} for configuration {name}: {reason}")
+    )
+
+
+_TIMEOUTS = [
+    f"{kind}.{what}"
+    for kind in ("consumer", "share", "streams")
+    for what in ("heartbeat.interval.ms", "session.timeout.ms")
+]
+
+GROUPS: list[Case] = [
+    *(_not_a_group_value(name, "0", f"{_AT_LEAST} 1") for name in _TIMEOUTS),
+    *(_not_a_group_value(name, "abc", "Not a number of type INT") for name in _TIMEOUTS),
+    *(
+        _group(
+            (name, 0, value),
+            says=(
+                40,
+                f"{name} must be {word} than or equal to "
+                f"group.{name.partition('.')[0]}.{bound}.{name.partition('.')[2]}",
+            ),
+        )
+        for name in (*_TIMEOUTS, "share.record.lock.duration.ms")
+        for value, word, bound in (("1000", "greater", "min"), ("99999999", "less", "max"))
+    ),
+    _not_a_group_value("share.record.lock.duration.ms", "999", f"{_AT_LEAST} 1000"),
+    _not_a_group_value("streams.num.standby.replicas", "-1", f"{_AT_LEAST} 0"),
+    _group(
+        ("streams.num.standby.replicas", 0, "3"),
+        says=(
+            40,
+            "streams.num.standby.replicas must be less than or equal to "
+            "group.streams.max.standby.replicas",
+        ),
+    ),
+    _not_a_group_value("streams.initial.rebalance.delay.ms", "-1", f"{_AT_LEAST} 0"),
+    _not_a_group_value(
+        "share.isolation.level", "x", "String must be one of: read_committed, read_uncommitted"
+    ),
+    *(
+        _reset(value, is_allowed=True)
+        for value in (
+            "earliest",
+            " earliest ",
+            "by_duration:PT1H",
+            "by_duration:pt1h",
+            "by_duration:P1DT2H3M4.5S",
+        )
+    ),
+    *(
+        _reset(value, is_allowed=False)
+        for value in (
+            "",
+            "LATEST",
+            "by_duration:",
+            "by_duration:x",
+            "by_duration:PT",
+            "by_duration:P1W",
+            "by_duration:-PT1H",
+            "BY_DURATION:PT1H",
+        )
+    ),
+    _group(("nope", 0, "1"), says=(40, "Unknown group config name: nope")),
+    _group(
+        ("consumer.session.timeout.ms", 0, "1"),
+        ("nope", 0, "1"),
+        says=(40, "Unknown group config name: nope"),
+    ),
+    _group(("nope", 1, None), says=_OK),
+    _group(
+        ("consumer.session.timeout.ms", 2, "1"),
+        says=(40, f"Can't APPEND to key consumer.session.timeout.ms {_NOT_LIST}"),
+    ),
+    _group(
+        ("consumer.session.timeout.ms", 0, "50000"),
+        ("consumer.heartbeat.interval.ms", 0, "6000"),
+        says=_OK,
+    ),
+    _alter_one(32, "", says=(42, _DEFAULT_GROUP)),
+    _replace_one(32, "", says=(42, _DEFAULT_GROUP)),
+    _replace_one(32, "case-g", ("nope", "1"), says=(40, "Unknown group config name: nope")),
+]
+
+
+def _subscription(*configs: tuple[str, int, str | None], says: tuple[int, str | None]) -> Case:
+    return _alter((16, "case-m", list(configs)), answers=[(16, "case-m", *says)], is_trial=True)
+
+
+_INTERVAL = "for interval.ms, interval must be between 100 and 3600000 (1 hour)"
+
+CLIENT_METRICS: list[Case] = [
+    *(
+        _subscription(("interval.ms", 0, value), says=(42, f"Invalid value {value} {_INTERVAL}"))
+        for value in ("99", "3600001", "-1")
+    ),
+    _subscription(("interval.ms", 0, "100"), ("metrics", 0, "*"), says=_OK),
+    _subscription(
+        ("interval.ms", 0, "x"),
+        says=(40, "Invalid value x for configuration interval.ms: Not a number of type INT"),
+    ),
+    _subscription(
+        ("nope", 0, "1"),
+        ("interval.ms", 0, "x"),
+        says=(42, "Unknown client metrics configuration: nope"),
+    ),
+    *(
+        _subscription(("match", 0, pattern), says=_OK)
+        for pattern in ("", "client_id=a.*,client_source_port=1", " client_id = a ")
+    ),
+    _subscription(("match", 0, "client_id=(?<x>a)"), says=_OK),
+    *(
+        _subscription(
+            ("match", 0, pattern), says=(40, f"Illegal client matching pattern: {pattern}")
+        )
+        for pattern in ("client_id", "client_id=", "client_id=a=b", "nope=a", "client_id=[")
+    ),
+    *(
+        _subscription(
+            (name, 0, "a,,b"), says=(40, f"Configuration '{name}' values must not be empty.")
+        )
+        for name in ("match", "metrics")
+    ),
+    _subscription(("metrics", 2, "a"), says=(40, f"Can't APPEND to key metrics {_NOT_LIST}")),
+    _subscription(("metrics", 3, "a"), says=(40, f"Can't SUBTRACT to key metrics {_NOT_LIST}")),
+    _alter_one(16, "", says=(42, "Subscription name can't be empty")),
+    _replace_one(16, "", says=(42, "Subscription name can't be empty")),
+]
+
+LOGGERS: list[Case] = [
+    *(
+        _alter_one(8, name, ("root", 0, "WARN"), says=says)
+        for name, says in (
+            ("", (42, "Node id must be an integer, but it is: ")),
+            ("x", (42, "Node id must be an integer, but it is: x")),
+            ("2", (42, "Unexpected node id. Expected 1, but received 2")),
+        )
+    ),
+    *(
+        _alter_one(8, "1", config, says=says)
+        for config, says in (
+            (("nope", 0, "DEBUG"), (40, "Logger nope does not exist!")),
+            (("nope", 1, None), (40, "Logger nope does not exist!")),
+            (
+                ("root", 0, "warn"),
+                (
+                    40,
+                    "Cannot set the log level of root to warn as it is not a supported log "
+                    "level. Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN",
+                ),
+            ),
+            (("root", 0, None), (42, "Null value not supported for : root")),
+            (("root", 1, None), (42, "Removing the log level of the root logger is not allowed")),
+            (
+                ("root", 2, "WARN"),
+                (42, "APPEND operation is not allowed for the BROKER_LOGGER resource"),
+            ),
+            (
+                ("root", 3, "WARN"),
+                (42, "SUBTRACT operation is not allowed for the BROKER_LOGGER resource"),
+            ),
+            (("root", 7, "WARN"), (-1, None)),
+        )
+    ),
+    _alter_one(8, "1", says=_OK),
+    _replace_one(8, "1", ("root", "WARN"), says=(42, "Unknown resource type 8")),
+]
+
+REPLACE: list[Case] = [
+    _create(topic("case-v", 1, 1, flush_ms="7"), answers=[_made("case-v")]),
+    _replace(answers=[]),
+    _replace_one(2, "case-v", ("retention.ms", "5"), ("cleanup.policy", "compact"), says=_OK),
+    _replace_one(2, "case-v", says=_OK),
+    *(
+        _replace_one(type_, "x", says=(42, f"Unknown resource type {type_}"))
+        for type_ in (0, 3, 99)
+    ),
+    _replace_one(
+        2,
+        "case-v",
+        ("segment.bytes", "1"),
+        says=(
+            40,
+            "Invalid value 1 for configuration segment.bytes: Value must be at least 1048576",
+        ),
+    ),
+    _replace_one(
+        2,
+        "case-v",
+        ("segment.bytes", None),
+        says=(42, "Null value not supported for : segment.bytes"),
+    ),
+    _replace_one(2, "case-v", ("nope", "1"), says=(40, "Unknown topic config name: nope")),
+    _replace_one(
+        2,
+        "case-v",
+        ("flush.ms", "1"),
+        ("flush.ms", "1"),
+        says=(42, "Error due to duplicate config keys"),
+    ),
+    _replace_one(2, "case-none", says=(3, "The topic 'case-none' does not exist.")),
+    _replace_one(2, "case b", says=(17, f"{_NAME_SAYS}'case b' {_CHARACTERS}")),
+    _replace_one(2, "", says=(42, "Default topic resources are not allowed.")),
+    _replace_one(4, "7", says=(42, "Unexpected broker id, expected 1, but received 7")),
+    _replace_one(4, "x", says=(42, "Node id must be an integer, but it is: x")),
+    _replace_one(
+        4,
+        "1",
+        ("num.partitions", "3"),
+        says=(42, "Cannot update these configs dynamically: Set(num.partitions)"),
+    ),
+    _replace_one(
+        4,
+        "1",
+        ("min.insync.replicas", "2"),
+        says=(40, "Broker-level min.insync.replicas cannot be altered while ELR is enabled."),
+    ),
+    _replace_one(
+        4,
+        "",
+        says=(40, "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."),
+    ),
+    _alter_one(4, "1", ("log.roll.ms", 7, "5"), says=(42, "Unknown operations type 7")),
+    _alter_one(2, "case-v", ("flush.ms", 7, "5"), says=(-1, None)),
+    _delete(("case-v", _NO_ID), answers=[("case-v", *_OK)]),
+]
+
 DELETE: list[Case] = [
     _create(topic("case-x"), topic("case-y"), answers=[_made("case-x"), _made("case-y")]),
     _delete(("case-none", _NO_ID), answers=[("case-none", 3, _NOT_THERE)]),
@@ -576,6 +850,10 @@ ALL: dict[str, list[Case]] = {
     "configs": CONFIGS,
     "grow": GROW,
     "alter": ALTER,
+    "replace": REPLACE,
+    "groups": GROUPS,
+    "client metrics": CLIENT_METRICS,
+    "loggers": LOGGERS,
     "delete": DELETE,
 }
 
@@ -587,7 +865,7 @@ def answers_of(api_name: str, version: int, response: dict[str, Any]) -> list[tu
         found = [
             (t["name"], t["error_code"], t["error_message"], *(t[k] for k in keys)) for t in results
         ]
-    elif api_name == "IncrementalAlterConfigs":
+    elif api_name in ("AlterConfigs", "IncrementalAlterConfigs"):
         found = [
             (r["resource_type"], r["resource_name"], r["error_code"], r["error_message"])
             for r in response["responses"]

@@ -91,6 +91,12 @@ def test_describe_configs_is_as_kafkas(kafka: Kafka) -> None:
             {"resource_type": BROKER_RESOURCE, "resource_name": "x"},
             {"resource_type": BROKER_RESOURCE, "resource_name": "1"},
             {"resource_type": BROKER_RESOURCE, "resource_name": ""},
+            *(
+                {"resource_type": kind, "resource_name": name}
+                for kind, names in ((32, ("", PREFIX + "g")), (16, ("", PREFIX + "m")))
+                for name in names
+            ),
+            *({"resource_type": 8, "resource_name": name} for name in ("", "x", "7")),
         ],
         "include_synonyms": True,
         "include_documentation": False,
@@ -122,9 +128,10 @@ def test_describe_configs_is_as_kafkas(kafka: Kafka) -> None:
         their_entries = {entry["name"]: entry for entry in their_result.pop("configs")}
         our_entries = {entry["name"]: entry for entry in our_result.pop("configs")}
         assert our_result == their_result
-        if our_result["resource_type"] == TOPIC_RESOURCE:
+        if our_result["resource_type"] != BROKER_RESOURCE:
             assert set(our_entries) == set(their_entries)
         our_entries.pop("listeners", None)  # can't be changed at run time here
+        our_entries.pop("group.consumer.regex.refresh.interval.ms", None)  # hidden there
         our_entries.pop("offsets.topic.replication.factor", None)  # has another default here
         for name, entry in our_entries.items():
             if not name.startswith(OWN_PREFIX):

@@ -3,8 +3,17 @@
 import pytest
 
 from shmbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
-from shmbroker.metadata.describe_configs import describe_configs
-from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
+from shmbroker.metadata.describe_configs import LOGGERS, describe_configs
+from shmbroker.metadata.group_configs import GROUP_SETTINGS
+from shmbroker.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataImage,
+    TopicImage,
+)
 from shmbroker.wire import codec
 
 
@@ -155,3 +164,35 @@ def test_every_version_is_encoded(image: MetadataImage, version: int) -> None:
 def test_stored_nonsense_is_shown_as_it_is(image: MetadataImage) -> None:
     image.configs[TOPIC_RESOURCE, "plain"] = {"segment.bytes": "much"}
     assert describe(image, TOPIC_RESOURCE, "plain")["configs"]["segment.bytes"]["value"] == "much"
+
+
+def test_group_takes_its_own_value_before_the_brokers(image: MetadataImage) -> None:
+    image.configs = {(GROUP_RESOURCE, "g"): {"consumer.session.timeout.ms": " 50000 "}}
+    brokers = {"group_consumer_heartbeat_interval_ms": "6000"}
+    configs = describe(image, GROUP_RESOURCE, "g", **brokers)["configs"]
+    assert set(configs) == set(GROUP_SETTINGS)
+    assert sources(configs["consumer.session.timeout.ms"]) == [
+        ("consumer.session.timeout.ms", "50000", 8)
+    ]
+    assert sources(configs["consumer.heartbeat.interval.ms"]) == [
+        ("consumer.heartbeat.interval.ms", "6000", 5)
+    ]
+
+
+def test_client_metrics_subscription(image: MetadataImage) -> None:
+    image.configs = {(CLIENT_METRICS_RESOURCE, "m"): {"metrics": "a,b"}}
+    configs = describe(image, CLIENT_METRICS_RESOURCE, "m")["configs"]
+    assert sources(configs["metrics"]) == [("metrics", "a,b", 7)]
+    assert (configs["interval.ms"]["value"], configs["interval.ms"]["synonyms"]) == ("300000", [])
+
+
+def test_loggers_are_read_only(image: MetadataImage) -> None:
+    configs = describe(image, BROKER_LOGGER_RESOURCE, "1")["configs"]
+    assert {name: entry["value"] for name, entry in configs.items()} == LOGGERS
+    assert all(entry["read_only"] for entry in configs.values())
+    assert describe(image, BROKER_LOGGER_RESOURCE, "7")["error_code"] == 42
+
+
+@pytest.mark.parametrize("kind", [GROUP_RESOURCE, CLIENT_METRICS_RESOURCE, BROKER_LOGGER_RESOURCE])
+def test_resource_without_a_name_is_refused(image: MetadataImage, kind: int) -> None:
+    assert describe(image, kind, "")["error_code"] == 42

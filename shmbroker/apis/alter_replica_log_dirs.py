@@ -1,0 +1,43 @@
+"""AlterReplicaLogDirs (key 34): moving a replica between the log directories of its broker.
+
+Versions: 1-2.
+Where: the network worker: a broker has one log directory, so there is nowhere to move to.
+Version notes: 2 flexible.
+"""
+
+from typing import Any
+
+from shmbroker.wire import error_codes
+
+API_KEY = 34
+NAME = "AlterReplicaLogDirs"
+VERSION_MIN = 1
+VERSION_MAX = 2
+VERSION_MIN_ADVERTISED = 1
+
+
+def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """No error for what is in that directory already."""
+    broker_id = request.connection.listener.broker_id
+    if broker_id < 0:
+        broker_id = min(worker.ports)
+    here = worker.identity_of(broker_id)["log.dirs"]
+    results = []
+    for directory in body["dirs"]:
+        for topic in directory["topics"]:
+            known = worker.image.topics_by_name.get(topic["name"])
+            held = {
+                partition.partition
+                for partition in (known.partitions if known is not None else ())
+                if broker_id in partition.replicas
+            }
+            rows = []
+            for index in topic["partitions"]:
+                code = error_codes.NONE
+                if directory["path"] != here:
+                    code = error_codes.LOG_DIR_NOT_FOUND
+                elif index not in held:
+                    code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                rows.append({"partition_index": index, "error_code": code})
+            results.append({"topic_name": topic["name"], "partitions": rows})
+    return {"results": results}

@@ -1,0 +1,160 @@
+"""ElectLeaders, reassignments, DescribeQuorum, UnregisterBroker, and what AlterConfigs leaves.
+
+Kafka's answers to the same requests are in `tests/processes/wire_expectations.txt`; here stands
+what one broker can't show.
+"""
+
+from typing import Any
+
+import pytest
+from controller_at_work import DIRECTORY_ID, NOW_MS, Start, join
+from decision_cases import topic
+
+from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.election import PREFERRED, UNCLEAN, elect_leaders_asked
+from shmbroker.ids import ZERO_UUID
+from shmbroker.metadata.image import (
+    BROKER_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from shmbroker.wire import codec
+
+
+def ask(controller: ActiveController, api: str, version: int, body: dict[str, Any]) -> Any:
+    """Through the codec, as requests come and responses go."""
+    request = codec.decode_all(
+        f"{api}Request", version, codec.encode(f"{api}Request", version, body)
+    )
+    answer = controller.handle(api, version, request, NOW_MS)
+    encoded = codec.encode(f"{api}Response", version, answer)
+    return codec.decode_all(f"{api}Response", version, encoded)
+
+
+def replace(controller: ActiveController, kind: int, name: str, **configs: str) -> None:
+    entries = [{"name": k.replace("_", "."), "value": v} for k, v in configs.items()]
+    resource = {"resource_type": kind, "resource_name": name, "configs": entries}
+    body = {"resources": [resource], "validate_only": False}
+    (response,) = ask(controller, "AlterConfigs", 2, body)["responses"]
+    assert response["error_code"] == 0, response
+
+
+@pytest.fixture
+def two(start: Start) -> ActiveController:
+    """A controller of two brokers, and a topic on each."""
+    controller = start(shmbroker_io_workers="2")
+    for broker_id in (1, 2):
+        join(controller, broker_id)
+    wanted = [topic(name, -1, -1, ((0, [id_]),)) for name, id_ in (("a", 1), ("b", 2))]
+    body = {"topics": wanted, "timeout_ms": 1, "validate_only": False}
+    ask(controller, "CreateTopics", 7, body)
+    return controller
+
+
+def test_alter_configs_takes_away_what_is_not_named(controller: ActiveController) -> None:
+    wanted = [topic("t", 1, 1, retention_ms="5", segment_bytes="2000000")]
+    ask(controller, "CreateTopics", 7, {"topics": wanted, "timeout_ms": 1, "validate_only": False})
+    replace(controller, TOPIC_RESOURCE, "t", retention_ms="6", flush_ms="7")
+    assert controller.image.config(TOPIC_RESOURCE, "t") == {"retention.ms": "6", "flush.ms": "7"}
+    replace(controller, TOPIC_RESOURCE, "t")
+    assert controller.image.config(TOPIC_RESOURCE, "t") == {}
+    replace(controller, BROKER_RESOURCE, "1", log_retention_ms="5")
+    replace(controller, BROKER_RESOURCE, "1", log_roll_ms="6")
+    assert controller.image.config(BROKER_RESOURCE, "1") == {"log.roll.ms": "6"}
+
+
+def test_settings_of_groups_are_kept(controller: ActiveController) -> None:
+    replace(controller, GROUP_RESOURCE, "g", consumer_session_timeout_ms="50000")
+    assert controller.image.config(GROUP_RESOURCE, "g") == {"consumer.session.timeout.ms": "50000"}
+    replace(controller, GROUP_RESOURCE, "g")
+    assert (GROUP_RESOURCE, "g") not in controller.image.configs
+
+
+def test_trial_changes_nothing(controller: ActiveController) -> None:
+    before = controller.committed_offset
+    entries = [{"name": "consumer.session.timeout.ms", "value": "50000"}]
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": "g", "configs": entries}
+    ask(controller, "AlterConfigs", 2, {"resources": [resource], "validate_only": True})
+    assert controller.committed_offset == before
+
+
+def reassign(controller: ActiveController, name: str, *replicas: int, **more: bool) -> Any:
+    partition = {"partition_index": 0, "replicas": list(replicas)}
+    body = {"topics": [{"name": name, "partitions": [partition]}], **more}
+    answer = ask(controller, "AlterPartitionReassignments", 1, body)
+    return answer["responses"][0]["partitions"][0]
+
+
+def test_reassignment_to_where_it_is_is_done(two: ActiveController) -> None:
+    before = two.committed_offset
+    assert reassign(two, "b", 2)["error_code"] == 0
+    assert two.committed_offset == before
+
+
+def test_reassignment_to_another_broker_is_refused(two: ActiveController) -> None:
+    refused = reassign(two, "b", 1)
+    assert (refused["error_code"], "yet" in refused["error_message"]) == (39, True)
+    assert reassign(two, "b", 2, 1)["error_code"] == 39
+    assert reassign(two, "b", 2, 1, allow_replication_factor_change=False)["error_code"] == 38
+
+
+@pytest.mark.parametrize(
+    ("election_type", "leader_id", "code"),
+    [(PREFERRED, 1, 84), (UNCLEAN, 1, 84), (PREFERRED, -1, 80), (UNCLEAN, -1, 83)],
+)
+def test_election(election_type: int, leader_id: int, code: int) -> None:
+    partition = PartitionImage(0, (1,), (1,), leader_id, 0, 0, (DIRECTORY_ID,))
+    image = MetadataImage("cluster")
+    image.topics_by_name["t"] = TopicImage("t", bytes(16), (partition,))
+    asked = [{"topic": "t", "partitions": [0]}]
+    for topics in (asked, None):
+        request = {"election_type": election_type, "topic_partitions": topics}
+        answer = elect_leaders_asked(request, 1, image)
+        (result,) = answer["replica_election_results"]
+        codes = [row["error_code"] for row in result["partition_result"]]
+        assert codes == ([] if topics is None and code == 84 else [code])
+
+
+def test_quorum_is_this_node(two: ActiveController) -> None:
+    partitions = [{"partition_index": 0}]
+    body = {"topics": [{"topic_name": "__cluster_metadata", "partitions": partitions}]}
+    answer = ask(two, "DescribeQuorum", 2, body)
+    (partition,) = answer["topics"][0]["partitions"]
+    assert (partition["leader_id"], partition["leader_epoch"]) == (1, two.epoch)
+    assert partition["high_watermark"] == two.committed_offset
+    assert partition["observers"] == []
+    (voter,) = partition["current_voters"]
+    assert voter == {
+        "replica_id": 1,
+        "replica_directory_id": DIRECTORY_ID,
+        "log_end_offset": two.committed_offset,
+        "last_fetch_timestamp": NOW_MS,
+        "last_caught_up_timestamp": NOW_MS,
+    }
+    assert answer["nodes"] == [{"node_id": 1, "listeners": []}]
+
+
+def test_quorum_before_the_first_broker(start: Start) -> None:
+    partitions = [{"partition_index": 0}]
+    body = {"topics": [{"topic_name": "__cluster_metadata", "partitions": partitions}]}
+    (partition,) = ask(start(), "DescribeQuorum", 2, body)["topics"][0]["partitions"]
+    assert partition["current_voters"][0]["replica_directory_id"] == ZERO_UUID
+
+
+def test_only_a_broker_of_an_earlier_family_is_unregistered(
+    two: ActiveController, start: Start
+) -> None:
+    for broker_id in (1, 2):
+        assert ask(two, "UnregisterBroker", 0, {"broker_id": broker_id})["error_code"] == 42
+    two.close()
+    one = start()
+    answer = ask(one, "UnregisterBroker", 0, {"broker_id": 2})
+    assert (answer["error_code"], "partitions" in answer["error_message"]) == (42, True)
+    body = {"topics": [{"name": "b", "topic_id": ZERO_UUID}], "timeout_ms": 1}
+    ask(one, "DeleteTopics", 6, body)
+    assert ask(one, "UnregisterBroker", 0, {"broker_id": 2})["error_code"] == 0
+    assert set(one.image.brokers) == {1}
+    assert ask(one, "UnregisterBroker", 0, {"broker_id": 2})["error_code"] == 102
