@@ -141,6 +141,7 @@ def test_an_offset_beyond_the_end_is_reset(
 ) -> None:
     topic = group = f"beyond-{library}"
     fill(shared.address, topic)
+    assert committed(shared.address, topic, group) == {}
     with RawClient(shared.address) as client:
         rows = [{"partition_index": 0, "committed_offset": 1000}]
         body = {"group_id": group, "topics": [{"name": topic, "partitions": rows}]}
