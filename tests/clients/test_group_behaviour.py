@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
@@ -62,13 +63,14 @@ def consumers(library: str, shared: Broker) -> Iterator[Consumers]:
 
 
 def fill(address: str, topic: str, partitions: int = 1, records: int = 10) -> None:
-    """So many records in one batch for each partition."""
+    """So many records in each partition."""
     with RawClient(address) as client:
         client.create_topic(topic, partitions)
-        for partition in range(partitions):
-            values = [b"%d" % number for number in range(records)]
-            batch = batch_of(*values, timestamp=clock.now_ms())
-            assert client.produce(topic, batch, partition)["error_code"] == 0
+    producer = Producer({"bootstrap.servers": address})
+    for partition in range(partitions):
+        for number in range(records):
+            producer.produce(topic, b"%d" % number, partition=partition)
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def read_until(condition: Callable[[Records], Any], *consumers: Any) -> Records:
