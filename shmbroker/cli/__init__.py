@@ -14,9 +14,14 @@ def main(**options: Any) -> None:
             from shmbroker.cli.run_broker import run
 
             run(parameters)
+    if sys.argv[1:] == ["--version"]:  # without click, which would be most of it
+        from shmbroker import __version__
+
+        print(f"shmbroker, version {__version__}")
+        return
     from shmbroker.cli.commands import main as command_line
 
-    command_line(**options)
+    command_line(**{"prog_name": "shmbroker"} | options)
 
 
 __all__ = ["main"]

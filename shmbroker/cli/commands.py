@@ -1,12 +1,22 @@
 """The root of the command line. Sub-commands live in modules of their own, loaded when named."""
 
 import importlib
+from typing import Any
 
 import click
 
 from shmbroker import __version__
+from shmbroker.cli.outcome import Ending
 
-COMMANDS = {"serve": "shmbroker.cli.serve"}
+COMMANDS = {
+    "completion": "shmbroker.cli.completion",
+    "config": "shmbroker.cli.config",
+    "consume": "shmbroker.cli.consume",
+    "group": "shmbroker.cli.group",
+    "produce": "shmbroker.cli.produce",
+    "serve": "shmbroker.cli.serve",
+    "topic": "shmbroker.cli.topic",
+}
 
 
 class LazyGroup(click.Group):
@@ -19,13 +29,26 @@ class LazyGroup(click.Group):
         module = COMMANDS.get(name)
         return importlib.import_module(module).command if module else None
 
+    def invoke(self, context: click.Context) -> Any:
+        with Ending():
+            return super().invoke(context)
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="shmbroker")
 def main() -> None:
-    """A Kafka-protocol message broker for one Linux host.
+    """A Kafka-protocol message broker for one Linux host, and the tools around it.
 
     \b
-    shmbroker serve                       start a broker on 127.0.0.1:9092
-    shmbroker serve --port 0 --data DIR   on a free port, in a directory of your own
+    shmbroker serve                                  start a broker on 127.0.0.1:9092
+    shmbroker topic create flights -p 3              make a topic
+    seq 10 | shmbroker produce flights               a record from each line
+    shmbroker consume flights -e                     all of them, then stop
+    shmbroker group describe readers                 who reads what, and how far behind
+    shmbroker log verify ~/.local/state/shmbroker    check the files, without a broker
+
+    All but serve and log talk to any Kafka cluster: --bootstrap-server HOST:PORT, or
+    $SHMBROKER_BOOTSTRAP_SERVER, or 127.0.0.1:9092.
+
+    Exit status: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C. serve has more: see its help.
     """

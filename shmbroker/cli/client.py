@@ -1,0 +1,213 @@
+"""How the commands reach a cluster: one pair of options, one way to ask, one way to fail.
+
+The client library is confluent-kafka (librdkafka), so any Kafka cluster will do. It is imported
+when first needed: 0.1 s, more than the rest of a command takes.
+
+Rules
+ * Whether anybody listens is tried first, by a plain connection: librdkafka by itself goes on
+   trying for minutes, and says so only in its log.
+ * No question waits longer than `ASK_S`, no answer that changes something than `CHANGE_S`.
+ * librdkafka's log is off unless `-X debug=…` asks for it.
+"""
+
+import fnmatch
+import functools
+import re
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import click
+
+from shmbroker.cli.outcome import CommandFault, sentence
+
+VARIABLE = "SHMBROKER_BOOTSTRAP_SERVER"
+DEFAULT_SERVER = "127.0.0.1:9092"
+DEFAULT_PORT = 9092
+CONNECT_S = 4.0
+ASK_S = 5.0
+CHANGE_S = 30.0
+_PATTERN = re.compile(r"[*?\[]")
+
+
+def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --bootstrap-server and -X; it is called with a `cluster` instead."""
+
+    @click.option(
+        "--bootstrap-server",
+        "servers",
+        metavar="HOST:PORT[,…]",
+        envvar=VARIABLE,
+        default=DEFAULT_SERVER,
+        help=f"The cluster.  [default: ${VARIABLE}, else {DEFAULT_SERVER}]",
+    )
+    @click.option(
+        "-X",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting of the client (librdkafka), such as -X security.protocol=SSL.",
+    )
+    @functools.wraps(function)
+    def with_cluster(servers: str, settings: tuple[str, ...], **rest: Any) -> Any:
+        return function(cluster=Cluster(servers, pairs(settings, "-X")), **rest)
+
+    return with_cluster
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def pairs(words: Iterable[str], option: str) -> dict[str, str]:
+    """{key: value} of words "key=value"; a usage error if one has no "="."""
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"{option} takes KEY=VALUE, not {word!r}.")
+        found[key] = value
+    return found
+
+
+class Cluster:
+    """The cluster that a command was pointed at; clients of it are made when asked for."""
+
+    __slots__ = ("servers", "settings")
+
+    def __init__(self, servers: str, settings: dict[str, str]) -> None:
+        self.servers = servers
+        """HOST:PORT, several with commas."""
+        self.settings = settings
+        """What -X said."""
+
+    def admin(self) -> Any:
+        """An AdminClient; CommandFault if nobody listens."""
+        from confluent_kafka.admin import AdminClient
+
+        return self._made(AdminClient, {})
+
+    def producer(self, **settings: Any) -> Any:
+        """A Producer with these settings ("_" for "."), -X above them; CommandFault likewise."""
+        from confluent_kafka import Producer
+
+        return self._made(Producer, settings)
+
+    def consumer(self, **settings: Any) -> Any:
+        """A Consumer, made as `producer` makes a Producer."""
+        from confluent_kafka import Consumer
+
+        return self._made(Consumer, settings)
+
+    def _made(self, kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
+        from confluent_kafka import KafkaException
+
+        config: dict[str, Any] = {
+            "bootstrap.servers": self.servers,
+            "client.id": "shmbroker-cli",
+        }
+        if "debug" not in self.settings:
+            config["log_level"] = 0
+        config |= {name.replace("_", "."): value for name, value in settings.items()}
+        config |= self.settings
+        if "on.error" in config:
+            config["error_cb"] = config.pop("on.error")
+        self.check_reachable()
+        try:
+            return kind(config)
+        except KafkaException as refusal:
+            raise click.UsageError(f"-X: {refusal.args[0].str()}.") from None
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """(host, port) of the bootstrap servers; a usage error for what is no address."""
+        found = []
+        for text in self.servers.split(","):
+            match = re.fullmatch(r"\s*(?:\w+://)?(\[[^\]]+\]|[^:\s]+)(?::(\d{1,5}))?\s*", text)
+            port = int(match[2] or DEFAULT_PORT) if match else 0
+            if match is None or not 0 < port < 65536:
+                raise click.UsageError(f"--bootstrap-server takes HOST:PORT, not {text!r}.")
+            found.append((match[1].strip("[]"), port))
+        return found
+
+    def check_reachable(self) -> None:
+        """CommandFault unless one of the servers accepts a connection."""
+        addresses = self.addresses()
+        reason: OSError | None = None
+        for host, port in addresses:
+            try:
+                socket.create_connection((host, port), CONNECT_S / len(addresses)).close()
+            except OSError as error:
+                reason = error
+            else:
+                return
+        raise CommandFault(
+            f"cannot reach {self.servers}: {_words(reason)}; is a broker running there? "
+            f"(`shmbroker serve` starts one, --bootstrap-server or ${VARIABLE} names another)"
+        )
+
+
+def _words(error: OSError | None) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_S:.0f} s"
+    return ((error and error.strerror) or str(error)).lower()
+
+
+def metadata(client: Any, cluster: Cluster) -> Any:
+    """The cluster's ClusterMetadata; CommandFault if there is no answer in time.
+
+    All topics are asked for: a question about one that isn't there would create it.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        return client.list_topics(timeout=ASK_S)
+    except KafkaException as refusal:
+        raise CommandFault(
+            f"{cluster.servers} accepts connections but gives no Kafka answer: "
+            f"{sentence(refusal.args[0])}"
+        ) from None
+
+
+def waited(future: Any, about: str = "") -> Any:
+    """The result of an admin call; CommandFault, naming what it was about, if it was refused."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return future.result(CHANGE_S + ASK_S)
+    except KafkaException as refusal:
+        raise CommandFault(f"{about}: {sentence(refusal.args[0])}".removeprefix(": ")) from None
+    except TimeoutError:
+        raise CommandFault(f"{about}: no answer".removeprefix(": ")) from None
+
+
+def is_pattern(word: str) -> bool:
+    """Whether a word stands for several names: a shell glob, or a regular expression ("^…")."""
+    return word.startswith("^") or _PATTERN.search(word) is not None
+
+
+def matching(words: Sequence[str], names: Iterable[str], what: str) -> list[str]:
+    """The names that `words` say, sorted; all where there are none.
+
+    A glob or a regular expression doesn't find internal names ("__…") unless it begins like one.
+    CommandFault if a word finds nothing.
+    """
+    known = sorted(names)
+    if not words:
+        return known
+    found: set[str] = set()
+    for word in words:
+        if not is_pattern(word):
+            hits = [word] if word in known else []
+        else:
+            pattern = word if word.startswith("^") else fnmatch.translate(word)
+            try:
+                hits = [name for name in known if re.search(pattern, name)]
+            except re.error as error:
+                raise click.UsageError(f"{word} is no regular expression: {error}.") from None
+            if not word.lstrip("^").startswith("_"):
+                hits = [name for name in hits if not name.startswith("__")]
+        if not hits:
+            raise CommandFault(
+                f"there is no {what} {word}; `shmbroker {what} list` shows what is there"
+            )
+        found.update(hits)
+    return sorted(found)

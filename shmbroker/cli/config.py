@@ -1,0 +1,195 @@
+"""`shmbroker config`: get, set, explain."""
+
+import difflib
+from typing import Any
+
+import click
+
+from shmbroker.cli.client import (
+    ASK_S,
+    CHANGE_S,
+    Cluster,
+    cluster_options,
+    json_option,
+    matching,
+    metadata,
+    pairs,
+    waited,
+)
+from shmbroker.cli.outcome import CommandFault
+from shmbroker.cli.output import print_json, print_table
+
+KINDS = click.Choice(["topic", "broker"])
+ALL_BROKERS = "default"
+SOURCES = {
+    1: "topic",
+    2: "broker",
+    3: "all brokers",
+    4: "file or flag",
+    5: "default",
+    6: "logger",
+    8: "group",
+}
+
+
+@click.group("config")
+def command() -> None:
+    """Show and change settings of topics and brokers, and explain them.
+
+    \b
+    shmbroker config get topic flights
+    shmbroker config set topic flights --set retention.ms=-1
+    shmbroker config explain retention.ms
+    """
+
+
+@command.command()
+@click.argument("kind", type=KINDS)
+@click.argument("name")
+@click.argument("keys", metavar="[KEY…]", nargs=-1)
+@click.option("-a", "--all", "shows_all", is_flag=True, help="Defaults too.")
+@json_option
+@cluster_options
+def get(
+    cluster: Cluster,
+    kind: str,
+    name: str,
+    keys: tuple[str, ...],
+    shows_all: bool,
+    as_json: bool,
+) -> None:
+    """Show settings: those that were set, all of them, or some KEYs.
+
+    \b
+    shmbroker config get topic flights
+    shmbroker config get topic flights retention.ms segment.bytes
+    shmbroker config get broker 1 --all --json
+    shmbroker config get broker default        what was set for all brokers
+    """
+    rows = _rows(cluster, kind, name)
+    if keys:
+        known = {row["name"] for row in rows}
+        for key in keys:
+            if key not in known:
+                raise CommandFault(f"{kind} {name} has no setting {key}{_hint(key, known)}")
+        rows = [row for row in rows if row["name"] in keys]
+    elif not shows_all:
+        rows = [row for row in rows if row["source"] != SOURCES[5]]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(("SETTING", "VALUE", "FROM"), [tuple(row.values()) for row in rows])
+
+
+def _rows(cluster: Cluster, kind: str, name: str) -> list[dict[str, Any]]:
+    if (kind, name) == ("broker", ALL_BROKERS):
+        from shmbroker.tools.plain_client import default_broker_configs
+
+        cluster.check_reachable()
+        values = default_broker_configs(cluster.addresses())
+        return [
+            {"name": key, "value": value, "source": SOURCES[3]}
+            for key, value in sorted(values.items())
+        ]
+    admin, resource = _resource(cluster, kind, name, [])
+    (future,) = admin.describe_configs([resource], request_timeout=ASK_S).values()
+    return [
+        {
+            "name": entry.name,
+            "value": entry.value,
+            "source": SOURCES.get(int(entry.source), "unknown"),
+        }
+        for _, entry in sorted(waited(future, f"{kind} {name}").items())
+    ]
+
+
+def _resource(cluster: Cluster, kind: str, name: str, changes: list[Any]) -> tuple[Any, Any]:
+    """(admin client, ConfigResource); CommandFault if there is no such topic or broker."""
+    from confluent_kafka.admin import ConfigResource
+
+    admin = cluster.admin()
+    there = metadata(admin, cluster)
+    if kind == "topic":
+        matching([name], there.topics, "topic")
+        type_ = ConfigResource.Type.TOPIC
+    else:
+        if name not in map(str, there.brokers):
+            brokers = ", ".join(map(str, sorted(there.brokers)))
+            raise CommandFault(
+                f"there is no broker {name}, only {brokers}; {ALL_BROKERS} means all of them"
+            )
+        type_ = ConfigResource.Type.BROKER
+    return admin, ConfigResource(type_, name, incremental_configs=changes or None)
+
+
+@command.command("set")
+@click.argument("kind", type=KINDS)
+@click.argument("name")
+@click.option("--set", "values", metavar="KEY=VALUE", multiple=True, help="Give it this value.")
+@click.option("--delete", "deleted", metavar="KEY", multiple=True, help="Back to the default.")
+@cluster_options
+def set_(
+    cluster: Cluster, kind: str, name: str, values: tuple[str, ...], deleted: tuple[str, ...]
+) -> None:
+    """Change settings of a topic, a broker, or all brokers ("default").
+
+    \b
+    shmbroker config set topic flights --set retention.ms=-1 --set segment.bytes=67108864
+    shmbroker config set topic flights --delete retention.ms
+    shmbroker config set broker default --set log.retention.ms=86400000
+    """
+    wanted = pairs(values, "--set")
+    if not wanted and not deleted:
+        raise click.UsageError("Say what: --set KEY=VALUE or --delete KEY.")
+    if (kind, name) == ("broker", ALL_BROKERS):
+        from shmbroker.tools.plain_client import alter_default_broker_configs
+
+        cluster.check_reachable()
+        alter_default_broker_configs(cluster.addresses(), wanted, deleted)
+        return
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry
+
+    changes = [
+        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in wanted.items()
+    ]
+    changes += [
+        ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in deleted
+    ]
+    admin, resource = _resource(cluster, kind, name, changes)
+    (future,) = admin.incremental_alter_configs([resource], request_timeout=CHANGE_S).values()
+    waited(future, f"{kind} {name}")
+
+
+@command.command()
+@click.argument("names", metavar="[NAME…]", nargs=-1)
+@json_option
+def explain(names: tuple[str, ...], as_json: bool) -> None:
+    """Say what settings are for; needs no broker.
+
+    \b
+    shmbroker config explain retention.ms
+    shmbroker config explain                   all names and defaults
+    shmbroker config explain log.retention.ms --json
+    """
+    from shmbroker.cli import settings
+
+    known = settings.names()
+    for name in names:
+        if name not in known:
+            raise CommandFault(f"{name} is no setting{_hint(name, known)}")
+    found = [settings.explained(name) for name in names or sorted(known)]
+    if as_json:
+        print_json(found)
+    elif not names:
+        print_table(
+            ("SETTING", "OF", "TYPE", "DEFAULT"),
+            [(row["name"], ", ".join(row["of"]), row["type"], row["default"]) for row in found],
+        )
+    else:
+        click.echo("\n\n".join(settings.as_text(row) for row in found))
+
+
+def _hint(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 3)
+    return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -1,0 +1,93 @@
+"""How a command ends: its exit status, and one sentence on stderr when it failed.
+
+   0    done; also when whoever reads our output stops reading
+   1    failed: the sentence says why, and what to do
+   2    wrong usage: an unknown word, a value that can't be meant (click's own number)
+   130  Ctrl-C; 143 SIGTERM while producing or consuming
+
+No traceback is shown for what a user, a file, a disk or a cluster did; one of ours is a bug.
+"""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from shmbroker.errors import Fault
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class CommandFault(Fault):
+    """A command can't do what it was asked; the message is one sentence, with the fix."""
+
+
+HINTS = {
+    "UNKNOWN_TOPIC_OR_PART": "`shmbroker topic list` shows what is there",
+    "TOPIC_ALREADY_EXISTS": "--if-not-exists leaves it as it is",
+    "NON_EMPTY_GROUP": "stop its members first",
+    "GROUP_ID_NOT_FOUND": "`shmbroker group list` shows what is there",
+    "_TIMED_OUT": "does the cluster answer under the addresses that it advertises?",
+    "_TIMED_OUT_QUEUE": "does the cluster answer under the addresses that it advertises?",
+}
+"""What to do about an error, by its name."""
+
+
+def sentence(error: Any) -> str:
+    """A client library's KafkaError in words; what it was about stands before."""
+    text = str(error.str()).removeprefix("Broker: ").removeprefix("Local: ").rstrip(".")
+    hint = HINTS.get(error.name())
+    return f"{text} ({error.name().removeprefix('_')})" + (f"; {hint}" if hint else "")
+
+
+def say(text: str) -> None:
+    """One line on stderr, with the command's name before it."""
+    click.echo(f"shmbroker: {text}", err=True)
+
+
+def leave_on_sigterm() -> None:
+    """SIGTERM ends the command in order: what was sent is delivered, a group is left."""
+    import signal
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
+
+
+class Ending:
+    """`with Ending(): …` turns what may go wrong into a sentence and an exit status."""
+
+    def __enter__(self) -> "Ending":
+        return self
+
+    def __exit__(self, kind: object, fault: BaseException | None, _trace: object) -> None:
+        if fault is None:
+            try:
+                sys.stdout.flush()
+            except BrokenPipeError:
+                _leave_pipe()
+        elif isinstance(fault, BrokenPipeError):
+            _leave_pipe()
+        elif isinstance(fault, KeyboardInterrupt):
+            sys.exit(EXIT_INTERRUPTED)
+        elif isinstance(fault, Fault):
+            say(str(fault))
+            sys.exit(EXIT_FAILED)
+        elif isinstance(fault, OSError):
+            say(f"{fault.filename or ''}: {fault.strerror or fault}".removeprefix(": "))
+            sys.exit(EXIT_FAILED)
+        elif _is_kafka_exception(fault):
+            say(sentence(fault.args[0]))
+            sys.exit(EXIT_FAILED)
+
+
+def _leave_pipe() -> None:
+    # The interpreter flushes once more on its way out, and would complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    sys.exit(0)
+
+
+def _is_kafka_exception(fault: BaseException) -> bool:
+    library = sys.modules.get("confluent_kafka")
+    return library is not None and isinstance(fault, library.KafkaException)

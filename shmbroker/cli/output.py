@@ -1,0 +1,43 @@
+"""What all listing commands print: an aligned table, or JSON.
+
+No colour, no frame, no trailing space: what a terminal shows is what `grep` and `awk` get.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, indented."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Rows under their columns' names; numbers to the right, None as "-"."""
+    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    numeric = [
+        all(row[place].lstrip("-").isdigit() or row[place] == "-" for row in texts)
+        for place in range(len(columns))
+    ]
+    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
+    for line in (list(columns), *texts):
+        cells = [
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(line, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def text_or_base64(name: str, content: bytes | None) -> dict[str, Any]:
+    """A record's bytes in JSON: {name: text}, or {name_base64: …} where they are no UTF-8."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        import base64
+
+        return {f"{name}_base64": base64.b64encode(content).decode()}

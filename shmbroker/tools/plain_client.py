@@ -1,0 +1,131 @@
+"""The few requests that the client library has no call for, over a connection of their own.
+
+OffsetDelete, and the settings of all brokers together (an empty resource name). One request, one
+answer, no TLS, no SASL; versions that every Kafka since 2.4 knows.
+
+Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give one is a ClientFault.
+"""
+
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from shmbroker.errors import Fault, ProtocolFault
+from shmbroker.wire import codec, error_codes, frame
+from shmbroker.wire.api_keys import (
+    DESCRIBE_CONFIGS,
+    FIND_COORDINATOR,
+    INCREMENTAL_ALTER_CONFIGS,
+    OFFSET_DELETE,
+    name_of,
+)
+
+VERSIONS = {
+    FIND_COORDINATOR: 2,
+    DESCRIBE_CONFIGS: 1,
+    INCREMENTAL_ALTER_CONFIGS: 0,
+    OFFSET_DELETE: 0,
+}
+CLIENT_ID = "shmbroker-cli"
+ANSWER_S = 10.0
+FRAME_BYTES_MAX = 64 << 20
+
+_BROKER = 4
+"""Resource type."""
+_GROUP = 0
+"""Key type of FindCoordinator."""
+_SET = 0
+_DELETE = 1
+
+Address = tuple[str, int]
+
+
+class ClientFault(Fault):
+    """A cluster gave no answer, or refused."""
+
+
+def ask(addresses: Sequence[Address], api_key: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of the first of these that can be reached; ClientFault if there is none."""
+    reason: Exception | None = None
+    for address in addresses:
+        try:
+            return _ask(address, api_key, dict(body))
+        except (OSError, ProtocolFault) as error:
+            reason = error
+    host, port = addresses[0]
+    raise ClientFault(f"{host}:{port} gives no answer to {name_of(api_key)}: {reason}")
+
+
+def _ask(address: Address, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
+    version = VERSIONS[api_key]
+    name = name_of(api_key)
+    with socket.create_connection(address, ANSWER_S) as connected:
+        connected.sendall(
+            frame.request_frame(
+                api_key, version, 1, CLIENT_ID, codec.encode(f"{name}Request", version, body)
+            )
+        )
+        size = frame.frame_size(_receive(connected, 4), 0, FRAME_BYTES_MAX)
+        content = _receive(connected, size)
+    _, position = frame.parse_response_header(api_key, version, content)
+    return codec.decode_all(f"{name}Response", version, content, position)
+
+
+def _receive(connected: socket.socket, size: int) -> bytes:
+    parts = []
+    while size:
+        part = connected.recv(min(size, 1 << 20))
+        if not part:
+            raise ConnectionError("it closed the connection")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def delete_offsets(
+    addresses: Sequence[Address], group: str, partitions: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    """Forget committed offsets: {(topic, partition): error}; ClientFault if all is refused."""
+    found = ask(addresses, FIND_COORDINATOR, {"key": group, "key_type": _GROUP})
+    _refuse(found["error_code"], f"coordinator of group {group}")
+    topics: dict[str, list[dict[str, int]]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append({"partition_index": partition})
+    body = {
+        "group_id": group,
+        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+    }
+    answer = ask([(found["host"], found["port"])], OFFSET_DELETE, body)
+    _refuse(answer["error_code"], f"group {group}")
+    return {
+        (topic["name"], row["partition_index"]): row["error_code"]
+        for topic in answer["topics"]
+        for row in topic["partitions"]
+    }
+
+
+def default_broker_configs(addresses: Sequence[Address]) -> dict[str, str | None]:
+    """The dynamic settings of all brokers together: {name: text, None where it is secret}."""
+    resource = {"resource_type": _BROKER, "resource_name": "", "configuration_keys": None}
+    (result,) = ask(addresses, DESCRIBE_CONFIGS, {"resources": [resource]})["results"]
+    _refuse(result["error_code"], "settings of all brokers", result["error_message"])
+    return {row["name"]: row["value"] for row in result["configs"]}
+
+
+def alter_default_broker_configs(
+    addresses: Sequence[Address], values: Mapping[str, str], deleted: Iterable[str]
+) -> None:
+    """Change them; ClientFault, in the cluster's words, if it refuses."""
+    configs: list[dict[str, Any]] = [
+        {"name": name, "config_operation": _SET, "value": value} for name, value in values.items()
+    ]
+    configs += [{"name": name, "config_operation": _DELETE, "value": None} for name in deleted]
+    resource = {"resource_type": _BROKER, "resource_name": "", "configs": configs}
+    body = {"resources": [resource], "validate_only": False}
+    (result,) = ask(addresses, INCREMENTAL_ALTER_CONFIGS, body)["responses"]
+    _refuse(result["error_code"], "settings of all brokers", result["error_message"])
+
+
+def _refuse(error: int, about: str, message: str | None = None) -> None:
+    if error:
+        raise ClientFault(f"{about}: {message or error_codes.message_of(error)}")
