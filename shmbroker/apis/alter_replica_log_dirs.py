@@ -39,5 +39,6 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
                 elif index not in held:
                     code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
                 rows.append({"partition_index": index, "error_code": code})
-            results.append({"topic_name": topic["name"], "partitions": rows})
+            if rows:
+                results.append({"topic_name": topic["name"], "partitions": rows})
     return {"results": results}

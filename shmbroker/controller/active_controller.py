@@ -26,7 +26,7 @@ from shmbroker.controller.bootstrap import (
 )
 from shmbroker.controller.election import elect_leaders, elect_leaders_asked
 from shmbroker.controller.metadata_log import MetadataLog, TooLargeFault
-from shmbroker.ids import ZERO_UUID, random_uuid
+from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import BROKER_RESOURCE
@@ -176,17 +176,8 @@ class ActiveController:
     def _describe_quorum(
         self, request: dict[str, Any], version: int, now_ms: int
     ) -> dict[str, Any]:
-        node_id = self._log.node_id
-        broker = self.image.brokers.get(node_id)
-        directories = broker.directories if broker is not None else ()
         return nodes.describe_quorum(
-            request,
-            version,
-            node_id,
-            directories[0] if directories else ZERO_UUID,
-            self.epoch,
-            self.committed_offset,
-            now_ms,
+            request, version, self._log.node_id, self.epoch, self.committed_offset, now_ms
         )
 
     def create_topic_auto(self, name: str, now_ms: int) -> tuple[int, str | None]:

@@ -32,7 +32,6 @@ def describe_quorum(
     request: dict[str, Any],
     version: int,
     node_id: int,
-    directory_id: bytes,
     epoch: int,
     high_watermark: int,
     now_ms: int,
@@ -40,7 +39,8 @@ def describe_quorum(
     """The response to DescribeQuorum v0–2.
 
     Kafka answers for the metadata log only if nothing else is asked for; without a partition,
-    without a topic, it has nothing to say and no error.
+    without a topic, it has nothing to say and no error. Directory ids of voters are left out, as
+    at level 0 of its feature kraft.version, which is what the log here is at.
     """
     asked = [
         (topic["topic_name"], partition["partition_index"])
@@ -51,15 +51,10 @@ def describe_quorum(
     if is_known:
         voter = {
             "replica_id": node_id,
-            "replica_directory_id": directory_id,
             "log_end_offset": high_watermark,
             "last_fetch_timestamp": now_ms,
             "last_caught_up_timestamp": now_ms,
         }
-        if version < 2:
-            del voter["replica_directory_id"]
-        if version < 1:
-            del voter["last_fetch_timestamp"], voter["last_caught_up_timestamp"]
         partition = {
             "partition_index": 0,
             "leader_id": node_id,

@@ -86,7 +86,7 @@ def describe_configs(
         for entry in entries:
             if not with_synonyms:
                 entry["synonyms"] = []
-            if not with_text:
+            if not with_text and entry["documentation"]:
                 entry["documentation"] = None
         results.append(
             {

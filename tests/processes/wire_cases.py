@@ -66,6 +66,15 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "IncrementalAlterConfigs": {},
     "DescribeCluster": {"endpoint_type": 7},
     "DescribeTopicPartitions": {"topics": [{"name": "none"}], "response_partition_limit": 2},
+    "AlterConfigs": {},
+    "AlterReplicaLogDirs": {},
+    "ElectLeaders": {"topic_partitions": []},
+    "AlterPartitionReassignments": {},
+    "ListPartitionReassignments": {"topics": []},
+    "DescribeQuorum": {},
+    "UpdateFeatures": {},
+    "UnregisterBroker": {"broker_id": 77},
+    "ListConfigResources": {"resource_types": [2]},
 }
 """A request of each API that needs no topic."""
 
@@ -86,6 +95,8 @@ def smallest(api: str, version: int) -> bytes:
     if api == "DescribeCluster" and version == 0:
         body = {}
     if api == "ApiVersions" and version < 3:
+        body = {}
+    if api == "ListConfigResources" and version == 0:
         body = {}
     return codec.encode(api + "Request", version, body)
 

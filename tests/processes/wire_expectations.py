@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker.testing.broker import Broker
+from tests.processes import wire_cases_admin  # noqa: F401  it adds its scenarios
 from tests.processes.wire_cases import SCENARIOS
 from tests.processes.wire_side import Side
 
@@ -60,6 +61,9 @@ DIFFERENT = {
     "fetch / replica 99": "the address of the leader is told as well",
     "delete_records / timestamp -3 after everything": "no record is left; Kafka names a deleted one",
     "offset_for_leader_epoch / epoch -2*": "no such epoch",
+    "broker_loggers / level, on trial": "log levels stay while the processes run",
+    "broker_loggers / describe root": "so they are read-only",
+    "describe_quorum / the log": "the controller has no listener for clients",
     "create_partitions / count 10003": "too many for one request; Kafka fails with -1",
 }
 """Patterns of cases that we answer differently on purpose, and why."""

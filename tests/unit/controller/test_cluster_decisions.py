@@ -129,19 +129,12 @@ def test_quorum_is_this_node(two: ActiveController) -> None:
     (voter,) = partition["current_voters"]
     assert voter == {
         "replica_id": 1,
-        "replica_directory_id": DIRECTORY_ID,
+        "replica_directory_id": ZERO_UUID,
         "log_end_offset": two.committed_offset,
         "last_fetch_timestamp": NOW_MS,
         "last_caught_up_timestamp": NOW_MS,
     }
     assert answer["nodes"] == [{"node_id": 1, "listeners": []}]
-
-
-def test_quorum_before_the_first_broker(start: Start) -> None:
-    partitions = [{"partition_index": 0}]
-    body = {"topics": [{"topic_name": "__cluster_metadata", "partitions": partitions}]}
-    (partition,) = ask(start(), "DescribeQuorum", 2, body)["topics"][0]["partitions"]
-    assert partition["current_voters"][0]["replica_directory_id"] == ZERO_UUID
 
 
 def test_only_a_broker_of_an_earlier_family_is_unregistered(
