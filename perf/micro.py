@@ -125,7 +125,9 @@ class Family:
             ),
         )
         self.now_ms = time.time_ns() // 1_000_000
-        self.appender = Appender(EveryKey(partition), lambda: self.now_ms, lambda *_: None)
+        self.appender = Appender(
+            EveryKey(partition), lambda: self.now_ms, lambda *_: None, lambda *_: None
+        )
         self.network_peer = peer(0, to_network, to_io)
         # Network worker
         self.io_peer = peer(1, to_io, to_network)

@@ -523,6 +523,16 @@ _topic(
     least=1,
 )
 _topic(
+    "shmbroker.ack.durability",
+    "shmbroker.ack.durability",
+    STRING,
+    "page-cache",
+    "What an acknowledgement waits for: that the batch is in the page cache (page-cache), which "
+    "outlives every process, or on the disk (fsync), which outlives a power cut. Consumers see "
+    "what could be acknowledged.",
+    allowed=("page-cache", "fsync"),
+)
+_topic(
     "shmbroker.validation",
     "shmbroker.validation",
     STRING,

@@ -25,6 +25,7 @@ _INTEGERS = {
 }
 _CHOICES = {
     "message.timestamp.type": ("CreateTime", "LogAppendTime"),
+    "shmbroker.ack.durability": ("page-cache", "fsync"),
     "compression.type": ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
 }
 _CLEANUP_POLICIES = {"delete", "compact"}
@@ -42,6 +43,7 @@ class LogConfig:
         "index_interval_bytes",
         "is_compacted",
         "is_deleted",
+        "is_fsync",
         "is_log_append_time",
         "max_message_bytes",
         "message_timestamp_after_max_ms",
@@ -57,6 +59,7 @@ class LogConfig:
         "segment_index_bytes",
         "segment_jitter_ms",
         "segment_ms",
+        "shmbroker_ack_durability",
     )
 
     segment_bytes: int
@@ -74,6 +77,7 @@ class LogConfig:
     flush_ms: int
     file_delete_delay_ms: int
     message_timestamp_type: str
+    shmbroker_ack_durability: str
     compression_type: str
 
     def __init__(self, values: dict[str, str] | None = None) -> None:
@@ -97,6 +101,8 @@ class LogConfig:
             )
         self.is_compacted = "compact" in policies
         self.is_deleted = "delete" in policies
+        self.is_fsync = self.shmbroker_ack_durability == "fsync"
+        """Acks, and what readers see, wait for the disk."""
         self.is_log_append_time = self.message_timestamp_type == "LogAppendTime"
         self.preallocate = values.get("preallocate", "false").lower() == "true"
         """Kept for Kafka's sake: segments are always allocated ahead here, in extents."""

@@ -6,7 +6,8 @@ Rules of this file:
 * Checks run in Kafka's order (protocol.md, Produce): leadership, size, form and CRC, timestamps,
   then the producer's sequence.
 * The batch lies in the ring until `release`; the segment gets its own copy, stamped there.
-* Every APPEND gets exactly one APPENDED, whatever happens.
+* Every APPEND gets exactly one APPENDED, whatever happens; some of them when the disk has it
+  (`group_commit`).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from shmbroker.ipc.operation_layout import (
     APPENDED_HEAD,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.operations.group_commit import GroupCommit
 from shmbroker.records.batch import check_batch
 from shmbroker.records.batch_layout import (
     COMPRESSION_MASK,
@@ -41,6 +43,7 @@ from shmbroker.wire import error_codes
 ACKS_ALL = -1
 
 _NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER
+_STORAGE = error_codes.KAFKA_STORAGE_ERROR
 _NOT_ENOUGH = error_codes.NOT_ENOUGH_REPLICAS
 _TOO_LARGE = error_codes.MESSAGE_TOO_LARGE
 _INVALID_TIMESTAMP = error_codes.INVALID_TIMESTAMP
@@ -63,11 +66,13 @@ class Appender:
         partitions: dict[bytes, Partition],
         now_ms: Callable[[], int],
         on_storage_fault: Callable[[Partition, StorageFault], None],
+        sync: Callable[..., None],
     ) -> None:
         self.partitions = partitions
         self.now_ms = now_ms
         self.on_storage_fault = on_storage_fault
         self.appended: set[Partition] = set()
+        self.group_commit = GroupCommit(sync, self.on_durable)
         self.parts: dict[tuple[int, int], bytearray] = {}
         self.bytes_in = 0
 
@@ -93,7 +98,8 @@ class Appender:
             data, at, end = memoryview(whole), 0, len(whole)
         partition = self.partitions.get(key)
         if partition is None or not partition.is_leader:
-            self.refuse(peer, token, _NOT_LEADER, None)
+            is_offline = partition is not None and partition.is_offline
+            self.refuse(peer, token, _STORAGE if is_offline else _NOT_LEADER, None)
             return
         if acks == ACKS_ALL and len(partition.in_sync_replicas) < partition.min_in_sync_replicas:
             wanted = min(partition.min_in_sync_replicas, len(partition.replicas))
@@ -134,6 +140,8 @@ class Appender:
             if error or duplicate_offset >= 0:
                 if error:
                     self.refuse(peer, token, error, None, (), partition)
+                elif partition.is_fsync and duplicate_offset >= log.recovery_point:
+                    self.group_commit.add(peer, token, partition, duplicate_offset, duplicate_time)
                 else:
                     self.done(peer, token, duplicate_offset, duplicate_time, log.log_start_offset)
                 return
@@ -152,7 +160,7 @@ class Appender:
                 )
         except StorageFault as fault:
             self.on_storage_fault(partition, fault)
-            self.refuse(peer, token, error_codes.KAFKA_STORAGE_ERROR, str(fault))
+            self.refuse(peer, token, _STORAGE, str(fault))
             return
         finally:
             batch.release()
@@ -164,6 +172,9 @@ class Appender:
         self.bytes_in += end - at
         partition.advance_high_watermark()
         self.appended.add(partition)
+        if log.log_end_offset - log.recovery_point >= partition.flush_messages:
+            self.group_commit.add(peer, token, partition, base_offset, append_time)
+            return
         # The result, written where it goes.
         writer = peer.writer
         index = -1 if peer.backlog else writer.claim(APPENDED, 40)
@@ -220,6 +231,23 @@ class Appender:
             newest = now_ms + partition.timestamp_after_max_ms
             return _INVALID_TIMESTAMP, detail, bad_timestamp_indexes(batch, oldest, newest) or []
         return None
+
+    def on_durable(
+        self,
+        peer: Peer,
+        token: int,
+        partition: Partition,
+        base_offset: int,
+        append_time: int,
+        fault: str | None,
+    ) -> None:
+        """What the group commit was asked for is done, or has failed."""
+        if fault is not None:
+            self.refuse(peer, token, _STORAGE, fault)
+            return
+        if partition.advance_high_watermark():
+            self.appended.add(partition)
+        self.done(peer, token, base_offset, append_time, partition.log.log_start_offset)
 
     def done(
         self, peer: Peer, token: int, base_offset: int, append_time: int, log_start_offset: int

@@ -76,12 +76,16 @@ class PartitionStore:
         self._next_retention_ms = 0
         self._next_fault_line_ms = 0
         self._is_log_start_moved = False
+        self._clean_ms: dict[bytes, int] = {}
+        """When a log was last seen to be on the disk as a whole."""
         self._sizes: dict[bytes, tuple[int, int]] = {}
 
     # ── open and delete ─────────────────────────────────────────────────────────────────────────
 
     def open(self, topic: Any, index: int, config: LogConfig, now_ms: int) -> Partition:
         """The partition with its log, made if there is none; `topic` is a TopicImage."""
+        if self.is_fenced:
+            raise StorageFault(f"{self.log_directory.path} is offline")
         key = partition_key(topic.topic_id, index)
         name = (topic.name, index)
         directory, is_new = self._directory_of(topic, index)
@@ -103,6 +107,8 @@ class PartitionStore:
             now_ms=now_ms,
             descriptors=self.log_directory.descriptors,
         )
+        if config.is_fsync and log.recovery_point < log.log_end_offset:
+            log.flush()  # What can be read from now on must outlive a power cut.
         log.store_position()
         partition = Partition(key, topic.name, topic.topic_id, index, log)
         partition.is_internal = topic.is_internal
@@ -146,6 +152,8 @@ class PartitionStore:
         """Take the log away at once, its files after file.delete.delay.ms."""
         del self.partitions[partition.key]
         partition.is_leader = False
+        self._clean_ms.pop(partition.key, None)
+        self._sizes.pop(partition.key, None)
         slot = self.positions.find(partition.key)
         if slot is not None:
             self.positions.free(slot)
@@ -185,9 +193,8 @@ class PartitionStore:
             log = partition.log
             if partition.key not in self.partitions:
                 continue
-            active = log.active
-            if log.recovery_point < active.base_offset:
-                self._try(now_ms, self.flush, log)
+            if self._is_flush_due(partition, now_ms) and not self.is_fenced:
+                self._try(now_ms, self.flush, [log])
             self._try(now_ms, self._park_if_idle, partition, now_ms)
         if not self._next_retention_ms:
             self._next_retention_ms = now_ms + min(RETENTION_DELAY_MS, self.retention_check_ms)
@@ -202,6 +209,16 @@ class PartitionStore:
         if now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
             self._try(now_ms, self.checkpoint)
+
+    def _is_flush_due(self, partition: Partition, now_ms: int) -> bool:
+        """A finished segment is not on the disk, or `flush.ms` is over."""
+        log = partition.log
+        if log.recovery_point == log.log_end_offset:
+            self._clean_ms[partition.key] = now_ms
+            return False
+        waited_ms = now_ms - self._clean_ms.setdefault(partition.key, now_ms)
+        is_rolled = log.recovery_point < log.active.base_offset
+        return bool(is_rolled or waited_ms >= log.config.flush_ms)
 
     def _try(self, now_ms: int, work: Callable[..., None], *arguments: Any) -> None:
         """Do a piece of upkeep; a full disk must not end the process that could make room."""
@@ -252,24 +269,48 @@ class PartitionStore:
             for partition in self.partitions.values()
         }
 
-    def flush(self, log: PartitionLog) -> None:
-        """Make a log durable in the background; its recovery point follows."""
+    def flush(
+        self,
+        logs: list[PartitionLog],
+        on_done: Callable[[Exception | None], None] | None = None,
+    ) -> None:
+        """Make logs durable in the background: their recovery points follow, then `on_done(fault)`.
+
+        StorageFault if the log directory is offline, or a file can't be opened.
+        """
+        if self.is_fenced:
+            raise StorageFault(f"{self.log_directory.path} is offline")
+        descriptors: list[int] = []
+        recovery_points = []
+        try:
+            for log in logs:
+                found, recovery_point = log.flush_targets()
+                descriptors += found
+                recovery_points.append((log, recovery_point))
+        except StorageFault:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+
+        def on_flushed(fault: OSError | None) -> None:
+            if fault is not None:
+                self._fence(fault)
+            else:
+                for log, recovery_point in recovery_points:
+                    log.on_flushed(recovery_point)
+            if on_done is not None:
+                on_done(fault)
+
+        self.submit_flush(descriptors, on_flushed)
+
+    def _fence(self, fault: OSError) -> None:
+        """The kernel may have dropped what it could not write: nothing here is to be trusted."""
         if self.is_fenced:
             return
-        descriptors, recovery_point = log.flush_targets()
-        if descriptors:
-            self.submit_flush(
-                descriptors, lambda fault: self._on_flushed(log, recovery_point, fault)
-            )
-
-    def _on_flushed(self, log: PartitionLog, recovery_point: int, fault: OSError | None) -> None:
-        if fault is None:
-            log.on_flushed(recovery_point)
-            return
         self.is_fenced = True
-        logger.error("fdatasync in %s: %s; the log directory is offline", log.directory, fault)
+        logger.error("fdatasync in %s: %s; it is offline", self.log_directory.path, fault)
         for partition in self.partitions.values():
-            partition.is_leader = False
+            partition.take_offline()
 
     def checkpoint(self) -> None:
         """Write the checkpoint files: recovery points, log starts, high watermarks."""

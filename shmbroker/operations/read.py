@@ -141,7 +141,13 @@ class Reader:
         for key, partition_max_bytes, epoch, last_fetched_epoch, offset, _, _ in asked:
             partition = self.partitions.get(key)
             if partition is None or not partition.is_leader:
-                results.append((error_codes.NOT_LEADER_OR_FOLLOWER, partition))
+                is_offline = partition is not None and partition.is_offline
+                error = (
+                    error_codes.KAFKA_STORAGE_ERROR
+                    if is_offline
+                    else error_codes.NOT_LEADER_OR_FOLLOWER
+                )
+                results.append((error, partition))
                 continue
             if epoch >= 0 and epoch != partition.leader_epoch:
                 is_older = epoch < partition.leader_epoch

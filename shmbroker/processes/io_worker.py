@@ -125,7 +125,9 @@ class IoWorker(SleepingChild):
         )
         self.image = self.follower.image
         self.purgatory = Purgatory()
-        self.appender = Appender(self.partitions, self.now_ms, self.on_storage_fault)
+        self.appender = Appender(
+            self.partitions, self.now_ms, self.on_storage_fault, self.store.flush
+        )
         self.reader = Reader(self.partitions, self.purgatory, self.now_ms, self.pass_file)
         self.groups = GroupCoordinator(
             config,
@@ -236,6 +238,9 @@ class IoWorker(SleepingChild):
     def turn(self) -> None:
         """One pass; sleeps at its end if there was nothing to do."""
         had_work = self.take_operations()
+        if self.flusher.is_busy:
+            self.finish_flushes()
+        self.appender.group_commit.start()
         groups = self.groups
         if groups.wake_ms <= self._now_ms:
             groups.run_due()
@@ -341,8 +346,6 @@ class IoWorker(SleepingChild):
         self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
         self.sign(now)
         self._now_ms = clock.now_ms()
-        for on_done in self.flusher.finished():
-            on_done()
         for key, what in list(self.unopened.items()):
             self._apply_partition(*what)
             if key in self.unopened:
@@ -350,6 +353,11 @@ class IoWorker(SleepingChild):
         self.store.upkeep(self._now_ms)
         self.drop_files()
         self.publish()
+
+    def finish_flushes(self) -> None:
+        """Recovery points and acks of what is on the disk now."""
+        for on_done in self.flusher.finished():
+            on_done()
 
     def drop_files(self) -> None:
         """Have the network workers close what was deleted or parked, so its space is free."""
@@ -369,8 +377,11 @@ class IoWorker(SleepingChild):
         self.say_stopping()
         self.take_operations()
         self.groups.close()
+        self.appender.group_commit.start(at_once=True)
         self.publish()
         self.flusher.stop()
+        self.finish_flushes()
+        self.publish()
         self.store.close(self.broker_epoch)
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────────
@@ -378,6 +389,7 @@ class IoWorker(SleepingChild):
     def on_peer_lost(self, peer: Peer) -> None:
         """Forget what it waited for; its successor knows none of our files."""
         self.appender.drop_parts(peer.slot)
+        self.appender.group_commit.drop_peer(peer)
         self.executor.drop_parts(peer.slot)
         self.reader.drop_peer(peer.slot)
         if peer.slot in self.passed:
@@ -589,12 +601,19 @@ class Flusher:
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._submitted = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `finished` has something to give, now or later."""
+        return self._submitted > 0
 
     def submit(self, fds: list[int], on_done: Any) -> None:
         """fdatasync descriptors (owned by the job, closed after); then `on_done(fault or None)`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
             self._thread.start()
+        self._submitted += 1
         self._jobs.put((fds, on_done))
 
     def _run(self) -> None:
@@ -618,6 +637,7 @@ class Flusher:
                 on_done, fault = self._done.get_nowait()
             except queue.Empty:
                 return found
+            self._submitted -= 1
             found.append(lambda on_done=on_done, fault=fault: on_done(fault))
 
     def stop(self) -> None:

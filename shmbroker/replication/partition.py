@@ -16,12 +16,15 @@ class Partition:
     """One replica. `key` names it on the rings (`ids.PARTITION_KEY`)."""
 
     __slots__ = (
+        "flush_messages",
         "high_watermark",
         "in_sync_replicas",
         "is_compacted",
+        "is_fsync",
         "is_internal",
         "is_leader",
         "is_log_append_time",
+        "is_offline",
         "key",
         "leader_epoch",
         "leader_id",
@@ -47,6 +50,8 @@ class Partition:
         self.log = log
         self.producers = log.producers
         self.is_leader = False
+        self.is_offline = False
+        """The disk below its log has failed."""
         self.is_internal = False
         self.leader_id = -1
         self.leader_epoch = -1
@@ -65,6 +70,9 @@ class Partition:
         self.timestamp_after_max_ms = config.message_timestamp_after_max_ms
         self.segment_bytes_max = config.segment_bytes
         self.min_in_sync_replicas = config.min_insync_replicas
+        self.is_fsync = config.is_fsync
+        self.flush_messages = 1 if config.is_fsync else config.flush_messages
+        """Records not yet on the disk with which an ack waits for it."""
 
     def on_leadership(self, broker_id: int, image: Any) -> None:
         """Take over what the metadata image says of this partition (a `PartitionImage`)."""
@@ -77,17 +85,22 @@ class Partition:
             if image.leader_id == broker_id:
                 # Written with the first batch: thousands of empty partitions need no file.
                 self.log.leader_epochs.assign(image.leader_epoch, self.log.log_end_offset)
-        self.is_leader = image.leader_id == broker_id
+        self.is_leader = image.leader_id == broker_id and not self.is_offline
         self.advance_high_watermark()
+
+    def take_offline(self) -> None:
+        """The disk has failed: nothing is read or appended here until the broker starts again."""
+        self.is_leader = False
+        self.is_offline = True
 
     def advance_high_watermark(self) -> bool:
         """Move it as far as the in-sync replicas allow; True if it moved."""
         if len(self.in_sync_replicas) > 1:
             return False
-        end = self.log.log_end_offset
-        if end == self.high_watermark:
+        end = self.log.recovery_point if self.is_fsync else self.log.log_end_offset
+        if end <= self.high_watermark:
+            assert self.is_fsync or end == self.high_watermark, "it never goes back"
             return False
-        assert end > self.high_watermark, "the high watermark never goes back"
         self.high_watermark = end
         return True
 

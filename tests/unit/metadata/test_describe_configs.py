@@ -2,7 +2,7 @@
 
 import pytest
 
-from shmbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
+from shmbroker.config import BROKER_SETTINGS, OWN_PREFIX, TOPIC_SETTINGS, BrokerConfig
 from shmbroker.metadata.describe_configs import LOGGERS, describe_configs
 from shmbroker.metadata.group_configs import GROUP_SETTINGS
 from shmbroker.metadata.image import (
@@ -63,7 +63,9 @@ def sources(entry: dict) -> list[tuple[str, str | None, int]]:
 def test_topic_lists_what_kafka_lists(image: MetadataImage) -> None:
     result = describe(image, TOPIC_RESOURCE, "plain")
     assert (result["error_code"], result["error_message"]) == (0, "")
-    assert set(result["configs"]) == set(TOPIC_SETTINGS) - {"shmbroker.validation"}
+    assert set(result["configs"]) == {
+        name for name in TOPIC_SETTINGS if not name.startswith(OWN_PREFIX)
+    }
     assert len(result["configs"]) == 33
     entry = result["configs"]["segment.jitter.ms"]
     assert (entry["value"], entry["config_source"], entry["config_type"]) == ("0", 5, 5)
