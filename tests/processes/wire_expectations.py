@@ -59,7 +59,7 @@ DIFFERENT = {
     "fetch_sessions / *unknown*": "no aborted transactions: null, whatever the error",
     "fetch_sessions / gone": "likewise; and the id of a topic that is gone is unknown",
     "fetch / replica 99": "the address of the leader is told as well",
-    "delete_records / timestamp -3 after everything": "no record is left; Kafka names a deleted one",
+    "delete_records / timestamp -3 after everything": "none is left; Kafka names one",
     "offset_for_leader_epoch / epoch -2*": "no such epoch",
     "broker_loggers / level, on trial": "log levels stay while the processes run",
     "broker_loggers / describe root": "so they are read-only",

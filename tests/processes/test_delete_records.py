@@ -1,0 +1,92 @@
+"""DeleteRecords beyond its answer: what readers, files and the next start have."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from shmbroker.log.checkpoints import LOG_START_OFFSET, read_offsets
+from shmbroker.testing.broker import Broker
+from tests.acknowledged_load import wait_until
+from tests.raw_client import RawClient, batch_of, fetch_body
+
+TOPIC = "deleted"
+OUT_OF_RANGE = 1
+
+
+def delete(client: RawClient, offset: int, topic: str = TOPIC) -> dict[str, Any]:
+    topics = [{"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}]
+    answer = client.ask("DeleteRecords", 2, {"timeout_ms": 1000, "topics": topics})
+    return answer["topics"][0]["partitions"][0]
+
+
+def start_of(client: RawClient, topic: str = TOPIC) -> int:
+    row = {"partition_index": 0, "timestamp": -2}
+    body = {"replica_id": -1, "topics": [{"name": topic, "partitions": [row]}]}
+    row = client.ask("ListOffsets", 7, body)["topics"][0]["partitions"][0]
+    return row["offset"] if row["error_code"] == 0 else -row["error_code"]
+
+
+def is_stored(broker: Broker, offset: int) -> bool:
+    offsets = read_offsets(str(broker.data / "node-1" / LOG_START_OFFSET))
+    return offsets.get((TOPIC, 0)) == offset
+
+
+def test_the_start_survives_every_kind_of_death(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            for _ in range(3):
+                client.produce(TOPIC, batch_of(*[b"v"] * 10))
+            assert delete(client, 15)["low_watermark"] == 15
+            wait_until(lambda: is_stored(broker, 15), "the checkpoint")
+            killed = broker.children()["io-worker-1"]
+            os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: broker.children().get("io-worker-1", killed) != killed, "the successor")
+        with RawClient(broker.address) as client:
+            wait_until(lambda: start_of(client) == 15, "its log")
+        broker.kill()
+        broker.start()
+        with RawClient(broker.address) as client:
+            assert start_of(client) == 15
+            assert client.fetch(TOPIC, 14)["error_code"] == OUT_OF_RANGE
+            assert client.fetch(TOPIC, 15)["error_code"] == 0
+            assert delete(client, -1)["low_watermark"] == 30
+        assert broker.stop() == 0
+        broker.start()
+        with RawClient(broker.address) as client:
+            assert start_of(client) == 30
+            assert client.produce(TOPIC, batch_of(b"after"))["base_offset"] == 30
+            assert b"after" in bytes(client.fetch(TOPIC, 30)["records"])
+
+
+def test_whole_segments_go_with_the_next_retention_check() -> None:
+    with (
+        Broker("--set", "log.retention.check.interval.ms=500") as broker,
+        RawClient(broker.address) as client,
+    ):
+        client.create_topic(
+            TOPIC, segment_bytes="1048576", file_delete_delay_ms="0", retention_ms="-1"
+        )
+        for _ in range(30):
+            client.produce(TOPIC, batch_of(bytes(100_000)))
+        directory = broker.data / "node-1" / f"{TOPIC}-0"
+        before = sorted(directory.glob("*.log"))
+        assert len(before) == 3
+        assert delete(client, 25)["low_watermark"] == 25
+        wait_until(lambda: sorted(directory.glob("*.log")) == before[2:], "retention")
+        assert start_of(client) == 25
+        assert len(client.fetch(TOPIC, 25, max_bytes=200_000)["records"]) > 100_000
+
+
+def test_a_waiting_session_is_told_of_the_new_start() -> None:
+    with Broker() as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        client.produce(TOPIC, batch_of(b"a", b"b"))
+        body = fetch_body(TOPIC, 2) | {"session_epoch": 0}
+        session = client.ask("Fetch", 12, body)["session_id"]
+        delete(client, 1)
+        body |= {"topics": [], "session_id": session, "session_epoch": 1}
+        (row,) = client.ask("Fetch", 12, body)["responses"][0]["partitions"]
+        assert (row["log_start_offset"], row["high_watermark"], row["error_code"]) == (1, 2, 0)
+        assert client.ask("Fetch", 12, body | {"session_epoch": 2})["responses"] == []

@@ -1,0 +1,122 @@
+"""What a READ is answered with: which partitions, and no more bytes than a ring entry takes."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_layout import (
+    READ_DONE,
+    READ_DONE_HEAD,
+    READ_HEAD,
+    READ_PARTITION,
+    READ_SLICE,
+)
+from shmbroker.operations.read import INLINE_BYTES, INLINE_SLICE_BYTES, Reader
+from shmbroker.purgatory import Purgatory
+from shmbroker.wire import error_codes
+
+BATCH = b"b" * 100
+ENTRY_BYTES_MAX = (2 << 20) // 4 - 8
+"""Of the ring between an I/O worker and a network worker."""
+
+
+class Log:
+    """Of one batch, at offset 0."""
+
+    def __init__(self) -> None:
+        self.log_start_offset = 0
+        self.log_end_offset = 1
+        self.segment = SimpleNamespace(map=BATCH, file_id=77)
+
+    def read(self, offset: int, max_bytes: int, end: int, min_one_batch: bool) -> Any:
+        return self.segment, 0, len(BATCH)
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.slot = 3
+        self.writer = SimpleNamespace(payload_bytes_max=ENTRY_BYTES_MAX)
+        self.sent: list[bytes] = []
+
+    def send(self, operation: int, payload: bytes) -> None:
+        assert operation == READ_DONE
+        assert len(payload) <= self.writer.payload_bytes_max
+        self.sent.append(payload)
+
+    def slices(self) -> dict[int, tuple[int, ...]]:
+        """By place among the partitions asked."""
+        (payload,) = self.sent
+        count = READ_DONE_HEAD.unpack_from(payload)[1]
+        body = payload[READ_DONE_HEAD.size : READ_DONE_HEAD.size + count * READ_SLICE.size]
+        return {found[1]: found for found in READ_SLICE.iter_unpack(body)}
+
+
+class Reading:
+    def __init__(self, count: int) -> None:
+        self.keys = [partition_key(bytes(16), index) for index in range(count)]
+        self.partitions = {
+            key: SimpleNamespace(
+                is_leader=True,
+                is_offline=False,
+                leader_epoch=5,
+                high_watermark=1,
+                log=Log(),
+            )
+            for key in self.keys
+        }
+        self.passed: list[Any] = []
+        self.peer = Peer()
+        self.reader = Reader(
+            self.partitions,  # type: ignore[arg-type]
+            Purgatory(),
+            lambda: 0,
+            lambda peer, segment: self.passed.append(segment),
+        )
+
+    def read(self, *asked: tuple[int, int, int], offset: int = 1) -> dict[int, tuple[int, ...]]:
+        """asked: partition, known high watermark, known log start offset."""
+        entries = [
+            READ_PARTITION.pack(partition_key(bytes(16), index), 1000, -1, -1, offset, *known)
+            for index, *known in asked
+        ]
+        head = READ_HEAD.pack(9, 0, 1, 1 << 30, 0, 0, len(entries), 0)
+        data = memoryview(head + b"".join(entries))
+        self.reader.on_read(self.peer, data, 0, len(data))  # type: ignore[arg-type]
+        return self.peer.slices()
+
+
+@pytest.mark.parametrize("known", [(-1, -1), (0, 0), (1, 7), (2, 0)])
+def test_what_the_client_does_not_know_is_told(known: tuple[int, int]) -> None:
+    assert list(Reading(1).read((0, *known))) == [0]
+
+
+def test_what_the_client_knows_is_left_out() -> None:
+    reading = Reading(3)
+    assert list(reading.read((0, 1, 0), (1, 0, 0), (2, 1, 0))) == [1]
+
+
+def test_records_and_errors_are_told_whatever_is_known() -> None:
+    reading = Reading(3)
+    reading.partitions[reading.keys[1]].is_leader = False
+    reading.partitions[reading.keys[2]].log.log_start_offset = 1
+    found = reading.read((0, 1, 0), (1, 1, 0), (2, 1, 0), offset=0)
+    assert [found[which][0] for which in range(3)] == [
+        error_codes.NONE,
+        error_codes.NOT_LEADER_OR_FOLLOWER,
+        error_codes.OFFSET_OUT_OF_RANGE,
+    ]
+    assert found[0][2] == len(BATCH)
+
+
+@pytest.mark.parametrize("count", [10, 4500, 8000])
+def test_small_batches_go_along_as_far_as_the_entry_has_room(count: int) -> None:
+    assert len(BATCH) <= INLINE_SLICE_BYTES
+    reading = Reading(count)
+    found = reading.read(*((index, -1, -1) for index in range(count)), offset=0)
+    assert [found[which][2] for which in range(count)] == [len(BATCH)] * count
+    in_entry = sum(1 for one in found.values() if one[6] == 0)
+    assert in_entry + len(reading.passed) == count
+    room = min(INLINE_BYTES, ENTRY_BYTES_MAX - READ_DONE_HEAD.size - count * READ_SLICE.size)
+    assert in_entry == min(count, room // len(BATCH))
