@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 
 from shmbroker.errors import CorruptFault
 from shmbroker.records.batch_layout import TIMESTAMP_TYPE_BIT
-from shmbroker.spark.batch_scan import gather, scan
-from shmbroker.spark.record_lengths import find_records, varints
+from shmbroker.records.batch_scan import gather, scan
+from shmbroker.records.record_lengths import find_records, varints
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from spark_batches import batch, is_readable, record, rows_by_loop, rows_of, varint, with_right_crc
 
 from shmbroker.errors import CorruptFault
+from shmbroker.records import batch_scan, record_lengths
 from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT
-from shmbroker.spark import batch_scan, record_lengths
 from shmbroker.spark import decode as module
 from shmbroker.spark.decode import COLUMNS, decode
 
