@@ -9,10 +9,12 @@ from shmbroker import __version__
 from shmbroker.cli.outcome import Ending
 
 COMMANDS = {
+    "bench": "shmbroker.cli.bench",
     "completion": "shmbroker.cli.completion",
     "config": "shmbroker.cli.config",
     "consume": "shmbroker.cli.consume",
     "group": "shmbroker.cli.group",
+    "log": "shmbroker.cli.log",
     "produce": "shmbroker.cli.produce",
     "serve": "shmbroker.cli.serve",
     "topic": "shmbroker.cli.topic",

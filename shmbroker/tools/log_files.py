@@ -1,0 +1,187 @@
+"""What lies in a log directory, and reading it without a broker: kinds of files, and batches.
+
+Rules
+ * Files are only read, in pieces; nothing is trusted, nothing mapped (the owner may cut a file).
+ * What must not be there is a CorruptFault that names the file and the position.
+ * Zeros behind the last batch or entry are space that the writer allocated ahead.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from struct import Struct
+
+from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log.file_names import (
+    INDEX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG,
+    PARTITION_METADATA,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+)
+from shmbroker.records.batch_layout import BATCH_HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
+
+EPOCHS = LEADER_EPOCH_CHECKPOINT
+META_PROPERTIES = "meta.properties"
+QUORUM_STATE = "quorum-state"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+OFFSET_CHECKPOINT = "-offset-checkpoint"
+METADATA_SNAPSHOT = ".checkpoint"
+
+_NAMED = (EPOCHS, PARTITION_METADATA, META_PROPERTIES, QUORUM_STATE, CLEAN_SHUTDOWN)
+_SEGMENT_FILE = re.compile(
+    r"\d{20}(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
+    r"(\.deleted|\.cleaned|\.swap)?"
+)
+_SNAPSHOT_FILE = re.compile(r"\d{20}-\d{10}\.checkpoint(\.deleted)?|bootstrap\.checkpoint")
+
+CHUNK_BYTES = 4 << 20
+
+TXN_ENTRY = Struct(">hqqqq")
+"""version 0, producer_id, first_offset, last_offset, last_stable_offset (Kafka `AbortedTxn`)."""
+
+ENTRIES = {INDEX: Struct(">II"), TIME_INDEX: Struct(">qI"), TXN_INDEX: TXN_ENTRY}
+"""Layout of an entry by the kind of index file; drawn in `log/offset_index`, `log/time_index`."""
+
+Batch = tuple[int, tuple[int, ...], memoryview]
+"""(position, header as BATCH_HEADER unpacks it, the whole batch)."""
+
+
+def kind_of(path: str) -> str | None:
+    """What a file is by its name: LOG, INDEX …, EPOCHS …; None if it is nothing of ours."""
+    name = os.path.basename(path)
+    if name in _NAMED:
+        return name
+    if match := _SEGMENT_FILE.fullmatch(name):
+        return match["kind"]
+    if _SNAPSHOT_FILE.fullmatch(name):
+        return METADATA_SNAPSHOT
+    return OFFSET_CHECKPOINT if name.endswith(OFFSET_CHECKPOINT) else None
+
+
+def files_below(path: str) -> Iterator[str]:
+    """The file itself, or all of a known kind in a directory and below, in order."""
+    if not os.path.isdir(path):
+        if not os.path.exists(path):
+            raise StorageFault(f"there is no {path}")
+        if kind_of(path) is None:
+            raise StorageFault(
+                f"{path} is no file of a log directory, by its name: .log, .index, .timeindex, "
+                ".txnindex, .snapshot, .checkpoint, meta.properties, …"
+            )
+        yield path
+        return
+    for directory, directories, names in os.walk(path):
+        directories.sort()
+        for name in sorted(names):
+            if kind_of(name):
+                yield os.path.join(directory, name)
+
+
+def base_offset_of(path: str) -> int:
+    """The offset in a segment file's name."""
+    return int(os.path.basename(path)[:20])
+
+
+def topic_of(path: str) -> str:
+    """The topic whose partition's directory a file lies in, or ""."""
+    directory = os.path.basename(os.path.dirname(os.path.abspath(path)))
+    return directory.rpartition("-")[0]
+
+
+def read_batches(path: str) -> Iterator[Batch]:
+    """The batches of a segment or metadata snapshot, in order, CRC not looked at.
+
+    CorruptFault where neither a whole batch nor allocated zeros begin.
+    """
+    with open(path, "rb", buffering=0) as file:
+        end = os.fstat(file.fileno()).st_size
+        data, start, position = memoryview(b""), 0, 0
+        while position < end:
+            at = position - start
+            if at + HEADER_SIZE > len(data):
+                data, start, at = _read(file.fileno(), position, CHUNK_BYTES), position, 0
+                if len(data) < HEADER_SIZE:
+                    break
+            header = BATCH_HEADER.unpack_from(data, at)
+            size = header[1] + LOG_OVERHEAD
+            if header[3] != MAGIC or size < HEADER_SIZE:
+                break
+            if size > end - position:
+                raise CorruptFault(
+                    f"{path} at position {position}: the batch of {size} bytes does not end "
+                    f"within the file"
+                )
+            if at + size > len(data):
+                wanted = max(size, CHUNK_BYTES)
+                data, start, at = _read(file.fileno(), position, wanted), position, 0
+                if len(data) < size:
+                    break
+            yield position, header, data[at : at + size]
+            position += size
+        _check_zeros(path, file.fileno(), position, end)
+
+
+def _read(fd: int, position: int, size: int) -> memoryview:
+    return memoryview(os.pread(fd, size, position))
+
+
+def _check_zeros(path: str, fd: int, position: int, end: int) -> None:
+    first = position
+    while position < end:
+        piece = os.pread(fd, CHUNK_BYTES, position)
+        if not piece:
+            return
+        if piece.count(0) != len(piece):
+            raise CorruptFault(
+                f"{path} at position {first}: neither a record batch of magic 2 nor empty space"
+            )
+        position += len(piece)
+
+
+def read_entries(path: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(position, entry) of an index file; CorruptFault if it doesn't end with whole entries."""
+    entry = ENTRIES[kind_of(path) or ""]
+    size = entry.size
+    chunk = CHUNK_BYTES // size * size
+    with open(path, "rb", buffering=0) as file:
+        end = os.fstat(file.fileno()).st_size
+        for start in range(0, end, chunk):
+            piece = os.pread(file.fileno(), chunk, start)
+            whole = len(piece) // size * size
+            for number, fields in enumerate(entry.iter_unpack(piece[:whole])):
+                if not any(fields):
+                    _check_zeros(path, file.fileno(), start + number * size, end)
+                    return
+                yield start + number * size, fields
+            if whole != len(piece):
+                raise CorruptFault(
+                    f"{path} at position {start + whole}: {len(piece) - whole} bytes are no entry"
+                )
+
+
+__all__ = [
+    "CLEAN_SHUTDOWN",
+    "ENTRIES",
+    "EPOCHS",
+    "INDEX",
+    "LOG",
+    "METADATA_SNAPSHOT",
+    "META_PROPERTIES",
+    "OFFSET_CHECKPOINT",
+    "PARTITION_METADATA",
+    "QUORUM_STATE",
+    "SNAPSHOT",
+    "TIME_INDEX",
+    "TXN_ENTRY",
+    "TXN_INDEX",
+    "Batch",
+    "base_offset_of",
+    "files_below",
+    "kind_of",
+    "read_batches",
+    "read_entries",
+    "topic_of",
+]
