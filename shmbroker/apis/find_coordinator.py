@@ -28,7 +28,7 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | 
     topic = worker.image.topics_by_name.get(GROUP_TOPIC)
     if kind == GROUP and topic is None and keys and request.state is None:
         request.state = GROUP_TOPIC
-        worker.create_topics(request, [GROUP_TOPIC])
+        worker.plain.create_topics(request, [GROUP_TOPIC])
         return None
     brokers = {row["node_id"]: row for row in worker.broker_rows(request.connection)}
     version = request.api_version

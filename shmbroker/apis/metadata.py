@@ -71,7 +71,7 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | 
         and request.state is None
     ):
         request.state = missing
-        worker.create_topics(request, missing)
+        worker.plain.create_topics(request, missing)
         return None
     return {
         "brokers": worker.broker_rows(request.connection),

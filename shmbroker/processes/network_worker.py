@@ -18,14 +18,12 @@ Rules of this file:
 import logging
 import select
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shmbroker import clock
-from shmbroker.apis import api_versions, fetch, join_group, produce, sync_group, table
+from shmbroker.apis import fetch, join_group, plain, produce, sync_group, table
 from shmbroker.config import broker_layers, effective_broker_config
-from shmbroker.errors import ProtocolFault
 from shmbroker.ipc.operation_layout import (
     APPENDED,
     APPENDED_HEAD,
@@ -36,11 +34,10 @@ from shmbroker.ipc.operation_layout import (
     EXECUTED_PART,
     NEED_FILE,
     READ_DONE,
-    STANDING_GRANT,
     TOKEN,
     unpack_detail,
 )
-from shmbroker.ipc.operation_proxy import PartialResults, try_execute
+from shmbroker.ipc.operation_proxy import PartialResults
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import BROKER_RESOURCE, CONFIG_CHANGED
@@ -65,20 +62,12 @@ from shmbroker.shm.counters import (
     STATE,
     STATE_RUNNING,
 )
-from shmbroker.shm.standing import USED_NS
 from shmbroker.shm.words import words_of
-from shmbroker.wire import codec, error_codes
-from shmbroker.wire.frame import parse_request_header, response_frame
+from shmbroker.wire import error_codes
+from shmbroker.wire.frame import response_frame
 
 logger = logging.getLogger("shmbroker")
 
-Standing = tuple[memoryview, int, int, bytes, bytes]
-"""Words of the table, word and value of the grant; the frame but for its correlation id."""
-
-CACHED_ANSWERS_MAX = 512
-STANDING_MAX = 16384
-"""Requests with a standing answer (`shm.standing`) that are remembered, some 500 bytes each."""
-CACHED_REQUEST_BYTES_MAX = 1024
 SWEEP_INTERVAL_S = 1.0
 PARTIAL_FRAME_S = 10.0
 """Half a frame that does not move for this long ends its connection."""
@@ -129,17 +118,19 @@ class NetworkWorker(Child):
         self.follower = MetadataFollower(MetadataLogReader(str(metadata_log)), cluster_id)
         self.image = self.follower.image
         self.advertised = table.advertised()
-        self.cache: dict[Any, bytes] = {}
-        self.standing: dict[
-            tuple[int, bytes, bytes], tuple[memoryview, int, int, bytes, bytes]
-        ] = {}
-        self.standing_words = {
-            other.index: words_of(shared.standing_of(other.index))
-            for other in shared.of_role(IO_WORKER)
-        }
         self.produce = produce.ProduceApi(self)
         self.fetch = fetch.FetchApi(self, slot.number - 1, len(shared.of_role(NETWORK_WORKER)))
-        self.submit: dict[int, Any] = self._submit_table()
+        self.plain = plain.PlainApis(
+            self,
+            {
+                other.index: words_of(shared.standing_of(other.index))
+                for other in shared.of_role(IO_WORKER)
+            },
+        )
+        self.submit: dict[int, Any] = self.plain.submit | {
+            produce.API_KEY: self.produce.submit,
+            fetch.API_KEY: self.fetch.submit,
+        }
         self.loop = EventLoop(
             self,
             config["socket.request.max.bytes"],
@@ -170,24 +161,6 @@ class NetworkWorker(Child):
         ]
         words = self.words
         words[self._open_index] = 0
-
-    def _submit_table(self) -> dict[int, Any]:
-        submit: dict[int, Any] = {
-            produce.API_KEY: self.produce.submit,
-            fetch.API_KEY: self.fetch.submit,
-        }
-        for module in table.IN_NETWORK_WORKER + table.UNADVERTISED:
-            submit[module.API_KEY] = partial(self._answer_here, module)
-        for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET:
-            submit[module.API_KEY] = partial(
-                self._forward, module.API_KEY, module.NAME, module.VERSION_MIN, module.VERSION_MAX
-            )
-        for module in table.WITH_STANDING_ANSWERS:
-            key = module.API_KEY
-            submit[key] = partial(self._forward_or_repeat, submit[key])
-        for row in table.IN_CONTROLLER:
-            submit[row[0]] = partial(self._forward, *row)
-        return submit
 
     # ── main loop ───────────────────────────────────────────────────────────────────────────────
 
@@ -341,7 +314,7 @@ class NetworkWorker(Child):
                 request.finish(body)
             else:
                 if flags & EXECUTED_FLAG_STANDING:
-                    body = self._keep_standing(request, peer, body)
+                    body = self.plain.keep_standing(request, peer, body)
                 request.response = [
                     response_frame(
                         request.api_key, request.api_version, request.correlation_id, body
@@ -377,19 +350,6 @@ class NetworkWorker(Child):
             if not request.connection.is_closed:
                 self._finish_read(request, peer, memoryview(result), 0, len(result))
 
-    def _keep_standing(self, request: Request, peer: Peer, granted: bytes) -> bytes:
-        """Remember an answer that may be given again; its body."""
-        word, value = STANDING_GRANT.unpack_from(granted)
-        body = granted[STANDING_GRANT.size :]
-        key = request.state
-        if key is not None:
-            frame = response_frame(request.api_key, request.api_version, 0, body)
-            standing = self.standing
-            if len(standing) >= STANDING_MAX:
-                del standing[next(iter(standing))]
-            standing[key] = (self.standing_words[peer.slot], word, value, frame[:4], frame[8:])
-        return body
-
     # ── peers ───────────────────────────────────────────────────────────────────────────────────
 
     def on_peer_lost(self, peer: Peer) -> None:
@@ -415,14 +375,14 @@ class NetworkWorker(Child):
             elif request.api_key == fetch.API_KEY:
                 self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
             elif request.finish is not None:
-                self._finish_again(request)
+                self.plain.finish_again(request)
             else:
                 self.close_connection(request.connection, "the broker process restarted")
             self.touched.add(request.connection)
-        self.cache.clear()
+        self.plain.cache.clear()
 
     def on_peer_running(self, peer: Peer) -> None:
-        self.cache.clear()
+        self.plain.cache.clear()
 
     def follow_metadata(self) -> None:
         """Apply what the controller has committed; cached answers are of the image before."""
@@ -430,7 +390,7 @@ class NetworkWorker(Child):
         if committed != self.image.offset:
             changes = self.follower.catch_up(committed)
             self.image = self.follower.image
-            self.cache.clear()
+            self.plain.cache.clear()
             if any(change[:2] == (CONFIG_CHANGED, BROKER_RESOURCE) for change in changes):
                 self._apply_configs()
             self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = committed
@@ -566,183 +526,3 @@ class NetworkWorker(Child):
                 {"node_id": node, "host": host, "port": port, "rack": rack}
                 for node, host, port, rack in self.node_endpoints(leaders)
             ]
-
-    def create_topics(self, request: Request, names: list[str]) -> None:
-        """Ask the controller for topics with their defaults; then answer `request` again."""
-        version = 7
-        body = codec.encode(
-            "CreateTopicsRequest",
-            version,
-            {
-                "topics": [
-                    {"name": name, "num_partitions": -1, "replication_factor": -1} for name in names
-                ],
-                "timeout_ms": 10_000,
-            },
-        )
-        self.token = token = self.token + 1
-        controller = self.controller
-        if (
-            controller is None
-            or not controller.incarnation
-            or not try_execute(controller, token, 19, version, b"auto-create", body)
-        ):
-            self._finish_again(request)
-            return
-        request.finish = lambda _body: self._finish_again(request)
-        request.tokens = [token]
-        request.peer = controller
-        self.pending[token] = request
-
-    # ── requests that are not hot ───────────────────────────────────────────────────────────────
-
-    def _answer_here(
-        self,
-        module: Any,
-        connection: Connection,
-        buffer: bytearray,
-        start: int,
-        end: int,
-        version: int,
-        correlation_id: int,
-    ) -> bool:
-        """A request that the metadata image answers; its bytes are the key of a cached answer."""
-        if end - start > CACHED_REQUEST_BYTES_MAX or not getattr(module, "IS_CACHED", True):
-            key = None
-        else:
-            key = (
-                bytes(buffer[start : start + 4]),
-                bytes(buffer[start + 8 : end]),
-                connection.host,
-                connection.listener.broker_id,
-            )
-        request = Request(connection, module.API_KEY, version, correlation_id)
-        connection.inflight.append(request)
-        if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
-            self.follow_metadata()
-        body = self.cache.get(key) if key is not None else None
-        if body is None:
-            view = memoryview(buffer)[start:end]
-            if not module.VERSION_MIN <= version <= module.VERSION_MAX:
-                if module is api_versions:
-                    request.api_version = 0
-                    body = api_versions.unsupported_version()
-                else:
-                    raise ProtocolFault(f"{module.NAME} version {version}")
-            else:
-                _, _, _, request.client_id, body_at = parse_request_header(view, 0, end - start)
-                decoded, _ = codec.decode(module.NAME + "Request", version, view, body_at)
-                view.release()
-                answer = module.answer(self, request, decoded)
-                if answer is None:
-                    request.body = (module, decoded)
-                    return True
-                body = codec.encode(module.NAME + "Response", version, answer)
-                if key is not None:
-                    if len(self.cache) >= CACHED_ANSWERS_MAX:
-                        self.cache.clear()
-                    self.cache[key] = body
-        request.response = [
-            response_frame(request.api_key, request.api_version, correlation_id, body)
-        ]
-        return True
-
-    def _finish_again(self, request: Request) -> None:
-        """What a request waited for is there, or can't be had: answer it from the image now."""
-        module, decoded = request.body
-        if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
-            self.follow_metadata()
-        answer = module.answer(self, request, decoded)
-        body = codec.encode(module.NAME + "Response", request.api_version, answer)
-        request.response = [
-            response_frame(request.api_key, request.api_version, request.correlation_id, body)
-        ]
-        self.touched.add(request.connection)
-
-    def _forward(
-        self,
-        api_key: int,
-        name: str,
-        version_min: int,
-        version_max: int,
-        connection: Connection,
-        buffer: bytearray,
-        start: int,
-        end: int,
-        version: int,
-        correlation_id: int,
-    ) -> bool:
-        """A request that an I/O worker or the controller answers; False while it can't be asked."""
-        if not version_min <= version <= version_max:
-            raise ProtocolFault(f"{name} version {version}")
-        if connection.listener.is_control != (api_key >= 20000) and api_key >= 20000:
-            raise ProtocolFault(f"unknown api key {api_key}")
-        view = memoryview(buffer)[start:end]
-        _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
-        if api_key in table.CONTROLLER_KEYS:
-            peer = self.controller
-        elif connection.listener.is_control:
-            peer = self._control_target(api_key, name, version, view, body_at)
-        else:
-            peer = self.io_peers.get(connection.listener.broker_id)
-        if peer is None or not peer.incarnation:
-            view.release()
-            return False
-        token = self.token + 1
-        body = view[body_at:]
-        host = connection.client.rpartition(":")[0].encode()
-        sent = try_execute(peer, token, api_key, version, client_id, body, host)
-        body.release()
-        view.release()
-        if not sent:
-            return False
-        self.token = token
-        request = Request(connection, api_key, version, correlation_id)
-        request.tokens = [token]
-        request.peer = peer
-        self.pending[token] = request
-        connection.inflight.append(request)
-        return True
-
-    def _forward_or_repeat(
-        self,
-        forward: Any,
-        connection: Connection,
-        buffer: bytearray,
-        start: int,
-        end: int,
-        version: int,
-        correlation_id: int,
-    ) -> bool:
-        """A request that the I/O worker may have granted a standing answer to, or else forwards."""
-        if end - start > CACHED_REQUEST_BYTES_MAX:
-            return bool(forward(connection, buffer, start, end, version, correlation_id))
-        key = (
-            connection.listener.broker_id,
-            bytes(buffer[start : start + 4]),
-            bytes(buffer[start + 8 : end]),
-        )
-        found = self.standing.get(key)
-        if found is not None:
-            words, word, value, head, tail = found
-            if words[word] == value:
-                words[word + USED_NS] = int(self._now * 1e9)
-                connection.out.append(head + buffer[start + 4 : start + 8] + tail)
-                return True
-            del self.standing[key]
-        if not forward(connection, buffer, start, end, version, correlation_id):
-            return False
-        connection.inflight[-1].state = key
-        return True
-
-    def _control_target(
-        self, api_key: int, name: str, version: int, view: memoryview, body_at: int
-    ) -> Peer | None:
-        """On the control socket there is no port to tell the broker: the body names it."""
-        if api_key < 20000:
-            return self.io_peers.get(min(self.io_peers))
-        body, _ = codec.decode(name + "Request", version, view, body_at)
-        peer = self.io_peers.get(body["broker_id"])
-        if peer is None:
-            raise ProtocolFault(f"{name} for the unknown broker {body['broker_id']}")
-        return peer
