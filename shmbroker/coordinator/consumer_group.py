@@ -464,7 +464,7 @@ class ConsumerGroup:
     def on_classic_leave(
         self, leaving: list[tuple[str, str | None]], topics: Topics
     ) -> tuple[list[int], Change | None]:
-        """A LeaveGroup: an error code for each, and what follows."""
+        """A LeaveGroup, of members of either protocol: an error code for each, and what follows."""
         errors = []
         gone: dict[str, ConsumerMember] = {}
         for member_id, instance_id in leaving:
@@ -472,10 +472,7 @@ class ConsumerGroup:
                 member_id = self.static_members.get(instance_id, "")
             member, error = self._known(member_id, instance_id)
             if member is not None:
-                if member.classic is None:
-                    error = _UNKNOWN_MEMBER
-                else:
-                    gone[member.member_id] = member
+                gone[member.member_id] = member
             errors.append(error)
         return errors, self.fence(list(gone.values()), topics) if gone else None
 

@@ -30,7 +30,7 @@ FILE = Path(__file__).with_suffix(".txt")
 
 FLAGS = (
     "--set", "num.partitions=1", "--set", "default.replication.factor=1",
-    "--set", "min.insync.replicas=1",
+    "--set", "min.insync.replicas=1", "--set", "group.initial.rebalance.delay.ms=0",
 )  # fmt: skip
 """As the recorded Kafka has them in its file, so that settings have the same sources."""
 

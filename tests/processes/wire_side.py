@@ -154,6 +154,9 @@ class Side:
             return "some" if value > 0 or name == "producer_id" else value
         if name.endswith("error_message") and value and not self.keeps_texts:
             return "text"
+        if name in _ASSIGNMENTS and isinstance(value, memoryview | bytes) and len(value) > 0:
+            embedded = codec.decode("ConsumerProtocolAssignment", 1, bytes(value), 2)[0]
+            return self._struct(schema.message("ConsumerProtocolAssignment").fields, embedded)
         if isinstance(value, memoryview | bytes):
             return self._records(bytes(value))
         if isinstance(value, str):
@@ -180,6 +183,9 @@ _WORDS = {
     "log_dir": "the directory",
     "session_id": "some session",
 }
+
+_ASSIGNMENTS = ("assignment", "member_assignment")
+"""What classic consumers are given, in their own format."""
 
 _IN_ANY_ORDER = {
     "partitions": lambda row: row.get("partition_index", 0),
