@@ -257,10 +257,12 @@ class EventLoop:
                     ):
                         connection.is_held = True
                         break
-                if connection.wants_write or len(connection.out) > ANSWERS_UNSENT_MAX:
-                    connection.is_held = True
-                    if not connection.wants_write:
-                        self.blocked.append(connection)
+                if len(connection.out) > ANSWERS_UNSENT_MAX and not connection.wants_write:
+                    self.flush(connection)
+                    if connection.is_closed:
+                        return
+                if connection.wants_write or connection.is_cold:
+                    connection.is_held = True  # until `flush` has sent all of it
                     break
                 if not handler(
                     connection, buffer, position + 4, frame_end, api_version, correlation_id
