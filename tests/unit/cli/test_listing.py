@@ -1,0 +1,136 @@
+"""Tables, names by pattern, addresses, explained settings: what needs no cluster."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from shmbroker.cli import commands, settings
+from shmbroker.cli.client import Cluster, matching, pairs
+from shmbroker.cli.outcome import CommandFault
+from shmbroker.cli.output import print_table
+
+README = Path(__file__).resolve().parents[3] / "README.md"
+
+
+def run(*words: str, status: int = 0) -> str:
+    """The output of a command, run in this process."""
+    ran = CliRunner().invoke(commands.main, words, prog_name="shmbroker")
+    assert ran.exit_code == status, ran.output
+    return ran.output
+
+
+def walk(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    if not isinstance(command, click.Group):
+        return [words]
+    context = click.Context(command)
+    found = [words]
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        assert child is not None
+        found += walk(child, (*words, name))
+    return found
+
+
+@pytest.mark.parametrize("words", walk(commands.main), ids=" ".join)
+def test_every_help_page_shows_an_example_of_its_command(words: tuple[str, ...]) -> None:
+    page = run(*words, "--help")
+    example = " ".join(("shmbroker", *words))
+    assert page.count(example) >= 2, "one in the usage, one to copy"
+
+
+def test_unknown_command_is_wrong_usage() -> None:
+    assert "No such command" in run("tpoic", status=2)
+
+
+def test_columns_are_aligned_and_numbers_stand_right(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("NAME", "N", "X"), [("a", 1, None), ("long-name", 22, "y")])
+    assert capsys.readouterr().out == "NAME        N  X\na           1  -\nlong-name  22  y\n"
+
+
+NAMES = ["__internal", "a", "ab", "b.c"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((), NAMES),
+        (("a",), ["a"]),
+        (("b.c", "a", "a"), ["a", "b.c"]),
+        (("a*",), ["a", "ab"]),
+        (("*",), ["a", "ab", "b.c"]),
+        (("__*",), ["__internal"]),
+        (("^a.?$",), ["a", "ab"]),
+        (("[ab]?*",), ["ab", "b.c"]),
+    ],
+    ids=str,
+)
+def test_names_are_found(words: tuple[str, ...], found: list[str]) -> None:
+    assert matching(words, reversed(NAMES), "topic") == found
+
+
+def test_name_that_finds_nothing_is_a_fault() -> None:
+    for word in ("x", "x*", "^x"):
+        with pytest.raises(CommandFault, match=re.escape(f"there is no topic {word};")):
+            matching([word], NAMES, "topic")
+    with pytest.raises(click.UsageError, match="no regular expression"):
+        matching(["^("], NAMES, "topic")
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("h:1", [("h", 1)]),
+        ("h", [("h", 9092)]),
+        ("h:1, [::1]:2", [("h", 1), ("::1", 2)]),
+        ("PLAINTEXT://h:1", [("h", 1)]),
+    ],
+)
+def test_servers_are_read(text: str, addresses: list[tuple[str, int]]) -> None:
+    assert Cluster(text, {}).addresses() == addresses
+
+
+@pytest.mark.parametrize("text", ["", "h:", "h:x", "h:0", "h:65536", "a:1,,b:1", "h:1:2"])
+def test_what_is_no_server_is_wrong_usage(text: str) -> None:
+    with pytest.raises(click.UsageError, match="takes HOST:PORT"):
+        Cluster(text, {}).addresses()
+
+
+def test_pairs() -> None:
+    assert pairs(["a=1", "b=", "c=x=y"], "-X") == {"a": "1", "b": "", "c": "x=y"}
+    with pytest.raises(click.UsageError, match="-X takes KEY=VALUE"):
+        pairs(["a"], "-X")
+
+
+def test_every_setting_is_explained() -> None:
+    for name in settings.names():
+        row = settings.explained(name)
+        assert row["documentation"] in " ".join(settings.as_text(row).split("\n"))
+        assert row["changed"]
+    assert settings.names() >= settings.WITHOUT_EFFECT
+
+
+def test_explain_says_what_has_no_effect() -> None:
+    assert "changes nothing here" in run("config", "explain", "segment.jitter.ms")
+    assert "changes nothing here" not in run("config", "explain", "retention.ms")
+
+
+def test_explain_knows_what_was_meant() -> None:
+    assert "did you mean retention.ms" in run("config", "explain", "retention.sm", status=1)
+
+
+def test_readme_names_no_setting_as_idle_that_explain_thinks_works() -> None:
+    line = next(
+        line
+        for line in README.read_text(encoding="utf-8").splitlines()
+        if line.startswith("* **Settings that are known and shown, but change nothing**")
+    )
+    named = {name for name in re.findall(r"`([a-z.]+)`", line) if name in settings.names()}
+    assert named <= settings.WITHOUT_EFFECT
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_names_our_variable(shell: str) -> None:
+    assert "_SHMBROKER_COMPLETE" in run("completion", shell)

@@ -1,0 +1,132 @@
+"""What -o, -f, dates and delimiters mean."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shmbroker.cli import words
+from shmbroker.cli.words import Place, compile_format, delimiter, parse_moment, parse_place, unescape
+
+PLACES = {
+    "earliest": Place("earliest"),
+    "beginning": Place("earliest"),
+    "start": Place("earliest"),
+    "latest": Place("latest"),
+    "end": Place("latest"),
+    "0": Place("offset", 0),
+    "42": Place("offset", 42),
+    "-5": Place("tail", 5),
+    "@1500": Place("since", 1500),
+    "s@1500": Place("since", 1500),
+    "e@1500": Place("until", 1500),
+    "@1970-01-01T00:00:01": Place("since", 1000),
+    "e@1970-01-02": Place("until", 86_400_000),
+}
+MOMENTS = {
+    "0": 0,
+    "1795301662292": 1_795_301_662_292,
+    "1970-01-01": 0,
+    "1970-01-01T00:00:00.001": 1,
+    "1970-01-01 01:00:00+01:00": 0,
+    "1970-01-01T00:00:01Z": 1000,
+    "1969-12-31T23:59:59": -1000,
+    "2026-11-21T10:00": 1_795_255_200_000,
+}
+
+
+@pytest.mark.parametrize(("text", "place"), PLACES.items(), ids=list(PLACES))
+def test_place_is_read(text: str, place: Place) -> None:
+    assert parse_place(text) == place
+
+
+@pytest.mark.parametrize("text", ["", "-", "+1", "1.5", "first", "@", "@soon", "e@", "s@x", "--1"])
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no"):
+        parse_place(text)
+
+
+@pytest.mark.parametrize(("text", "moment"), MOMENTS.items(), ids=list(MOMENTS))
+def test_moment_is_read(text: str, moment: int) -> None:
+    assert parse_moment(text) == moment
+
+
+@given(st.integers(0, 10**15))
+def test_every_number_is_a_moment_and_an_offset(number: int) -> None:
+    assert parse_moment(str(number)) == number
+    assert parse_place(str(number)) == Place(words.OFFSET, number)
+
+
+@given(st.text())
+def test_any_text_is_a_place_or_a_value_error(text: str) -> None:
+    try:
+        parse_place(text)
+    except ValueError as refusal:
+        assert str(refusal)
+
+
+def test_escapes() -> None:
+    assert unescape(r"a\tb\n\r\0\\\x41") == "a\tb\n\r\0\\A"
+    for wrong in ("\\q", "\\", "\\x4"):
+        with pytest.raises(ValueError, match="none of"):
+            unescape(wrong)
+
+
+def test_delimiters() -> None:
+    assert delimiter(r"\0") == b"\0"
+    assert delimiter("::") == b"::"
+    assert delimiter(r"\xff") == b"\xff"
+    assert delimiter("→") == "→".encode()
+    with pytest.raises(ValueError, match="at least one"):
+        delimiter("")
+
+
+def message(**fields: Any) -> Any:
+    """A message as the client library gives it."""
+    known = {
+        "topic": "t",
+        "partition": 1,
+        "offset": 7,
+        "timestamp": (1, 1500),
+        "key": b"k",
+        "value": b"value",
+        "headers": [("a", b"1"), ("b", None)],
+    } | fields
+    return SimpleNamespace(**{name: lambda value=value: value for name, value in known.items()})
+
+
+FORMATS = {
+    "%s": b"value",
+    r"%t %p:%o\n": b"t 1:7\n",
+    "%k=%s": b"k=value",
+    "%K %S": b"1 5",
+    "%T %h": b"1500 a=1,b=",
+    "100%% %s": b"100% value",
+    "%%s": b"%s",
+    "%%": b"%",
+    r"\x25s %o": b"%s 7",
+    "plain": b"plain",
+    "": b"",
+    "%R%s": b"\0\0\0\x05value",
+    "→%s": "→value".encode(),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), FORMATS.items(), ids=list(FORMATS))
+def test_format_writes(text: str, expected: bytes) -> None:
+    assert compile_format(text)(message()) == expected
+
+
+def test_format_of_null() -> None:
+    assert compile_format("%k|%s|%K|%S")(message(key=None, value=None)) == b"||-1|-1"
+    assert compile_format("%k|%s", b"NULL")(message(key=None, value=b"")) == b"NULL|"
+    assert compile_format("%h")(message(headers=None)) == b""
+    assert compile_format("%R")(message(value=None)) == b"\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize("text", ["%q", "%", "a%", "%-5s", "\\q%s"])
+def test_format_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="none of"):
+        compile_format(text)
