@@ -27,6 +27,7 @@ def run(program, *flags):
     [
         ("produce", "1 x 100 B, 16 in flight, acks 1"),
         ("fetch", "end to end, acks -1"),
+        ("groups", "rebalance of 100 members"),
     ],
 )
 def test_bench_writes_a_result_that_compare_reads(program, case, tmp_path):
