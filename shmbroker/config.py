@@ -901,6 +901,14 @@ _broker(
     most=64,
 )
 _broker(
+    "shmbroker.disk.reserve.bytes",
+    LONG,
+    "-1",
+    "Room on a log directory's file system below which Produce is refused, so that the rest has "
+    "some; -1 is a hundredth of the file system, at most a GiB; 0 is none.",
+    least=-1,
+)
+_broker(
     "shmbroker.ring.data.bytes",
     INT,
     str(8 << 20),

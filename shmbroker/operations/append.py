@@ -72,6 +72,8 @@ class Appender:
         self.now_ms = now_ms
         self.on_storage_fault = on_storage_fault
         self.appended: set[Partition] = set()
+        self.is_disk_low = False
+        """Produce is refused, but for internal topics (`disk_reserve`)."""
         self.group_commit = GroupCommit(sync, self.on_durable)
         self.parts: dict[tuple[int, int], bytearray] = {}
         self.bytes_in = 0
@@ -100,6 +102,9 @@ class Appender:
         if partition is None or not partition.is_leader:
             is_offline = partition is not None and partition.is_offline
             self.refuse(peer, token, _STORAGE if is_offline else _NOT_LEADER, None)
+            return
+        if self.is_disk_low and not partition.is_internal:
+            self.refuse(peer, token, _STORAGE, "the disk is nearly full")
             return
         if acks == ACKS_ALL and len(partition.in_sync_replicas) < partition.min_in_sync_replicas:
             wanted = min(partition.min_in_sync_replicas, len(partition.replicas))

@@ -53,6 +53,7 @@ from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.network.file_send import pass_file
 from shmbroker.operations.append import Appender
+from shmbroker.operations.disk_reserve import DiskReserve, Space
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.operations.read import Reader
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
@@ -120,6 +121,9 @@ class IoWorker(SleepingChild):
             config["log.retention.check.interval.ms"],
         )
         self.partitions = self.store.partitions
+        self.disk_reserve = DiskReserve(
+            self.log_directory.path, config["shmbroker.disk.reserve.bytes"]
+        )
         self.follower = MetadataFollower(
             MetadataLogReader(str(data_directory / "node-1" / "__cluster_metadata-0")), cluster_id
         )
@@ -350,9 +354,21 @@ class IoWorker(SleepingChild):
             self._apply_partition(*what)
             if key in self.unopened:
                 break  # the disk is still full
+        self.look_at_disk()
         self.store.upkeep(self._now_ms)
         self.drop_files()
         self.publish()
+
+    def look_at_disk(self) -> None:
+        """Refuse Produce while the disk is nearly full."""
+        try:
+            found = os.statvfs(self.log_directory.path)
+        except OSError as fault:
+            logger.error("can't look at the disk of %s: %s", self.log_directory.path, fault)
+            return
+        space = Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+        if self.disk_reserve.look(space):
+            self.appender.is_disk_low = self.disk_reserve.is_used
 
     def finish_flushes(self) -> None:
         """Recovery points and acks of what is on the disk now."""

@@ -20,6 +20,8 @@ TOPIC = "disks"
 DISK_BYTES = 12 << 20
 STORAGE_ERROR = 56
 VALUE = b"v" * 100_000
+TO_THE_BRINK = ("--set", "shmbroker.disk.reserve.bytes=0")
+"""Nothing is refused before the disk itself refuses it."""
 
 
 class Disk:
@@ -75,7 +77,7 @@ def check_values(client: RawClient, count: int) -> None:
 
 
 def test_produce_is_refused_on_a_full_disk_and_resumes(disk: Disk) -> None:
-    with Broker(data=disk.path) as broker, RawClient(broker.address) as client:
+    with Broker(*TO_THE_BRINK, data=disk.path) as broker, RawClient(broker.address) as client:
         children = broker.children()
         client.create_topic(TOPIC)
         client.produce(TOPIC, batch_now(b"0 "))
@@ -99,7 +101,7 @@ def test_produce_is_refused_on_a_full_disk_and_resumes(disk: Disk) -> None:
 
 
 def test_log_that_fills_the_disk_itself_is_read_whole_and_can_be_deleted(disk: Disk) -> None:
-    with Broker("--set", "log.segment.delete.delay.ms=0", data=disk.path) as broker:
+    with Broker(*TO_THE_BRINK, "--set", "log.segment.delete.delay.ms=0", data=disk.path) as broker:
         children = broker.children()
         with RawClient(broker.address) as client:
             client.create_topic(TOPIC)
@@ -119,7 +121,7 @@ def test_log_that_fills_the_disk_itself_is_read_whole_and_can_be_deleted(disk: D
 
 
 def test_processes_killed_on_a_full_disk_come_back_and_serve_reads(disk: Disk) -> None:
-    with Broker(data=disk.path) as broker, RawClient(broker.address) as client:
+    with Broker(*TO_THE_BRINK, data=disk.path) as broker, RawClient(broker.address) as client:
         client.create_topic(TOPIC)
         count = produce_until_full(client)
         disk.fill()
@@ -145,7 +147,7 @@ def test_processes_killed_on_a_full_disk_come_back_and_serve_reads(disk: Disk) -
 
 
 def test_topic_made_on_a_full_disk_is_served_when_there_is_room(disk: Disk) -> None:
-    with Broker(data=disk.path) as broker, RawClient(broker.address) as client:
+    with Broker(*TO_THE_BRINK, data=disk.path) as broker, RawClient(broker.address) as client:
         disk.fill()
         answer = client.ask(
             "CreateTopics",
@@ -207,3 +209,41 @@ def test_controller_without_room_refuses_and_lets_a_worker_come_back() -> None:
         resource.prlimit(controller, resource.RLIMIT_FSIZE, limit)
         assert create(client, f"{TOPIC}-after", 1) == 0
         assert broker.children()["controller-1"] == controller
+
+
+def test_produce_is_refused_before_the_disk_is_full_while_groups_go_on(disk: Disk) -> None:
+    reserve = DISK_BYTES // 4
+    flags = ("--set", f"shmbroker.disk.reserve.bytes={reserve}")
+    with Broker(*flags, data=disk.path) as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        offsets = {
+            "group_id": "g",
+            "generation_id_or_member_epoch": -1,
+            "topics": [
+                {"name": TOPIC, "partitions": [{"partition_index": 0, "committed_offset": 1}]}
+            ],
+        }
+        coordinator = {"key": "g", "key_type": 0}
+        wait_until(
+            lambda: client.ask("FindCoordinator", 3, coordinator)["error_code"] == 0,
+            "a coordinator",
+        )
+        with open(disk.filler, "ab", buffering=0) as file:
+            while free_bytes(disk.path) >= reserve:
+                file.write(bytes(64 << 10))
+        wait_until(
+            lambda: client.produce(TOPIC, batch_now(b"v"))["error_code"] == STORAGE_ERROR,
+            "a refusal",
+        )
+        end = len(read_values(client, TOPIC, 0))
+        answer = client.ask("OffsetCommit", 8, offsets)["topics"][0]["partitions"][0]
+        assert answer["error_code"] == 0
+        disk.give_room()
+        wait_until(lambda: client.produce(TOPIC, batch_now(b"v"))["error_code"] == 0, "room again")
+        assert len(read_values(client, TOPIC, 0)) == end + 1
+        assert "less than the reserve" in broker.log
+
+
+def free_bytes(path: Path) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize

@@ -1,0 +1,56 @@
+"""The disk reserve: Produce is refused before the file system is full, not when it is.
+
+What still needs room then goes on: committed offsets, the metadata log, indexes, checkpoints,
+compaction. Below the reserve producers get KAFKA_STORAGE_ERROR, which they retry; from twice the
+reserve on they are served again, so that a disk at the brink does not flap.
+"""
+
+import logging
+from typing import NamedTuple
+
+logger = logging.getLogger("shmbroker")
+
+OWN_SHARE = -1
+"""The setting for: a hundredth of the file system, at most a GiB."""
+SHARE = 100
+SHARE_BYTES_MAX = 1 << 30
+
+
+class Space(NamedTuple):
+    """What statvfs says, in bytes."""
+
+    total: int
+    available: int
+
+
+class DiskReserve:
+    """Looked at once a second by the owner of a log directory; `is_used` is what appends ask."""
+
+    __slots__ = ("_reserve_bytes", "is_used", "path")
+
+    def __init__(self, path: str, reserve_bytes: int) -> None:
+        self.path = path
+        self._reserve_bytes = reserve_bytes
+        self.is_used = False
+        """The reserve is being used up: no more appends to what users produce."""
+
+    def look(self, space: Space) -> bool:
+        """Take note of the room there is; True if that has changed `is_used`."""
+        reserve = self._reserve_bytes
+        if reserve == OWN_SHARE:
+            reserve = min(space.total // SHARE, SHARE_BYTES_MAX)
+        before = self.is_used
+        self.is_used = space.available < (2 * reserve if before else reserve)
+        if self.is_used == before:
+            return False
+        if self.is_used:
+            logger.error(
+                "%s: %d MiB are left on the disk, less than the reserve of %d MiB: Produce is "
+                "refused until there is twice as much (shmbroker.disk.reserve.bytes)",
+                self.path,
+                space.available >> 20,
+                reserve >> 20,
+            )
+        else:
+            logger.warning("%s: there is room on the disk again; Produce is served", self.path)
+        return True
