@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmbroker.cli import words
-from shmbroker.cli.words import Place, compile_format, delimiter, parse_moment, parse_place, unescape
+from shmbroker.cli.words import (
+    Place,
+    compile_format,
+    delimiter,
+    parse_moment,
+    parse_place,
+    unescape,
+)
 
 PLACES = {
     "earliest": Place("earliest"),
