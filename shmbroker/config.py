@@ -905,7 +905,7 @@ _broker(
     LONG,
     "-1",
     "Room on a log directory's file system below which Produce is refused, so that the rest has "
-    "some; -1 is a hundredth of the file system, at most a GiB; 0 is none.",
+    "some; -1 is a hundredth of the file system, at most 256 MiB; 0 is none.",
     least=-1,
 )
 _broker(

@@ -11,9 +11,9 @@ from typing import NamedTuple
 logger = logging.getLogger("shmbroker")
 
 OWN_SHARE = -1
-"""The setting for: a hundredth of the file system, at most a GiB."""
+"""The setting for: a hundredth of the file system, at most 256 MiB."""
 SHARE = 100
-SHARE_BYTES_MAX = 1 << 30
+SHARE_BYTES_MAX = 256 << 20
 
 
 class Space(NamedTuple):
