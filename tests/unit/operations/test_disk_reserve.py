@@ -25,7 +25,8 @@ def test_only_a_change_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    "total, reserve", [(12 << 20, (12 << 20) // 100), (100 * GIB, 256 << 20), (10_000 * GIB, 256 << 20)]
+    "total, reserve",
+    [(12 << 20, (12 << 20) // 100), (100 * GIB, 256 << 20), (10_000 * GIB, 256 << 20)],
 )
 def test_own_share_follows_the_file_system(total: int, reserve: int) -> None:
     own = DiskReserve("/data", OWN_SHARE)
