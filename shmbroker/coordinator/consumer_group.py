@@ -585,9 +585,7 @@ class ConsumerGroup:
 
     def tombstones(self) -> list[stored.Record]:
         """All that the log has of it, gone."""
-        return stored.group_tombstones(
-            self.group_id, list(self.members), list(self.regexes), self.has_partition_metadata
-        )
+        return stored.group_tombstones(self.group_id, list(self.members), list(self.regexes))
 
     def creation(self) -> list[stored.Record]:
         """All that there is of it."""
@@ -1036,10 +1034,8 @@ class ConsumerGroup:
         member_ids = list(self.members)
         if joining is not None:
             members.append((joining, self.targets.get(gone[0].member_id, {})))
-            member_ids.append(joining.member_id)
-        change.records += stored.group_tombstones(
-            self.group_id, member_ids, list(self.regexes), self.has_partition_metadata
-        )
+            member_ids[member_ids.index(gone[0].member_id)] = joining.member_id
+        change.records += stored.group_tombstones(self.group_id, member_ids, list(self.regexes))
         change.downgrade = Downgrade(members, is_rebalancing)
 
     # ── small things ────────────────────────────────────────────────────────────────────────────

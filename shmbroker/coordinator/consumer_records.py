@@ -2,7 +2,7 @@
 
     key                                    value
     ConsumerGroupMetadata      group       group epoch, and a hash of the topics it was made for
-    …PartitionMetadata         group       (no longer written; a tombstone once a group has one)
+    …PartitionMetadata         group       (written by older brokers; here only its tombstone)
     …MemberMetadata            member      what a member says of itself
     …TargetAssignmentMetadata  group       epoch of the target assignment
     …TargetAssignmentMember    member      what the member shall have
@@ -130,9 +130,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Record]:
     return [(record_type, key, None) for record_type in (CURRENT, TARGET, MEMBER)]
 
 
-def group_tombstones(
-    group_id: str, member_ids: list[str], regexes: list[str], has_partition_metadata: bool
-) -> list[Record]:
+def group_tombstones(group_id: str, member_ids: list[str], regexes: list[str]) -> list[Record]:
     """All that there is of a group."""
     key = {"group_id": group_id}
     records: list[Record] = [
@@ -143,8 +141,7 @@ def group_tombstones(
     records.append((TARGET_EPOCH, key, None))
     records += [(MEMBER, key | {"member_id": member_id}, None) for member_id in member_ids]
     records += [regex_tombstone(group_id, regex) for regex in regexes]
-    if has_partition_metadata:
-        records.append((PARTITION_METADATA, key, None))
+    records.append((PARTITION_METADATA, key, None))
     records.append((EPOCH, key, None))
     return records
 

@@ -127,7 +127,8 @@ class Loader:
 
     @property
     def latest(self) -> Iterator[tuple[bytes, bytes]]:
-        for key, (_, value) in self._latest.items():
+        """In the order of the log: a group's last kind is the one that counts."""
+        for key, (_, value) in sorted(self._latest.items(), key=lambda item: item[1][0]):
             if value is not None:
                 yield key, value
 
