@@ -20,6 +20,7 @@ from shmbroker.records.batch import iterate_batches
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import codec
 from shmbroker.wire.frame import request_frame
+from tests.processes import wire_cases_admin  # noqa: F401  it adds its scenarios
 from tests.processes.hostile import Besieged
 from tests.processes.wire_cases import BATCHES, SCENARIOS, by_id
 from tests.processes.wire_side import Side
@@ -34,6 +35,9 @@ SOURCES = (
     "api_versions", "describe_cluster", "find_coordinator", "metadata", "describe_topic_partitions",
     "list_offsets", "offset_for_leader_epoch", "create_topics", "create_partitions",
     "describe_configs", "incremental_alter_configs", "init_producer_id", "describe_log_dirs",
+    "alter_configs", "group_configs", "client_metrics", "broker_loggers", "list_config_resources",
+    "update_features", "elect_leaders", "alter_partition_reassignments", "describe_quorum",
+    "other_cluster_calls",
 )  # fmt: skip
 
 
@@ -70,7 +74,7 @@ def corpus(address: str, topic: str) -> list[bytes]:
     for version in range(12, 15):
         body = by_id(fetch_body(name, 0), topic_id, version)
         side.keep("Fetch", version, body)
-    return random.Random(SEED).sample(others, 400) + side.requests
+    return random.Random(SEED).sample(others, 600) + side.requests
 
 
 def mutated(frame: bytes, chance: random.Random) -> bytes:

@@ -1,0 +1,112 @@
+"""What administrators change takes effect in the processes that use it, and outlives a restart."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmbroker import clock
+from shmbroker.testing.broker import Broker
+from tests.raw_client import RawClient, batch_of
+
+BROKER = 4
+GROUP = 32
+MESSAGE_TOO_LARGE = 10
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+def change(client: RawClient, kind: int, name: str, key: str, value: str | None) -> None:
+    """Set one setting, or take it away."""
+    config = {"name": key, "config_operation": int(value is None), "value": value}
+    resource = {"resource_type": kind, "resource_name": name, "configs": [config]}
+    (answer,) = client.ask("IncrementalAlterConfigs", 1, {"resources": [resource]})["responses"]
+    assert answer["error_code"] == 0, answer
+
+
+def value_of(client: RawClient, kind: int, name: str, key: str) -> Any:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": [key]}
+    (result,) = client.ask("DescribeConfigs", 4, {"resources": [resource]})["results"]
+    return result["configs"][0]["value"]
+
+
+def features(client: RawClient) -> tuple[int, dict[str, int]]:
+    """Epoch and finalised levels."""
+    body = {"client_software_name": "test", "client_software_version": "1"}
+    answer = client.ask("ApiVersions", 4, body)
+    levels = {row["name"]: row["max_version_level"] for row in answer["finalized_features"]}
+    return answer["finalized_features_epoch"], levels
+
+
+def update(client: RawClient, name: str, level: int, upgrade_type: int) -> None:
+    row = {"feature": name, "max_version_level": level, "upgrade_type": upgrade_type}
+    answer = client.ask("UpdateFeatures", 2, {"feature_updates": [row], "timeout_ms": 10_000})
+    assert answer["error_code"] == 0, answer
+
+
+@pytest.mark.parametrize("name", ["", "1"], ids=["all brokers", "one broker"])
+def test_topics_follow_the_brokers_setting(broker: Broker, name: str) -> None:
+    topic = f"follows-{name}"
+    large = batch_of(b"x" * 2000)
+    with RawClient(broker.address) as client:
+        client.create_topic(topic)
+        assert client.produce(topic, large)["error_code"] == 0
+        change(client, BROKER, name, "message.max.bytes", "1000")
+        # The answer comes when every broker has applied it.
+        assert client.produce(topic, large)["error_code"] == MESSAGE_TOO_LARGE
+        change(client, BROKER, name, "message.max.bytes", None)
+        assert client.produce(topic, large)["error_code"] == 0
+
+
+def test_connections_are_bounded_from_now_on(broker: Broker) -> None:
+    with RawClient(broker.address) as client:
+        change(client, BROKER, "", "max.connections", "1")
+        wait_until(lambda: not is_served(broker.address))
+        change(client, BROKER, "", "max.connections", None)
+        wait_until(lambda: is_served(broker.address))
+
+
+def is_served(address: str) -> bool:
+    """Whether as many new connections as there may be network workers are answered."""
+    clients = []
+    try:
+        for _ in range(4):
+            clients.append(RawClient(address))
+            features(clients[-1])
+    except ConnectionError:
+        return False
+    finally:
+        for client in clients:
+            client.close()
+    return True
+
+
+def wait_until(condition: Any) -> None:
+    deadline = clock.monotonic() + PATIENCE_S
+    while not condition():
+        assert clock.monotonic() < deadline
+
+
+def test_feature_levels_and_settings_outlive_a_restart(tmp_path: Path) -> None:
+    with Broker(data=tmp_path) as broker:
+        with RawClient(broker.address) as client:
+            before, levels = features(client)
+            assert levels == {"group.version": 1, "metadata.version": 29}
+            update(client, "group.version", 0, 2)
+            after, levels = features(client)
+            assert after > before
+            assert levels == {"metadata.version": 29}
+            change(client, GROUP, "g", "consumer.session.timeout.ms", "50000")
+        broker.kill()
+        broker.start()
+        with RawClient(broker.address) as client:
+            assert features(client)[1] == {"metadata.version": 29}
+            assert value_of(client, GROUP, "g", "consumer.session.timeout.ms") == "50000"
+            update(client, "group.version", 1, 1)
+            assert features(client)[1]["group.version"] == 1
