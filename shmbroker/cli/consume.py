@@ -297,7 +297,9 @@ class _Reader(_Consuming):
         from confluent_kafka import TopicPartition
 
         # The library wants the name of a group; nothing is ever committed to it.
-        self.make(group_id="shmbroker-consume", enable_auto_commit=False)
+        self.make(
+            group_id="shmbroker-consume", enable_auto_commit=False, auto_offset_reset=EARLIEST
+        )
         wanted = self._wanted()
         firsts = list_offsets(self.cluster, wanted, EARLIEST)
         lasts = list_offsets(self.cluster, wanted, LATEST)

@@ -11,6 +11,7 @@ from shmbroker.cli import commands, settings
 from shmbroker.cli.client import Cluster, matching, pairs
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_table
+from shmbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 
@@ -110,6 +111,21 @@ def test_every_setting_is_explained() -> None:
         assert row["documentation"] in " ".join(settings.as_text(row).split("\n"))
         assert row["changed"]
     assert settings.names() >= settings.WITHOUT_EFFECT
+
+
+def test_settings_without_effect_are_those_that_no_module_reads() -> None:
+    package = README.parent / "shmbroker"
+    tables = (package / "config.py", package / "cli" / "settings.py")
+    sources = [path.read_text() for path in package.rglob("*.py") if path not in tables]
+    read = {name for name in settings.names() if any(f'"{name}"' in text for text in sources)}
+    # Named, but only to be stored and shown.
+    read -= {"compression.type", "segment.jitter.ms"}
+    by_synonym = {
+        synonym for name in read if name in TOPIC_SETTINGS
+        for synonym, _ in TOPIC_SETTINGS[name].synonyms
+    }  # fmt: skip
+    given = {name for name, row in BROKER_SETTINGS.items() if row.is_given}
+    assert settings.names() - read - by_synonym - given == settings.WITHOUT_EFFECT
 
 
 def test_explain_says_what_has_no_effect() -> None:
