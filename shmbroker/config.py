@@ -169,7 +169,7 @@ class Setting:
 
     def _parse_list(self, text: str) -> list[str]:
         items = [item.strip() for item in text.split(",")] if text else []
-        if "" in items:
+        if "" in items and self.check is None:
             raise ValueError(f"Configuration '{self.name}' values must not be empty.")
         for item in items if self.allowed else ():
             if item not in self.allowed:
@@ -224,8 +224,8 @@ def _gzip_level(level: int) -> str | None:
 
 def _throttled_replicas(name: str) -> Callable[[list[str]], str | None]:
     def check(items: list[str]) -> str | None:
-        pairs = [item.split(":") for item in items]
-        if items == ["*"] or all(len(p) == 2 and all(map(str.isdecimal, p)) for p in pairs):
+        pairs = [item.split(":") for item in items if item]
+        if items[:1] == ["*"] or all(len(p) == 2 and all(map(str.isdecimal, p)) for p in pairs):
             return None
         return (
             f"{name} must be the literal '*' or a list of replicas in the following format: "

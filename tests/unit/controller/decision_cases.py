@@ -334,7 +334,7 @@ CONFIGS: list[Case] = [
             f"{side}.replication.throttled.replicas {_THROTTLED}",
         )
         for side in ("leader", "follower")
-        for value, shown in (("x", "x"), ("0:1,1", "0:1, 1"))
+        for value, shown in (("x", "x"), ("0:1,1", "0:1, 1"), ("a,,b", "a, , b"))
     ),
     _one_config(
         "remote.storage.enable",
@@ -356,6 +356,10 @@ CONFIGS: list[Case] = [
             ("min.cleanable.dirty.ratio", "NaN"),
             ("leader.replication.throttled.replicas", "*"),
             ("leader.replication.throttled.replicas", "0:1,1:1"),
+            *(
+                ("leader.replication.throttled.replicas", value)
+                for value in (",", "0:1,", "0:1, ,1:1", "*,", " * ", "0:1 , 1:2")
+            ),
             ("segment.bytes", "1048576"),
             ("local.retention.ms", "-1"),
         )
