@@ -19,7 +19,7 @@ import click
 
 from shmbroker.cli.client import ASK_S, Cluster, cluster_options, metadata
 from shmbroker.cli.offsets import list_offsets
-from shmbroker.cli.outcome import CommandFault, leave_on_sigterm, say, sentence
+from shmbroker.cli.outcome import CommandFault, binary, leave_on_sigterm, say, sentence
 from shmbroker.cli.output import text_or_base64
 from shmbroker.cli.words import (
     EARLIEST,
@@ -229,7 +229,7 @@ class _Consuming:
         from confluent_kafka import KafkaError
 
         eof = KafkaError._PARTITION_EOF
-        consumer, out = self.consumer, sys.stdout.buffer
+        consumer, out = self.consumer, binary(sys.stdout)
         is_bounded = self.is_ending or self.stop_ms is not None
         try:
             while not self.is_done():

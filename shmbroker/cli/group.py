@@ -21,7 +21,14 @@ from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_table
 from shmbroker.cli.words import EARLIEST, LATEST, parse_moment
 
-STATES = ["stable", "empty", "preparing-rebalancing", "completing-rebalancing", "assigning"]
+STATES = [
+    "stable",
+    "empty",
+    "preparing-rebalancing",
+    "completing-rebalancing",
+    "assigning",
+    "reconciling",
+]
 
 
 @click.group("group")

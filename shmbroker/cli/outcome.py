@@ -55,6 +55,13 @@ def leave_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
 
 
+def binary(stream: Any) -> Any:
+    """The bytes of stdin or stdout; CommandFault if whoever started us closed it."""
+    if stream is None:
+        raise CommandFault("stdin or stdout is closed; nothing can go through it")
+    return stream.buffer
+
+
 class Ending:
     """`with Ending(): …` turns what may go wrong into a sentence and an exit status."""
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+WIDTH_MAX = 80
+"""A longer cell sticks out rather than widen its column: a name may have thousands of letters."""
+
 
 def print_json(value: Any) -> None:
     """One JSON document, indented."""
@@ -22,7 +25,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         all(row[place].lstrip("-").isdigit() or row[place] == "-" for row in texts)
         for place in range(len(columns))
     ]
-    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
+    widths = [
+        max(len(cell) for cell in column if len(cell) <= WIDTH_MAX)
+        for column in zip(columns, *texts, strict=True)
+    ]
     for line in (list(columns), *texts):
         cells = [
             cell.rjust(width) if is_number else cell.ljust(width)

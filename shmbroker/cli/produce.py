@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import click
 
 from shmbroker.cli.client import Cluster, cluster_options, pairs
-from shmbroker.cli.outcome import CommandFault, leave_on_sigterm, sentence
+from shmbroker.cli.outcome import CommandFault, binary, leave_on_sigterm, sentence
 from shmbroker.cli.words import delimiter
 
 READ_BYTES = 1 << 20
@@ -88,7 +88,7 @@ def command(
     if acks in ("all", "-1"):
         settings["enable_idempotence"] = True
     delivery = _Delivery(cluster.producer(**settings), topic, partition)
-    source = file or sys.stdin.buffer
+    source = file or binary(sys.stdin)
     leave_on_sigterm()
     line_number = 0
     try:

@@ -84,7 +84,7 @@ def _json(path: str) -> Row:
     text = checkpoints.read_file(path)
     try:
         content = json.loads(text) if text else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFault(f"{path} is no JSON: {error}") from None
     return content if isinstance(content, dict) else {"content": content}
 

@@ -51,6 +51,11 @@ def test_columns_are_aligned_and_numbers_stand_right(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "NAME        N  X\na           1  -\nlong-name  22  y\n"
 
 
+def test_one_long_cell_does_not_widen_its_column(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("NAME", "N"), [("a", 1), ("x" * 30_000, 2)])
+    assert capsys.readouterr().out == f"NAME  N\na     1\n{'x' * 30_000}  2\n"
+
+
 NAMES = ["__internal", "a", "ab", "b.c"]
 
 
