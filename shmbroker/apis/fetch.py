@@ -16,7 +16,8 @@ Rules of this file:
   stays on its worker; one that comes back elsewhere is told FETCH_SESSION_ID_NOT_FOUND, and begins
   anew.
 * A client that waits in a session sends the same bytes each time, but for correlation id and
-  epoch: they are remembered with what they mean, and not decoded again.
+  epoch; one that reads a single partition without a session the same but for correlation id and
+  offset. They are remembered with what they mean, and not decoded again.
 """
 
 import os
@@ -76,7 +77,35 @@ _ENDS = {
 }
 """What is behind the session epoch where nothing changes: no topics, none forgotten, no rack."""
 
-_REPEATED_BYTES_MIN = 40
+REPEATED_BYTES_MIN = 40
+REPEATED_BYTES_MAX = 512
+"""Of frames that are worth a look: any with one partition lies in between, but for long names."""
+
+
+def _bytes_behind_offset(version: int) -> int:
+    """Where there is one partition, nothing forgotten, no rack and no tagged field."""
+    if version >= FLEXIBLE_FROM:
+        return 4 + 8 + 4 + 5  # last fetched epoch, log start, max bytes; five times nothing
+    return 4 + (8 if version >= 5 else 0) + (4 if version >= 7 else 0) + (2 if version >= 11 else 0)
+
+
+_OFFSET_FROM_END = {
+    version: _bytes_behind_offset(version) + 8 for version in range(VERSION_MIN, VERSION_MAX + 1)
+}
+_OFFSET = Struct(">q")
+_KNOWN_READ = Struct("<Q24s32sq16s")
+"""Token; the rest of READ_HEAD; READ_PARTITION up to its offset; the offset; what follows."""
+assert _KNOWN_READ.size == READ_HEAD.size + READ_PARTITION.size
+
+KNOWN_MAX = 1024
+"""Requests of one partition that are remembered for all connections to a broker."""
+
+
+class KnownFetch:
+    """What the bytes around correlation id and offset mean; of one topic, as it was then."""
+
+    __slots__ = ("after", "before", "client_id", "head", "image", "index", "isolation", "name",
+                 "topic_id", "topic_image")  # fmt: skip
 
 
 class FetchRequest(Request):
@@ -102,12 +131,20 @@ class Limits:
         self.isolation = body["isolation_level"]
         self.client_id = client_id
 
+    def pack_head(self, token: int, count: int) -> bytes:
+        """The READ_HEAD for so many partitions."""
+        return READ_HEAD.pack(
+            token, self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation, 0, count, 0
+        )
+
 
 class FetchApi:
     """The network worker's side of Fetch. `place`: of how many workers it is which, from 0."""
 
     def __init__(self, worker: Any, place: int = 0, workers: int = 1) -> None:
         self.worker = worker
+        self.known: dict[tuple[int, bytes], KnownFetch] = {}
+        """By broker id and the bytes that stay the same."""
         ids = SESSION_IDS // workers
         self.sessions = FetchSessions(
             range(place * ids, (place + 1) * ids),
@@ -131,18 +168,34 @@ class FetchApi:
             session = self._repeating(connection, buffer, start, end, version)
             if session is not None:
                 return self._read_session(connection, session, session.repeated, correlation_id)
+        same = b""
+        if REPEATED_BYTES_MIN <= end - start <= REPEATED_BYTES_MAX:
+            offset_at = end - _OFFSET_FROM_END[version]
+            same = bytes(buffer[start : start + 4])
+            same += buffer[start + 8 : offset_at] + buffer[offset_at + 8 : end]
+            known = self.known.get((connection.listener.broker_id, same))
+            if known is not None and (known.image is self.worker.image or self._is_valid(known)):
+                peer = self.worker.io_peer(connection)
+                if peer is not None:
+                    offset = _OFFSET.unpack_from(buffer, offset_at)[0]
+                    return self._send_known(
+                        connection, peer, known, offset, version, correlation_id
+                    )
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
         body, _ = codec.decode("FetchRequest", version, view, body_at)
-        view.release()
         request = FetchRequest(connection, API_KEY, version, correlation_id)
         request.client_id = client_id
         request.isolation = body["isolation_level"]
         request.session = request.wanted = None
         if version >= SESSIONS_FROM and body["session_epoch"] != NO_SESSION:
             if body["session_epoch"] != NEW_SESSION:
+                view.release()
                 return self._submit_incremental(request, body, buffer, start, end)
             request.wanted = {}
+        elif same and len(body["topics"]) == 1 == len(body["topics"][0]["partitions"]):
+            self._remember(request, body, same, view[body_at:])
+        view.release()
         if version >= SESSIONS_FROM and body["session_id"]:
             old = self.sessions.get(body["session_id"], connection.listener.broker_id)
             if old is not None:
@@ -160,7 +213,6 @@ class FetchApi:
         peer = worker.io_peer(request.connection) if replica_id < 0 else None
         by_id = version >= TOPIC_IDS_FROM
         entries: list[bytes] = []
-        pack = READ_PARTITION.pack
         for topic in body["topics"]:
             if not topic["partitions"]:
                 continue
@@ -188,17 +240,7 @@ class FetchApi:
                     answer[1] = error_codes.NOT_LEADER_OR_FOLLOWER
                 elif len(entries) < READ_PARTITIONS_MAX:
                     asked.append(answer)
-                    entries.append(
-                        pack(
-                            partition_key(image.topic_id, index),
-                            partition["partition_max_bytes"],
-                            partition["current_leader_epoch"],
-                            partition["last_fetched_epoch"],
-                            partition["fetch_offset"],
-                            -1,
-                            -1,
-                        )
-                    )
+                    entries.append(_pack_entry(image.topic_id, index, partition))
         if not entries:
             self._finish(request)
             request.connection.inflight.append(request)
@@ -211,17 +253,89 @@ class FetchApi:
     ) -> bool:
         worker = self.worker
         token = worker.token + 1
-        head = READ_HEAD.pack(
-            token, limits.max_wait_ms, limits.min_bytes, limits.max_bytes, limits.isolation, 0,
-            count, 0,
-        )  # fmt: skip
-        if not peer.try_send(READ, head + entries):
+        if not peer.try_send(READ, limits.pack_head(token, count) + entries):
             return False
         worker.token = token
         request.tokens = [token]
         request.peer = peer
         worker.pending[token] = request
         request.connection.inflight.append(request)
+        return True
+
+    # ── single partitions, again and again ──────────────────────────────────────────────────────
+
+    def _remember(
+        self, request: FetchRequest, body: dict[str, Any], same: bytes, encoded: memoryview
+    ) -> None:
+        """Note what the same bytes with another offset will mean."""
+        version = request.api_version
+        topic = body["topics"][0]
+        partition = topic["partitions"][0]
+        worker = self.worker
+        image = worker.topic_of(topic, version >= TOPIC_IDS_FROM)
+        if (
+            image is None
+            or not 0 <= partition["partition"] < len(image.partitions)
+            or body["isolation_level"] not in (0, 1)
+            or (body["replica_id"] if version < 15 else body["replica_state"]["replica_id"]) >= 0
+            or body["session_id"]
+            or body["rack_id"]
+            or body["forgotten_topics_data"]
+            or codec.encode("FetchRequest", version, body) != encoded
+        ):
+            return
+        limits = Limits(body, request.client_id, worker.fetch_bytes_max)
+        known = KnownFetch()
+        known.client_id = request.client_id
+        known.isolation = limits.isolation
+        known.image = worker.image
+        known.topic_image = image
+        known.name = topic["topic"]
+        known.topic_id = topic["topic_id"]
+        known.index = index = partition["partition"]
+        known.head = limits.pack_head(0, 1)[TOKEN.size :]
+        entry = _pack_entry(image.topic_id, index, partition)
+        known.before, known.after = entry[:32], entry[40:]
+        if len(self.known) >= KNOWN_MAX:
+            self.known.clear()
+        self.known[request.connection.listener.broker_id, same] = known
+
+    def _is_valid(self, known: KnownFetch) -> bool:
+        """Whether it still holds in a newer image: then it is of that one."""
+        image = self.worker.image
+        topic_id = known.topic_image.topic_id
+        if image.topics_by_id.get(topic_id) is not known.topic_image:
+            return False
+        known.image = image
+        return True
+
+    def _send_known(
+        self,
+        connection: Any,
+        peer: Any,
+        known: KnownFetch,
+        offset: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        worker = self.worker
+        token = worker.token + 1
+        if not peer.try_send(
+            READ, _KNOWN_READ.pack(token, known.head, known.before, offset, known.after)
+        ):
+            return False
+        worker.token = token
+        request = FetchRequest(connection, API_KEY, version, correlation_id)
+        request.client_id = known.client_id
+        request.isolation = known.isolation
+        request.session = request.wanted = None
+        answer = [known.index, 0, -1, -1, -1, None, 0, -1, -1]
+        request.asked = [answer]
+        request.topics = [(known.name, known.topic_id, request.asked)]
+        request.tokens = [token]
+        request.peer = peer
+        worker.pending[token] = request
+        connection.inflight.append(request)
         return True
 
     # ── sessions ────────────────────────────────────────────────────────────────────────────────
@@ -231,7 +345,7 @@ class FetchApi:
     ) -> FetchSession | None:
         """The session whose client has sent the very same before, but for the epoch."""
         epoch_at = end - len(_ENDS[version]) - 4
-        if end - start < _REPEATED_BYTES_MIN:
+        if end - start < REPEATED_BYTES_MIN:
             return None
         session_id, epoch = _SESSION.unpack_from(buffer, epoch_at - 4)
         session = self.sessions.get(session_id, connection.listener.broker_id)
@@ -572,6 +686,18 @@ class FetchApi:
 
 
 _LEADER_ERRORS = frozenset((error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH))
+
+
+def _pack_entry(topic_id: bytes, index: int, partition: dict[str, Any]) -> bytes:
+    return READ_PARTITION.pack(
+        partition_key(topic_id, index),
+        partition["partition_max_bytes"],
+        partition["current_leader_epoch"],
+        partition["last_fetched_epoch"],
+        partition["fetch_offset"],
+        -1,
+        -1,
+    )
 
 
 def _parameters(partition: dict[str, Any]) -> bytes:
