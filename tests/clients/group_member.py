@@ -59,7 +59,14 @@ def live_with_confluent(address: str, topic: str, group: str, strategy: str) -> 
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     seen = Seen()
-    is_cooperative = strategy == "cooperative-sticky"
+    is_cooperative = strategy in ("cooperative-sticky", NEW_PROTOCOL)
+    of_the_protocol: dict[str, Any] = {"group.protocol": "consumer"}
+    if strategy != NEW_PROTOCOL:
+        of_the_protocol = {
+            "partition.assignment.strategy": strategy,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+        }
 
     def commit() -> None:
         offsets = [TopicPartition(topic, each, offset) for each, offset in seen.take().items()]
@@ -90,12 +97,10 @@ def live_with_confluent(address: str, topic: str, group: str, strategy: str) -> 
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "partition.assignment.strategy": strategy,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
             "reconnect.backoff.max.ms": 200,
             "log_level": 0,
         }
+        | of_the_protocol
     )
     consumer.subscribe([topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
     while not is_over:
@@ -211,9 +216,13 @@ def live_with_aiokafka(address: str, topic: str, group: str, strategy: str) -> N
     asyncio.run(live())
 
 
+NEW_PROTOCOL = "KIP-848"
+"""Assigned by the broker, which says how often heartbeats come."""
+
 LIBRARIES = {
     "confluent-range": (live_with_confluent, "range"),
     "confluent-cooperative": (live_with_confluent, "cooperative-sticky"),
+    "confluent-848-cooperative": (live_with_confluent, NEW_PROTOCOL),
     "kafka-python-range": (live_with_kafka_python, "range"),
     "kafka-python-cooperative": (live_with_kafka_python, "cooperative-sticky"),
     "aiokafka": (live_with_aiokafka, "roundrobin"),

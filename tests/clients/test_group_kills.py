@@ -20,7 +20,7 @@ from shmbroker.coordinator import group_log
 from shmbroker.coordinator.group_partition import group_partition
 from shmbroker.records.batch import iterate_batches, iterate_records
 from shmbroker.testing.broker import Broker
-from shmbroker.wire.coordinator_records import GROUP_METADATA
+from shmbroker.wire.coordinator_records import OFFSET_COMMIT
 from tests.clients.group_member import LIBRARIES
 from tests.clients.test_group_confluent import committed
 from tests.processes.test_kill_under_load import kill, wait_for_successors
@@ -30,6 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FLAGS = (
     "--set", "group.initial.rebalance.delay.ms=0",
     "--set", "group.min.session.timeout.ms=1000",
+    "--set", "group.consumer.min.session.timeout.ms=1000",
+    "--set", "group.consumer.session.timeout.ms=3000",
+    "--set", "group.consumer.min.heartbeat.interval.ms=200",
+    "--set", "group.consumer.heartbeat.interval.ms=200",
     "--set", "offsets.topic.num.partitions=3",
 )  # fmt: skip
 PARTITIONS = 10
@@ -182,7 +186,7 @@ def commits_in_log(address: str) -> dict[int, list[int]]:
                         continue
                     offset = at + 1
                     decoded = group_log.decode(key, value)
-                    if value is None or decoded is None or decoded[0] == GROUP_METADATA:
+                    if value is None or decoded is None or decoded[0] != OFFSET_COMMIT:
                         continue
                     _, name, content = decoded
                     found.setdefault(name["partition"], []).append(content["offset"])
