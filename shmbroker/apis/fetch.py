@@ -36,6 +36,7 @@ from shmbroker.ipc.operation_layout import (
     READ_SLICE,
     TOKEN,
 )
+from shmbroker.metadata.topic_names import TOPIC_NAME_CHARACTERS_MAX
 from shmbroker.network.fetch_session import (
     PARAMETERS,
     SESSION_IDS,
@@ -219,6 +220,8 @@ class FetchApi:
             answers: list[list[Any]] = []
             topics.append((topic["topic"], topic["topic_id"], answers))
             image = worker.topic_of({"name": topic["topic"], "topic_id": topic["topic_id"]}, by_id)
+            if wanted is not None and len(topic["topic"]) > TOPIC_NAME_CHARACTERS_MAX:
+                wanted = request.wanted = None  # no name that could be; nor is it worth the room
             for partition in topic["partitions"]:
                 index = partition["partition"]
                 answer = [index, 0, -1, -1, -1, None, 0, -1, -1]
@@ -382,7 +385,10 @@ class FetchApi:
                 for topic in body["topics"]
                 for partition in topic["partitions"]
             ]
-            if changed and not self.sessions.can_grow(session, len(changed)):
+            is_long = any(
+                len(topic["topic"]) > TOPIC_NAME_CHARACTERS_MAX for topic in body["topics"]
+            )
+            if is_long or (changed and not self.sessions.can_grow(session, len(changed))):
                 self.sessions.remove(session)
                 error = error_codes.FETCH_SESSION_ID_NOT_FOUND
         if error:

@@ -198,6 +198,19 @@ def test_a_new_network_worker_knows_no_session_of_the_old_one(broker: Broker) ->
     wait_until(tolerant, "the successor")
 
 
+def test_names_that_are_too_long_are_not_kept(broker: Broker) -> None:
+    with RawClient(broker.address) as client:
+        long = Session(client, "x" * 250)
+        long.ask({0: 0})
+        assert (long.id, long.view) == (0, {0: (3, -1, -1)})
+        session = Session(client, "y")
+        session.ask({0: 0})
+        assert session.id
+        body = session.body({0: 0}, [], 0)
+        body["topics"][0]["topic"] = "x" * 250
+        assert client.ask("Fetch", 12, body)["error_code"] == SESSION_ID_NOT_FOUND
+
+
 def test_no_slots_no_sessions() -> None:
     with (
         Broker("--set", "max.incremental.fetch.session.cache.slots=0") as broker,
