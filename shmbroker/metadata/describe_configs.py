@@ -41,6 +41,7 @@ from shmbroker.wire.error_codes import (
     INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,
     NONE,
+    POLICY_VIOLATION,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 
@@ -53,6 +54,10 @@ if TYPE_CHECKING:
     Layers = tuple[tuple[int, Mapping[str, str]], ...]
 
 _UNKNOWN_TYPE = 0
+
+ENTRIES_MAX = 100_000
+"""Of one answer, besides those of topics that are named once: any group may be asked for, and
+anything twice, so a small request could ask for gigabytes."""
 
 LOGGERS = {"root": "WARN", "shmbroker": "INFO"}
 """The loggers of every process, with their levels, which stay."""
@@ -76,10 +81,18 @@ def describe_configs(
     """The response to `request`; `identity` is `BrokerConfig.identity` of the broker asked."""
     results = []
     with_synonyms, with_text = request["include_synonyms"], request["include_documentation"]
+    topics = set()
+    room = ENTRIES_MAX
     for resource in request["resources"]:
-        error, message, entries = _describe(
-            resource["resource_type"], resource["resource_name"], image, config, broker_id, identity
-        )
+        kind, name = resource["resource_type"], resource["resource_name"]
+        if room > 0:
+            error, message, entries = _describe(kind, name, image, config, broker_id, identity)
+        else:
+            error, message, entries = POLICY_VIOLATION, "Too many resources in one request.", []
+        if kind == TOPIC_RESOURCE and name not in topics:
+            topics.add(name)
+        else:
+            room -= len(entries)
         wanted = resource["configuration_keys"]
         if wanted:
             entries = [entry for entry in entries if entry["name"] in wanted]
@@ -92,8 +105,8 @@ def describe_configs(
             {
                 "error_code": error,
                 "error_message": fitting(message),
-                "resource_type": resource["resource_type"],
-                "resource_name": resource["resource_name"],
+                "resource_type": kind,
+                "resource_name": name,
                 "configs": entries,
             }
         )

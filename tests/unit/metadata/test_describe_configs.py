@@ -3,7 +3,7 @@
 import pytest
 
 from shmbroker.config import BROKER_SETTINGS, OWN_PREFIX, TOPIC_SETTINGS, BrokerConfig
-from shmbroker.metadata.describe_configs import LOGGERS, describe_configs
+from shmbroker.metadata.describe_configs import ENTRIES_MAX, LOGGERS, describe_configs
 from shmbroker.metadata.group_configs import GROUP_SETTINGS
 from shmbroker.metadata.image import (
     BROKER_LOGGER_RESOURCE,
@@ -15,6 +15,7 @@ from shmbroker.metadata.image import (
     TopicImage,
 )
 from shmbroker.wire import codec
+from shmbroker.wire.error_codes import POLICY_VIOLATION
 
 
 @pytest.fixture
@@ -198,3 +199,20 @@ def test_loggers_are_read_only(image: MetadataImage) -> None:
 @pytest.mark.parametrize("kind", [GROUP_RESOURCE, CLIENT_METRICS_RESOURCE, BROKER_LOGGER_RESOURCE])
 def test_resource_without_a_name_is_refused(image: MetadataImage, kind: int) -> None:
     assert describe(image, kind, "")["error_code"] == 42
+
+
+def test_small_request_gets_no_endless_answer(image: MetadataImage) -> None:
+    many = [
+        *({"resource_type": GROUP_RESOURCE, "resource_name": f"g{n}"} for n in range(20_000)),
+        *({"resource_type": TOPIC_RESOURCE, "resource_name": "t"} for _ in range(3)),
+    ]
+    request = {
+        "resources": [resource | {"configuration_keys": ["nope"]} for resource in many],
+        "include_synonyms": False,
+        "include_documentation": False,
+    }
+    results = describe_configs(request, image, BrokerConfig(), 1, {})["results"]
+    codes = [result["error_code"] for result in results]
+    assert len(codes) == len(many)
+    assert codes.count(0) == -(-ENTRIES_MAX // len(GROUP_SETTINGS))
+    assert set(codes) == {0, POLICY_VIOLATION}
