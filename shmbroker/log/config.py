@@ -22,6 +22,9 @@ _INTEGERS = {
     "flush.messages": (_INT64_MAX, 1, _INT64_MAX),
     "flush.ms": (_INT64_MAX, 0, _INT64_MAX),
     "file.delete.delay.ms": (60_000, 0, _INT64_MAX),
+    "delete.retention.ms": (_DAY_MS, 0, _INT64_MAX),
+    "min.compaction.lag.ms": (0, 0, _INT64_MAX),
+    "max.compaction.lag.ms": (_INT64_MAX, 1, _INT64_MAX),
 }
 _CHOICES = {
     "message.timestamp.type": ("CreateTime", "LogAppendTime"),
@@ -37,6 +40,7 @@ class LogConfig:
     __slots__ = (
         "cleanup_policy",
         "compression_type",
+        "delete_retention_ms",
         "file_delete_delay_ms",
         "flush_messages",
         "flush_ms",
@@ -45,16 +49,20 @@ class LogConfig:
         "is_deleted",
         "is_fsync",
         "is_log_append_time",
+        "max_compaction_lag_ms",
         "max_message_bytes",
         "message_timestamp_after_max_ms",
         "message_timestamp_before_max_ms",
         "message_timestamp_type",
+        "min_cleanable_dirty_ratio",
+        "min_compaction_lag_ms",
         "min_insync_replicas",
         "preallocate",
         "producer_id_expiration_ms",
         "producer_snapshot_interval",
         "retention_bytes",
         "retention_ms",
+        "roll_ms",
         "segment_bytes",
         "segment_index_bytes",
         "segment_jitter_ms",
@@ -76,6 +84,9 @@ class LogConfig:
     flush_messages: int
     flush_ms: int
     file_delete_delay_ms: int
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
     message_timestamp_type: str
     shmbroker_ack_durability: str
     compression_type: str
@@ -103,6 +114,11 @@ class LogConfig:
         self.is_deleted = "delete" in policies
         self.is_fsync = self.shmbroker_ack_durability == "fsync"
         """Acks, and what readers see, wait for the disk."""
+        self.min_cleanable_dirty_ratio = _ratio(values, "min.cleanable.dirty.ratio", 0.5)
+        self.roll_ms = self.segment_ms
+        """A record must not wait in the active segment for longer than it may wait at all."""
+        if self.is_compacted:
+            self.roll_ms = min(self.segment_ms, self.max_compaction_lag_ms)
         self.is_log_append_time = self.message_timestamp_type == "LogAppendTime"
         self.preallocate = values.get("preallocate", "false").lower() == "true"
         """Kept for Kafka's sake: segments are always allocated ahead here, in extents."""
@@ -122,4 +138,14 @@ def _integer(values: dict[str, str], name: str, default: int, least: int, most: 
         raise ConfigFault(f"{name}: {text!r} is not a whole number") from None
     if not least <= value <= most:
         raise ConfigFault(f"{name}: {value} is not between {least} and {most}")
+    return value
+
+
+def _ratio(values: dict[str, str], name: str, default: float) -> float:
+    try:
+        value = float(values.get(name, default))
+    except ValueError:
+        raise ConfigFault(f"{name}: {values[name]!r} is not a number") from None
+    if not 0 <= value <= 1:
+        raise ConfigFault(f"{name}: {value} is not between 0 and 1")
     return value

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ProtocolFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.cleaned_files import CLEANED, DELETED, SWAP, deleted_paths, rename_files
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.file_names import (
@@ -83,6 +84,7 @@ class PartitionLog:
         "_snapshot_after",
         "_store_position",
         "active",
+        "cleaned_offset",
         "config",
         "directory",
         "leader_epochs",
@@ -117,6 +119,8 @@ class PartitionLog:
         """The offset the next record gets."""
         self.recovery_point = 0
         """Below it everything is known flushed."""
+        self.cleaned_offset = 0
+        """Below it compaction has been: offsets may be missing, whatever the policy is now."""
         self.leader_epochs = LeaderEpochs(os.path.join(directory, LEADER_EPOCH_CHECKPOINT))
         self.producers = ProducerState()
         self.snapshot_offsets: list[int] = []
@@ -144,6 +148,7 @@ class PartitionLog:
         clean: bool = True,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        cleaned_offset: int = 0,
         now_ms: int = 0,
         descriptors: Descriptors | None = None,
     ) -> "PartitionLog":
@@ -160,6 +165,7 @@ class PartitionLog:
         from shmbroker.log.recovery import load
 
         log = cls(directory, config, file_ids, position_slot, descriptors)
+        log.cleaned_offset = cleaned_offset
         load(log, trusted, clean, recovery_point, log_start_offset, now_ms)
         return log
 
@@ -271,7 +277,7 @@ class PartitionLog:
         self._roll_offset = segment.base_offset + _OFFSETS_MAX
         self._roll_after = _NEVER
         if segment.first_timestamp >= 0:
-            self._roll_after = segment.first_timestamp + config.segment_ms
+            self._roll_after = segment.first_timestamp + config.roll_ms
         if segment.map is None:
             self._limit = 0
 
@@ -283,7 +289,7 @@ class PartitionLog:
             waited_ms = now_ms - segment.created_ms
         return (
             segment.size + need > config.segment_bytes
-            or waited_ms > config.segment_ms
+            or waited_ms > config.roll_ms
             or segment.offset_index.is_full()
             or segment.time_index.is_full()
             or next_offset > self._roll_offset
@@ -524,7 +530,7 @@ class PartitionLog:
         self, segment: Segment, position: int, header: tuple[int, ...], timestamp: int
     ) -> tuple[int, int] | None:
         """The first readable record of a batch that is not older than `timestamp`."""
-        if header[5] & TIMESTAMP_TYPE_BIT:
+        if header[5] & TIMESTAMP_TYPE_BIT and header[12] == header[6] + 1:
             return header[8], max(header[0], self.log_start_offset)
         try:
             for record in iterate_records(segment.batch_at(position)):
@@ -608,6 +614,37 @@ class PartitionLog:
             self.advance_log_start(self.segments[0].base_offset)
         return count
 
+    # --- compaction ---
+
+    def prepare_swap(self, groups: list[tuple[list[Segment], int]]) -> None:
+        """Step A of `cleaned_files`, without making it durable: that is the caller's.
+
+        groups: the segments that become one, and the size of that one.
+        """
+        for old, _ in reversed(groups):
+            rename_files(self.directory, old[0].base_offset, CLEANED, SWAP)
+
+    def replace_segments(self, groups: list[tuple[list[Segment], int]], now_ms: int) -> list[str]:
+        """Steps B and C: compacted segments in the place of the old ones; what to unlink later.
+
+        A StorageFault leaves files and segments apart: the process must end, the next start mends.
+        """
+        paths = []
+        for old, size in groups:
+            place = self.segments.index(old[0])
+            assert self.segments[place : place + len(old)] == old, "the log has changed meanwhile"
+            for segment in old:
+                segment.close()
+                rename_files(self.directory, segment.base_offset, "", DELETED)
+                paths += deleted_paths(self.directory, segment.base_offset)
+            new = self.new_segment(old[0].base_offset, now_ms)
+            new.size, new.end_offset = size, old[-1].end_offset
+            rename_files(self.directory, new.base_offset, SWAP, "")
+            self.segments[place : place + len(old)] = [new]
+        self._boundaries.clear()
+        self._prune_snapshots()
+        return paths
+
     def advance_log_start(self, offset: int) -> None:
         """Raise the log start offset (retention, DeleteRecords); files stay until retention."""
         if offset <= self.log_start_offset:
@@ -635,7 +672,10 @@ class PartitionLog:
         except StorageFault:
             return  # It only saves a walk.
         self.snapshot_offsets.append(offset)
-        # Between segments' beginnings only the newest two are worth keeping.
+        self._prune_snapshots()
+
+    def _prune_snapshots(self) -> None:
+        """Between segments' beginnings only the newest two are worth keeping."""
         bases = {segment.base_offset for segment in self.segments}
         for taken in self.snapshot_offsets[:-2]:
             if taken not in bases:

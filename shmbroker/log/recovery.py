@@ -10,7 +10,7 @@
 A scanned batch must be whole and right by CRC, continue the offsets, and not fall back to an older
 leader epoch: batches left over from before a truncation fail one of these. The log is cut at the
 first that is wrong: later segments go, the file is cut there and synced before anybody reads.
-(Compacted logs have gaps between offsets: there they need only grow.)
+(Where compaction is or has been, offsets need only grow.)
 """
 
 import os
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.cleaned_files import settle
 from shmbroker.log.file_names import LOG, SNAPSHOT, file_name, offset_of
 from shmbroker.log.offset_index import POSITION
 from shmbroker.log.partition_log import PartitionLog
@@ -86,6 +87,8 @@ def _list_files(log: PartitionLog, now_ms: int) -> None:
     try:
         os.makedirs(log.directory, exist_ok=True)
         names = os.listdir(log.directory)
+        if settle(log.directory, names):
+            names = os.listdir(log.directory)
     except OSError as error:
         raise StorageFault(f"can't open {log.directory}: {error}") from error
     sizes = []
@@ -96,7 +99,7 @@ def _list_files(log: PartitionLog, now_ms: int) -> None:
             sizes.append((base_offset, size))
         elif (snapshot := offset_of(name, SNAPSHOT)) is not None:
             log.snapshot_offsets.append(snapshot)
-        elif name.endswith((".deleted", ".cleaned", ".tmp")):
+        elif name.endswith(".tmp"):
             os.unlink(os.path.join(log.directory, name))
     log.snapshot_offsets.sort()
     sizes.sort()
@@ -200,10 +203,11 @@ def _scan(log: PartitionLog, recovery_point: int) -> None:
     """Read every batch from the recovery point on and cut the log at the first bad one."""
     first = log.segment_number(recovery_point)
     expected = log.segments[first].base_offset
+    gaps_end = _gaps_end(log)
     for number in range(first, len(log.segments)):
         segment = log.segments[number]
         if segment.base_offset < expected or (
-            segment.base_offset > expected and not log.config.is_compacted
+            segment.base_offset > expected and expected >= gaps_end
         ):
             # Offsets twice, or a hole between segments: nothing from here on can be served.
             _drop_segments(log, number)
@@ -213,10 +217,15 @@ def _scan(log: PartitionLog, recovery_point: int) -> None:
         if not is_whole:
             _drop_segments(log, number + 1)
             break
-        if number + 1 < len(log.segments) and log.config.is_compacted:
+        if number + 1 < len(log.segments) and expected < gaps_end:
             # A gap that compaction left at the end belongs to this segment.
             segment.end_offset = log.segments[number + 1].base_offset
     sync_directory(log.directory)
+
+
+def _gaps_end(log: PartitionLog) -> int:
+    """Where the part ends in which offsets may be missing."""
+    return 1 << 63 if log.config.is_compacted else log.cleaned_offset
 
 
 def _drop_segments(log: PartitionLog, number: int) -> None:
@@ -231,7 +240,7 @@ def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int) -> b
     True if the file ends with its last good batch.
     """
     base = segment.base_offset
-    interval, may_skip = log.config.index_interval_bytes, log.config.is_compacted
+    interval, gaps_end = log.config.index_interval_bytes, _gaps_end(log)
     start, expected = _scan_start(segment, recovery_point)
     epochs = log.leader_epochs
     epoch = epochs.epoch_at(expected)
@@ -239,7 +248,9 @@ def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int) -> b
     max_timestamp, max_offset = segment.max_timestamp_so_far, segment.max_timestamp_offset
     indexed_at = size = start
     for position, header in _good_batches(segment, start):
-        if header[0] != expected and not (header[0] > expected and (may_skip or not position)):
+        if header[0] != expected and not (
+            header[0] > expected and (expected < gaps_end or not position)
+        ):
             break
         last_offset = header[0] + header[6]
         if header[2] < epoch or header[6] < 0 or last_offset - base >= 2**31:

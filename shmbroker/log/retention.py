@@ -39,6 +39,11 @@ def _end_of(log: PartitionLog, segment: Segment) -> int:
     return log.log_end_offset if segment is log.active else segment.end_offset
 
 
+def _is_new(log: PartitionLog, segment: Segment) -> bool:
+    """The active one, and nothing in it yet. (Compaction may leave others empty.)"""
+    return segment is log.active and not segment.size
+
+
 def _too_old(log: PartitionLog, high_watermark: int, now_ms: int) -> int:
     """The end offset of the leading segments whose newest record is older than allowed."""
     limit_ms = log.config.retention_ms
@@ -46,7 +51,7 @@ def _too_old(log: PartitionLog, high_watermark: int, now_ms: int) -> int:
     if limit_ms < 0:
         return end
     for segment in log.segments:
-        if not segment.size or _end_of(log, segment) > high_watermark:
+        if _is_new(log, segment) or _end_of(log, segment) > high_watermark:
             break
         newest = segment.max_timestamp
         if newest < 0:
@@ -66,7 +71,7 @@ def _too_many(log: PartitionLog, high_watermark: int) -> int:
     excess = log.size_bytes - limit
     for segment in log.segments:
         excess -= segment.size
-        if excess < 0 or not segment.size or _end_of(log, segment) > high_watermark:
+        if excess < 0 or _is_new(log, segment) or _end_of(log, segment) > high_watermark:
             break
         end = _end_of(log, segment)
     return end

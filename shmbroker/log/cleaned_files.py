@@ -1,0 +1,151 @@
+"""How compacted segments take the place of the old ones, whoever dies when.
+
+Each file of a new segment goes through three names, `N` being its base offset:
+
+   N.log.cleaned   written and made durable by the cleaner; nobody reads it
+   N.log.swap      complete: from here on it will be finished, after a crash too
+   N.log           in its place
+
+Steps (source: Kafka `LocalLog.replaceSegments`, `LogLoader`), by the log's owner:
+  A  .cleaned -> .swap, of the last segment first; the directory is made durable
+  B  old files -> .deleted; they are unlinked `file.delete.delay.ms` later
+  C  .swap -> final name
+
+At start-up: `.deleted` and `.cleaned` are removed. A `.swap` at or behind the first `.cleaned` is
+removed too, as A was not done: the old segments are all there. Any other is finished: the old
+segments that it stands for, those that begin in its offsets, are removed, and C is done.
+"""
+
+import os
+
+from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.file_names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name, offset_of
+from shmbroker.records.batch_layout import BATCH_HEADER, HEADER_SIZE, LOG_OVERHEAD
+
+CLEANED = ".cleaned"
+SWAP = ".swap"
+DELETED = ".deleted"
+
+SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+"""The files of a segment, in the order in which they are renamed."""
+
+
+def cleaned_path(directory: str, base_offset: int, suffix: str) -> str:
+    """Where the cleaner writes a file of a new segment."""
+    return os.path.join(directory, file_name(base_offset, suffix) + CLEANED)
+
+
+def remove_cleaned(directory: str, base_offset: int | None = None) -> None:
+    """Remove what a cleaner has written, of one segment or of all. Never a fault."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return
+    for name in names:
+        if name.endswith(CLEANED) and (
+            base_offset is None or name.startswith(file_name(base_offset, "."))
+        ):
+            _unlink(os.path.join(directory, name))
+
+
+def rename_files(directory: str, base_offset: int, before: str, after: str) -> None:
+    """Rename the files of a segment that are there from one of the suffixes above to another."""
+    for suffix in SUFFIXES:
+        path = os.path.join(directory, file_name(base_offset, suffix))
+        try:
+            os.rename(path + before, path + after)
+        except FileNotFoundError:
+            if suffix == LOG:
+                raise StorageFault(f"{path}{before} is not there") from None
+        except OSError as error:
+            raise StorageFault(f"can't rename {path}{before}: {error}") from error
+
+
+def deleted_paths(directory: str, base_offset: int) -> list[str]:
+    """The names that the files of a replaced segment wait under."""
+    return [
+        os.path.join(directory, file_name(base_offset, suffix) + DELETED) for suffix in SUFFIXES
+    ]
+
+
+def settle(directory: str, names: list[str]) -> bool:
+    """At start-up: finish or undo what was interrupted; True if there was anything.
+
+    `names` are the directory's. StorageFault if the disk fails; CorruptFault if a `.swap` file is
+    damaged, which is only ever renamed when it is whole.
+    """
+    undone: list[int] = []
+    swaps: list[int] = []
+    leftovers = []
+    for name in names:
+        if name.endswith(SWAP):
+            if (base_offset := offset_of(name.removesuffix(SWAP), LOG)) is not None:
+                swaps.append(base_offset)
+        elif name.endswith((DELETED, CLEANED)):
+            leftovers.append(name)
+            plain = name.removesuffix(CLEANED)
+            if plain != name and (digits := plain[:20]).isdigit():
+                undone.append(int(digits))
+    swap_names = [name for name in names if name.endswith(SWAP)]
+    if not leftovers and not swap_names:
+        return False
+    limit = min(undone, default=1 << 63)
+    # `.swap` first: without the `.cleaned` beside it, it would pass for one to be finished.
+    for name in swap_names:
+        if int(name[:20]) >= limit:
+            _unlink(os.path.join(directory, name))
+    sync_directory(directory)
+    for name in leftovers:
+        _unlink(os.path.join(directory, name))
+    for base_offset in sorted(swaps):
+        if base_offset < limit:
+            _finish(directory, names, base_offset)
+    # Indexes whose .log has its final name already.
+    for name in swap_names:
+        path = os.path.join(directory, name)
+        if int(name[:20]) < limit and os.path.exists(path):
+            os.rename(path, path.removesuffix(SWAP))
+    sync_directory(directory)
+    return True
+
+
+def _finish(directory: str, names: list[str], base_offset: int) -> None:
+    path = os.path.join(directory, file_name(base_offset, LOG) + SWAP)
+    end_offset = _end_offset(path, base_offset)
+    for name in names:
+        old = offset_of(name, LOG)
+        if old is not None and base_offset <= old < max(end_offset, base_offset + 1):
+            for suffix in SUFFIXES:
+                _unlink(os.path.join(directory, file_name(old, suffix)))
+    rename_files(directory, base_offset, SWAP, "")
+
+
+def _end_offset(path: str, base_offset: int) -> int:
+    """One past the last offset in a segment file."""
+    end_offset, position = base_offset, 0
+    try:
+        with open(path, "rb", buffering=1 << 16) as file:
+            size = os.fstat(file.fileno()).st_size
+            while position < size:
+                file.seek(position)
+                raw = file.read(HEADER_SIZE)
+                if len(raw) < HEADER_SIZE:
+                    raise CorruptFault(f"{path} has no whole batch at {position}")
+                header = BATCH_HEADER.unpack(raw)
+                position += header[1] + LOG_OVERHEAD
+                if header[1] < HEADER_SIZE - LOG_OVERHEAD or position > size:
+                    raise CorruptFault(f"{path} has no whole batch before {position}")
+                end_offset = header[0] + header[6] + 1
+    except OSError as error:
+        raise StorageFault(f"can't read {path}: {error}") from error
+    return end_offset
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageFault(f"can't remove {path}: {error}") from error

@@ -1,0 +1,135 @@
+"""Logs to compact, and what must be left of them by a plain model of Kafka's rules."""
+
+import itertools
+import os
+
+from shmbroker.log.compactor import Settings, Source, compact
+from shmbroker.log.config import LogConfig
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.records.batch import encode_batch, iterate_records
+from shmbroker.records.batch_layout import (
+    BATCH_HEADER,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    LOG_OVERHEAD,
+)
+
+COMPACT = {"cleanup.policy": "compact", "segment.bytes": "2000", "index.interval.bytes": "200"}
+
+
+def open_log(directory, settings=None, **options):
+    options.setdefault("file_ids", itertools.count(1))
+    return PartitionLog.open(str(directory), LogConfig(settings or COMPACT), **options)
+
+
+def append(log, records, codec=0, producer=None, **options):
+    """One batch of (timestamp, key, value) or (timestamp, key, value, headers); its base offset."""
+    records = [(*record, ()) if len(record) == 3 else record for record in records]
+    producer_id, epoch, sequence = producer or (-1, -1, -1)
+    batch = encode_batch(
+        records,
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        **options,
+    )
+    timestamp = BATCH_HEADER.unpack_from(batch)[8]
+    base = log.append(memoryview(batch), len(records) - 1, timestamp, 0, 0)
+    if producer:
+        log.producers.update(producer_id, epoch, sequence, len(records) - 1, base, timestamp)
+    return base
+
+
+def sources_of(log):
+    return [
+        Source(segment.base_offset, segment.size, segment.end_offset)
+        for segment in log.segments[:-1]
+    ]
+
+
+def settings_of(log, now_ms=1_000_000, delete_retention_ms=100, map_bytes=1 << 20):
+    config = log.config
+    return Settings(
+        now_ms,
+        delete_retention_ms,
+        config.segment_bytes,
+        config.segment_index_bytes,
+        config.index_interval_bytes,
+        map_bytes,
+    )
+
+
+def last_batches(log):
+    return {
+        producer_id: entry.batches[-1][2] + entry.batches[-1][1]
+        for producer_id, entry in log.producers.producers.items()
+        if entry.batches
+    }
+
+
+def swap(log, report):
+    groups = [
+        (log.segments[group.first : group.first + group.length], group.size)
+        for group in report.groups
+    ]
+    log.prepare_swap(groups)
+    for path in log.replace_segments(groups, 0):
+        if os.path.exists(path):
+            os.unlink(path)
+
+
+def compact_log(log, dirty_offset=0, **options):
+    """Compact all closed segments and swap; the report."""
+    settings = settings_of(log, **options)
+    report = compact(log.directory, sources_of(log), dirty_offset, last_batches(log), settings)
+    swap(log, report)
+    return report
+
+
+def batches_of(log):
+    """[(header, [records])] of the whole log, as its files hold them."""
+    found = []
+    for segment in log.segments:
+        with open(segment.path, "rb") if segment.size else open(os.devnull, "rb") as file:
+            data = file.read()[: segment.size]
+        at = 0
+        while at < len(data):
+            header = BATCH_HEADER.unpack_from(data, at)
+            records = [] if header[5] & CONTROL_BIT else list(iterate_records(data, at))
+            found.append((header, records))
+            at += header[1] + LOG_OVERHEAD
+    return found
+
+
+def records_of(log):
+    return [record for _, records in batches_of(log) for record in records]
+
+
+def model(batches, dirty_offset, end_offset, now_ms, delete_retention_ms, producers):
+    """Kafka's rules over [(header, records)]: [(base, last, horizon or None, records)]."""
+    latest = {}
+    for _, records in batches:
+        latest |= {
+            key: offset
+            for offset, _, key, _, _ in records
+            if key is not None and dirty_offset <= offset < end_offset
+        }
+    result = []
+    for header, records in batches:
+        base, last = header[0], header[0] + header[6]
+        horizon = header[7] if header[5] & DELETE_HORIZON_BIT else None
+        kept = [
+            record
+            for record in records
+            if record[2] is not None
+            and record[0] >= latest.get(record[2], -1)
+            and (record[3] is not None or horizon is None or now_ms < horizon)
+        ]
+        if header[5] & CONTROL_BIT or kept:
+            if horizon is None and any(record[3] is None for record in kept):
+                horizon = now_ms + delete_retention_ms
+            result.append((base, last, horizon, kept))
+        elif producers.get(header[9]) == last and header[9] >= 0:
+            result.append((base, last, None, []))
+    return result
