@@ -30,7 +30,9 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
         if row is None:
             row = {"group_id": group_id, "error_code": error}
             if error == error_codes.GROUP_ID_NOT_FOUND:
-                row["error_message"] = f"There is no consumer group {group_id}."
+                is_other = worker.groups.describe(group_id)[1] is not None
+                reason = "is not a consumer group" if is_other else "not found"
+                row["error_message"] = f"Group {group_id} {reason}."
         elif body["include_authorized_operations"]:
             row["authorized_operations"] = ALL_OPERATIONS
         rows.append(row)

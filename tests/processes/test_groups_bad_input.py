@@ -360,6 +360,17 @@ def test_delete_of_groups_that_are_not_there_or_not_empty(client: RawClient, gro
     }
 
 
+def test_consumer_group_describe_of_no_consumer_group(client: RawClient, group: str) -> None:
+    """Tools print the message."""
+    assert commit(client, group) == "NONE"
+    asked = [group, group + "-none"]
+    rows = client.ask("ConsumerGroupDescribe", 1, {"group_ids": asked})["groups"]
+    assert [(name_of(row), row["error_message"]) for row in rows] == [
+        ("GROUP_ID_NOT_FOUND", f"Group {group} is not a consumer group."),
+        ("GROUP_ID_NOT_FOUND", f"Group {group}-none not found."),
+    ]
+
+
 # ── names ───────────────────────────────────────────────────────────────────────────────────────
 
 
