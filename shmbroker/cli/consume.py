@@ -203,6 +203,9 @@ class _Consuming:
         self.open: set[Partition] = set()
         """Partitions that are read and have not come to their end."""
         self.is_lost = False
+        """The cluster can't be reached, and that was said."""
+        self.fatal: Any = None
+        """An error that the library doesn't get over, such as a group protocol not served."""
         self.consumer: Any = None
 
     def make(self, **settings: Any) -> None:
@@ -212,12 +215,14 @@ class _Consuming:
             fetch_wait_max_ms="100",
             # By default a full queue is left alone for a second: 120,000 records a second at most.
             fetch_queue_backoff_ms="5",
-            on_error=self._lost,
+            on_error=self._on_error,
             **settings,
         )
 
-    def _lost(self, error: Any) -> None:
-        if error.name() == "_ALL_BROKERS_DOWN" and not self.is_lost:
+    def _on_error(self, error: Any) -> None:
+        if error.fatal():
+            self.fatal = error
+        elif error.name() == "_ALL_BROKERS_DOWN" and not self.is_lost:
             say(f"cannot reach {self.cluster.servers} any more; trying again")
             self.is_lost = True
 
@@ -234,6 +239,8 @@ class _Consuming:
         try:
             while not self.is_done():
                 first = consumer.poll(POLL_S)
+                if self.fatal is not None:
+                    raise CommandFault(sentence(self.fatal))
                 if first is None:
                     if has_left(out.fileno()):
                         raise BrokenPipeError
