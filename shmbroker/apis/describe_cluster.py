@@ -45,6 +45,18 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
         }
         for row in worker.broker_rows(request.connection)
     ]
+    if request.api_version >= 2 and body["include_fenced_brokers"]:
+        rows += [
+            {
+                "broker_id": broker_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+                "is_fenced": True,
+            }
+            for broker_id, broker in sorted(worker.image.brokers.items())
+            if broker.is_fenced
+        ]
     return {
         "endpoint_type": BROKERS,
         "cluster_id": worker.image.cluster_id,

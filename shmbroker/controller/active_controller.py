@@ -109,6 +109,9 @@ class ActiveController:
             self._commit([("AbortTransactionRecord", 0, {"reason": "controller ended"})], now_ms)
         if not self.image.features:
             self._commit(bootstrap_records(config["min.insync.replicas"]), now_ms)
+        for broker_id in list(self.image.brokers):
+            if broker_id > config["shmbroker.io.workers"]:  # of an earlier, larger family
+                self.fence_broker(broker_id, now_ms)
         return self
 
     @property

@@ -144,6 +144,7 @@ def test_only_a_broker_of_an_earlier_family_is_unregistered(
         assert ask(two, "UnregisterBroker", 0, {"broker_id": broker_id})["error_code"] == 42
     two.close()
     one = start()
+    assert [broker.is_fenced for broker in one.image.brokers.values()] == [False, True]
     answer = ask(one, "UnregisterBroker", 0, {"broker_id": 2})
     assert (answer["error_code"], "partitions" in answer["error_message"]) == (42, True)
     body = {"topics": [{"name": "b", "topic_id": ZERO_UUID}], "timeout_ms": 1}
