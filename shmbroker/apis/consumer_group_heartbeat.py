@@ -19,11 +19,16 @@ VERSION_MAX = 1
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """The member's epoch, and its assignment where that is another now."""
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> None:
+    """The member's epoch, and its assignment where that is another now.
+
+    Where nothing is new, the network worker gives the answer again while it stands.
+    """
     if not worker.image.features.get(GROUP_VERSION):
-        return refusal(error_codes.UNSUPPORTED_VERSION)
-    client_id = call.client_id.decode(errors="replace")
-    heartbeat = worker.groups.consumers.heartbeat
-    found: dict[str, Any] = heartbeat(body, call.api_version, client_id, f"/{call.client_host}")
-    return found
+        call.reply(refusal(error_codes.UNSUPPORTED_VERSION))
+        return
+    client = call.client_id.decode(errors="replace"), f"/{call.client_host}"
+    consumers = worker.groups.consumers
+    found = consumers.heartbeat(body, call.api_version, *client)
+    is_plain = not found.get("error_code") and found.get("assignment") is None
+    call.reply(found, consumers.grant(body, *client) if is_plain else None)

@@ -76,12 +76,12 @@ IN_IO_WORKER = (
     describe_log_dirs,
     delete_groups,
     offset_delete,
+    describe_producers,
     consumer_group_heartbeat,
     consumer_group_describe,
-    describe_producers,
 )
 
-WITH_STANDING_ANSWERS = (heartbeat,)
+WITH_STANDING_ANSWERS = (heartbeat, consumer_group_heartbeat)
 """Of these, who may be answered again by the network worker (`shm.standing`)."""
 
 ON_CONTROL_SOCKET = (list_segments,)

@@ -3,6 +3,8 @@ timed and migrated.
 
 Rules of this file:
 * An answer goes out when its records are in the log, and only if they are.
+* Where nothing is new the network worker may give the answer again (`shm.standing`): until the
+  group stores something, or anything at all changes in the metadata.
 * A group changes its protocol in one append: the tombstones of what it was, and what it is now.
 
 Source: Kafka's GroupMetadataManager.
@@ -70,6 +72,10 @@ class ConsumerCoordinator:
         """The metadata image of now, and what is different in it."""
         topics = self.topics
         topics.image = image
+        if changes:
+            for each in self.owner.groups.values():
+                if isinstance(each, ConsumerGroup) and each.grants:
+                    self.owner.withdraw(each)
         for kind, *what in changes:
             if kind == TOPIC_CREATED:
                 topics.created_offset = topics.changed_offset = image.offset
@@ -136,6 +142,21 @@ class ConsumerCoordinator:
             self.store(group, group.resolve_regexes(now_ms, self.topics))
         return answer
 
+    def grant(
+        self, body: dict[str, Any], client_id: str, client_host: str
+    ) -> tuple[int, int] | None:
+        """What allows to answer this heartbeat, which has just been answered, so again."""
+        group = self.owner.groups.get(body["group_id"])
+        if not isinstance(group, ConsumerGroup) or group.regex_counts:
+            return None  # Expressions are looked at again by the clock.
+        member = group.members.get(body["member_id"])
+        if member is None or not group.is_quiet(
+            member, body, client_id, client_host, self.owner.now_ms(), self.topics
+        ):
+            return None
+        found: tuple[int, int] | None = self.owner.grant(group, member.member_id)
+        return found
+
     def _converted(
         self, known: Group | None, group_id: str, before: list[Record]
     ) -> tuple[ConsumerGroup | None, str]:
@@ -191,6 +212,7 @@ class ConsumerCoordinator:
 
     def run_due(self, group: ConsumerGroup, now_ms: int) -> None:
         """Fence whom the group has waited for long enough."""
+        self.owner.see_silent(group, now_ms)
         due = group.due(now_ms)
         if due:
             logger.info(
@@ -277,6 +299,7 @@ class ConsumerCoordinator:
             if error:
                 return error
         if classic is not None:
+            owner.withdraw(group)
             owner._add(classic)
             assert change.downgrade is not None
             owner._run(classic, classic.on_adopted(change.downgrade.is_rebalancing, now_ms))

@@ -160,11 +160,13 @@ class ConsumerGroup:
     """One group. The `on_…` of members return (answer, change or None)."""
 
     __slots__ = (
+        "_has_changed",
         "_make_member_id",
         "_seen_offset",
         "_settings",
         "assignment_epoch",
         "epoch",
+        "grants",
         "group_id",
         "has_partition_metadata",
         "heartbeat_interval_ms",
@@ -183,7 +185,6 @@ class ConsumerGroup:
 
     group_type = TYPE_CONSUMER
     protocol_type = CONSUMER
-    grants: dict[str, int] = {}  # noqa: RUF012 no heartbeat of these groups is answered elsewhere
 
     def __init__(
         self,
@@ -216,6 +217,9 @@ class ConsumerGroup:
         """How many members are subscribed by an expression."""
         self.regexes: dict[str, tuple[frozenset[str], int, int]] = {}
         """Expression to (topics, offset of the metadata log, time)."""
+        self.grants: dict[str, int] = {}
+        """The owner's: members with a standing answer to their heartbeats, and its word."""
+        self._has_changed = False
         self._seen_offset = -1
         self.wake_ms = NEVER
         self.scheduled_ms = NEVER
@@ -227,11 +231,27 @@ class ConsumerGroup:
         self, body: dict[str, Any], client_id: str, client_host: str, now_ms: int, topics: Topics
     ) -> tuple[Answer, Change | None]:
         """A ConsumerGroupHeartbeat of a member that stays or comes (epoch 0)."""
-        member_id, epoch = body["member_id"], body["member_epoch"]
+        member_id = body["member_id"]
         member = self.members.get(member_id)
-        if (
-            member is not None
-            and epoch == member.epoch == self.assignment_epoch == self.epoch
+        if member is not None and self.is_quiet(
+            member, body, client_id, client_host, now_ms, topics
+        ):
+            member.deadline_ms = now_ms + self.session_timeout_ms
+            return self._heartbeat_answer(member), None
+        return self._on_news(body, client_id, client_host, now_ms, topics)
+
+    def is_quiet(
+        self,
+        member: ConsumerMember,
+        body: dict[str, Any],
+        client_id: str,
+        client_host: str,
+        now_ms: int,
+        topics: Topics,
+    ) -> bool:
+        """Neither this heartbeat of a member nor the cluster has anything new for the group."""
+        return bool(
+            body["member_epoch"] == member.epoch == self.assignment_epoch == self.epoch
             and member.state == STABLE
             and body["topic_partitions"] is None
             and body["subscribed_topic_names"] is None
@@ -245,10 +265,23 @@ class ConsumerGroup:
             and client_host == member.client_host
             and member.classic is None
             and not (self.regex_counts and self._is_regex_due(now_ms, topics))
-        ):
-            member.deadline_ms = now_ms + self.session_timeout_ms
-            return self._heartbeat_answer(member), None
-        return self._on_news(body, client_id, client_host, now_ms, topics)
+        )
+
+    def add_grant(self, member_id: str, word: int) -> None:
+        """This member's quiet heartbeat is answered alike as long as `is_as_granted`."""
+        if not self.grants:
+            self._has_changed = False
+        self.grants[member_id] = word
+
+    def is_as_granted(self) -> bool:
+        """Whether nothing was stored since; the owner sees to what is not in here."""
+        return not self._has_changed
+
+    def see(self, member_id: str, seen_ms: int) -> None:
+        """A heartbeat at this time was answered without us."""
+        member = self.members.get(member_id)
+        if member is not None and seen_ms + self.session_timeout_ms > member.deadline_ms:
+            member.deadline_ms = seen_ms + self.session_timeout_ms
 
     def _on_news(
         self, body: dict[str, Any], client_id: str, client_host: str, now_ms: int, topics: Topics
@@ -602,6 +635,7 @@ class ConsumerGroup:
 
     def apply(self, change: Change) -> None:
         """The change's records are in the log."""
+        self._has_changed = True
         for record in change.records:
             self.replay(*record)
         if change.seen_offset >= 0:

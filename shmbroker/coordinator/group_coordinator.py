@@ -139,7 +139,7 @@ class GroupCoordinator:
             self.loading.remove(shard)
         for group in shard.groups.values():
             self.groups.pop(group.group_id, None)
-            self._withdraw(group)
+            self.withdraw(group)
             for effect in group.on_gone(error_codes.NOT_COORDINATOR, self.now_ms()):
                 self._answer(effect)
 
@@ -177,7 +177,7 @@ class GroupCoordinator:
                     self.consumers.run_due(what, now_ms)
                     continue
                 if what.grants:
-                    self._see_silent(what, now_ms)
+                    self.see_silent(what, now_ms)
                 self._run(what, what.on_time(now_ms))
         self._set_wake()
 
@@ -193,7 +193,7 @@ class GroupCoordinator:
     def _run(self, group: Any, effects: list[Effect]) -> None:
         """Have the effects, and those that storing has; then set the group's timer."""
         if group.grants and not group.is_as_granted():
-            self._withdraw(group)
+            self.withdraw(group)
         for effect in effects:
             if effect[0] == ANSWER:
                 self._answer(effect)
@@ -405,24 +405,30 @@ class GroupCoordinator:
         error = group.on_heartbeat(
             member_id, body["group_instance_id"], body["generation_id"], self.now_ms()
         )
-        if error or group.state != STABLE or self.standing is None:
+        if error or group.state != STABLE:
             return error, None
+        return 0, self.grant(group, member_id)
+
+    def grant(self, group: Any, member_id: str) -> tuple[int, int] | None:
+        """(word, value) by which this member's heartbeat may be answered elsewhere, if it may."""
+        if self.standing is None:
+            return None
         word = group.grants.get(member_id)
         if word is not None:
-            return 0, (word, self.standing.value(word))
-        grant = self.standing.grant()
+            return word, self.standing.value(word)
+        grant: tuple[int, int] | None = self.standing.grant()
         if grant is not None:
             group.add_grant(member_id, grant[0])
-        return 0, grant
+        return grant
 
-    def _withdraw(self, group: Group) -> None:
+    def withdraw(self, group: Any) -> None:
         """Its members have to ask again."""
-        self._see_silent(group, self.now_ms())
+        self.see_silent(group, self.now_ms())
         for word in group.grants.values():
             self.standing.withdraw(word)
         group.grants.clear()
 
-    def _see_silent(self, group: Group, now_ms: int) -> None:
+    def see_silent(self, group: Any, now_ms: int) -> None:
         """Take notice of the heartbeats that were answered elsewhere."""
         for member_id, word in group.grants.items():
             group.see(member_id, now_ms - self.standing.idle_ms(word))
