@@ -196,7 +196,7 @@ def test_a_member_that_does_not_poll_loses_what_it_has(
 ) -> None:
     topic = f"lazy-{library}"
     fill(shared.address, topic, 2)
-    lazy = consumers(topic, session_ms=1000, poll_interval_ms=1500)
+    lazy = consumers(topic, session_ms=3000, poll_interval_ms=3500)
     lazy.subscribe(topic)
     read_until(lambda _: len(lazy.owned()) == 2, lazy)
     # It heartbeats all the while, but for aiokafka, whose loop does not run; and polls no more.
