@@ -600,6 +600,41 @@ _broker(
     least=0,
 )
 _broker(
+    "log.cleaner.enable",
+    BOOLEAN,
+    "true",
+    "Whether logs with cleanup.policy=compact are compacted, __consumer_offsets among them.",
+)
+_broker(
+    "log.cleaner.threads",
+    INT,
+    "1",
+    "Processes that compact logs; there is one here, whatever the number.",
+    least=0,
+)
+_broker(
+    "log.cleaner.dedupe.buffer.size",
+    LONG,
+    "134217728",
+    "Memory for the keys of one pass of compaction, 24 bytes each at a load of 0.7; what does not "
+    "fit waits for the next pass.",
+    least=1 << 10,
+)
+_broker(
+    "log.cleaner.io.max.bytes.per.second",
+    DOUBLE,
+    "1.7976931348623157E308",
+    "How many bytes compaction may read and write in a second.",
+    least=1,
+)
+_broker(
+    "log.cleaner.backoff.ms",
+    LONG,
+    "15000",
+    "How long compaction waits before it looks again, when there was nothing to compact.",
+    least=0,
+)
+_broker(
     "log.retention.check.interval.ms",
     LONG,
     "300000",

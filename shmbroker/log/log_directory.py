@@ -30,7 +30,6 @@ from shmbroker.log.checkpoints import (
     LOG_START_OFFSET,
     RECOVERY_POINT,
     Offsets,
-    read_file,
     read_offsets,
     sync_directory,
     write_file,
@@ -60,11 +59,13 @@ class LogDirectory:
 
     __slots__ = (
         "_lock_fd",
+        "cleaned_offsets",
         "cluster_id",
         "descriptors",
         "directory_id",
         "high_watermarks",
         "is_clean",
+        "is_cleaned_moved",
         "log_start_offsets",
         "node_id",
         "path",
@@ -81,6 +82,9 @@ class LogDirectory:
         self.recovery_points: Offsets = {}
         self.high_watermarks: Offsets = {}
         self.log_start_offsets: Offsets = {}
+        self.cleaned_offsets: Offsets = {}
+        """Where the last compaction of a log ended: before it, it is clean."""
+        self.is_cleaned_moved = False
         self.descriptors = Descriptors()
         """Bounds the open files of all logs here: hand it to `PartitionLog.open`."""
         self._lock_fd = -1
@@ -103,6 +107,7 @@ class LogDirectory:
             self.recovery_points = self._load(RECOVERY_POINT)
             self.high_watermarks = self._load(HIGH_WATERMARK)
             self.log_start_offsets = self._load(LOG_START_OFFSET)
+            self.cleaned_offsets = self._load(CLEANER)
         except BaseException:
             self.unlock()
             raise
@@ -188,6 +193,19 @@ class LogDirectory:
         self._store(LOG_START_OFFSET, offsets, self.log_start_offsets)
         self.log_start_offsets = offsets
 
+    def note_cleaned(self, log: tuple[str, int], offset: int | None) -> None:
+        """A log is clean up to `offset`; None: it is gone. `checkpoint_cleaned` writes it."""
+        if offset is None:
+            self.is_cleaned_moved |= self.cleaned_offsets.pop(log, None) is not None
+        else:
+            self.cleaned_offsets[log] = offset
+            self.is_cleaned_moved = True
+
+    def checkpoint_cleaned(self) -> None:
+        """Write how far logs are compacted. What is lost here is only done once more."""
+        self.is_cleaned_moved = False
+        write_offsets(os.path.join(self.path, CLEANER), self.cleaned_offsets)
+
     def _store(self, name: str, offsets: Offsets, stored: Offsets) -> None:
         path = os.path.join(self.path, name)
         # Two fsyncs a file are saved where nothing moved.
@@ -202,9 +220,8 @@ class LogDirectory:
         for _, _, log in logs:
             log.close(clean=True)
         self.checkpoint(logs, high_watermarks)
-        cleaner = os.path.join(self.path, CLEANER)
-        if read_file(cleaner) is None:
-            write_offsets(cleaner, {})
+        if self.is_cleaned_moved or not os.path.exists(os.path.join(self.path, CLEANER)):
+            self.checkpoint_cleaned()
         marker = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
         write_file(os.path.join(self.path, CLEAN_SHUTDOWN), marker)
         self.close()

@@ -14,6 +14,7 @@ Rules of this file:
 import itertools
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,9 @@ class PartitionStore:
         self.partitions: dict[bytes, Partition] = {}
         self.dropped_file_ids: list[int] = []
         self.is_fenced = False
+        self.swapping = b""
+        """Key of the partition whose segments compaction is about to replace."""
+        self._to_unlink: deque[tuple[int, str]] = deque()
         self._to_remove: list[tuple[int, str]] = []
         self._round: list[Partition] = []
         self._next_checkpoint_ms = 0
@@ -104,6 +108,7 @@ class PartitionStore:
             clean=is_new or self.log_directory.is_clean,
             recovery_point=self.log_directory.recovery_points.get(name, 0),
             log_start_offset=self.log_directory.log_start_offsets.get(name, 0),
+            cleaned_offset=self.log_directory.cleaned_offsets.get(name, 0),
             now_ms=now_ms,
             descriptors=self.log_directory.descriptors,
         )
@@ -151,6 +156,7 @@ class PartitionStore:
     def delete(self, partition: Partition, now_ms: int) -> None:
         """Take the log away at once, its files after file.delete.delay.ms."""
         del self.partitions[partition.key]
+        self.log_directory.note_cleaned((partition.topic, partition.partition), None)
         partition.is_leader = False
         self._clean_ms.pop(partition.key, None)
         self._sizes.pop(partition.key, None)
@@ -183,6 +189,8 @@ class PartitionStore:
         if self._to_remove and self._to_remove[0][0] <= now_ms:
             _, path = self._to_remove.pop(0)
             self._try(now_ms, remove_deleted, path)
+        while self._to_unlink and self._to_unlink[0][0] <= now_ms:
+            self._try(now_ms, _unlink, self._to_unlink.popleft()[1])
         if not self._round:
             self._round = list(self.partitions.values())
         due, self._round = (
@@ -243,10 +251,17 @@ class PartitionStore:
 
     def retain(self, partition: Partition, now_ms: int) -> None:
         """Delete what retention allows; the network workers let go of the files."""
+        if partition.key == self.swapping:
+            return
         log = partition.log
         before = {segment.file_id for segment in log.segments}
         if retain(log, partition.high_watermark, now_ms):
             self.dropped_file_ids += before - {segment.file_id for segment in log.segments}
+
+    def remove_later(self, paths: list[str], now_ms: int, log: PartitionLog) -> None:
+        """Unlink replaced files after file.delete.delay.ms; a start before that does it too."""
+        due = now_ms + log.config.file_delete_delay_ms
+        self._to_unlink += [(due, path) for path in paths]
 
     def delete_records(self, partition: Partition, offset: int) -> int | None:
         """Raise the log start offset (-1: to the high watermark); what it is then, None if that is
@@ -294,7 +309,7 @@ class PartitionStore:
 
         def on_flushed(fault: OSError | None) -> None:
             if fault is not None:
-                self._fence(fault)
+                self.fence(fault)
             else:
                 for log, recovery_point in recovery_points:
                     log.on_flushed(recovery_point)
@@ -303,7 +318,7 @@ class PartitionStore:
 
         self.submit_flush(descriptors, on_flushed)
 
-    def _fence(self, fault: OSError) -> None:
+    def fence(self, fault: OSError) -> None:
         """The kernel may have dropped what it could not write: nothing here is to be trusted."""
         if self.is_fenced:
             return
@@ -324,3 +339,12 @@ class PartitionStore:
         for _, path in self._to_remove:
             remove_deleted(path)
         self.log_directory.close_clean(self._logs(), self._high_watermarks(), broker_epoch)
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as fault:
+        raise StorageFault(f"can't remove {path}: {fault}") from fault

@@ -53,14 +53,23 @@ from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.network.file_send import pass_file
 from shmbroker.operations.append import Appender
+from shmbroker.operations.compaction import Compaction
 from shmbroker.operations.disk_reserve import DiskReserve, Space
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.operations.read import Reader
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
-from shmbroker.processes.shared_resources import CONTROLLER, NETWORK_WORKER, SharedResources, Slot
+from shmbroker.processes.cleaner import CLEAN_LOG
+from shmbroker.processes.shared_resources import (
+    CLEANER,
+    CONTROLLER,
+    NETWORK_WORKER,
+    SharedResources,
+    Slot,
+)
 from shmbroker.purgatory import Purgatory
 from shmbroker.replication.partition import Partition
 from shmbroker.shm.counters import (
+    CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
     METADATA_APPLIED,
     METADATA_END_OFFSET_WORD,
@@ -155,6 +164,7 @@ class IoWorker(SleepingChild):
         self.is_asking_for_ids = False
         self.waiting_for_ids: list[Any] = []
         self.controller: Peer | None = None
+        self.cleaner: Peer | None = None
         self.passed: dict[int, set[int]] = {}
         self.segments_passed: dict[int, Any] = {}
         self.to_pass: dict[tuple[int, int], Peer] = {}
@@ -165,6 +175,9 @@ class IoWorker(SleepingChild):
                 self.passing[peer.slot] = shared.passing[slot.index, peer.slot][0]
             elif peer.role == CONTROLLER and self.controller is None:
                 self.controller = peer
+            elif peer.role == CLEANER:
+                self.cleaner = peer
+        self.compaction = Compaction(self.store, config, self.ask_cleaner, self._count)
         self.unopened: dict[bytes, tuple[Any, Any]] = {}
         """Topic and partition of each log that the disk had no room for: tried again."""
         self._now_ms = clock.now_ms()
@@ -339,6 +352,12 @@ class IoWorker(SleepingChild):
             self.results.add(data, index, length)
         elif operation == EXECUTED:
             token, flags, body = self.results.finish(data, index, length)
+            if peer is self.cleaner:
+                answer = {"error_code": error_codes.UNKNOWN_SERVER_ERROR}
+                if not flags & EXECUTED_FLAG_CLOSE:
+                    answer, _ = codec.decode("CleanLogResponse", 0, body)
+                self.compaction.on_answer(answer, self._now_ms)
+                return
             name, version, on_answer = self.asked.pop(token)
             if flags & EXECUTED_FLAG_CLOSE:
                 on_answer({"error_code": error_codes.UNKNOWN_SERVER_ERROR})
@@ -356,6 +375,7 @@ class IoWorker(SleepingChild):
                 break  # the disk is still full
         self.look_at_disk()
         self.store.upkeep(self._now_ms)
+        self.compaction.run(self._now_ms)
         self.drop_files()
         self.publish()
 
@@ -411,6 +431,8 @@ class IoWorker(SleepingChild):
         if peer.slot in self.passed:
             self.passed[peer.slot].clear()
             self.to_pass = {key: to for key, to in self.to_pass.items() if to is not peer}
+        if peer is self.cleaner:
+            self.compaction.on_cleaner_lost()
         if peer is self.controller:
             self.asked.clear()
             self._on_producer_ids({"error_code": -1})
@@ -453,6 +475,19 @@ class IoWorker(SleepingChild):
             return False
         self.asked[token] = (name, version, on_answer)
         return True
+
+    def ask_cleaner(self, body: dict[str, Any]) -> bool:
+        """Have the cleaner compact a log; False, and it is woken, while none runs."""
+        if not self.cleaner.incarnation:
+            self.words[self.counters.at(self.slot.index, CLEANER_WANTED)] = 1
+            self.shared.doorbells[0].ring()
+            return False
+        self.token = token = self.token + 1
+        encoded = codec.encode("CleanLogRequest", 0, body)
+        return try_execute(self.cleaner, token, CLEAN_LOG, 0, b"", encoded)
+
+    def _count(self, name: str) -> None:
+        self.words[self.counters.counter(self.slot.index, name)] += 1
 
     # ── metadata ────────────────────────────────────────────────────────────────────────────────
 

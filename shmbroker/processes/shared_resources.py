@@ -1,7 +1,8 @@
 """Everything that the family shares, made before the first fork and inherited by all.
 
 Slots. Each process has a fixed slot: 0 is the supervisor, then network workers, I/O workers,
-controllers. A successor takes the slot of the dead, with its rings, its doorbell and its counters.
+controllers, the cleaner. A successor takes the slot of the dead, with its rings, its doorbell and
+its counters.
 
 Regions (`shm.region`), unlinked as soon as they are mapped:
 
@@ -16,6 +17,7 @@ Pairs that talk, and their rings:
     I/O worker → network worker   results, slices             RESULT_RING_BYTES
     network worker ↔ controller   requests as the client sent them   CONTROL_RING_BYTES
     I/O worker ↔ controller       registration, producer ids  CONTROL_RING_BYTES
+    I/O worker ↔ cleaner          logs to compact             CONTROL_RING_BYTES
 
 A Unix socket pair for each I/O worker and network worker carries descriptors of segment files.
 """
@@ -36,6 +38,7 @@ SUPERVISOR = "supervisor"
 NETWORK_WORKER = "network-worker"
 IO_WORKER = "io-worker"
 CONTROLLER = "controller"
+CLEANER = "cleaner"
 
 RESULT_RING_BYTES = 2 << 20
 CONTROL_RING_BYTES = 256 << 10
@@ -71,7 +74,7 @@ class SharedResources:
     ) -> None:
         """Make and map all regions; ConfigFault if /dev/shm has no room for them."""
         roles = [(SUPERVISOR, 1), (NETWORK_WORKER, network_workers)]
-        roles += [(IO_WORKER, io_workers), (CONTROLLER, controllers)]
+        roles += [(IO_WORKER, io_workers), (CONTROLLER, controllers), (CLEANER, 1)]
         self.slots: list[Slot] = []
         for role, count in roles:
             for number in range(1, count + 1):
@@ -110,6 +113,10 @@ class SharedResources:
             for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
                 sizes[controller.index, other.index] = CONTROL_RING_BYTES
                 sizes[other.index, controller.index] = CONTROL_RING_BYTES
+        for cleaner in self.of_role(CLEANER):
+            for io_worker in self.of_role(IO_WORKER):
+                sizes[cleaner.index, io_worker.index] = CONTROL_RING_BYTES
+                sizes[io_worker.index, cleaner.index] = CONTROL_RING_BYTES
         region = Region.create(f"{prefix}rings", sum(map(ring_bytes, sizes.values())))
         self._regions.append(region)
         self._rings: dict[tuple[int, int], memoryview] = {}

@@ -9,6 +9,7 @@ Rules of this file:
 * A child that can't boot is not restarted for ever: the family ends with EXIT_CHILD_BOOT, at once
   where another try can't help (EXIT_BOOT_FAULT) or nothing was served yet, else after BOOTS_MAX
   tries in a row. Only for room on the disk it waits as long as it takes (EXIT_TRY_AGAIN).
+* The cleaner is forked when an I/O worker wants it. One that can't boot ends nothing.
 * If the supervisor dies, every child does (PR_SET_PDEATHSIG). The lock on the data directory is a
   flock whose descriptor the children keep: no second family while one writer lives.
 
@@ -42,6 +43,7 @@ from shmbroker.network.event_loop import Listener
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
 from shmbroker.processes.sd_notify import notify
 from shmbroker.processes.shared_resources import (
+    CLEANER,
     CONTROLLER,
     IO_WORKER,
     NETWORK_WORKER,
@@ -49,6 +51,7 @@ from shmbroker.processes.shared_resources import (
     Slot,
 )
 from shmbroker.shm.counters import (
+    CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
     INCARNATION,
     PID,
@@ -325,6 +328,10 @@ class Supervisor:
             return lambda shared, slot: IoWorker(
                 shared, slot, config, directory, self.cluster_id, self.ports
             )
+        if role == CLEANER:
+            from shmbroker.processes.cleaner import Cleaner
+
+            return lambda shared, slot: Cleaner(shared, slot, config)
         from shmbroker.processes.controller import ControllerProcess
 
         return lambda shared, slot: ControllerProcess(
@@ -371,9 +378,10 @@ class Supervisor:
         return max(0.0, min(deadlines) - clock.monotonic()) * 1000 + 1 if deadlines else None
 
     def _on_doorbell(self) -> None:
-        """Some child changed its state or acknowledged a death."""
+        """Some child changed its state, acknowledged a death, or wants the cleaner."""
         words = self.words
         counters = self.shared.counters
+        self._maybe_fork_cleaner()
         states = [words[counters.at(index, STATE)] for index in self.running]
         words[CONTROL_GENERATION_WORD] += 1
         self._ring_all()
@@ -382,6 +390,15 @@ class Supervisor:
                 self.is_ready = True
                 self._say_ready()
             notify(f"STATUS=ready on {self._addresses()}")
+
+    def _maybe_fork_cleaner(self) -> None:
+        (slot,) = self.shared.of_role(CLEANER)
+        if slot.index in self.running or self.is_stopping or not self.is_ready:
+            return
+        at = self.shared.counters.at
+        if any(self.words[at(io.index, CLEANER_WANTED)] for io in self.shared.of_role(IO_WORKER)):
+            self.running[slot.index] = Running(slot)
+            self._fork(self.running[slot.index])
 
     def _ring_all(self) -> None:
         for doorbell in self.shared.doorbells[1:]:
@@ -422,7 +439,7 @@ class Supervisor:
             return
         if has_served:
             running.failed_boots = 0
-        elif code > 0 and code != EXIT_TRY_AGAIN:
+        elif code > 0 and code != EXIT_TRY_AGAIN and slot.role != CLEANER:
             running.failed_boots += 1
             tries = BOOTS_MAX if self.is_ready and code != EXIT_BOOT_FAULT else 1
             if running.failed_boots >= tries:
@@ -492,7 +509,7 @@ class Supervisor:
         self.to_fork.clear()
         notify("STOPPING=1", "STATUS=stopping")
         self.stop_deadline = clock.monotonic() + STOP_S
-        self.stop_roles = [NETWORK_WORKER, IO_WORKER, CONTROLLER]
+        self.stop_roles = [NETWORK_WORKER, CLEANER, IO_WORKER, CONTROLLER]
         self._signal_next_role()
 
     def _signal_next_role(self) -> None:

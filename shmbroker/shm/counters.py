@@ -23,6 +23,7 @@ One slot. What others look for often lies apart from what its owner stores often
 +0x108      8  state                owner              a STATE_ below
 +0x110      8  open_connections     owner              client connections
 +0x118      8  metadata_applied     owner              one past the last metadata offset applied
++0x120      8  cleaner_wanted       owner              1: an I/O worker has had a log to compact
 +0x180  0x680  counters             owner              COUNTERS in their order, 8 each
 
 How a dead process's rings are used again: the supervisor reaps it, stores the slot's next
@@ -72,6 +73,8 @@ COUNTERS = (
     ("flushes", "fdatasync calls on log files"),
     ("flush_ns", "nanoseconds spent in them"),
     ("storage_faults", "refusals by the disk"),
+    ("logs_compacted", "passes of compaction over a log"),
+    ("logs_not_compacted", "logs that compaction has given up"),
 )
 
 STATE_NONE = 0
@@ -100,6 +103,7 @@ LIVENESS_NS = 0x100 // WORD_BYTES
 STATE = 0x108 // WORD_BYTES
 OPEN_CONNECTIONS = 0x110 // WORD_BYTES
 METADATA_APPLIED = 0x118 // WORD_BYTES
+CLEANER_WANTED = 0x120 // WORD_BYTES
 COUNTERS_START = 0x180 // WORD_BYTES
 
 _SLOT_WORDS = SLOT_BYTES // WORD_BYTES
@@ -144,7 +148,7 @@ class Counters:
         return self
 
     def at(self, slot: int, field: int) -> int:
-        """The index in `words` of a slot's field: PID to METADATA_APPLIED above."""
+        """The index in `words` of a slot's field: PID to CLEANER_WANTED above."""
         assert 0 <= slot < self.slots, "no such slot"
         return SLOTS_START_WORD + slot * _SLOT_WORDS + field
 
