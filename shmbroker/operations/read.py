@@ -40,7 +40,7 @@ class DelayedRead(DelayedOperation):
     """A read that waits for bytes. Watched by the keys of its partitions."""
 
     __slots__ = ("isolation", "max_bytes", "min_bytes", "partitions", "peer", "reader",
-                 "token")  # fmt: skip
+                 "results", "token")  # fmt: skip
 
     def __init__(
         self,
@@ -60,21 +60,27 @@ class DelayedRead(DelayedOperation):
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
         self.isolation = isolation
+        self.results: list[Any] | None = None
+        """What was found last, if that is nothing at all: an append asks `try_complete` again, so
+        it is still so when the time is over."""
 
     def try_complete(self) -> bool:
         """Answer if there is enough to answer with."""
-        slices, total, must_answer = self.reader.look_up(self.partitions, self.max_bytes)
+        results, total, must_answer = self.reader.look_up(self.partitions, self.max_bytes)
         if total < self.min_bytes and not must_answer:
+            self.results = None if tuple in set(map(type, results)) else results
             return False
         self.is_done = True
-        self.reader.answer(self, slices)
+        self.reader.answer(self, results)
         return True
 
     def on_expire(self) -> None:
         """Its time is over: answer with what there is."""
-        slices, _, _ = self.reader.look_up(self.partitions, self.max_bytes)
+        results = self.results
+        if results is None:
+            results = self.reader.look_up(self.partitions, self.max_bytes)[0]
         self.is_done = True
-        self.reader.answer(self, slices)
+        self.reader.answer(self, results)
 
 
 class Reader:
@@ -132,7 +138,8 @@ class Reader:
     ) -> tuple[list[Any], int, bool]:
         """(one result for each partition, bytes in all, whether to answer at once).
 
-        A result is an error code, or (partition, segment, position, length, diverging or None).
+        A result is (error code, partition or None), a partition that there are no bytes of, or
+        (partition, segment, position, length, diverging epoch and end or None).
         """
         results: list[Any] = []
         total = 0
@@ -181,13 +188,13 @@ class Reader:
                 continue
             end = partition.high_watermark
             if offset >= end or (total and total >= max_bytes):
-                results.append((partition, None, 0, 0, None))
+                results.append(partition)
                 continue
             found = log.read(offset, min(partition_max_bytes, max_bytes - total), end, total == 0)
             assert found is not None, "in range a moment ago"
             segment, position, length = found
             total += length
-            results.append((partition, segment, position, length, None))
+            results.append((partition, segment, position, length, None) if length else partition)
         return results, total, must_answer or not has_valid
 
     def answer(self, read: DelayedRead, results: list[Any]) -> None:
@@ -203,6 +210,18 @@ class Reader:
             peer.writer.payload_bytes_max - READ_DONE_HEAD.size - len(results) * READ_SLICE.size,
         )
         for which, result in enumerate(results):
+            if type(result) is not tuple:
+                high_watermark = result.high_watermark
+                log_start_offset = result.log.log_start_offset
+                asked = read.partitions[which]
+                if asked[5] != high_watermark or asked[6] != log_start_offset:
+                    add(
+                        _pack_slice(
+                            0, which, 0, high_watermark, high_watermark, log_start_offset,
+                            0, 0, -1, result.leader_epoch, -1,
+                        )
+                    )  # fmt: skip
+                continue
             if type(result[0]) is int:
                 error, partition = result
                 if partition is None or error == _OUT_OF_RANGE:
@@ -227,10 +246,6 @@ class Reader:
                 else:
                     file_id = segment.file_id
                     self.pass_file(peer, segment)
-            elif diverging is None:
-                asked = read.partitions[which]
-                if asked[5] == high_watermark and asked[6] == log_start_offset:
-                    continue
             end_epoch, end_offset = diverging or (-1, -1)
             add(
                 _pack_slice(

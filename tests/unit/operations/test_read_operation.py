@@ -77,14 +77,17 @@ class Reading:
 
     def read(self, *asked: tuple[int, int, int], offset: int = 1) -> dict[int, tuple[int, ...]]:
         """asked: partition, known high watermark, known log start offset."""
+        self.begin(*asked, offset=offset)
+        return self.peer.slices()
+
+    def begin(self, *asked: tuple[int, int, int], offset: int = 1, max_wait_ms: int = 0) -> None:
         entries = [
             READ_PARTITION.pack(partition_key(bytes(16), index), 1000, -1, -1, offset, *known)
             for index, *known in asked
         ]
-        head = READ_HEAD.pack(9, 0, 1, 1 << 30, 0, 0, len(entries), 0)
+        head = READ_HEAD.pack(9, max_wait_ms, 1, 1 << 30, 0, 0, len(entries), 0)
         data = memoryview(head + b"".join(entries))
         self.reader.on_read(self.peer, data, 0, len(data))  # type: ignore[arg-type]
-        return self.peer.slices()
 
 
 @pytest.mark.parametrize("known", [(-1, -1), (0, 0), (1, 7), (2, 0)])
@@ -108,6 +111,35 @@ def test_records_and_errors_are_told_whatever_is_known() -> None:
         error_codes.OFFSET_OUT_OF_RANGE,
     ]
     assert found[0][2] == len(BATCH)
+
+
+def test_a_read_that_waited_for_nothing_tells_what_else_has_changed() -> None:
+    reading = Reading(3)
+    reading.begin((0, 1, 0), (1, 1, 0), (2, 1, 0), max_wait_ms=10)
+    assert reading.peer.sent == []
+    reading.partitions[reading.keys[1]].log.log_start_offset = 1
+    assert len(reading.reader.purgatory.expire(10)) == 1
+    found = reading.peer.slices()
+    assert list(found) == [1]
+    assert found[1][3:6] == (1, 1, 1)
+    assert reading.reader.waiting == {}
+
+
+def test_a_partition_that_comes_back_while_a_read_waits_is_told() -> None:
+    reading = Reading(2)
+    gone = reading.partitions.pop(reading.keys[0])
+    reading.begin((0, -1, -1), (1, 1, 0), max_wait_ms=10)
+    reading.partitions[reading.keys[0]] = gone
+    reading.reader.purgatory.expire(10)
+    assert [one[0] for one in reading.peer.slices().values()] == [error_codes.NONE]
+
+
+def test_an_append_ends_the_wait() -> None:
+    reading = Reading(2)
+    reading.begin((0, 1, 0), (1, 1, 0), max_wait_ms=10)
+    reading.partitions[reading.keys[1]].high_watermark = 2
+    assert reading.reader.purgatory.check(reading.keys[1]) == 1
+    assert [(which, one[2]) for which, one in reading.peer.slices().items()] == [(1, len(BATCH))]
 
 
 @pytest.mark.parametrize("count", [10, 4500, 8000])
