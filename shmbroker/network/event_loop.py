@@ -66,6 +66,8 @@ class Service(Protocol):
 
     def may_accept(self) -> bool: ...
 
+    def open_connections(self) -> int: ...
+
     def on_opened(self, connection: Connection) -> None: ...
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None: ...
@@ -165,7 +167,7 @@ class EventLoop:
                 # Out of descriptors: let the others try, come back at the next balance check.
                 self.watch_listeners(False)
                 return
-            if len(self.connections) >= self.connections_max:
+            if service.open_connections() >= self.connections_max:
                 accepted.close()
                 continue
             accepted.setblocking(False)

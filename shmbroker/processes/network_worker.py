@@ -419,6 +419,12 @@ class NetworkWorker(Child):
         )
         return len(self.loop.connections) <= fewest + 1
 
+    def open_connections(self) -> int:
+        """Of the whole family, as far as the others have said."""
+        words = self.words
+        others = (words[count] for count, state in self._others if words[state] == STATE_RUNNING)
+        return len(self.loop.connections) + sum(others)
+
     def on_left_accepting(self) -> None:
         """Somebody else has fewer connections: it must be watching."""
         for slot in self.shared.of_role(NETWORK_WORKER):

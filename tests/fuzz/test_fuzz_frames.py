@@ -77,6 +77,9 @@ class Service:
     def may_accept(self) -> bool:
         return True
 
+    def open_connections(self) -> int:
+        return 0
+
     def on_opened(self, connection: Connection) -> None:
         pass
 
