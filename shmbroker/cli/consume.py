@@ -10,6 +10,7 @@ Each batch that arrives is written at once: line by line where records trickle, 
 where they don't. `-e` stops at what was the end when the command began.
 """
 
+import json
 import select
 import sys
 from collections.abc import Callable
@@ -37,6 +38,8 @@ from shmbroker.cli.words import (
 POLL_S = 0.2
 """The longest that Ctrl-C waits."""
 BATCH_MAX = 10_000
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 
 Partition = tuple[str, int]
 
@@ -156,8 +159,6 @@ def _writer(
 
 def to_json(message: Any) -> bytes:
     """A message as one line of JSON."""
-    import json
-
     kind, timestamp = message.timestamp()
     record = {
         "topic": message.topic(),
@@ -171,7 +172,7 @@ def to_json(message: Any) -> bytes:
         **text_or_base64("key", message.key()),
         **text_or_base64("value", message.value()),
     }
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return _encode(record).encode() + b"\n"
 
 
 def has_left(descriptor: int) -> bool:

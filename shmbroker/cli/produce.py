@@ -5,6 +5,7 @@ pieces of up to 1 MiB, which become large batches. Nothing is read ahead beyond 
 hold (`WAITING_MAX`, `WAITING_BYTES_MAX`): a full cluster slows the source down.
 """
 
+import json
 import select
 import sys
 from collections.abc import Iterator
@@ -148,13 +149,11 @@ def _split(line: bytes, key_end: bytes) -> dict[str, Any]:
 
 def from_json(line: bytes) -> dict[str, Any]:
     """A record as the client library takes it; {} of an empty line; CommandFault if it is none."""
-    import json
-
     if not line or line.isspace():
         return {}
 
     try:
-        given = json.loads(line)
+        given = json.loads(line.decode())
         if not isinstance(given, dict):
             raise ValueError("no object")
         record: dict[str, Any] = {"value": _content(given, "value")}
@@ -174,16 +173,15 @@ def from_json(line: bytes) -> dict[str, Any]:
 
 
 def _content(given: dict[str, Any], name: str) -> bytes | None:
-    import base64
-    import json
-
-    if (encoded := given.get(f"{name}_base64")) is not None:
-        return base64.b64decode(encoded, validate=True)
     content = given.get(name)
-    if content is None:
-        return None
     if isinstance(content, str):
         return content.encode()
+    if (encoded := given.get(f"{name}_base64")) is not None:
+        import base64
+
+        return base64.b64decode(encoded, validate=True)
+    if content is None:
+        return None
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
 
 
