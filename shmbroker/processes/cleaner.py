@@ -20,12 +20,10 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.log.cleaned_files import remove_cleaned
 from shmbroker.processes.child import BACKLOG_RETRY_S, LIVENESS_INTERVAL_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
+from shmbroker.wire.api_keys import CLEAN_LOG
 from shmbroker.wire.error_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NONE
 
 logger = logging.getLogger("shmbroker")
-
-CLEAN_LOG = 20001
-"""Our own api key for the request that an I/O worker sends."""
 
 THROTTLE_STEP_S = 0.1
 

@@ -58,7 +58,6 @@ from shmbroker.operations.disk_reserve import DiskReserve, Space
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.operations.read import Reader
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
-from shmbroker.processes.cleaner import CLEAN_LOG
 from shmbroker.processes.shared_resources import (
     CLEANER,
     CONTROLLER,
@@ -76,6 +75,7 @@ from shmbroker.shm.counters import (
 )
 from shmbroker.shm.standing import StandingAnswers
 from shmbroker.wire import codec, error_codes
+from shmbroker.wire.api_keys import CLEAN_LOG
 
 logger = logging.getLogger("shmbroker")
 

@@ -2,7 +2,7 @@
 
 What is here is what Apache Kafka 4.2.1 has; which APIs and versions this broker serves is said by
 their handlers. Keys 4 to 7 were removed with ZooKeeper. The last version of InitProducerId is still
-unstable in 4.2: Kafka does not advertise it. LIST_SEGMENTS is this project's own.
+unstable in 4.2: Kafka does not advertise it. LIST_SEGMENTS and CLEAN_LOG are this project's own.
 
 Source: Kafka 4.2.1 `ApiKeys` and its message definitions.
 """
@@ -97,6 +97,7 @@ DESCRIBE_SHARE_GROUP_OFFSETS = 90
 ALTER_SHARE_GROUP_OFFSETS = 91
 DELETE_SHARE_GROUP_OFFSETS = 92
 LIST_SEGMENTS = 20000
+CLEAN_LOG = 20001
 
 NEVER = 32768
 """Stands for the first flexible version where there is none."""
@@ -193,6 +194,7 @@ TABLE = {
     ALTER_SHARE_GROUP_OFFSETS: ("AlterShareGroupOffsets", 0, 0, 0),
     DELETE_SHARE_GROUP_OFFSETS: ("DeleteShareGroupOffsets", 0, 0, 0),
     LIST_SEGMENTS: ("ListSegments", 0, 0, 0),
+    CLEAN_LOG: ("CleanLog", 0, 0, 0),
 }
 
 

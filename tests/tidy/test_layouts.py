@@ -155,6 +155,7 @@ SLOT = {
     "state": "STATE",
     "open_connections": "OPEN_CONNECTIONS",
     "metadata_applied": "METADATA_APPLIED",
+    "cleaner_wanted": "CLEANER_WANTED",
     "counters": "COUNTERS_START",
 }
 
