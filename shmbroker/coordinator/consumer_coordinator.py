@@ -124,6 +124,7 @@ class ConsumerCoordinator:
                 return refusal(error_codes.GROUP_ID_NOT_FOUND)
             group, text = self._converted(group, group_id, before)
             if group is None:
+                logger.info("group %s stays a classic one: %s", group_id, text)
                 return refusal(error_codes.GROUP_ID_NOT_FOUND, text)
         now_ms = owner.now_ms()
         change: Change | None
