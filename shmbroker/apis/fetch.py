@@ -193,7 +193,7 @@ class FetchApi:
             if body["session_epoch"] != NEW_SESSION:
                 view.release()
                 return self._submit_incremental(request, body, buffer, start, end)
-            request.wanted = {}
+            request.wanted = {} if _replica_id(body, version) < 0 else None
         elif same and len(body["topics"]) == 1 == len(body["topics"][0]["partitions"]):
             self._remember(request, body, same, view[body_at:])
         view.release()
@@ -210,8 +210,8 @@ class FetchApi:
         request.topics = topics = []
         request.asked = asked = []
         isolation, wanted = request.isolation, request.wanted
-        replica_id = body["replica_id"] if version < 15 else body["replica_state"]["replica_id"]
-        peer = worker.io_peer(request.connection) if replica_id < 0 else None
+        is_client = _replica_id(body, version) < 0
+        peer = worker.io_peer(request.connection) if is_client else None
         by_id = version >= TOPIC_IDS_FROM
         entries: list[bytes] = []
         for topic in body["topics"]:
@@ -280,7 +280,7 @@ class FetchApi:
             image is None
             or not 0 <= partition["partition"] < len(image.partitions)
             or body["isolation_level"] not in (0, 1)
-            or (body["replica_id"] if version < 15 else body["replica_state"]["replica_id"]) >= 0
+            or _replica_id(body, version) >= 0
             or body["session_id"]
             or body["rack_id"]
             or body["forgotten_topics_data"]
@@ -372,7 +372,7 @@ class FetchApi:
         by_id = version >= TOPIC_IDS_FROM
         session = self.sessions.get(body["session_id"], connection.listener.broker_id)
         error = 0
-        if session is None:
+        if session is None or _replica_id(body, version) >= 0:
             error = error_codes.FETCH_SESSION_ID_NOT_FOUND
         elif session.epoch != body["session_epoch"]:
             error = error_codes.INVALID_FETCH_SESSION_EPOCH
@@ -692,6 +692,12 @@ class FetchApi:
 
 
 _LEADER_ERRORS = frozenset((error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH))
+
+
+def _replica_id(body: dict[str, Any], version: int) -> int:
+    """Who claims to be a replica; negative for clients."""
+    replica_id: int = body["replica_id"] if version < 15 else body["replica_state"]["replica_id"]
+    return replica_id
 
 
 def _pack_entry(topic_id: bytes, index: int, partition: dict[str, Any]) -> bytes:

@@ -211,6 +211,19 @@ def test_names_that_are_too_long_are_not_kept(broker: Broker) -> None:
         assert client.ask("Fetch", 12, body)["error_code"] == SESSION_ID_NOT_FOUND
 
 
+def test_replicas_have_no_sessions(broker: Broker) -> None:
+    with RawClient(broker.address) as client:
+        client.create_topic("replicas")
+        session = Session(client, "replicas")
+        answer = client.ask("Fetch", 12, session.body({0: 0}, [], 0) | {"replica_id": 1})
+        assert answer["session_id"] == 0
+        assert answer["responses"][0]["partitions"][0]["error_code"] == NOT_LEADER
+        session.ask({0: 0})
+        answer = client.ask("Fetch", 12, session.body({}, [], 0) | {"replica_id": 1})
+        assert answer["error_code"] == SESSION_ID_NOT_FOUND
+        assert session.ask() == {}
+
+
 def test_no_slots_no_sessions() -> None:
     with (
         Broker("--set", "max.incremental.fetch.session.cache.slots=0") as broker,
