@@ -8,6 +8,7 @@ UNSUPPORTED_VERSION while the feature group.version is at level 0.
 
 from typing import Any
 
+from shmbroker.apis.join_group import NAME_CHARACTERS_MAX
 from shmbroker.coordinator.consumer_group import refusal
 from shmbroker.metadata.features import GROUP_VERSION
 from shmbroker.wire import error_codes
@@ -27,7 +28,8 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> None:
     if not worker.image.features.get(GROUP_VERSION):
         call.reply(refusal(error_codes.UNSUPPORTED_VERSION))
         return
-    client = call.client_id.decode(errors="replace"), f"/{call.client_host}"
+    client_id = call.client_id.decode(errors="replace")[:NAME_CHARACTERS_MAX]
+    client = client_id, f"/{call.client_host}"
     consumers = worker.groups.consumers
     found = consumers.heartbeat(body, call.api_version, *client)
     is_plain = not found.get("error_code") and found.get("assignment") is None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 
+from shmbroker.coordinator.assignors import UNIFORM
 from shmbroker.coordinator.consumer_group import (
     Change,
     ConsumerGroup,
@@ -61,7 +62,7 @@ class ConsumerCoordinator:
             config["group.consumer.session.timeout.ms"],
             config["group.consumer.heartbeat.interval.ms"],
             config["group.consumer.max.size"],
-            tuple(config["group.consumer.assignors"]),
+            tuple(config["group.consumer.assignors"]) or (UNIFORM,),
             config["group.consumer.migration.policy"].lower(),
             config["group.consumer.regex.refresh.interval.ms"],
             config["group.max.size"],

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
+from shmbroker.wire.error_codes import UNSUPPORTED_VERSION
 from tests.raw_client import RawClient
 
 FLAGS = (
@@ -180,6 +181,23 @@ def test_partitions_that_are_added_are_read(address: str, topic: str) -> None:
         client.ask("CreatePartitions", 3, {"topics": [row], "timeout_ms": 10_000})
     shared([member], topic, PARTITIONS + 2)
     member.close()
+
+
+def test_without_the_feature_nobody_joins() -> None:
+    """group.version at level 0: UNSUPPORTED_VERSION in the answer; classic groups go on."""
+    with Broker(*FLAGS) as broker, RawClient(broker.address) as client:
+        update = {"feature": "group.version", "max_version_level": 0, "upgrade_type": 2}
+        body = {"timeout_ms": 10_000, "feature_updates": [update]}
+        assert client.ask("UpdateFeatures", 2, body)["error_code"] == 0
+        asked = {"key_type": 0, "key": "g"}
+        while client.ask("FindCoordinator", 1, asked)["error_code"]:
+            pass
+        joining = {"rebalance_timeout_ms": 1, "topic_partitions": [], "subscribed_topic_names": []}
+        body = {"group_id": "g", "member_id": "m", "member_epoch": 0} | joining
+        answer = client.ask("ConsumerGroupHeartbeat", 1, body)
+        assert (answer["error_code"], answer["member_id"]) == (UNSUPPORTED_VERSION, None)
+        (row,) = client.ask("ConsumerGroupDescribe", 1, {"group_ids": ["g"]})["groups"]
+        assert (row["group_id"], row["error_code"]) == ("g", UNSUPPORTED_VERSION)
 
 
 def test_a_group_moves_to_the_new_protocol_and_back_while_it_reads(
