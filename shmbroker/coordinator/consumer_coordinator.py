@@ -302,6 +302,7 @@ class ConsumerCoordinator:
                 return error
         if classic is not None:
             owner.withdraw(group)
+            group.on_gone(error_codes.REBALANCE_IN_PROGRESS, now_ms)  # its timer is still there
             owner._add(classic)
             assert change.downgrade is not None
             owner._run(classic, classic.on_adopted(change.downgrade.is_rebalancing, now_ms))

@@ -1,5 +1,6 @@
 """Consumer groups of the new protocol in a coordinator: stored, loaded, timed, migrated."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from shmbroker.metadata.image import (
     MetadataImage,
     TopicImage,
 )
-from shmbroker.wire import error_codes
+from shmbroker.wire import codec, error_codes
 from tests.unit.coordinator.groups_at_work import Call
 from tests.unit.coordinator.test_group_coordinator import Broker
 
@@ -235,3 +236,99 @@ def test_a_log_of_kafka_is_loaded(office: Office) -> None:
     more = {"group_id": group_id, "instance_id": "i-1"}
     epoch = members["anna"]["member_epoch"]
     assert office.beat("anna", epoch, **more).get("error_code", 0) == 0
+
+
+class Crowd:
+    """Members of both protocols who do anything, whether it makes sense or not."""
+
+    def __init__(self, office: Office, seed: int) -> None:
+        self.office = office
+        self.chance = random.Random(seed)
+        self.generations: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
+        self.waiting: list[Call] = []
+
+    def step(self) -> None:
+        chance = self.chance
+        acts = [self.join, self.sync, self.beat_classic, self.enter, self.beat, self.beat]
+        chance.choice([*acts, self.leave_classic, self.leave, self.wait])()
+        for call in [each for each in self.waiting if each.answer is not None]:
+            self.waiting.remove(call)
+            assert call.answer is not None
+            if "members" in call.answer and not call.answer["error_code"]:
+                self.generations[call.answer["member_id"]] = call.answer["generation_id"]
+
+    def classic(self) -> str:
+        return self.chance.choice(["", *self.generations])
+
+    def join(self) -> None:
+        owned = [{"topic": "t", "partitions": self.chance.sample(range(4), 2)}]
+        message = {"topics": ["t"], "owned_partitions": self.chance.choice([[], owned])}
+        metadata = b"\0\1" + codec.encode("ConsumerProtocolSubscription", 1, message)
+        member = self.classic()
+        instance = "s" if not member and self.chance.random() < 0.3 else None
+        protocols = [{"name": "range", "metadata": metadata}]
+        self.waiting.append(
+            self.office.join(member=member, group_instance_id=instance, protocols=protocols)
+        )
+
+    def sync(self) -> None:
+        member = self.classic()
+        self.waiting.append(self.office.sync(member, "g", self.generations.get(member, 1)))
+
+    def beat_classic(self) -> None:
+        member = self.classic()
+        error = self.office.heartbeat(member, "g", self.generations.get(member, 1))
+        if error == error_codes.UNKNOWN_MEMBER_ID:
+            self.generations.pop(member, None)
+
+    def leave_classic(self) -> None:
+        member = self.classic()
+        self.generations.pop(member, None)
+        self.office.groups.leave("g", [(member, None)])
+
+    def enter(self) -> None:
+        member = self.chance.choice("abs")
+        more = {"instance_id": "s"} if member == "s" else {}
+        self.epochs[member] = self.office.enter(member, **more).get("member_epoch", 1)
+
+    def beat(self) -> None:
+        member = self.chance.choice("abs")
+        more: dict[str, Any] = {"instance_id": "s"} if member == "s" else {}
+        if self.chance.random() < 0.5:
+            more["topic_partitions"] = self.chance.choice([[], owned(0), owned(0, 1)])
+        answer = self.office.beat(member, self.epochs.get(member, 1), **more)
+        self.epochs[member] = answer.get("member_epoch", 1)
+
+    def leave(self) -> None:
+        member = self.chance.choice("abs")
+        if member == "s":
+            self.office.beat(member, self.chance.choice((-1, -2)), instance_id="s")
+        else:
+            self.office.beat(member, -1)
+
+    def wait(self) -> None:
+        self.office.wait(self.chance.choice((100, 3000, 11_000, 46_000)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_crowd_of_both_protocols_leaves_a_group_that_is_what_its_log_says(
+    office: Office, seed: int
+) -> None:
+    crowd = Crowd(office, seed)
+    kinds = set()
+    for step in range(300):
+        crowd.step()
+        group = office.groups.groups.get("g")
+        kinds.add(type(group))
+        if isinstance(group, ConsumerGroup):
+            members = {each: member.copy() for each, member in group.members.items()}
+            epochs = group.epoch, group.assignment_epoch, group.targets
+            if step % 10 == 0:
+                office.restart()
+                crowd.waiting.clear()
+                again = office.group
+                assert (again.epoch, again.assignment_epoch, again.targets) == epochs
+                assert again.members.keys() == members.keys()
+                assert all(members[each].is_like(again.members[each]) for each in members)
+    assert {Group, ConsumerGroup} <= kinds
