@@ -636,6 +636,7 @@ class PartitionLog:
             for segment in old:
                 segment.close()
                 rename_files(self.directory, segment.base_offset, "", DELETED)
+                segment.path += DELETED  # Slices of it may still be asked for.
                 paths += deleted_paths(self.directory, segment.base_offset)
             new = self.new_segment(old[0].base_offset, now_ms)
             new.size, new.end_offset = size, old[-1].end_offset

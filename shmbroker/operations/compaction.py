@@ -171,8 +171,8 @@ class Compaction:
                 store.fence(fault)
             elif store.partitions.get(partition.key) is partition:
                 old_ids = [segment.file_id for old, _ in groups for segment in old]
-                store.remove_later(log.replace_segments(groups, now_ms), now_ms, log)
-                store.dropped_file_ids += old_ids
+                paths = log.replace_segments(groups, now_ms)
+                store.remove_later(paths, old_ids, now_ms + log.config.file_delete_delay_ms)
                 self._done(partition, end)
             self.current = None
 

@@ -73,7 +73,7 @@ class PartitionStore:
         self.is_fenced = False
         self.swapping = b""
         """Key of the partition whose segments compaction is about to replace."""
-        self._to_unlink: deque[tuple[int, str]] = deque()
+        self._to_unlink: deque[tuple[int, list[str], list[int]]] = deque()
         self._to_remove: list[tuple[int, str]] = []
         self._round: list[Partition] = []
         self._next_checkpoint_ms = 0
@@ -190,7 +190,11 @@ class PartitionStore:
             _, path = self._to_remove.pop(0)
             self._try(now_ms, remove_deleted, path)
         while self._to_unlink and self._to_unlink[0][0] <= now_ms:
-            self._try(now_ms, _unlink, self._to_unlink.popleft()[1])
+            _, paths, file_ids = self._to_unlink.popleft()
+            self._try(now_ms, _unlink, paths)
+            self.dropped_file_ids += file_ids
+            for file_id in file_ids:
+                self.log_directory.descriptors.close(file_id)
         if not self._round:
             self._round = list(self.partitions.values())
         due, self._round = (
@@ -258,10 +262,12 @@ class PartitionStore:
         if retain(log, partition.high_watermark, now_ms):
             self.dropped_file_ids += before - {segment.file_id for segment in log.segments}
 
-    def remove_later(self, paths: list[str], now_ms: int, log: PartitionLog) -> None:
-        """Unlink replaced files after file.delete.delay.ms; a start before that does it too."""
-        due = now_ms + log.config.file_delete_delay_ms
-        self._to_unlink += [(due, path) for path in paths]
+    def remove_later(self, paths: list[str], file_ids: list[int], due_ms: int) -> None:
+        """Unlink replaced files after file.delete.delay.ms; a start before that does it too.
+
+        Until then answers under way may still name them.
+        """
+        self._to_unlink.append((due_ms, paths, file_ids))
 
     def delete_records(self, partition: Partition, offset: int) -> int | None:
         """Raise the log start offset (-1: to the high watermark); what it is then, None if that is
@@ -341,10 +347,11 @@ class PartitionStore:
         self.log_directory.close_clean(self._logs(), self._high_watermarks(), broker_epoch)
 
 
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    except OSError as fault:
-        raise StorageFault(f"can't remove {path}: {fault}") from fault
+def _unlink(paths: list[str]) -> None:
+    for path in paths:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as fault:
+            raise StorageFault(f"can't remove {path}: {fault}") from fault

@@ -122,16 +122,20 @@ def check_topic_id(piece: Piece) -> None:
 
 
 def _open(path: str, inode: int) -> int:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise GoneFault(f"{path} is gone: deleted by retention since it was listed") from None
-    except PermissionError:
-        raise BrokerFault(_permission(path)) from None
-    if os.fstat(descriptor).st_ino != inode:
+    # Compaction renames what it replaces, and unlinks it a minute later.
+    for name in (path, path + ".deleted"):
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            raise BrokerFault(_permission(path)) from None
+        if os.fstat(descriptor).st_ino == inode:
+            return descriptor
         os.close(descriptor)
-        raise GoneFault(f"{path} is another file than the one listed")
-    return descriptor
+    if os.path.exists(path):
+        raise GoneFault(f"{path} is another file than the one listed: was it compacted?")
+    raise GoneFault(f"{path} is gone: deleted by retention since it was listed")
 
 
 def _index_bytes(log_path: str) -> bytes | memoryview:
