@@ -9,7 +9,7 @@ UNSUPPORTED_VERSION while the feature group.version is at level 0.
 from typing import Any
 
 from shmbroker.apis.join_group import NAME_CHARACTERS_MAX
-from shmbroker.coordinator.consumer_group import refusal
+from shmbroker.coordinator.consumer_answers import refusal
 from shmbroker.metadata.features import GROUP_VERSION
 from shmbroker.wire import error_codes
 

@@ -15,15 +15,9 @@ from __future__ import annotations
 import logging
 
 from shmbroker.coordinator.assignors import UNIFORM
-from shmbroker.coordinator.consumer_group import (
-    Change,
-    ConsumerGroup,
-    ConsumerSettings,
-    Topics,
-    fault_in_heartbeat,
-    join_refusal,
-    refusal,
-)
+from shmbroker.coordinator.consumer_answers import fault_in_heartbeat, join_refusal, refusal
+from shmbroker.coordinator.consumer_change import Change, ConsumerSettings, Topics
+from shmbroker.coordinator.consumer_group import ConsumerGroup
 from shmbroker.coordinator.consumer_records import encoded, rows_of
 from shmbroker.coordinator.group import EMPTY, Group
 from shmbroker.coordinator.migration import to_classic, to_consumer
@@ -46,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.coordinator.assignors import Assignment
-    from shmbroker.coordinator.consumer_group import Answer
+    from shmbroker.coordinator.consumer_answers import Answer
     from shmbroker.coordinator.consumer_records import Record
 
 logger = logging.getLogger("shmbroker")

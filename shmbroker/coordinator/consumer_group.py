@@ -27,6 +27,8 @@ from __future__ import annotations
 
 from shmbroker.coordinator import consumer_records as stored
 from shmbroker.coordinator.assignors import ASSIGNORS
+from shmbroker.coordinator.consumer_answers import join_refusal, refusal
+from shmbroker.coordinator.consumer_change import Change, Downgrade
 from shmbroker.coordinator.consumer_member import (
     AWAY_EPOCH,
     LEFT_EPOCH,
@@ -53,9 +55,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.coordinator.assignors import Assignment
+    from shmbroker.coordinator.consumer_answers import Answer
+    from shmbroker.coordinator.consumer_change import ConsumerSettings, Topics
     from shmbroker.coordinator.consumer_member import Owned
-
-    Answer = dict[str, Any]
 
 # States of the group, as clients read them.
 EMPTY = "Empty"
@@ -72,88 +74,7 @@ MEMBER_ID_REQUIRED_FROM = 4
 """Version of JoinGroup from which a member asks for its id first (KIP-394)."""
 MEMBER_EPOCH_FROM = 9
 """Version of OffsetCommit that knows member epochs."""
-OWN_MEMBER_ID_FROM = 1
-"""Version of ConsumerGroupHeartbeat from which members make their ids themselves."""
-
 _UNKNOWN_MEMBER = error_codes.UNKNOWN_MEMBER_ID
-
-
-class ConsumerSettings:
-    """What the broker's settings say about groups of this kind; times in ms."""
-
-    __slots__ = (
-        "assignors",
-        "can_downgrade",
-        "can_upgrade",
-        "classic_size_max",
-        "heartbeat_interval_ms",
-        "regex_refresh_ms",
-        "session_timeout_ms",
-        "size_max",
-    )
-
-    def __init__(
-        self,
-        session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 5000,
-        size_max: int = 2**31 - 1,
-        assignors: tuple[str, ...] = ("uniform", "range"),
-        migration_policy: str = "bidirectional",
-        regex_refresh_ms: int = 600_000,
-        classic_size_max: int = 2**31 - 1,
-    ) -> None:
-        self.session_timeout_ms = session_timeout_ms
-        self.heartbeat_interval_ms = heartbeat_interval_ms
-        self.size_max = size_max
-        self.assignors = assignors
-        """The first one is taken where members don't ask for another."""
-        self.can_upgrade = migration_policy in ("bidirectional", "upgrade")
-        self.can_downgrade = migration_policy in ("bidirectional", "downgrade")
-        self.regex_refresh_ms = regex_refresh_ms
-        self.classic_size_max = classic_size_max
-
-
-class Topics:
-    """The topics that there are, and when that changed: offsets of the metadata log."""
-
-    __slots__ = ("changed_offset", "created_offset", "image")
-
-    def __init__(self, image: Any) -> None:
-        self.image = image
-        """A MetadataImage, or whatever has `topics_by_name`, `topics_by_id`, `offset`."""
-        self.changed_offset = 0
-        """Topics or partitions came or went."""
-        self.created_offset = 0
-        """Topics came."""
-
-
-class Change:
-    """What a request does to its group once `records` are in the log."""
-
-    __slots__ = ("downgrade", "records", "seen_offset", "timers", "wants_regexes")
-
-    def __init__(self) -> None:
-        self.records: list[stored.Record] = []
-        self.timers: list[tuple[str, str, int]] = []
-        """(member id, name of the deadline, time)."""
-        self.seen_offset = -1
-        """The `changed_offset` that the group knows now; -1: as before."""
-        self.wants_regexes = False
-        """`resolve_regexes` shall follow."""
-        self.downgrade: Downgrade | None = None
-        """It becomes a classic group."""
-
-
-class Downgrade:
-    """The members of the classic group that a group becomes, with what they read."""
-
-    __slots__ = ("is_rebalancing", "members")
-
-    def __init__(
-        self, members: list[tuple[ConsumerMember, Assignment]], is_rebalancing: bool
-    ) -> None:
-        self.members = members
-        self.is_rebalancing = is_rebalancing
 
 
 class ConsumerGroup:
@@ -1093,61 +1014,6 @@ class ConsumerGroup:
             "member_epoch": member.epoch,
             "heartbeat_interval_ms": self.heartbeat_interval_ms,
         }
-
-
-def fault_in_heartbeat(
-    body: dict[str, Any], version: int, assignors: tuple[str, ...]
-) -> tuple[int, str] | None:
-    """(error code, text) of a ConsumerGroupHeartbeat that no group could answer otherwise."""
-    epoch = body["member_epoch"]
-    needs_id = version >= OWN_MEMBER_ID_FROM or epoch > 0 or epoch == LEFT_EPOCH
-    text = None
-    if needs_id and _is_blank(body["member_id"]):
-        text = "the member id is empty"
-    elif _is_blank(body["group_id"]):
-        text = "the group id is empty"
-    elif _is_blank(body["instance_id"]):
-        text = "the instance id is empty"
-    elif _is_blank(body["rack_id"]):
-        text = "the rack id is empty"
-    elif epoch == 0:
-        if body["rebalance_timeout_ms"] == NO_TIMEOUT:
-            text = "who joins has to say its rebalance timeout"
-        elif body["topic_partitions"] is None or body["topic_partitions"]:
-            text = "who joins has no partitions, and has to say so"
-        elif body["subscribed_topic_names"] is None and body["subscribed_topic_regex"] is None:
-            text = "who joins has to say what it is subscribed to"
-    elif epoch == AWAY_EPOCH and body["instance_id"] is None:
-        text = "the instance id is missing"
-    elif epoch < AWAY_EPOCH:
-        text = "there is no such member epoch"
-    if text is not None:
-        return error_codes.INVALID_REQUEST, text
-    if body["server_assignor"] is not None and body["server_assignor"] not in assignors:
-        return error_codes.UNSUPPORTED_ASSIGNOR, f"the assignors are: {', '.join(assignors)}"
-    return None
-
-
-def refusal(error: int, text: str | None = None) -> Answer:
-    """A ConsumerGroupHeartbeat's answer with an error; by default with the error's own text."""
-    return {"error_code": error, "error_message": text or error_codes.message_of(error)}
-
-
-def join_refusal(error: int, member_id: str = "") -> Answer:
-    """A JoinGroup's answer with an error."""
-    return {
-        "error_code": error,
-        "generation_id": -1,
-        "protocol_type": None,
-        "protocol_name": None,
-        "leader": "",
-        "member_id": member_id,
-        "members": [],
-    }
-
-
-def _is_blank(text: str | None) -> bool:
-    return text is not None and not text.strip()
 
 
 def _is_epoch_right(member: ConsumerMember, epoch: int, owned: Owned) -> bool:

@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmbroker.coordinator.consumer_group import ConsumerSettings, Downgrade, Topics
+    from shmbroker.coordinator.consumer_change import ConsumerSettings, Downgrade, Topics
     from shmbroker.coordinator.group import Settings
 
 

@@ -4,7 +4,8 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-from shmbroker.coordinator.consumer_group import ConsumerGroup, ConsumerSettings, Topics
+from shmbroker.coordinator.consumer_change import ConsumerSettings, Topics
+from shmbroker.coordinator.consumer_group import ConsumerGroup
 from shmbroker.coordinator.consumer_member import NO_TIMEOUT
 from shmbroker.coordinator.member import NEVER
 from shmbroker.wire import codec, error_codes

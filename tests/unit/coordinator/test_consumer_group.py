@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 )
 
 from shmbroker.coordinator import consumer_records as stored
-from shmbroker.coordinator.consumer_group import ConsumerSettings, fault_in_heartbeat
+from shmbroker.coordinator.consumer_answers import fault_in_heartbeat
+from shmbroker.coordinator.consumer_change import ConsumerSettings
 from shmbroker.wire import error_codes
 from tests.unit.coordinator.consumers_at_work import REBALANCE_MS, SESSION_MS, Client, Room
 
