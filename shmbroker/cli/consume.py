@@ -79,7 +79,7 @@ def command(
     delimiter_text: str,
     shows_null: bool,
 ) -> None:
-    r"""Write the records of topics to stdout.
+    """Write the records of topics to stdout.
 
     \b
     shmbroker consume flights                         all, and then what comes
@@ -88,12 +88,12 @@ def command(
     shmbroker consume flights -o @2026-11-21T10:00 -o e@2026-11-21T11:00 -e
     shmbroker consume flights --group readers         share partitions, remember offsets
     shmbroker consume flights -e --json | jq .value
-    shmbroker consume flights -f '%t %p:%o %k = %s\n'
+    shmbroker consume flights -f '%t %p:%o %k = %s\\n'
 
     \b
     -f  %t topic  %p partition  %o offset  %T timestamp (ms)  %h headers  %% percent sign
         %k key  %K its length  %s value  %S its length  %R its length as 4 bytes
-        \n \r \t \0 \\ \xHH
+        \\n \\r \\t \\0 \\\\ \\xHH
 
     Exit status: 0 at the end, after -c, and when the reader of stdout has left; 1 failed;
     130 Ctrl-C.

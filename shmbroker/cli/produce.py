@@ -53,13 +53,13 @@ def command(
     file: BinaryIO | None,
     is_json: bool,
 ) -> None:
-    r"""Make records of lines.
+    """Make records of lines.
 
     \b
     seq 10 | shmbroker produce flights
     echo AA:late | shmbroker produce flights -K : -H source=radar
     shmbroker produce flights -l lines.txt -z zstd
-    find . -print0 | shmbroker produce files -D '\0'
+    find . -print0 | shmbroker produce files -D '\\0'
     shmbroker consume flights -e --json | shmbroker produce copy --json
 
     A JSON object has value, and may have key, headers ({name: text} or [{key, value}]), partition
