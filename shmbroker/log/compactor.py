@@ -51,6 +51,7 @@ from shmbroker.records.batch_layout import (
     CONTROL_COMMIT,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
+    LENGTH_POSITION,
     LOG_OVERHEAD,
     MAGIC,
     NO_TIMESTAMP,
@@ -68,12 +69,13 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Flags = NDArray[np.bool_]
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 4 << 20
 """Log bytes read at once, or bytes they are unpacked to: enough batches to share numpy's price."""
 
 _OFFSETS_MAX = 2**31 - 1
 _POSITION_MAX = 2**31 - 1
-_STEP = Struct(">qi")
+_LENGTH = Struct(">i")
+_LENGTH_MIN = HEADER_SIZE - LOG_OVERHEAD
 _AFTER_CRC = Struct(">hiqqqhii")
 _FULL = (ENOSPC, EDQUOT, EFBIG)
 
@@ -255,18 +257,20 @@ def _chunks(directory: str, source: Source, position: int = 0) -> Iterator[Chunk
 
 def _step(data: memoryview) -> tuple[list[int], int, int]:
     """(where whole batches begin, where the last of them ends, bytes that the first one needs)"""
-    unpack, position, end = _STEP.unpack_from, 0, len(data)
     found: list[int] = []
+    append, unpack, position, end = found.append, _LENGTH.unpack_from, 0, len(data)
     need = HEADER_SIZE
-    while end - position >= HEADER_SIZE:
-        length = unpack(data, position)[1]
-        if length < HEADER_SIZE - LOG_OVERHEAD:
-            return ([], 0, 0) if not found else (found, position, 0)
+    last = end - HEADER_SIZE
+    while position <= last:
+        (length,) = unpack(data, position + LENGTH_POSITION)
         following = position + LOG_OVERHEAD + length
+        if length < _LENGTH_MIN:
+            need = 0
+            break
         if following > end:
             need = following - position
             break
-        found.append(position)
+        append(position)
         position = following
     return found, position, need
 
@@ -344,9 +348,10 @@ class Rows(NamedTuple):
     key: "Int64s"
     key_length: "Int64s"
     value_length: "Int64s"
+    """Meaningless if no values were asked for."""
 
 
-def _rows(chunk: Chunk) -> Rows:
+def _rows(chunk: Chunk, *, has_values: bool = True) -> Rows:
     """Every field that compaction looks at; CorruptFault if a record isn't what it should be."""
     raw, header = chunk.plain, chunk.header[chunk.is_data]
     count = header["count"].astype(np.int64)
@@ -356,9 +361,11 @@ def _rows(chunk: Chunk) -> Rows:
     offset_delta, at = varints(raw, timestamp_end, 5)
     key_length, key = varints(raw, at, 5)
     key_end = key + np.maximum(key_length, 0)
-    value_length, value = varints(raw, key_end, 5)
-    is_bad = (key_length < -1) | (value_length < -1)
-    is_bad |= (value + np.maximum(value_length, 0) >= end) | (offset_delta < 0)
+    is_bad = (key_length < -1) | (key_end >= end) | (offset_delta < 0)
+    value_length = key_length
+    if has_values:
+        value_length, value = varints(raw, key_end, 5)
+        is_bad |= (value_length < -1) | (value + np.maximum(value_length, 0) >= end)
     is_bad |= offset_delta > header["last_offset_delta"][batch]
     if is_bad.any():
         raise CorruptFault("a record does not fit its batch")
@@ -397,7 +404,7 @@ def _read_keys(
             on_progress(int(chunk.end[-1] - chunk.at[0]))
             if not len(chunk.low):
                 continue
-            rows = _rows(chunk)
+            rows = _rows(chunk, has_values=False)
             is_counted = (rows.key_length >= 0) & (rows.offset >= dirty_offset)
             header = chunk.header[chunk.is_data]
             if (header["attributes"] & TRANSACTIONAL_BIT).any():
@@ -474,7 +481,11 @@ class _Rewriter:
         self.sources = sources
         self.key_hash = key_hash
         self.offsets = offsets
-        self.last_batches = last_batches
+        ids = sorted(last_batches)
+        self.last_batches = (
+            np.array(ids, np.int64),
+            np.array([last_batches[producer_id] for producer_id in ids], np.int64),
+        )
         self.settings = settings
         self.on_progress = on_progress
         self.report = report
@@ -564,13 +575,9 @@ class _Rewriter:
             self.report.kept += plan.count_kept()
             fate[chunk.is_data] = plan.fate
         is_clean = header["base_offset"] < self.report.end_offset
-        gone = np.flatnonzero(((fate == _DROP) | (header["count"] == 0)) & is_clean)
-        for number in gone.tolist():
-            fields = BATCH_HEADER.unpack_from(raw.data, at[number])
-            if fields[5] & CONTROL_BIT:
-                continue
-            is_last = fields[9] >= 0 and self.last_batches.get(fields[9]) == fields[0] + fields[6]
-            fate[number] = _EMPTY if is_last else _DROP
+        is_gone = ((fate == _DROP) | (header["count"] == 0)) & is_clean
+        is_gone &= header["attributes"] & CONTROL_BIT == 0
+        fate[is_gone] = np.where(self._are_last(header[is_gone]), _EMPTY, _DROP)
         self.is_changed |= bool((fate[header["count"] > 0] != _COPY).any() | (fate == _DROP).any())
         size = end - at
         size[fate == _DROP] = 0
@@ -593,6 +600,17 @@ class _Rewriter:
                 yield view[int(at[begin]) : int(end[stop - 1])]
             elif fate[begin] != _DROP:
                 yield b"".join([made[number] for number in range(begin, stop)])
+
+    def _are_last(self, header: "NDArray[np.void]") -> "Flags":
+        """Whether these are the last batches of their producers."""
+        ids, offsets = self.last_batches
+        if not len(ids):
+            return np.zeros(len(header), np.bool_)
+        producer_id = header["producer_id"].astype(np.int64)
+        place = np.minimum(np.searchsorted(ids, producer_id), len(ids) - 1)
+        last_offset = header["base_offset"] + header["last_offset_delta"]
+        found: Flags = (ids[place] == producer_id) & (offsets[place] == last_offset)
+        return found
 
     def _index(self, size: "Int64s", header: "NDArray[np.void]", max_timestamp: "Int64s") -> None:
         """Index the batches that stay, as an append does: one entry every so many bytes."""

@@ -20,7 +20,7 @@ k slots before did not settle. It begins small and grows fourfold, up to the byt
 
 import hashlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -86,21 +86,24 @@ class KeyHash:
             (size + self._length_add[lane]).astype(np.uint64) * self._length_multiply[lane]
             for lane in range(_LANES)
         ]
+        every = np.arange(0)
         shortest, longest = int(length.min()), min(int(length.max()), LONG_KEY_BYTES)
         for number, done in enumerate(range(0, longest, 8)):
-            rows: Any = slice(None)
-            if shortest <= done:
-                rows = np.flatnonzero((length > done) & (length <= LONG_KEY_BYTES))
-            left = length[rows] - done
-            word = words[start[rows] + done].view(np.uint64)
+            is_all = shortest > done
+            rows = every if is_all else np.flatnonzero((length > done) & (length <= LONG_KEY_BYTES))
+            at = start if is_all else start[rows]
+            word = words[at + done].view(np.uint64)
             if shortest < done + 8:
-                word &= _WORD_MASKS[np.minimum(left, 8)]
-            halves = word.view(np.uint32).reshape(-1, 2)
-            low, high = halves[:, 0], halves[:, 1]
+                left = length if is_all else length[rows]
+                word &= _WORD_MASKS.take(np.minimum(left - done, 8))
+            low, high = word.astype(np.uint32), (word >> _HALF).astype(np.uint32)
             for lane in range(_LANES):
                 product = (low + self._add_low[lane, number]).astype(np.uint64)
                 product *= high + self._add_high[lane, number]
-                lanes[lane][rows] += product
+                if is_all:
+                    lanes[lane] += product
+                else:
+                    lanes[lane][rows] += product
         for pair in (0, 1):
             upper = (lanes[2 * pair] * self._mix[2 * pair]) >> _HALF
             lower = (lanes[2 * pair + 1] * self._mix[2 * pair + 1]) >> _HALF

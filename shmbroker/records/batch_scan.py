@@ -30,6 +30,7 @@ from shmbroker.records.batch_layout import (
     MAGIC,
     MAGIC_POSITION,
     MAX_TIMESTAMP_POSITION,
+    PRODUCER_ID_POSITION,
     RECORDS_POSITION,
 )
 
@@ -54,9 +55,10 @@ HEADER = np.dtype(
             "last_offset_delta",
             "base_timestamp",
             "max_timestamp",
+            "producer_id",
             "count",
         ],
-        "formats": [">i8", ">i4", "i1", ">u4", ">i2", ">i4", ">i8", ">i8", ">i4"],
+        "formats": [">i8", ">i4", "i1", ">u4", ">i2", ">i4", ">i8", ">i8", ">i8", ">i4"],
         "offsets": [
             BASE_OFFSET_POSITION,
             LENGTH_POSITION,
@@ -66,6 +68,7 @@ HEADER = np.dtype(
             LAST_OFFSET_DELTA_POSITION,
             BASE_TIMESTAMP_POSITION,
             MAX_TIMESTAMP_POSITION,
+            PRODUCER_ID_POSITION,
             COUNT_POSITION,
         ],
         "itemsize": HEADER_SIZE,

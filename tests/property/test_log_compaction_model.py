@@ -2,7 +2,11 @@
 
 import tempfile
 
-from compaction_logs import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shmbroker.records.batch_layout import DELETE_HORIZON_BIT
+from tests.compaction_logs import (
     append,
     batches_of,
     compact_log,
@@ -11,10 +15,6 @@ from compaction_logs import (
     open_log,
     records_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from shmbroker.records.batch_layout import DELETE_HORIZON_BIT
 
 RECORD = st.tuples(
     st.integers(1, 2000),

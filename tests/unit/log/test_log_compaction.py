@@ -1,0 +1,296 @@
+"""Compaction, its parts: hashes, the map, what is cleanable, damage, deaths between two renames."""
+
+import itertools
+import os
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from shmbroker.errors import CorruptFault
+from shmbroker.log import cleaned_files, compactor
+from shmbroker.log.cleanable import find_cleanable
+from shmbroker.log.compactor import compact
+from shmbroker.log.key_offsets import SLACK_BYTES, KeyHash, KeyOffsets
+from shmbroker.records.batch import control_batch
+from shmbroker.records.batch_layout import BATCH_HEADER, CONTROL_ABORT, CONTROL_COMMIT
+from tests.compaction_logs import (
+    COMPACT,
+    append,
+    batches_of,
+    compact_log,
+    last_batches,
+    open_log,
+    records_of,
+    settings_of,
+    sources_of,
+    swap,
+)
+
+
+def hashes_of(key_hash, keys):
+    raw = np.frombuffer(b"".join(keys) + bytes(SLACK_BYTES), np.uint8)
+    length = np.array([len(key) for key in keys], np.int64)
+    return key_hash.hash(raw, np.cumsum(length) - length, length)
+
+
+def test_hash_tells_keys_apart_and_knows_them_again():
+    source = random.Random(1)
+    keys = [bytes(n) for n in range(300)]  # zeros: only their length differs
+    keys += [source.randbytes(source.randrange(1, 400)) for _ in range(500)]
+    keys += [b"sensor-%d" % n for n in range(20_000)]
+    key_hash = KeyHash()
+    hashes = hashes_of(key_hash, keys)
+    assert len(np.unique(hashes, axis=0)) == len(set(keys))
+    places = list(range(len(keys)))
+    source.shuffle(places)
+    again = hashes_of(key_hash, [keys[place] for place in places])
+    assert (again == hashes[places]).all()
+    assert (hashes_of(KeyHash(), keys[:100]) != hashes[:100]).any()
+
+
+@pytest.mark.parametrize("distinct", [1, 50, 30_000])
+def test_map_is_a_dict(distinct):
+    source = np.random.default_rng(distinct)
+    offsets, model, key_hash = KeyOffsets(24 * 60_000), {}, KeyHash()
+    for start in range(0, 60_000, 20_000):
+        numbers = source.integers(0, distinct, 20_000)
+        hashes = hashes_of(key_hash, [b"%d" % number for number in numbers])
+        rows = np.arange(start, start + 20_000)
+        assert offsets.put(hashes, rows) == 20_000
+        model |= dict(zip(numbers.tolist(), rows.tolist(), strict=True))
+    asked = list(range(-5, distinct))
+    found = offsets.get(hashes_of(key_hash, [b"%d" % number for number in asked]))
+    assert found.tolist() == [model.get(number, -1) for number in asked]
+    assert (offsets.count, offsets.latest_offset) == (len(model), 59_999)
+
+
+def test_full_map_says_how_far_it_came():
+    hashes = hashes_of(KeyHash(), [b"%d" % number for number in range(1000)])
+    offsets = KeyOffsets(24 * 100)
+    assert offsets.put(hashes, np.arange(1000)) == 70
+    assert offsets.latest_offset == 69
+    assert offsets.get(hashes[:100]).tolist() == [*range(70), *[-1] * 30]
+
+
+def fill(log, rounds=6, codec=0):
+    """Ten keys over and over, a segment for each round."""
+    for number in range(rounds):
+        for key in range(10):
+            append(log, [(1000 + number, b"k%d" % key, b"%d" % number * 20)] * 2, codec)
+        log.roll()
+
+
+def test_what_is_cleanable(tmp_path):
+    log = open_log(tmp_path / "t-0")
+    assert find_cleanable(log, -1, 0, 2000) is None
+    fill(log, 4)
+    end = log.log_end_offset
+    found = find_cleanable(log, -1, end, 2000)
+    assert (found.segments, found.first_dirty_offset) == (log.segments[:-1], 0)
+    assert (found.dirty_ratio, found.is_overdue) == (1.0, False)
+    found = find_cleanable(log, 40, end, 2000)
+    assert 0.4 < found.dirty_ratio < 0.6
+    assert find_cleanable(log, 80, end, 2000) is None
+    assert find_cleanable(log, 500, end, 2000).first_dirty_offset == 0  # the log was cut
+    assert len(find_cleanable(log, 0, end - 1, 2000).segments) == 3  # the last isn't decided
+    config = open_log(tmp_path / "u-0", COMPACT | {"min.compaction.lag.ms": "500"}).config
+    log.set_config(config)
+    assert len(find_cleanable(log, 0, end, 1502).segments) == 3
+    config = open_log(tmp_path / "v-0", COMPACT | {"max.compaction.lag.ms": "500"}).config
+    log.set_config(config)
+    assert [find_cleanable(log, 20, end, now).is_overdue for now in (1501, 1502)] == [False, True]
+
+
+def test_max_compaction_lag_rolls_the_active_segment(tmp_path):
+    log = open_log(tmp_path / "t-0", COMPACT | {"max.compaction.lag.ms": "500"})
+    append(log, [(1000, b"k", b"v")])
+    append(log, [(1501, b"k", b"v")])
+    assert [segment.base_offset for segment in log.segments] == [0, 1]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_damage_anywhere_is_a_fault_and_leaves_the_log_alone(tmp_path, codec):
+    log = open_log(tmp_path / "t-0")
+    fill(log, 3, codec)
+    source = random.Random(codec)
+    paths = [segment.path for segment in log.segments[:-1]]
+    for _ in range(40):
+        path = source.choice(paths)
+        size = os.stat(path).st_size
+        at = source.randrange(size)
+        with open(path, "r+b") as file:
+            content = file.read()
+            # Base offset and leader epoch stand outside of the CRC: their damage may be legal.
+            bad = bytes([content[at] ^ 1 << source.randrange(8)])
+            file.seek(at)
+            file.write(bad)
+        try:
+            compact(log.directory, sources_of(log), 0, {}, settings_of(log))
+            cleaned_files.remove_cleaned(log.directory)
+        except CorruptFault:
+            pass
+        else:
+            start = 0
+            while start + 12 + int.from_bytes(content[start + 8 : start + 12], "big") <= at:
+                start += 12 + int.from_bytes(content[start + 8 : start + 12], "big")
+            assert at - start < 8 or 12 <= at - start < 16
+        assert not [name for name in os.listdir(log.directory) if name.endswith(".cleaned")]
+        with open(path, "r+b") as file:
+            file.write(content)
+
+
+def test_pass_that_is_stopped_leaves_nothing(tmp_path):
+    log = open_log(tmp_path / "t-0")
+    fill(log, 4)
+
+    class Stop(Exception):
+        pass
+
+    for steps in range(8):
+        left = itertools.count(steps, -1)
+
+        def on_progress(count, left=left):
+            if not next(left):
+                raise Stop
+
+        with pytest.raises(Stop):
+            compact(log.directory, sources_of(log), 0, {}, settings_of(log), on_progress)
+        assert not [name for name in os.listdir(log.directory) if name.endswith(".cleaned")]
+
+
+def test_last_batch_of_a_producer_keeps_its_header(tmp_path):
+    log = open_log(tmp_path / "t-0")
+    for sequence in range(3):
+        append(log, [(1000, b"k", b"v")], producer=(7, 2, sequence))
+    append(log, [(1000, b"k", b"v")])
+    log.roll()
+    compact_log(log)
+    (kept, records), (_, others) = batches_of(log)
+    assert (kept[0], kept[9], kept[10], kept[11], kept[12]) == (2, 7, 2, 2, 0)
+    assert records == [] and len(others) == 1
+    log.close(clean=False)
+    again = open_log(log.directory, clean=False)
+    assert last_batches(again) == {7: 2}
+
+
+def test_aborted_records_do_not_supersede(tmp_path):
+    log = open_log(tmp_path / "t-0")
+
+    def transaction(producer_id, value, marker):
+        options = {"producer": (producer_id, 0, 0), "is_transactional": True}
+        append(log, [(1000, b"k", value)], **options)
+        batch = control_batch(marker, bytes(6), timestamp=1, producer_id=producer_id)
+        log.append(memoryview(batch), 0, 1, 0, 0)
+
+    append(log, [(1000, b"k", b"first")])
+    transaction(7, b"committed", CONTROL_COMMIT)
+    transaction(8, b"aborted", CONTROL_ABORT)
+    log.roll()
+    compact_log(log)
+    assert [record[3] for record in records_of(log)] == [b"committed", b"aborted"]
+    assert [header[0] for header, _ in batches_of(log)] == [1, 2, 3, 4]
+
+
+def test_tombstone_goes_when_its_horizon_is_over(tmp_path):
+    log = open_log(tmp_path / "t-0")
+    append(log, [(1000, b"k", b"v"), (1001, b"gone", None), (1002, b"l", b"w")])
+    log.roll()
+    compact_log(log, now_ms=5000, delete_retention_ms=100)
+    ((header, records),) = batches_of(log)
+    assert (header[7], header[8]) == (5100, 1002)
+    places = [(0, 1000, b"k"), (1, 1001, b"gone"), (2, 1002, b"l")]
+    assert [record[:3] for record in records] == places
+    compact_log(log, now_ms=5099)
+    assert len(records_of(log)) == 3
+    compact_log(log, now_ms=5100)
+    ((header, records),) = batches_of(log)
+    assert (header[7], header[6], header[12]) == (5100, 2, 2)
+    assert [record[:3] for record in records] == places[::2]
+
+
+def test_log_without_anything_to_drop_is_not_rewritten(tmp_path):
+    log = open_log(tmp_path / "t-0", COMPACT | {"segment.bytes": "700"})
+    for number in range(20):
+        append(log, [(1000, b"key-%d" % number, b"v" * 50)])
+    log.roll()
+    assert len(log.segments) > 3
+    report = compact_log(log)
+    assert (report.groups, report.end_offset) == ([], log.log_end_offset)
+
+
+class Killed(Exception):
+    pass
+
+
+def test_start_after_a_death_between_any_two_renames(tmp_path, monkeypatch):
+    """At each step the start finishes or undoes: never a record too few, never one twice."""
+    log = open_log(tmp_path / "t-0", COMPACT | {"segment.bytes": "3000"})
+    fill(log, 8)
+    before = [record[:4] for record in records_of(log)]
+    report = compact(log.directory, sources_of(log), 0, {}, settings_of(log))
+    assert len(report.groups) > 1
+    rename, made = os.rename, str(tmp_path / "made")
+    shutil.copytree(log.directory, made)
+    outcomes = set()
+    for steps in itertools.count():
+        trial = str(tmp_path / "w-0")
+        shutil.copytree(made, trial)
+        log = open_log_without_settling(trial, monkeypatch)
+        left = itertools.count(steps, -1)
+
+        def counted(old, new, left=left):
+            if not next(left):
+                raise Killed
+            rename(old, new)
+
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "rename", counted)
+                swap(log, report)
+            is_over = True
+        except Killed:
+            is_over = False
+        again = open_log(trial, COMPACT | {"segment.bytes": "3000"}, clean=False)
+        found = [record[:4] for record in records_of(again)]
+        assert again.log_end_offset == log.log_end_offset
+        assert set(found) <= set(before)
+        assert [record[0] for record in found] == sorted({record[0] for record in found})
+        assert {record[2]: record for record in found} == {record[2]: record for record in before}
+        assert not [
+            name
+            for name in os.listdir(trial)
+            if name.endswith((".cleaned", ".swap")) or (not is_over and name.endswith(".deleted"))
+        ]
+        assert all(
+            os.path.exists(index.path)
+            for segment in again.segments[:-1]
+            for index in (segment.offset_index, segment.time_index)
+        )
+        outcomes.add(len(found))
+        shutil.rmtree(trial)
+        if is_over:
+            break
+    assert steps > 20
+    assert {len(before), 10} <= outcomes
+
+
+def open_log_without_settling(directory, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("shmbroker.log.recovery.settle", lambda *_: False)
+        return open_log(directory, COMPACT | {"segment.bytes": "3000"}, clean=False)
+
+
+def test_chunks_do_not_show(tmp_path, monkeypatch):
+    logs = []
+    for name, chunk_bytes in (("t-0", 4 << 20), ("u-0", 500)):
+        monkeypatch.setattr(compactor, "CHUNK_BYTES", chunk_bytes)
+        log = open_log(tmp_path / name, COMPACT | {"segment.bytes": "20000"})
+        for codec in range(5):
+            fill(log, 3, codec)
+        append(log, [(1, b"large", b"x" * 3000)] * 3, 1)
+        log.roll()
+        compact_log(log)
+        logs.append([BATCH_HEADER.pack(*header) for header, _ in batches_of(log)])
+    assert logs[0] == logs[1]
