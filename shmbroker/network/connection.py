@@ -37,6 +37,7 @@ class Connection:
         "fast_produce",
         "fd",
         "filled",
+        "has_left",
         "host",
         "inflight",
         "is_closed",
@@ -65,6 +66,8 @@ class Connection:
         self.is_held = False
         self.is_closed = False
         self.is_cold = False
+        self.has_left = False
+        """The client has closed its sending side, or all; what it sent before may be unread."""
         self.is_ended = False
         """Nothing more will come in; it is closed when its last answer has gone out."""
         self.wants_write = False

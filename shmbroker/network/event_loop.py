@@ -9,6 +9,8 @@ Rules of this file:
   if that one leaves the connection to the others, they are never told.)
 * Order (protocol.md): consecutive Produce requests overlap, and Produce may pass a waiting Fetch
   ahead of it; every other API waits until the earlier answers are sent.
+* A request that waits for a broker which is down is dropped when its client leaves: it may have
+  been sent again on another connection, and served there, long before its turn comes here.
 * Nothing is allocated from an announced length: buffers double as bytes arrive, and all buffers of
   a worker together are bounded; over that bound connections are not read from until others finish.
 """
@@ -24,6 +26,8 @@ from shmbroker.network.connection import Connection
 
 EPOLLIN = select.EPOLLIN
 EPOLLOUT = select.EPOLLOUT
+EPOLLRDHUP = select.EPOLLRDHUP
+HUNG_UP = select.EPOLLHUP | select.EPOLLERR
 
 SCRATCH_BYTES = 256 * 1024
 """One read's worth: what a socket hands over at once on loopback is rarely more."""
@@ -185,8 +189,12 @@ class EventLoop:
     def on_readable(self, connection: Connection, mask: int) -> None:
         """Read once, and start every complete request that may start."""
         if connection.is_held:
-            # Only a hang-up or an error can be told while EPOLLIN is off.
-            self.close(connection, "the client hung up")
+            if mask & HUNG_UP or connection in self.blocked:
+                self.close(connection, "the client left")
+                return
+            # It waits in order behind its own requests, and may have closed its sending side only.
+            connection.has_left = True
+            self._set_interest(connection)
             return
         buffer = connection.buffer
         if buffer is None:
@@ -217,7 +225,7 @@ class EventLoop:
                 self.close(connection, "")
                 return
             # It may have closed its sending side only: it gets what it has asked for.
-            connection.is_ended = connection.is_held = True
+            connection.is_ended = connection.is_held = connection.has_left = True
             self._set_interest(connection)
             return
         end = connection.filled + count
@@ -269,6 +277,10 @@ class EventLoop:
                 if not handler(
                     connection, buffer, position + 4, frame_end, api_version, correlation_id
                 ):
+                    if connection.has_left:
+                        self._answer_rest(connection)
+                        self.close(connection, "the client left")
+                        return
                     connection.is_held = True
                     self.blocked.append(connection)
                     break
@@ -347,7 +359,10 @@ class EventLoop:
             self.resume(connection)
 
     def _set_interest(self, connection: Connection) -> None:
-        interest = 0 if connection.is_held else EPOLLIN
+        if not connection.is_held:
+            interest = EPOLLIN
+        else:
+            interest = 0 if connection.has_left else EPOLLRDHUP
         if connection.wants_write and not connection.is_cold:
             interest |= EPOLLOUT
         self.epoll.modify(connection.fd, interest)
