@@ -62,4 +62,6 @@ def _find(
                 "port": row["port"],
             }
     code = error_codes.COORDINATOR_NOT_AVAILABLE
+    if kind == TRANSACTION:  # there will be none however often a client asks: not retriable
+        code = error_codes.UNSUPPORTED_VERSION
     return nobody | {"error_code": code, "error_message": error_codes.message_of(code)}

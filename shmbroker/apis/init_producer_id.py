@@ -32,7 +32,7 @@ def answer_now(worker: Any, body: dict[str, Any]) -> dict[str, Any]:
     if body["transactional_id"] is not None:
         if body["transactional_id"] == "":
             return failed | {"error_code": error_codes.INVALID_REQUEST}
-        return failed | {"error_code": error_codes.COORDINATOR_NOT_AVAILABLE}
+        return failed | {"error_code": error_codes.UNSUPPORTED_VERSION}
     producer_id = worker.next_producer_id()
     if producer_id is None:
         return failed | {"error_code": error_codes.COORDINATOR_LOAD_IN_PROGRESS}
