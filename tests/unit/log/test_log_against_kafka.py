@@ -93,6 +93,7 @@ def test_dump_tool_reads_a_compacted_log(tmp_path):
         "index.interval.bytes": "900",
     }
     log = open_log(tmp_path / "t-0", settings)
+    append(log, [(100_000, b"1", b"soon superseded")], producer=(9, 0, 0))
     for number in range(400):
         records = [
             (
