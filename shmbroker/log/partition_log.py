@@ -80,6 +80,7 @@ class PartitionLog:
         "_limit",
         "_position_slot",
         "_roll_after",
+        "_roll_ms",
         "_roll_offset",
         "_snapshot_after",
         "_store_position",
@@ -131,6 +132,7 @@ class PartitionLog:
         # The active segment takes appends as they are up to these; beyond, `_prepare` looks.
         self._limit = 0
         self._roll_after = _NEVER
+        self._roll_ms = config.roll_ms
         self._roll_offset = 0
         self._index_after = 0
         self._snapshot_after = config.producer_snapshot_interval
@@ -277,7 +279,7 @@ class PartitionLog:
         self._roll_offset = segment.base_offset + _OFFSETS_MAX
         self._roll_after = _NEVER
         if segment.first_timestamp >= 0:
-            self._roll_after = segment.first_timestamp + config.roll_ms
+            self._roll_after = segment.first_timestamp + self._roll_ms
         if segment.map is None:
             self._limit = 0
 
@@ -289,7 +291,7 @@ class PartitionLog:
             waited_ms = now_ms - segment.created_ms
         return (
             segment.size + need > config.segment_bytes
-            or waited_ms > config.roll_ms
+            or waited_ms > self._roll_ms
             or segment.offset_index.is_full()
             or segment.time_index.is_full()
             or next_offset > self._roll_offset
@@ -348,7 +350,15 @@ class PartitionLog:
         last = segment.offset_index.last()
         self._index_after = self.config.index_interval_bytes + (last[1] if last else 0)
         self._latest_epoch = self.leader_epochs.latest
+        self._draw_roll_ms()
         self._set_limits()
+
+    def _draw_roll_ms(self) -> None:
+        """How old the active segment gets; with jitter, so that logs don't all roll at once."""
+        config = self.config
+        self._roll_ms = config.roll_ms
+        if jitter_ms := min(config.segment_jitter_ms, config.roll_ms):
+            self._roll_ms -= int.from_bytes(os.urandom(8), "little") % jitter_ms
 
     def populate_step(self, now_ms: int) -> bool:
         """Ready up to 1 MiB ahead of the end for storing; True if more is worth it.
@@ -373,6 +383,7 @@ class PartitionLog:
             segment.offset_index.bytes_max = segment.time_index.bytes_max = (
                 config.segment_index_bytes
             )
+        self._draw_roll_ms()
         self._set_limits()
 
     @property

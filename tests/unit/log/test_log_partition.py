@@ -285,6 +285,18 @@ def test_idle_log_rolls_by_the_clock(opened):
     assert log.active.base_offset == 1
 
 
+def test_jitter_spreads_the_rolls(opened, monkeypatch):
+    log = opened({"segment.ms": "100", "segment.jitter.ms": "10"})
+    ages = set()
+    for number in range(20):
+        append(log, batch_of(timestamp=1000))
+        monkeypatch.setattr(os, "urandom", lambda _, number=number: bytes([number] + [0] * 7))
+        log.roll()
+        append(log, batch_of(timestamp=1000))
+        ages.add(next(age for age in itertools.count(80) if log.maybe_roll(1000 + age)))
+    assert ages == set(range(92, 102))
+
+
 def test_log_rolls_when_an_index_is_full(opened):
     log = opened({"segment.index.bytes": "32", "index.interval.bytes": "0"})
     fill(log, 12)
