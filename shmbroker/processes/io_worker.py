@@ -19,7 +19,6 @@ import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from shmbroker import clock
 from shmbroker.apis import init_producer_id, table
@@ -27,7 +26,7 @@ from shmbroker.config import broker_layers, effective_topic_configs
 from shmbroker.coordinator.group_coordinator import GroupCoordinator
 from shmbroker.coordinator.group_partition import GROUP_TOPIC
 from shmbroker.errors import StorageFault
-from shmbroker.ids import partition_key, random_uuid
+from shmbroker.ids import partition_key, random_uuid, uuid_dashed
 from shmbroker.ipc.operation_adapter import Executor
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -642,7 +641,7 @@ class IoWorker(SleepingChild):
 
 def make_member_id(prefix: str) -> str:
     """A member id that no member of any group ever had: the client's name, then a uuid."""
-    return f"{prefix[:MEMBER_NAME_MAX]}-{uuid4()}"
+    return f"{prefix[:MEMBER_NAME_MAX]}-{uuid_dashed(random_uuid())}"
 
 
 class Flusher:
