@@ -13,6 +13,7 @@ from shmbroker.log import cleaned_files, compactor
 from shmbroker.log.cleanable import find_cleanable
 from shmbroker.log.compactor import compact
 from shmbroker.log.key_offsets import SLACK_BYTES, KeyHash, KeyOffsets
+from shmbroker.log.retention import retain
 from shmbroker.records.batch import control_batch
 from shmbroker.records.batch_layout import BATCH_HEADER, CONTROL_ABORT, CONTROL_COMMIT
 from tests.compaction_logs import (
@@ -294,3 +295,18 @@ def test_chunks_do_not_show(tmp_path, monkeypatch):
         compact_log(log)
         logs.append([BATCH_HEADER.pack(*header) for header, _ in batches_of(log)])
     assert logs[0] == logs[1]
+
+
+def test_retention_goes_over_segments_that_compaction_left_empty(tmp_path):
+    settings = {"cleanup.policy": "compact,delete", "retention.ms": "1000"}
+    log = open_log(tmp_path / "t-0", COMPACT | settings | {"segment.bytes": "1300"})
+    fill(log, 4)
+    append(log, [(1 << 42, b"k", b"young")])
+    compact_log(log)
+    sizes = [segment.size for segment in log.segments]
+    assert len(sizes) > 2 and sizes[0] == 0
+    retain(log, log.log_end_offset, (1 << 42) + 1000)
+    assert log.segments == [log.active]
+    assert log.log_start_offset == 80
+    retain(log, log.log_end_offset, (1 << 42) + 1001)
+    assert log.log_start_offset == log.log_end_offset == 81
