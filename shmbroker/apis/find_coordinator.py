@@ -61,7 +61,8 @@ def _find(
                 "host": row["host"],
                 "port": row["port"],
             }
-    code = error_codes.COORDINATOR_NOT_AVAILABLE
     if kind == TRANSACTION:  # there will be none however often a client asks: not retriable
-        code = error_codes.UNSUPPORTED_VERSION
+        code, message = error_codes.UNSUPPORTED_VERSION, "shmbroker has no transactions yet"
+        return nobody | {"error_code": code, "error_message": message}
+    code = error_codes.COORDINATOR_NOT_AVAILABLE
     return nobody | {"error_code": code, "error_message": error_codes.message_of(code)}
