@@ -451,6 +451,7 @@ class IoWorker(SleepingChild):
         """Pass a descriptor, later if the socket pair is full."""
         segment = self.segments_passed.get(file_id)
         if segment is None:
+            peer.send(DROP_FILE, TOKEN.pack(file_id))  # deleted since
             return
         if pass_file(self.passing[peer.slot], file_id, segment.fd):
             self.passed[peer.slot].add(file_id)

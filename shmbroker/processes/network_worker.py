@@ -103,7 +103,8 @@ class NetworkWorker(Child):
         self.partial_results = PartialResults()
         self.asked_files: set[int] = set()
         self._ask_again_at = 0.0
-        self.unread: list[tuple[Request, Peer, bytes]] = []
+        self.unread: list[tuple[Request, Peer, bytes, tuple[int, ...]]] = []
+        """Reads that wait for descriptors: request, its peer, the READ_DONE, file ids."""
         self.touched: set[Connection] = set()
         self.io_peers: dict[int, Peer] = {}
         self.controller: Peer | None = None
@@ -322,7 +323,17 @@ class NetworkWorker(Child):
                 ]
             self.touched.add(request.connection)
         elif operation == DROP_FILE:
-            self.files[peer.slot].drop(TOKEN.unpack_from(data, index)[0])
+            self._drop_file(peer, TOKEN.unpack_from(data, index)[0])
+
+    def _drop_file(self, peer: Peer, file_id: int) -> None:
+        """A file is deleted: close it, and let those who wait for its descriptor ask again."""
+        self.files[peer.slot].drop(file_id)
+        for waiting in list(self.unread):
+            request, owner, _, missing = waiting
+            if owner is peer and file_id in missing:
+                self.unread.remove(waiting)
+                self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+                self.touched.add(request.connection)
 
     def _finish_read(
         self, request: Any, peer: Peer, data: memoryview, index: int, length: int
@@ -337,7 +348,8 @@ class NetworkWorker(Child):
             if file_id not in self.asked_files:
                 self.asked_files.add(file_id)
                 peer.send(NEED_FILE, TOKEN.pack(file_id))
-        self.unread.append((request, peer, bytes(data[index : index + length])))
+        result = bytes(data[index : index + length])
+        self.unread.append((request, peer, result, tuple(missing)))
 
     def retry_reads(self) -> None:
         """Reads that waited for descriptors."""
@@ -346,7 +358,7 @@ class NetworkWorker(Child):
         if now >= self._ask_again_at:
             self._ask_again_at = now + ASK_AGAIN_S
             self.asked_files.clear()
-        for request, peer, result in unread:
+        for request, peer, result, _ in unread:
             if not request.connection.is_closed:
                 self._finish_read(request, peer, memoryview(result), 0, len(result))
 
@@ -357,7 +369,7 @@ class NetworkWorker(Child):
         self.partial_results.clear()
         if peer.role == IO_WORKER:
             self.files[peer.slot].clear()
-            for request, owner, _ in self.unread:
+            for request, owner, _, _ in self.unread:
                 if owner is peer:
                     self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
                     self.touched.add(request.connection)
