@@ -96,9 +96,9 @@ class PlainApis:
                 _, _, _, request.client_id, body_at = parse_request_header(view, 0, end - start)
                 decoded, _ = codec.decode(module.NAME + "Request", version, view, body_at)
                 view.release()
+                request.body = (module, decoded)  # for `finish_again`, which may be called at once
                 answer = module.answer(self.worker, request, decoded)
                 if answer is None:
-                    request.body = (module, decoded)
                     return True
                 body = codec.encode(module.NAME + "Response", version, answer)
                 if key is not None:
