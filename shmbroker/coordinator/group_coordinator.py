@@ -8,7 +8,9 @@ Rules of this file:
 * One timer for a group, on a heap; a timer that comes too early is set again. Nothing here ever
   walks all groups but ListGroups, a deleted topic, and the expiry of offsets, one shard at a time.
 * A shard loads a chunk for each turn of its owner; meanwhile its groups get
-  COORDINATOR_LOAD_IN_PROGRESS, and heartbeats 0, so that nobody rejoins for it.
+  COORDINATOR_LOAD_IN_PROGRESS, and heartbeats 0, so that nobody rejoins for it. The same while the
+  owner opens partitions: NOT_COORDINATOR from a broker that it was just sent to makes librdkafka
+  give up the committed offsets it asks for.
 * A heartbeat in a stable group gets a standing answer (`shm.standing`); whatever changes a group
   goes through `_run`, which withdraws what does not hold any more before it answers anybody.
 * Calls are answered through `call.reply(body)` by `join` and `sync`; all else returns its answer.
@@ -107,6 +109,8 @@ class GroupCoordinator:
         self.groups: dict[str, Any] = {}
         """Those of all active shards: `Group` or `ConsumerGroup`."""
         self.loading: list[Shard] = []
+        self.is_opening = False
+        """Some partitions may be here soon; the owner says so."""
         self.wake_ms = NEVER
         """When `run_due` has something to do."""
         self._timers: list[tuple[int, int, Group | Shard]] = []
@@ -306,11 +310,13 @@ class GroupCoordinator:
 
     def _shard_of(self, group_id: str) -> tuple[Shard | None, int]:
         """(shard, 0), or (None, the error code for whoever asks)."""
-        if not self.shards:
-            return None, error_codes.NOT_COORDINATOR
-        shard = self.shards.get(group_partition(group_id, self.partition_count))
+        shard = None
+        if self.shards:
+            shard = self.shards.get(group_partition(group_id, self.partition_count))
         if shard is None or not shard.partition.is_leader:
-            return None, error_codes.NOT_COORDINATOR
+            if not self.is_opening:
+                return None, error_codes.NOT_COORDINATOR
+            return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
         if not shard.is_active:
             return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
         return shard, 0
@@ -594,7 +600,7 @@ class GroupCoordinator:
 
     def list_groups(self, states: set[str], types: set[str]) -> tuple[int, list[Any]]:
         """ListGroups of these states and types, in lower case; all if there are none."""
-        if self.loading:
+        if self.loading or self.is_opening:
             return error_codes.COORDINATOR_LOAD_IN_PROGRESS, []
         return 0, [
             group

@@ -514,6 +514,7 @@ class IoWorker(SleepingChild):
                 configured.add(what[1] if what[0] == TOPIC_RESOURCE else "")
         if configured:
             self._apply_configs(configured)
+        self.groups.is_opening = any(topic.name == GROUP_TOPIC for topic, _ in self.to_apply)
         self.apply_some()
 
     def apply_some(self) -> None:
@@ -528,6 +529,7 @@ class IoWorker(SleepingChild):
             if clock.monotonic() > deadline:
                 break
         if not to_apply:
+            self.groups.is_opening = False
             self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = self.image.offset
             if self.controller is not None:
                 self.controller.doorbell.ring()

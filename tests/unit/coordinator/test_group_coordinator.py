@@ -199,6 +199,21 @@ def test_a_broker_without_the_topic_coordinates_nothing(tmp_path: Path) -> None:
     assert broker.groups.list_groups(set(), set()) == (0, [])
 
 
+def test_groups_wait_for_partitions_that_are_being_opened(tmp_path: Path) -> None:
+    for partitions in (0, 3):
+        directory = tmp_path / str(partitions)
+        directory.mkdir()
+        broker = Broker(directory, partitions)
+        for index in range(partitions):
+            broker.groups.on_partition_gone(index)
+        broker.groups.is_opening = True
+        assert broker.commit() == LOADING
+        assert broker.heartbeat("m") == 0
+        assert broker.groups.list_groups(set(), set()) == (LOADING, [])
+        broker.groups.is_opening = False
+        assert broker.commit() == NOT_COORDINATOR
+
+
 def test_a_group_needs_a_name_except_for_offsets(broker: Broker) -> None:
     nameless = error_codes.INVALID_GROUP_ID
     assert broker.join("").answer["error_code"] == nameless
