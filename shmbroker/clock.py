@@ -19,4 +19,4 @@ def now_ms() -> int:
 
 
 sleep = time.sleep
-"""For boot and shutdown loops that wait on another process; never in a turn."""
+"""For boot and shutdown loops that wait on another process, and for rests where nobody waits."""

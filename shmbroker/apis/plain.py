@@ -28,6 +28,11 @@ CACHED_ANSWERS_MAX = 512
 STANDING_MAX = 16384
 """Requests with a standing answer that are remembered, some 500 bytes each."""
 CACHED_REQUEST_BYTES_MAX = 1024
+CROWD_PER_S = 400
+CROWD_WINDOW_S = 0.1
+CROWD_QUIET_S = 0.2
+"""Standing answers per second that make a crowd, over this time, and how long nothing else may have
+been asked for."""
 INTERNAL_KEYS_FROM = 20000
 """Api keys that only the control socket serves."""
 
@@ -44,6 +49,11 @@ class PlainApis:
         """Encoded answers of this image, by the bytes that asked for them."""
         self.standing: dict[tuple[int, bytes, bytes], Standing] = {}
         self._standing_words = standing_words
+        self.repeated = 0
+        """Standing answers given so far."""
+        self._is_crowd = False
+        self._window_start = self._busy_at = 0.0
+        self._window_repeated = self._token_seen = 0
         self.submit: dict[int, Any] = {}
         submit = self.submit
         for module in table.IN_NETWORK_WORKER + table.UNADVERTISED:
@@ -219,12 +229,29 @@ class PlainApis:
             if words[word] == value:
                 words[word + USED_NS] = int(self.worker.now() * 1e9)
                 connection.out.append(head + buffer[start + 4 : start + 8] + tail)
+                self.repeated += 1
                 return True
             del self.standing[key]
         if not forward(connection, buffer, start, end, version, correlation_id):
             return False
         connection.inflight[-1].state = key
         return True
+
+    def is_crowd(self, now: float) -> bool:
+        """Whether heartbeats come in hundreds a second and nothing else does.
+
+        Each would wake this process for itself, which costs several times what its answer does; a
+        short rest lets some of them come together.
+        """
+        if self.worker.token != self._token_seen:
+            self._token_seen = self.worker.token
+            self._busy_at = now
+        since = now - self._window_start
+        if since >= CROWD_WINDOW_S:
+            self._is_crowd = self.repeated - self._window_repeated >= CROWD_PER_S * since
+            self._window_start = now
+            self._window_repeated = self.repeated
+        return self._is_crowd and now - self._busy_at > CROWD_QUIET_S
 
     def _control_target(
         self, api_key: int, name: str, version: int, view: memoryview, body_at: int

@@ -76,6 +76,8 @@ DRAIN_S = 5.0
 WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
 RETRY_S = 0.02
+CROWD_REST_S = 0.004
+"""Between two turns that only repeat standing answers."""
 ASK_AGAIN_S = 1.0
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 """Of all network workers together, for frames that are still arriving; one larger frame is taken
@@ -174,6 +176,8 @@ class NetworkWorker(Child):
         words = self.words
         doorbell = self.doorbell
         deadline = None
+        plain = self.plain
+        repeated = plain.repeated
         while True:
             doorbell.say_sleeping()
             if self.has_entries() or words[CONTROL_GENERATION_WORD] != self.generation:
@@ -206,6 +210,10 @@ class NetworkWorker(Child):
             if now >= self._next_sweep:
                 self._sweep(now)
             self.sign(now)
+            if plain.repeated != repeated:
+                repeated = plain.repeated
+                if plain.is_crowd(now) and not self.pending:
+                    clock.sleep(CROWD_REST_S)
             if self.must_stop:
                 if deadline is None:
                     deadline = clock.monotonic() + DRAIN_S
