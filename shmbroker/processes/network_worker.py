@@ -76,8 +76,9 @@ DRAIN_S = 5.0
 WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
 RETRY_S = 0.02
-CROWD_REST_S = 0.004
-"""Between two turns that only repeat standing answers."""
+CROWD_REST_S = 0.020
+"""Between two turns that only repeat standing answers: nobody waits for a heartbeat's answer, and
+any other request that comes into such quiet waits this long at most, and only the first one."""
 ASK_AGAIN_S = 1.0
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 """Of all network workers together, for frames that are still arriving; one larger frame is taken
