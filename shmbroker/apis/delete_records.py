@@ -14,6 +14,7 @@ Rules of this file:
 from typing import Any
 
 from shmbroker.ids import partition_key
+from shmbroker.replication.partition import not_led_error
 from shmbroker.wire import error_codes
 
 API_KEY = 21
@@ -51,10 +52,8 @@ def _delete(worker: Any, name: str, index: int, offset: int) -> tuple[int, int]:
     if topic.is_internal:
         return error_codes.INVALID_TOPIC_EXCEPTION, NO_LOW_WATERMARK
     partition = worker.partitions.get(partition_key(topic.topic_id, index))
-    if partition is not None and partition.is_offline:
-        return error_codes.KAFKA_STORAGE_ERROR, NO_LOW_WATERMARK
     if partition is None or not partition.is_leader:
-        return error_codes.NOT_LEADER_OR_FOLLOWER, NO_LOW_WATERMARK
+        return not_led_error(partition), NO_LOW_WATERMARK
     if not partition.log.config.is_deleted:
         return error_codes.POLICY_VIOLATION, NO_LOW_WATERMARK
     low_watermark = worker.store.delete_records(partition, offset)

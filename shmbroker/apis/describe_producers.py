@@ -8,6 +8,7 @@ from typing import Any
 
 from shmbroker.ids import partition_key
 from shmbroker.metadata.topic_names import topic_name_complaint
+from shmbroker.replication.partition import not_led_error
 from shmbroker.wire import error_codes
 
 API_KEY = 61
@@ -43,10 +44,8 @@ def _describe(worker: Any, image: Any, index: int) -> dict[str, Any]:
     if not 0 <= index < len(image.partitions):
         return {"error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
     partition = worker.partitions.get(partition_key(image.topic_id, index))
-    if partition is not None and partition.is_offline:
-        return {"error_code": error_codes.KAFKA_STORAGE_ERROR}
     if partition is None or not partition.is_leader:
-        return {"error_code": error_codes.NOT_LEADER_OR_FOLLOWER}
+        return {"error_code": not_led_error(partition)}
     return {
         "active_producers": [
             {

@@ -16,6 +16,7 @@ before its first checkpoint: no entries.
 
 import os
 import re
+from collections.abc import Iterable
 
 from shmbroker.errors import CorruptFault, StorageFault
 
@@ -49,6 +50,17 @@ def write_file(path: str, content: str, *, is_synced: bool = True) -> None:
             sync_directory(os.path.dirname(path))
     except OSError as error:
         raise StorageFault(f"can't write {path}: {error}") from error
+
+
+def remove_files(paths: Iterable[str]) -> None:
+    """Unlink what is there of these; StorageFault if the disk refuses."""
+    for path in paths:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StorageFault(f"can't remove {path}: {error}") from error
 
 
 def sync_directory(directory: str) -> None:

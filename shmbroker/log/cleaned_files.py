@@ -19,7 +19,7 @@ segments that it stands for, those that begin in its offsets, are removed, and C
 import os
 
 from shmbroker.errors import CorruptFault, StorageFault
-from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.checkpoints import remove_files, sync_directory
 from shmbroker.log.file_names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name, offset_of
 from shmbroker.records.batch_layout import BATCH_HEADER, HEADER_SIZE, LOG_OVERHEAD
 
@@ -46,7 +46,7 @@ def remove_cleaned(directory: str, base_offset: int | None = None) -> None:
         if name.endswith(CLEANED) and (
             base_offset is None or name.startswith(file_name(base_offset, "."))
         ):
-            _unlink(os.path.join(directory, name))
+            remove_files((os.path.join(directory, name),))
 
 
 def rename_files(directory: str, base_offset: int, before: str, after: str) -> None:
@@ -92,12 +92,10 @@ def settle(directory: str, names: list[str]) -> bool:
         return False
     limit = min(undone, default=1 << 63)
     # `.swap` first: without the `.cleaned` beside it, it would pass for one to be finished.
-    for name in swap_names:
-        if int(name[:20]) >= limit:
-            _unlink(os.path.join(directory, name))
+    unfinished = [name for name in swap_names if int(name[:20]) >= limit]
+    remove_files(os.path.join(directory, name) for name in unfinished)
     sync_directory(directory)
-    for name in leftovers:
-        _unlink(os.path.join(directory, name))
+    remove_files(os.path.join(directory, name) for name in leftovers)
     for base_offset in sorted(swaps):
         if base_offset < limit:
             _finish(directory, names, base_offset)
@@ -116,8 +114,7 @@ def _finish(directory: str, names: list[str], base_offset: int) -> None:
     for name in names:
         old = offset_of(name, LOG)
         if old is not None and base_offset <= old < max(end_offset, base_offset + 1):
-            for suffix in SUFFIXES:
-                _unlink(os.path.join(directory, file_name(old, suffix)))
+            remove_files(os.path.join(directory, file_name(old, suffix)) for suffix in SUFFIXES)
     rename_files(directory, base_offset, SWAP, "")
 
 
@@ -140,12 +137,3 @@ def _end_offset(path: str, base_offset: int) -> int:
     except OSError as error:
         raise StorageFault(f"can't read {path}: {error}") from error
     return end_offset
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StorageFault(f"can't remove {path}: {error}") from error

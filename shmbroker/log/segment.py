@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from errno import EDQUOT, EFBIG, EINVAL, ENOSPC, ENOSYS
 
 from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.faults import DiskFullFault
@@ -542,18 +543,8 @@ class Segment:
     def remove(self) -> None:
         """Unlink the files. Who holds a descriptor or a map of them reads on undisturbed."""
         self.close()
-        for path in (
-            self.path,
-            self.offset_index.path,
-            self.time_index.path,
-            self._sibling(TXN_INDEX),
-        ):
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                raise StorageFault(f"can't remove {path}: {error}") from error
+        indexes = (self.offset_index.path, self.time_index.path, self._sibling(TXN_INDEX))
+        remove_files((self.path, *indexes))
 
 
 def _write_all(fd: int, data: memoryview | bytes, position: int) -> None:

@@ -37,12 +37,11 @@ from shmbroker.records.batch_layout import (
     ZSTD,
 )
 from shmbroker.records.validation import bad_timestamp_indexes, null_key_indexes
-from shmbroker.replication.partition import Partition
+from shmbroker.replication.partition import Partition, not_led_error
 from shmbroker.wire import error_codes
 
 ACKS_ALL = -1
 
-_NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER
 _STORAGE = error_codes.KAFKA_STORAGE_ERROR
 _NOT_ENOUGH = error_codes.NOT_ENOUGH_REPLICAS
 _TOO_LARGE = error_codes.MESSAGE_TOO_LARGE
@@ -100,8 +99,7 @@ class Appender:
             data, at, end = memoryview(whole), 0, len(whole)
         partition = self.partitions.get(key)
         if partition is None or not partition.is_leader:
-            is_offline = partition is not None and partition.is_offline
-            self.refuse(peer, token, _STORAGE if is_offline else _NOT_LEADER, None)
+            self.refuse(peer, token, not_led_error(partition), None)
             return
         if self.is_disk_low and not partition.is_internal:
             self.refuse(peer, token, _STORAGE, "the disk is nearly full")

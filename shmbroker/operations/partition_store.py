@@ -20,6 +20,7 @@ from typing import Any
 
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import partition_key, random_uuid
+from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import (
     DELETE,
@@ -191,7 +192,7 @@ class PartitionStore:
             self._try(now_ms, remove_deleted, path)
         while self._to_unlink and self._to_unlink[0][0] <= now_ms:
             _, paths, file_ids = self._to_unlink.popleft()
-            self._try(now_ms, _unlink, paths)
+            self._try(now_ms, remove_files, paths)
             self.dropped_file_ids += file_ids
             for file_id in file_ids:
                 self.log_directory.descriptors.close(file_id)
@@ -345,13 +346,3 @@ class PartitionStore:
         for _, path in self._to_remove:
             remove_deleted(path)
         self.log_directory.close_clean(self._logs(), self._high_watermarks(), broker_epoch)
-
-
-def _unlink(paths: list[str]) -> None:
-    for path in paths:
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
-        except OSError as fault:
-            raise StorageFault(f"can't remove {path}: {fault}") from fault

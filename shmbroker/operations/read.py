@@ -25,7 +25,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.purgatory import DelayedOperation, Purgatory
-from shmbroker.replication.partition import Partition
+from shmbroker.replication.partition import Partition, not_led_error
 from shmbroker.wire import error_codes
 
 INLINE_SLICE_BYTES = 2048
@@ -148,13 +148,7 @@ class Reader:
         for key, partition_max_bytes, epoch, last_fetched_epoch, offset, _, _ in asked:
             partition = self.partitions.get(key)
             if partition is None or not partition.is_leader:
-                is_offline = partition is not None and partition.is_offline
-                error = (
-                    error_codes.KAFKA_STORAGE_ERROR
-                    if is_offline
-                    else error_codes.NOT_LEADER_OR_FOLLOWER
-                )
-                results.append((error, partition))
+                results.append((not_led_error(partition), partition))
                 continue
             if epoch >= 0 and epoch != partition.leader_epoch:
                 is_older = epoch < partition.leader_epoch

@@ -15,7 +15,6 @@ from typing import Any
 from shmbroker import clock
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ipc.operation_adapter import Call, Executor
-from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.cleaned_files import remove_cleaned
 from shmbroker.processes.child import BACKLOG_RETRY_S, LIVENESS_INTERVAL_S, SleepingChild
@@ -51,20 +50,7 @@ class Cleaner(SleepingChild):
         self.say_running()
         while not self.must_stop:
             self.check_control()
-            had_work = False
-            for peer in self.peers:
-                reader = peer.reader
-                if not reader.poll():
-                    continue
-                had_work = True
-                while (entry := reader.next()) is not None:
-                    operation, index, length = entry
-                    if operation == EXECUTE_PART:
-                        self.executor.on_part(peer, reader.data, index, length)
-                        continue
-                    assert operation == EXECUTE, operation
-                    self.executor.on_execute(peer, reader.data, index, length)
-                reader.release()
+            had_work = self.execute_waiting(self.executor)
             self.publish()
             self.sign(clock.monotonic())
             if not had_work:

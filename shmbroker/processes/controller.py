@@ -18,7 +18,6 @@ from shmbroker.apis import table
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_adapter import Call, Executor, Handler
-from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
@@ -100,20 +99,7 @@ class ControllerProcess(SleepingChild):
         self.say_running()
         while not self.must_stop:
             self.check_control()
-            had_work = False
-            for peer in self.peers:
-                reader = peer.reader
-                if not reader.poll():
-                    continue
-                had_work = True
-                while (entry := reader.next()) is not None:
-                    operation, index, length = entry
-                    if operation == EXECUTE_PART:
-                        self.executor.on_part(peer, reader.data, index, length)
-                        continue
-                    assert operation == EXECUTE, operation
-                    self.executor.on_execute(peer, reader.data, index, length)
-                reader.release()
+            had_work = self.execute_waiting(self.executor)
             if self.fault is not None:
                 raise self.fault
             now = clock.monotonic()

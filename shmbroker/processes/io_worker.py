@@ -154,7 +154,8 @@ class IoWorker(SleepingChild):
         }
         self.executor = Executor(handlers)
         self.results = PartialResults()
-        self.asked: dict[int, Any] = {}
+        self.asked: dict[int, tuple[Peer, str, int, Any]] = {}
+        """Token to whom was asked, what in which version, and who is told the answer."""
         self.to_apply: deque[tuple[Any, Any]] = deque()
         self.token = self.incarnation << 48
         self.broker_epoch = -1
@@ -229,6 +230,7 @@ class IoWorker(SleepingChild):
         """Tell the controller that this broker is here, with its address."""
         host, port = self.endpoint
         self.ask(
+            self.controller,
             BROKER_REGISTRATION,
             "BrokerRegistration",
             4,
@@ -351,13 +353,7 @@ class IoWorker(SleepingChild):
             self.results.add(data, index, length)
         elif operation == EXECUTED:
             token, flags, body = self.results.finish(data, index, length)
-            if peer is self.cleaner:
-                answer = {"error_code": error_codes.UNKNOWN_SERVER_ERROR}
-                if not flags & EXECUTED_FLAG_CLOSE:
-                    answer, _ = codec.decode("CleanLogResponse", 0, body)
-                self.compaction.on_answer(answer, self._now_ms)
-                return
-            name, version, on_answer = self.asked.pop(token)
+            _, name, version, on_answer = self.asked.pop(token)
             if flags & EXECUTED_FLAG_CLOSE:
                 on_answer({"error_code": error_codes.UNKNOWN_SERVER_ERROR})
                 return
@@ -430,10 +426,10 @@ class IoWorker(SleepingChild):
         if peer.slot in self.passed:
             self.passed[peer.slot].clear()
             self.to_pass = {key: to for key, to in self.to_pass.items() if to is not peer}
+        self.asked = {token: row for token, row in self.asked.items() if row[0] is not peer}
         if peer is self.cleaner:
             self.compaction.on_cleaner_lost()
         if peer is self.controller:
-            self.asked.clear()
             self._on_producer_ids({"error_code": -1})
 
     def on_peer_running(self, peer: Peer) -> None:
@@ -466,14 +462,20 @@ class IoWorker(SleepingChild):
             peer.doorbell.ring_if_sleeping()
 
     def ask(
-        self, api_key: int, name: str, version: int, body: dict[str, Any], on_answer: Any
+        self,
+        peer: Any,
+        api_key: int,
+        name: str,
+        version: int,
+        body: dict[str, Any],
+        on_answer: Any,
     ) -> bool:
-        """Have the controller answer a request; False while its ring has no room."""
+        """Have the controller or the cleaner answer a request; False while its ring has no room."""
         self.token = token = self.token + 1
         encoded = codec.encode(name + "Request", version, body)
-        if not try_execute(self.controller, token, api_key, version, b"", encoded):
+        if not try_execute(peer, token, api_key, version, b"", encoded):
             return False
-        self.asked[token] = (name, version, on_answer)
+        self.asked[token] = (peer, name, version, on_answer)
         return True
 
     def ask_cleaner(self, body: dict[str, Any]) -> bool:
@@ -482,9 +484,14 @@ class IoWorker(SleepingChild):
             self.words[self.counters.at(self.slot.index, CLEANER_WANTED)] = 1
             self.shared.doorbells[0].ring()
             return False
-        self.token = token = self.token + 1
-        encoded = codec.encode("CleanLogRequest", 0, body)
-        return try_execute(self.cleaner, token, CLEAN_LOG, 0, b"", encoded)
+        return self.ask(
+            self.cleaner,
+            CLEAN_LOG,
+            "CleanLog",
+            0,
+            body,
+            lambda answer: self.compaction.on_answer(answer, self._now_ms),
+        )
 
     def _count(self, name: str) -> None:
         self.words[self.counters.counter(self.slot.index, name)] += 1
@@ -618,6 +625,7 @@ class IoWorker(SleepingChild):
         if self.is_asking_for_ids or self.controller is None or not self.controller.incarnation:
             return
         self.is_asking_for_ids = self.ask(
+            self.controller,
             ALLOCATE_PRODUCER_IDS,
             "AllocateProducerIds",
             0,

@@ -26,10 +26,9 @@ import os
 import socket
 
 from shmbroker.ipc.peer import Peer
-from shmbroker.shm import standing
+from shmbroker.shm import positions, standing
 from shmbroker.shm.counters import DOORBELL, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
-from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.shm.region import Region, sweep
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
@@ -90,8 +89,10 @@ class SharedResources:
             for slot in self.slots
         ]
         self._make_rings(prefix, data_ring_bytes)
-        self._make_positions(prefix, io_workers)
-        self._make_standing(prefix, io_workers)
+        self._position_views = self._make_tables(
+            f"{prefix}positions", positions.table_bytes(POSITION_ENTRIES)
+        )
+        self._standing_views = self._make_tables(f"{prefix}standing", standing.table_bytes())
         self.passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
         for io_worker in self.of_role(IO_WORKER):
             for network_worker in self.of_role(NETWORK_WORKER):
@@ -127,31 +128,24 @@ class SharedResources:
             self._rings[pair] = view
             at += ring_bytes(size)
 
-    def _make_positions(self, prefix: str, io_workers: int) -> None:
-        size = _pages(table_bytes(POSITION_ENTRIES))
-        region = Region.create(f"{prefix}positions", size * io_workers)
+    def _make_tables(self, name: str, table_bytes: int) -> dict[int, memoryview]:
+        """A region with a table for each I/O worker, by its slot."""
+        io_workers = self.of_role(IO_WORKER)
+        size = _pages(table_bytes)
+        region = Region.create(name, size * len(io_workers))
         self._regions.append(region)
-        self._position_views = {
+        return {
             slot.index: region.view[size * which : size * (which + 1)]
-            for which, slot in enumerate(self.of_role(IO_WORKER))
-        }
-
-    def _make_standing(self, prefix: str, io_workers: int) -> None:
-        size = _pages(standing.table_bytes())
-        region = Region.create(f"{prefix}standing", size * io_workers)
-        self._regions.append(region)
-        self._standing_views = {
-            slot.index: region.view[size * which : size * (which + 1)]
-            for which, slot in enumerate(self.of_role(IO_WORKER))
+            for which, slot in enumerate(io_workers)
         }
 
     def standing_of(self, slot: int) -> memoryview:
         """The table of an I/O worker's standing answers."""
         return self._standing_views[slot]
 
-    def positions_of(self, slot: int) -> PositionTable:
+    def positions_of(self, slot: int) -> positions.PositionTable:
         """The position table of an I/O worker, as its predecessor left it."""
-        return PositionTable(self._position_views[slot], POSITION_ENTRIES)
+        return positions.PositionTable(self._position_views[slot], POSITION_ENTRIES)
 
     def talk(self, slot: int, other: int) -> bool:
         """Whether two slots have rings between them."""

@@ -11,6 +11,8 @@ Rules of this file:
 
 from typing import Any
 
+from shmbroker.wire import error_codes
+
 
 class Partition:
     """One replica. `key` names it on the rings (`ids.PARTITION_KEY`)."""
@@ -108,3 +110,10 @@ class Partition:
     def last_stable_offset(self) -> int:
         """Exclusive end of what read_committed consumers may see; no transactions are open here."""
         return self.high_watermark
+
+
+def not_led_error(partition: Partition | None) -> int:
+    """The error code for a partition that is not led here; None for one that is not here at all."""
+    if partition is not None and partition.is_offline:
+        return error_codes.KAFKA_STORAGE_ERROR
+    return error_codes.NOT_LEADER_OR_FOLLOWER

@@ -19,17 +19,10 @@ from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from tests.acknowledged_load import wait_until
 from tests.clients.test_group_behaviour import PATIENCE_S
-from tests.processes.test_kafka_tools import TOOLS, run
+from tests.processes.test_kafka_tools import NEEDS_KAFKA_TOOLS, TOOLS, run
 from tests.raw_client import RawClient
 
-pytestmark = [
-    pytest.mark.oracle,
-    pytest.mark.skipif(
-        "KAFKA_ORACLE" not in os.environ or "KAFKA_TOOL" not in os.environ,
-        reason="no Apache Kafka and its tools to compare with",
-    ),
-    pytest.mark.timeout(1200),
-]
+pytestmark = NEEDS_KAFKA_TOOLS
 
 FLAGS = ("--set", "group.initial.rebalance.delay.ms=0")
 FIRST_MS = 1_700_000_000_000

@@ -20,7 +20,7 @@ import pytest
 from shmbroker.testing.broker import Broker
 from tests.processes.wire_expectations import FLAGS
 
-pytestmark = [
+NEEDS_KAFKA_TOOLS = [
     pytest.mark.oracle,
     pytest.mark.skipif(
         "KAFKA_ORACLE" not in os.environ or "KAFKA_TOOL" not in os.environ,
@@ -28,6 +28,7 @@ pytestmark = [
     ),
     pytest.mark.timeout(1200),
 ]
+pytestmark = NEEDS_KAFKA_TOOLS
 
 TOOL_S = 120
 TOOLS = "org.apache.kafka.tools."

@@ -41,7 +41,7 @@ BATCH = st.tuples(
     map_bytes=st.sampled_from([1 << 20, 24 * 6]),
 )
 def test_what_is_left_is_what_the_model_keeps(rounds, segment_bytes, map_bytes):
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+    with tempfile.TemporaryDirectory() as directory:
         check_rounds(directory + "/t-0", rounds, segment_bytes, map_bytes)
 
 
