@@ -3,7 +3,10 @@
 PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 export PYTHONPATH := .
 
-.PHONY: check lint types test tidy format perf demo clean
+.PHONY: kernels check lint types test tidy format perf demo clean
+
+kernels:  ## the compiled kernels, beside their sources
+	$(PYTHON) -W ignore setup.py --quiet build_ext --inplace
 
 check: lint types  ## what should be done before a commit: under two minutes
 	$(PYTHON) -m pytest tests/unit tests/property tests/tidy

@@ -1,0 +1,32 @@
+"""Compiled loops over record bytes, where there is a compiler; the one place that knows.
+
+    native        the extension module (C, stable ABI of CPython 3.11), or None where it was not
+                  built or is turned off. Whoever uses it has a way without it:
+
+    decoding      record batches to Arrow          spark/decode.py        else numpy
+    encoding      Arrow columns to record batches  arrow/                 else numpy
+
+`_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
+loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the
+interpreter lock is released meanwhile; nothing is allocated; what is wrong is a ValueError.
+
+`python -m shmbroker.kernels` says whether they are there; `make kernels` builds them in a clone.
+SHMBROKER_KERNELS: `off` does without, `required` makes it an ImportError if they are missing.
+"""
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_wanted = os.environ.get("SHMBROKER_KERNELS", "on").lower()
+
+native: "ModuleType | None" = None
+if _wanted != "off":
+    try:
+        native = import_module("shmbroker.kernels._native")
+    except ImportError:
+        if _wanted == "required":
+            raise

@@ -1,0 +1,126 @@
+"""Signatures of the compiled kernels (`*.c` beside this file).
+
+Every buffer is contiguous; those that hold int32 or int64 items, or Arrow offsets, are aligned to
+them. A buffer too small for what the numbers say, or bytes that are no valid batch, record or
+frame, raise ValueError in one sentence; nothing outside of a buffer is ever touched.
+"""
+
+from typing import TypeAlias
+
+from typing_extensions import Buffer
+
+CRC_IS_FAST: bool
+"""CRC-32C runs on the processor's own instruction, not on tables."""
+
+BATCH_FIELDS: int
+"""int64 items in a row of a batch table: see `kernels.h`."""
+
+STATE_FIELDS: int
+"""int64 items of a decoder's state: see `kernels.h`."""
+
+Column: TypeAlias = tuple[Buffer | None, Buffer, Buffer | None, int]
+"""An Arrow binary or string column, as `(*array.buffers(), array.offset)`: validity bits or None,
+int32 offsets, bytes (None: none at all), and the place of row 0 in the first two."""
+
+HeaderColumn: TypeAlias = tuple[Buffer | None, Buffer, int, Column, Column]
+"""An Arrow list<struct<key: string, value: binary>>: validity bits or None, int32 offsets, place of
+row 0, and the children key and value (of the struct's children; a null key is not allowed)."""
+
+def crc32c(data: Buffer, crc: int = 0, /) -> int:
+    """CRC-32C of `data`, going on from `crc`."""
+
+def scan(
+    data: Buffer,
+    position: int,
+    start_offset: int,
+    end_offset: int,
+    next_offset: int,
+    bytes_max: int,
+    checks_crc: bool,
+    table: Buffer,
+    /,
+) -> tuple[int, int, int, bool]:
+    """Step from batch header to batch header, checking everything that a header says.
+
+    Fills `table` (int64[n][BATCH_FIELDS]) with the data batches that hold offsets in
+    [start_offset, end_offset): control batches, empty ones and those before are left out. Stops
+    when the table is full, after `bytes_max` bytes, at a batch of `end_offset` or later, or at the
+    end. Answers (batches in the table, position behind, the offset that must come next at least,
+    whether `end_offset` was met).
+    """
+
+def decode(
+    raw: Buffer,
+    table: Buffer,
+    batches: int,
+    rows_max: int,
+    start_offset: int,
+    end_offset: int,
+    state: Buffer,
+    outputs: tuple[Buffer | None, ...],
+    /,
+) -> int:
+    """Records of the batches in `table` into Arrow buffers: how many rows were written.
+
+    Begins where `state` says and leaves there how far it has got; see `kernels.h` for it and the
+    outputs, of which those that are None are left out. Stops when `rows_max` rows or one of the
+    buffers of bytes is full (the row that does not fit is left for the next call; none at all:
+    give more room), or at the end of the table.
+    """
+
+def lz4_decompress(source: Buffer, target: Buffer, position: int, /) -> int:
+    """One LZ4 frame into `target` from `position` on: the position behind it; -1: no room."""
+
+def walk(
+    records: Buffer,
+    count: int,
+    timestamp_delta_min: int,
+    timestamp_delta_max: int,
+    needs_key: bool,
+    faults_max: int,
+    /,
+) -> tuple[int, int, list[tuple[int, int]]]:
+    """Look at every record of one (decompressed) batch, as a broker that validates does.
+
+    Answers (records that could be walked, largest timestamp delta of them, faults): a fault is
+    (index, WALK_…), at most `faults_max`. WALK_MALFORMED, if it is there, is the last one, and
+    names the record that can't be walked, or `count` if bytes are left behind the last one.
+    """
+
+WALK_MALFORMED: int
+WALK_OFFSET: int
+"""The record's offset delta is not its index."""
+WALK_NO_KEY: int
+"""`needs_key`, and its key is null."""
+WALK_TIMESTAMP: int
+"""Its timestamp delta is not in [timestamp_delta_min, timestamp_delta_max]."""
+
+def murmur2(column: Column, count: int, out: Buffer, /) -> None:
+    """Kafka's murmur2 of the first `count` rows into `out` (int32[count], as Java's int).
+
+    A null row gets the hash of no bytes: whoever cares looks at the validity.
+    """
+
+def encode(
+    out: Buffer,
+    position: int,
+    end: int,
+    rows: Buffer | None,
+    first: int,
+    last: int,
+    key: Column | None,
+    value: Column | None,
+    timestamps: Buffer | None,
+    base_timestamp: int,
+    headers: HeaderColumn | None,
+    row_count: int,
+    /,
+) -> tuple[int, int, int]:
+    """Records of one batch, from Arrow columns to the bytes behind the batch header.
+
+    Written are the rows rows[first:last] (int32 row numbers; None: rows first to last themselves)
+    with offset deltas 0, 1, …, into out[position:end], until one does not fit. A column that is
+    None is null in every row. `timestamps` (int64[row_count], ms) None: all are `base_timestamp`.
+    The columns have `row_count` rows. Answers (rows written, position behind them, the largest
+    timestamp).
+    """

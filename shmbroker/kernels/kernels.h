@@ -1,0 +1,151 @@
+/* Compiled loops over record bytes: what the files beside this one share.
+ *
+ *   module.c   the extension module: names, constants
+ *   crc32c.c   CRC-32C, in hardware where there is any
+ *   batches.c  scan: batch headers; walk: the records of one batch, looked at
+ *   decode.c   decode: records to Arrow buffers
+ *   lz4.c      lz4_decompress: one frame
+ *   encode.c   murmur2, encode: Arrow columns to records
+ *
+ * Rules
+ *   Bytes are not believed. Every varint, length and count is compared with the end of what holds
+ *     it before anything behind it is read or written.
+ *   Sizes of buffers are checked once, on entry, against the numbers that come with them.
+ *   The interpreter lock is released for the loop; a loop touches no Python object. What is wrong
+ *     is kept in a `struct flaw` and raised when the lock is back.
+ *   Only the limited API of CPython 3.11: one build serves every later version.
+ *
+ * A row of a batch table, int64 items:
+ *
+ *   B_LOW          where its records begin in `raw` ...
+ *   B_HIGH         ... and end; another buffer's places if it was decompressed
+ *   B_BASE_OFFSET, B_LAST_DELTA, B_COUNT, B_BASE_TIMESTAMP, B_MAX_TIMESTAMP, B_ATTRIBUTES,
+ *   B_PRODUCER_ID  fields of its header, widened
+ *   B_POSITION     where the batch begins in the log bytes, for messages
+ *
+ * The state of a decoder, int64 items; zeros to begin with. The first four are its place, the
+ * others what the last call wrote:
+ *
+ *   S_BATCH            row of the table that comes next ...
+ *   S_DONE             ... how many of its records were read
+ *   S_POSITION         ... where the next one begins; only if S_DONE > 0
+ *   S_LAST             ... offset delta of the one before; only if S_DONE > 0
+ *   S_KEY_BYTES, S_KEY_NULLS, S_VALUE_BYTES, S_VALUE_NULLS
+ *   S_HEADERS          pairs in the headers column
+ *   S_HEADER_NULLS     rows without headers: null in the column
+ *   S_NAME_BYTES, S_CONTENT_BYTES, S_CONTENT_NULLS   of header keys and header values
+ *
+ * The outputs of a decoder, each None or a buffer with room for rows_max rows (or as said):
+ *
+ *   O_OFFSET           int64     offsets
+ *   O_TIMESTAMP        int64     microseconds
+ *   O_TYPE             int32     0: create time, 1: log append time
+ *   O_KEY_OFFSETS      int32     Arrow offsets, one more than rows  \
+ *   O_KEY_BYTES        bytes, any size                               }  all three or none
+ *   O_KEY_VALID        bits                                         /
+ *   O_VALUE_OFFSETS, O_VALUE_BYTES, O_VALUE_VALID   alike
+ *   O_KEY_VIEWS, O_VALUE_VIEWS   16 bytes: Arrow's binary view of `raw` (its buffer 0), instead of
+ *                      offsets and bytes; with the same validity bits
+ *   O_LIST_OFFSETS     int32     Arrow offsets of the headers, one more than rows
+ *   O_LIST_VALID       bits
+ *   O_NAME_OFFSETS     int32, any size: room for the pairs and one more
+ *   O_NAME_BYTES       bytes, any size
+ *   O_CONTENT_OFFSETS  as O_NAME_OFFSETS
+ *   O_CONTENT_BYTES    bytes, any size
+ *   O_CONTENT_VALID    bits for as many pairs
+ */
+
+#ifndef SHMBROKER_KERNELS_H
+#define SHMBROKER_KERNELS_H
+
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030b0000
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+enum {
+    B_LOW, B_HIGH, B_BASE_OFFSET, B_LAST_DELTA, B_COUNT, B_BASE_TIMESTAMP, B_MAX_TIMESTAMP,
+    B_ATTRIBUTES, B_PRODUCER_ID, B_POSITION, BATCH_FIELDS
+};
+
+enum {
+    S_BATCH, S_DONE, S_POSITION, S_LAST,
+    S_KEY_BYTES, S_KEY_NULLS, S_VALUE_BYTES, S_VALUE_NULLS,
+    S_HEADERS, S_HEADER_NULLS, S_NAME_BYTES, S_CONTENT_BYTES, S_CONTENT_NULLS, STATE_FIELDS
+};
+
+enum {
+    O_OFFSET, O_TIMESTAMP, O_TYPE,
+    O_KEY_OFFSETS, O_KEY_BYTES, O_KEY_VALID, O_VALUE_OFFSETS, O_VALUE_BYTES, O_VALUE_VALID,
+    O_KEY_VIEWS, O_VALUE_VIEWS,
+    O_LIST_OFFSETS, O_LIST_VALID, O_NAME_OFFSETS, O_NAME_BYTES,
+    O_CONTENT_OFFSETS, O_CONTENT_BYTES, O_CONTENT_VALID, OUTPUTS
+};
+
+/* What was found wrong: a sentence with two numbers for its %lld; NULL: nothing. */
+struct flaw {
+    const char *text;
+    long long a, b;
+};
+
+#define FLAW(flaw, words, x, y) \
+    ((flaw)->text = (words), (flaw)->a = (long long)(x), (flaw)->b = (long long)(y))
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+static inline uint16_t load_be16(const uint8_t *p) {
+    uint16_t x; memcpy(&x, p, 2); return __builtin_bswap16(x);
+}
+static inline uint32_t load_be32(const uint8_t *p) {
+    uint32_t x; memcpy(&x, p, 4); return __builtin_bswap32(x);
+}
+static inline uint64_t load_be64(const uint8_t *p) {
+    uint64_t x; memcpy(&x, p, 8); return __builtin_bswap64(x);
+}
+static inline uint32_t load_le32(const uint8_t *p) {
+    uint32_t x; memcpy(&x, p, 4); return x;
+}
+
+/* A zigzag varint of at most 5 or 10 bytes from p, which must end at or before `end`: the place
+ * behind it, or NULL. */
+const uint8_t *long_varint(const uint8_t *p, const uint8_t *end, int size_max, int64_t *value);
+
+static inline const uint8_t *
+varint(const uint8_t *p, const uint8_t *end, int size_max, int64_t *value) {
+    if (LIKELY(end - p >= 2)) {
+        uint32_t low = p[0];
+        if (LIKELY(low < 0x80)) {
+            *value = (int64_t)(low >> 1) ^ -(int64_t)(low & 1);
+            return p + 1;
+        }
+        uint32_t high = p[1];
+        if (LIKELY(high < 0x80)) {
+            uint32_t both = (low & 0x7f) | high << 7;
+            *value = (int64_t)(both >> 1) ^ -(int64_t)(both & 1);
+            return p + 2;
+        }
+    }
+    return long_varint(p, end, size_max, value);
+}
+
+uint32_t crc32c(uint32_t crc, const uint8_t *data, size_t size);
+int crc32c_init(void); /* whether it is fast */
+
+/* A Python buffer, checked: -1 with an exception if it is none, or not aligned to `item`. */
+int get_buffer(PyObject *object, Py_buffer *view, int is_writable, int item, const char *name);
+PyObject *raise_flaw(const struct flaw *flaw);
+
+PyObject *py_scan(PyObject *self, PyObject *args);
+PyObject *py_walk(PyObject *self, PyObject *args);
+PyObject *py_decode(PyObject *self, PyObject *args);
+PyObject *py_lz4_decompress(PyObject *self, PyObject *args);
+PyObject *py_murmur2(PyObject *self, PyObject *args);
+PyObject *py_encode(PyObject *self, PyObject *args);
+
+enum { WALK_MALFORMED = 1, WALK_OFFSET, WALK_NO_KEY, WALK_TIMESTAMP };
+
+#endif

@@ -1,0 +1,94 @@
+/* The extension module `shmbroker.kernels._native`: its names and constants, and what all share. */
+
+#include "kernels.h"
+
+const uint8_t *
+long_varint(const uint8_t *p, const uint8_t *end, int size_max, int64_t *value) {
+    uint64_t raw = 0;
+    for (int i = 0; i < size_max; i++) {
+        if (p == end)
+            return NULL;
+        uint64_t byte = *p++;
+        raw |= (byte & 0x7f) << (7 * i);
+        if (byte < 0x80) {
+            if (size_max == 5 && raw >> 32)
+                return NULL;
+            *value = (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1);
+            return p;
+        }
+    }
+    return NULL;
+}
+
+int
+get_buffer(PyObject *object, Py_buffer *view, int is_writable, int item, const char *name) {
+    if (PyObject_GetBuffer(object, view, is_writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
+        return -1;
+    if (view->len && (uintptr_t)view->buf % (uintptr_t)item) {
+        PyBuffer_Release(view);
+        PyErr_Format(PyExc_ValueError, "%s is not aligned to its items of %d bytes", name, item);
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *
+raise_flaw(const struct flaw *flaw) {
+    return PyErr_Format(PyExc_ValueError, flaw->text, flaw->a, flaw->b);
+}
+
+static PyObject *
+py_crc32c(PyObject *self, PyObject *args) {
+    Py_buffer data;
+    unsigned int crc = 0;
+    if (!PyArg_ParseTuple(args, "y*|I", &data, &crc))
+        return NULL;
+    const uint8_t *bytes = data.buf;
+    if (data.len < 4096) {
+        crc = crc32c(crc, bytes, (size_t)data.len);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        crc = crc32c(crc, bytes, (size_t)data.len);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(crc);
+}
+
+static PyMethodDef methods[] = {
+    {"crc32c", py_crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
+    {"scan", py_scan, METH_VARARGS, "batch headers into a table"},
+    {"decode", py_decode, METH_VARARGS, "records into Arrow buffers"},
+    {"lz4_decompress", py_lz4_decompress, METH_VARARGS, "one LZ4 frame"},
+    {"walk", py_walk, METH_VARARGS, "look at every record of a batch"},
+    {"murmur2", py_murmur2, METH_VARARGS, "Kafka's hash of keys"},
+    {"encode", py_encode, METH_VARARGS, "Arrow columns into records"},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+execute(PyObject *module) {
+    if (PyModule_AddIntConstant(module, "BATCH_FIELDS", BATCH_FIELDS) < 0 ||
+        PyModule_AddIntConstant(module, "STATE_FIELDS", STATE_FIELDS) < 0 ||
+        PyModule_AddIntConstant(module, "WALK_MALFORMED", WALK_MALFORMED) < 0 ||
+        PyModule_AddIntConstant(module, "WALK_OFFSET", WALK_OFFSET) < 0 ||
+        PyModule_AddIntConstant(module, "WALK_NO_KEY", WALK_NO_KEY) < 0 ||
+        PyModule_AddIntConstant(module, "WALK_TIMESTAMP", WALK_TIMESTAMP) < 0)
+        return -1;
+    PyObject *is_fast = PyBool_FromLong(crc32c_init());
+    int failed = PyModule_AddObjectRef(module, "CRC_IS_FAST", is_fast);
+    Py_DECREF(is_fast);
+    return failed;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_native", "Compiled kernels; see _native.pyi.", 0, methods, slots,
+    NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit__native(void) {
+    return PyModuleDef_Init(&definition);
+}
