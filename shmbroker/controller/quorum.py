@@ -53,8 +53,12 @@ from shmbroker.wire.error_codes import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from random import Random  # noqa: TID251 (a type: the caller makes it)
     from typing import Any, Protocol
+
+    class Chance(Protocol):
+        """A seeded `random.Random`."""
+
+        def randrange(self, end: int) -> int: ...
 
     class QuorumLog(Protocol):
         """What this needs of the log. Nothing here is durable before `flush`."""
@@ -169,7 +173,7 @@ class Quorum:
         voters: Iterable[int],
         log: QuorumLog,
         store: QuorumStore,
-        random: Random,
+        random: Chance,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 (a tuple)
     ) -> None:
         self.node_id = node_id
