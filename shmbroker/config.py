@@ -239,6 +239,14 @@ def _power_of_two(value: int) -> str | None:
     return "Value must be a power of two" if value & value - 1 else None
 
 
+def _log_directories(items: list[str]) -> str | None:
+    if len(set(items)) < len(items):
+        return "Each log directory may be named once"
+    if not all(item.startswith("/") for item in items):
+        return "Log directories must be named by absolute paths"
+    return None
+
+
 def _java_double(value: float) -> str:
     """As `Double.toString`: plain digits from 1e-3 up to 1e7, else "1.0E-4"."""
     if value != value:
@@ -891,6 +899,14 @@ _broker(
     least=1,
 )
 _broker(
+    "broker.session.timeout.ms",
+    INT,
+    "2000",
+    "Time without a sign of life after which a broker that hangs is fenced and others lead what it "
+    "led (Apache Kafka: 9000). One that dies is fenced at once.",
+    least=1000,
+)
+_broker(
     "broker.rack",
     STRING,
     None,
@@ -926,6 +942,24 @@ _broker(
     "I/O workers: brokers, each with its own log directory and port.",
     least=1,
     most=64,
+)
+_broker(
+    "shmbroker.replicas",
+    INT,
+    "1",
+    "Copies of each partition, on as many I/O workers at least. It is the default of "
+    "default.replication.factor and, up to 3, of offsets.topic.replication.factor; from 3 on that "
+    "of min.insync.replicas is 2.",
+    least=1,
+    most=64,
+)
+_broker(
+    "shmbroker.log.dirs",
+    LIST,
+    "",
+    "Log directories of broker 1, 2 and so on, as absolute paths, for instance on different disks; "
+    "a broker without one has node-n under the data directory.",
+    check=_log_directories,
 )
 _broker(
     "shmbroker.network.workers",
@@ -1038,6 +1072,15 @@ class BrokerConfig:
             "advertised.listeners": listener,
         }
 
+    def node_directory(self, data_directory: str, number: int) -> str:
+        """The log directory of broker `number`."""
+        named: list[str] = self["shmbroker.log.dirs"]
+        return named[number - 1] if number <= len(named) else f"{data_directory}/node-{number}"
+
+    def metadata_directory(self, data_directory: str, number: int) -> str:
+        """The metadata log of controller `number`, beside broker `number`."""
+        return self.node_directory(data_directory, number) + "/__cluster_metadata-0"
+
     def _set(self, name: str, text: str, where: str) -> None:
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
@@ -1053,13 +1096,35 @@ class BrokerConfig:
             raise ConfigFault(f"{str(refusal).rstrip('.')}{where and ','}{where}.") from None
         self.static[name] = text
 
+    def _follow_replicas(self) -> None:
+        """Settings that shmbroker.replicas is the default of."""
+        replicas = self["shmbroker.replicas"]
+        if replicas == 1:
+            return
+        if replicas > self["shmbroker.io.workers"]:
+            self._set("shmbroker.io.workers", str(replicas), "")
+        for name, value in (
+            ("default.replication.factor", replicas),
+            ("offsets.topic.replication.factor", min(replicas, 3)),
+            ("min.insync.replicas", 2 if replicas >= 3 else 1),
+        ):
+            if name not in self.static:
+                self._set(name, str(value), "")
+
     def _check(self) -> None:
+        self._follow_replicas()
         workers = self["shmbroker.io.workers"]
+        named = len(self["shmbroker.log.dirs"])
+        if named > workers:
+            raise ConfigFault(
+                f"{named} log directories are named for {workers} brokers: name fewer, or raise "
+                "--replicas or --io-workers."
+            )
         for name in ("default.replication.factor", "offsets.topic.replication.factor"):
             if self[name] > workers:
                 raise ConfigFault(
                     f"{name} is {self[name]}, but there are {workers} brokers: "
-                    f"lower it, or raise shmbroker.io.workers."
+                    "lower it, or raise shmbroker.io.workers."
                 )
         for what in ("heartbeat.interval.ms", "session.timeout.ms"):
             least, value, most = (
@@ -1169,6 +1234,20 @@ def effective_topic_config(
                 text = values[synonym]
                 return (text if factor == 1 else str(int(text) * factor)), source
     return setting.default or "", SOURCE_DEFAULT
+
+
+def effective_topic_value(
+    name: str,
+    overrides: Mapping[str, str],
+    layers: tuple[tuple[int, Mapping[str, str]], ...],
+) -> Any:
+    """The parsed value of a topic setting; the default for a stored one that isn't allowed here."""
+    setting = TOPIC_SETTINGS[name]
+    text, _ = effective_topic_config(name, overrides, layers)
+    try:
+        return setting.parse(text)
+    except ValueError:
+        return setting.parse(setting.default or "")
 
 
 def effective_topic_configs(

@@ -19,6 +19,11 @@ def default_data_directory() -> str:
     return str(Path(state) / "shmbroker")
 
 
+def _as_text(value: str | tuple[str, ...]) -> str:
+    """A flag's value as a setting has it; of a repeated one, paths become a list."""
+    return value if isinstance(value, str) else ",".join(map(os.path.abspath, value))
+
+
 def run(parameters: Mapping[str, Any]) -> NoReturn:
     """Run a broker until it is told to stop; leaves with its exit status."""
     began = clock.monotonic()
@@ -30,9 +35,9 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     from shmbroker.processes import supervisor
 
     flags = [
-        (flag, setting, parameters[parameter])
+        (flag, setting, _as_text(parameters[parameter]))
         for flag, parameter, _, setting, _ in FLAGS
-        if setting and parameters[parameter] is not None
+        if setting and parameters[parameter] not in (None, ())
     ]
     try:
         config = BrokerConfig.load(parameters["config_file"], parameters["assignments"], flags)

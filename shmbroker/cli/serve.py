@@ -13,6 +13,7 @@ def command(**parameters: str | tuple[str, ...] | None) -> None:
     \b
     shmbroker serve
     shmbroker serve --data /srv/kafka --port 9092 --set log.retention.hours=24
+    shmbroker serve --replicas 3 --log-dir /disk1 --log-dir /disk2 --log-dir /disk3
 
     Exit status: 0 stopped; 1 stopped, but not cleanly; 2 unusable configuration; 3 data directory
     in use; 4 a process of the family can't boot.
@@ -22,5 +23,5 @@ def command(**parameters: str | tuple[str, ...] | None) -> None:
 
 for _flag, _parameter, _metavar, _, _help in FLAGS:
     command = click.option(
-        _flag, _parameter, metavar=_metavar, multiple=_parameter == REPEATED, help=_help
+        _flag, _parameter, metavar=_metavar, multiple=_parameter in REPEATED, help=_help
     )(command)

@@ -31,11 +31,25 @@ FLAGS = (
         "Port of broker 1; 0 takes free ones.  [default: 9092]",
     ),
     (
+        "--replicas",
+        "replicas",
+        "R",
+        "shmbroker.replicas",
+        "Copies of each new partition, each on a broker of its own.  [default: 1]",
+    ),
+    (
+        "--log-dir",
+        "log_dirs",
+        "DIR",
+        "shmbroker.log.dirs",
+        "Log directory of a broker instead of DATA/node-N; the i-th of several is broker i's.",
+    ),
+    (
         "--io-workers",
         "io_workers",
         "M",
         "shmbroker.io.workers",
-        "Brokers, each with its log directory and port.",
+        "Brokers, each with its log directory and port; at least R.",
     ),
     (
         "--network-workers",
@@ -46,14 +60,14 @@ FLAGS = (
     ),
     ("--set", "assignments", "KEY=VALUE", "", "One setting."),
 )
-REPEATED = "assignments"
+REPEATED = ("log_dirs", "assignments")
 
 
 def parse_plain(words: Sequence[str]) -> dict[str, str | tuple[str, ...] | None] | None:
     """The parameters that click would make of `words`; None if click has to see them."""
     parameters = {flag: parameter for flag, parameter, *_ in FLAGS}
     found: dict[str, str | tuple[str, ...] | None] = dict.fromkeys(parameters.values())
-    assignments: list[str] = []
+    repeated: dict[str, list[str]] = {parameter: [] for parameter in REPEATED}
     rest = iter(words)
     for word in rest:
         flag, equals, value = word.partition("=")
@@ -64,7 +78,7 @@ def parse_plain(words: Sequence[str]) -> dict[str, str | tuple[str, ...] | None]
         if value.startswith("-"):
             return None
         found[parameters[flag]] = value
-        if parameters[flag] == REPEATED:
-            assignments.append(value)
-    found[REPEATED] = tuple(assignments)
+        if parameters[flag] in repeated:
+            repeated[parameters[flag]].append(value)
+    found |= {parameter: tuple(values) for parameter, values in repeated.items()}
     return found

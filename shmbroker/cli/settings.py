@@ -36,7 +36,6 @@ WITHOUT_EFFECT = {
     "shmbroker.ring.control.bytes",
     "shmbroker.validation",
     "socket.listen.backlog.size",
-    "unclean.leader.election.enable",
 }
 """Settings that nothing here reads, whatever their value."""
 

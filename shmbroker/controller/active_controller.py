@@ -7,9 +7,8 @@
 * Requests are served one at a time; the caller publishes `committed_offset` after each.
 * A full disk fails the request (KAFKA_STORAGE_ERROR) and nothing else, and so does a decision too
   large for one batch (POLICY_VIOLATION). Any other fault of the disk ends the process.
-* Fencing a broker leaves its partitions with their leader. Kafka would take the leader away (-1)
-  and give the same one back when the broker returns, as there is no other replica to lead; a
-  client retries either way, and here the broker is back within half a second.
+* A broker that is fenced hands its partitions over to those who are in sync, in the same batch;
+  what nobody else could lead it keeps (`in_sync`).
 """
 
 from __future__ import annotations
@@ -17,14 +16,21 @@ from __future__ import annotations
 import os
 
 from shmbroker.config import broker_layers
-from shmbroker.controller import configs, features, nodes, reassignment, topics
+from shmbroker.controller import (
+    configs,
+    election,
+    features,
+    in_sync,
+    nodes,
+    reassignment,
+    topics,
+)
 from shmbroker.controller.bootstrap import (
     BOOTSTRAP_CHECKPOINT,
     FEATURE_LEVELS,
     bootstrap_checkpoint,
     bootstrap_records,
 )
-from shmbroker.controller.election import elect_leaders, elect_leaders_asked
 from shmbroker.controller.metadata_log import MetadataLog, TooLargeFault
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
@@ -52,6 +58,9 @@ if TYPE_CHECKING:
 PRODUCER_ID_BLOCK = 1000
 """Ids a broker gets at once (Kafka: `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`)."""
 
+RECORDS_MAX = 10_000
+"""Of one batch (Kafka: MAX_RECORDS_PER_USER_OP)."""
+
 _RESULTS = {
     "CreateTopics": "topics",
     "DeleteTopics": "responses",
@@ -60,6 +69,9 @@ _RESULTS = {
     "IncrementalAlterConfigs": "responses",
     "UpdateFeatures": "",
     "UnregisterBroker": "",
+    "ElectLeaders": "",
+    "AlterPartition": "",
+    "AlterPartitionReassignments": "",
 }
 """The APIs that change something, and where their responses have the results; "" for one error in
 all."""
@@ -68,7 +80,7 @@ all."""
 class ActiveController:
     """Owns the metadata log. Make one with `open`."""
 
-    __slots__ = ("_follower", "_log", "_new_topic_id", "_replication_factor_max", "config")
+    __slots__ = ("_follower", "_log", "_new_topic_id", "_safe", "_unclean", "config")
 
     def __init__(
         self,
@@ -76,14 +88,15 @@ class ActiveController:
         config: BrokerConfig,
         cluster_id: str,
         *,
-        replication_factor_max: int = 1,
         new_topic_id: Callable[[], bytes] = random_uuid,
     ) -> None:
         self._log = log
         self.config = config
-        self._replication_factor_max = replication_factor_max
         self._new_topic_id = new_topic_id
         self._follower = MetadataFollower(MetadataLogReader(log.directory), cluster_id)
+        self._unclean: set[int] = set()
+        self._safe: set[int] = set()
+        """Brokers that have registered with us, by whether they may have lost records."""
 
     @classmethod
     def open(
@@ -109,9 +122,11 @@ class ActiveController:
             self._commit([("AbortTransactionRecord", 0, {"reason": "controller ended"})], now_ms)
         if not self.image.features:
             self._commit(bootstrap_records(config["min.insync.replicas"]), now_ms)
-        for broker_id in list(self.image.brokers):
+        for broker_id, broker in list(self.image.brokers.items()):
             if broker_id > config["shmbroker.io.workers"]:  # of an earlier, larger family
                 self.fence_broker(broker_id, now_ms)
+            elif broker.is_fenced:  # our predecessor may have ended halfway
+                self._commit_in_parts(in_sync.broker_gone(self._cluster(), broker_id), now_ms)
         return self
 
     @property
@@ -167,10 +182,12 @@ class ActiveController:
         if api_name == "AlterPartitionReassignments":
             cluster = self._cluster()
             return reassignment.alter_partition_reassignments(request, version, cluster)
+        if api_name == "AlterPartition":
+            return in_sync.alter_partition(request, version, self._cluster())
         if api_name == "ListPartitionReassignments":
             return [], reassignment.list_partition_reassignments()
         if api_name == "ElectLeaders":
-            return [], elect_leaders_asked(request, version, image)
+            return election.elect_leaders(request, version, self._cluster())
         if api_name == "UnregisterBroker":
             return nodes.unregister_broker(request, image, self.config["shmbroker.io.workers"])
         assert api_name == "DescribeQuorum", api_name
@@ -234,14 +251,35 @@ class ActiveController:
         self._commit([("RegisterBrokerRecord", 3, message)], now_ms)
         return broker_epoch
 
+    def note_shutdown(self, broker_id: int, is_clean: bool, now_ms: int) -> None:
+        """How a broker that has registered ended before. One that may have lost records leaves the
+        ISR and the ELR where a broker is that has lost none; where all have ended in the same way,
+        none is better than the others, and all stay."""
+        (self._safe if is_clean else self._unclean).add(broker_id)
+        (self._unclean if is_clean else self._safe).discard(broker_id)
+        if self._safe:
+            for unclean_id in sorted(self._unclean):
+                records = in_sync.broker_unclean(self._cluster(), unclean_id, self._safe)
+                self._commit_in_parts(records, now_ms)
+
     def unfence_broker(self, broker_id: int, now_ms: int) -> None:
-        """The broker has caught up and serves: clients may be sent there. It leads again what
-        has no leader."""
-        self._set_fenced(broker_id, False, now_ms, elect_leaders(self.image, broker_id))
+        """The broker has caught up and serves: clients may be sent there. It leads what nobody at
+        work leads, where it is in sync or eligible."""
+        self._set_fenced(broker_id, False, now_ms)
 
     def fence_broker(self, broker_id: int, now_ms: int) -> None:
-        """The broker is gone or shuts down: clients are sent there no more."""
-        self._set_fenced(broker_id, True, now_ms, [])
+        """The broker is gone or hangs: clients are sent there no more, and others lead what it led,
+        but for what only it can lead (`in_sync.broker_gone`)."""
+        self._set_fenced(broker_id, True, now_ms)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether any partition has more than one replica."""
+        return any(
+            len(partition.replicas) > 1
+            for topic in self.image.topics_by_id.values()
+            for partition in topic.partitions
+        )
 
     def allocate_producer_ids(
         self, broker_id: int, broker_epoch: int, now_ms: int
@@ -269,7 +307,7 @@ class ActiveController:
         self._follower.reader.close()
         self._log.close()
 
-    def _set_fenced(self, broker_id: int, is_fenced: bool, now_ms: int, also: list[Record]) -> None:
+    def _set_fenced(self, broker_id: int, is_fenced: bool, now_ms: int) -> None:
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.is_fenced == is_fenced:
             return
@@ -278,7 +316,14 @@ class ActiveController:
             "broker_epoch": broker.broker_epoch,
             "fenced": 1 if is_fenced else -1,
         }
-        self._commit([("BrokerRegistrationChangeRecord", 0, message), *also], now_ms)
+        change = in_sync.broker_gone if is_fenced else in_sync.broker_back
+        changes = change(self._cluster(), broker_id)
+        self._commit_in_parts([("BrokerRegistrationChangeRecord", 0, message), *changes], now_ms)
+
+    def _commit_in_parts(self, records: list[Record], now_ms: int) -> None:
+        """Records that stand each for itself: as many batches as it takes."""
+        for at in range(0, len(records), RECORDS_MAX):
+            self._commit(records[at : at + RECORDS_MAX], now_ms)
 
     def _layers(self) -> tuple[Any, ...]:
         own = self.image.config(BROKER_RESOURCE, str(self._log.node_id))
@@ -289,7 +334,6 @@ class ActiveController:
             self.image,
             self.config,
             self._layers(),
-            self._replication_factor_max,
             self._new_topic_id,
         )
 

@@ -23,6 +23,7 @@ from shmbroker.config import (
 from shmbroker.controller.topics import config_record
 from shmbroker.metadata.client_metrics import client_metrics_complaint
 from shmbroker.metadata.describe_configs import LOGGERS
+from shmbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from shmbroker.metadata.group_configs import validate_group_configs
 from shmbroker.metadata.image import (
     BROKER_LOGGER_RESOURCE,
@@ -64,7 +65,6 @@ SUBTRACT = 3
 _WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 _LEVELS = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
 _MIN_ISR = "min.insync.replicas"
-_ELR_FEATURE = "eligible.leader.replicas.version"
 _OK: Complaint = (NONE, None)
 
 
@@ -298,7 +298,7 @@ def _min_isr_complaint(
     name: str, changes: Mapping[str, str | None], image: MetadataImage
 ) -> Complaint:
     """With eligible leader replicas, the least of in-sync replicas is the cluster's affair."""
-    if not image.features.get(_ELR_FEATURE) or _MIN_ISR not in changes:
+    if not image.features.get(ELIGIBLE_LEADER_REPLICAS) or _MIN_ISR not in changes:
         return _OK
     if name:
         return (

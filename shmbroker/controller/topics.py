@@ -4,11 +4,10 @@ Pure functions of a request and an image: they give the records to append and th
 once those are durable. Order of the checks, error codes and words are those of Kafka's
 `ReplicationControlManager` and `ControllerApis`, as seen on a real 4.2.1. Errors are values.
 
-Two decisions of our own:
-* Leaders go round the brokers in the order of their ids, beginning where the partitions so far
-  would end, so that topics with one partition spread too; followers are the brokers after them.
-* As long as there is no replication, a factor above `replication_factor_max` is refused with 38,
-  though there be brokers enough.
+Where partitions are placed is our own: leaders go round the brokers at work in the order of their
+ids, beginning where the partitions so far would end, so that topics with one partition spread too;
+who follows first goes round as well, so that a dead broker's partitions spread over all others.
+Fenced brokers follow where there aren't enough others, as in Kafka.
 """
 
 from __future__ import annotations
@@ -17,9 +16,12 @@ from shmbroker.config import (
     OWN_PREFIX,
     TOPIC_SETTINGS,
     effective_topic_config,
+    effective_topic_value,
     validate_topic_configs,
 )
+from shmbroker.controller.partition_change import ONLINE, UNCLEAN, Rules
 from shmbroker.ids import ZERO_UUID
+from shmbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from shmbroker.metadata.image import TOPIC_RESOURCE
 from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import (
@@ -45,12 +47,12 @@ from shmbroker.wire.error_codes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from shmbroker.config import BrokerConfig
     from shmbroker.controller.metadata_log import Record
-    from shmbroker.metadata.image import BrokerImage, MetadataImage, PartitionImage
+    from shmbroker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 
     Decision = tuple[list[Record], dict[str, Any]]
     Layers = tuple[tuple[int, Mapping[str, str]], ...]
@@ -65,28 +67,71 @@ _TOO_MANY = "Excessively large number of partitions per request."
 
 
 class Cluster:
-    """What decisions about topics look at, besides the request."""
+    """What decisions about topics and partitions look at, besides the request."""
 
-    __slots__ = ("brokers", "config", "image", "layers", "new_topic_id", "replication_factor_max")
+    __slots__ = ("brokers", "config", "fenced", "image", "layers", "new_topic_id")
 
     def __init__(
         self,
         image: MetadataImage,
         config: BrokerConfig,
         layers: Layers,
-        replication_factor_max: int,
         new_topic_id: Callable[[], bytes],
     ) -> None:
         self.image = image
         self.config = config
         self.layers = layers
         """Where topic settings come from below the topic (`config.broker_layers`)."""
-        self.replication_factor_max = replication_factor_max
         self.new_topic_id = new_topic_id
-        self.brokers = [
-            id_ for id_, broker in sorted(image.brokers.items()) if not broker.is_fenced
-        ]
+        self.brokers = [id_ for id_, broker in sorted(image.brokers.items()) if broker.is_active]
         """Ids of the brokers at work, in order."""
+        self.fenced = [id_ for id_, broker in sorted(image.brokers.items()) if broker.is_fenced]
+
+    def is_active(self, broker_id: int) -> bool:
+        """Whether a broker may lead and be in sync."""
+        broker = self.image.brokers.get(broker_id)
+        return broker is not None and broker.is_active
+
+    def directory_of(self, broker_id: int) -> bytes:
+        """Where a broker puts a new replica."""
+        broker = self.image.brokers.get(broker_id)
+        return broker.directories[0] if broker and broker.directories else ZERO_UUID
+
+    @property
+    def is_elr_on(self) -> bool:
+        """Whether eligible leader replicas are kept (KIP-966)."""
+        return self.image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1
+
+    def min_in_sync(self, topic: TopicImage) -> int:
+        """min.insync.replicas of a topic, at most its replicas
+        (`ReplicationControlManager.getTopicEffectiveMinIsr`)."""
+        replicas = len(topic.partitions[0].replicas) if topic.partitions else 1
+        return min(self._value(topic.name, "min.insync.replicas"), replicas)
+
+    def is_unclean_allowed(self, topic: str) -> bool:
+        """unclean.leader.election.enable of a topic."""
+        return bool(self._value(topic, "unclean.leader.election.enable"))
+
+    def rules(
+        self,
+        topic: TopicImage,
+        is_acceptable: Callable[[int], bool] | None = None,
+        election: int | None = None,
+    ) -> Rules:
+        """By which this topic's partitions change; without `election`, as its setting allows."""
+        if election is None:
+            election = UNCLEAN if self.is_unclean_allowed(topic.name) else ONLINE
+        return Rules(
+            is_acceptable or self.is_active,
+            self.min_in_sync(topic),
+            self.is_elr_on,
+            self.directory_of,
+            election,
+        )
+
+    def _value(self, topic: str, name: str) -> Any:
+        overrides = self.image.config(TOPIC_RESOURCE, topic)
+        return effective_topic_value(name, overrides, self.layers)
 
 
 # --- CreateTopics ---
@@ -233,7 +278,7 @@ def _place_topic(
     complaint = _factor_complaint(factor, cluster)
     if complaint[0]:
         return [], complaint
-    return place_partitions(count, factor, cluster.brokers, placed), complaint
+    return place_partitions(count, factor, cluster.brokers, placed, cluster.fenced), complaint
 
 
 def _place_by_hand(
@@ -307,12 +352,12 @@ def _assignment_complaint(
             f"All brokers specified in the manual partition assignment for partition {partition} "
             "are fenced or in controlled shutdown."
         )
-    return _served_factor_complaint(len(replicas), cluster)
+    return NONE, None
 
 
 def _factor_complaint(factor: int, cluster: Cluster) -> Complaint:
     says = f"Unable to replicate the partition {factor} time(s):"
-    registered = len(cluster.image.brokers)
+    registered = len(cluster.brokers) + len(cluster.fenced)
     if not cluster.brokers:
         return INVALID_REPLICATION_FACTOR, f"{says} All brokers are currently fenced."
     if factor > registered:
@@ -320,31 +365,23 @@ def _factor_complaint(factor: int, cluster: Cluster) -> Complaint:
             f"{says} The target replication factor of {factor} cannot be reached because only "
             f"{registered} broker(s) are registered."
         )
-    complaint = _served_factor_complaint(factor, cluster)
-    if not complaint[0] and factor > len(cluster.brokers):
-        return INVALID_REPLICATION_FACTOR, (
-            f"{says} only {len(cluster.brokers)} of {registered} broker(s) are at work."
-        )
-    return complaint
-
-
-def _served_factor_complaint(factor: int, cluster: Cluster) -> Complaint:
-    if factor > cluster.replication_factor_max:
-        return INVALID_REPLICATION_FACTOR, (
-            f"shmbroker does not replicate yet: {factor} replicas asked, at most "
-            f"{cluster.replication_factor_max} served."
-        )
     return NONE, None
 
 
 def place_partitions(
-    count: int, factor: int, brokers: list[int], start: int
+    count: int, factor: int, brokers: Sequence[int], start: int, fenced: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
     """Replicas of `count` partitions, leader first: round the brokers from `start` on."""
-    return [
-        tuple(brokers[(start + partition + replica) % len(brokers)] for replica in range(factor))
-        for partition in range(count)
-    ]
+    return [_placed(start + partition, brokers, fenced)[:factor] for partition in range(count)]
+
+
+def _placed(rank: int, brokers: Sequence[int], fenced: Sequence[int]) -> tuple[int, ...]:
+    """All brokers in the order in which the `rank`-th partition would have them."""
+    round_, at = divmod(rank, len(brokers))
+    followers = [*brokers[at + 1 :], *brokers[:at]]
+    by = round_ % len(followers) if followers else 0
+    late = round_ % len(fenced) if fenced else 0
+    return (brokers[at], *followers[by:], *followers[:by], *fenced[late:], *fenced[:late])
 
 
 def _topic_records(
@@ -374,7 +411,7 @@ def config_record(resource_type: int, name: str, key: str, value: str | None) ->
 def _partition_record(
     topic_id: bytes, partition: int, replicas: tuple[int, ...], brokers: dict[int, BrokerImage]
 ) -> Record:
-    in_sync = [broker_id for broker_id in replicas if not brokers[broker_id].is_fenced]
+    in_sync = [broker_id for broker_id in replicas if brokers[broker_id].is_active]
     return (
         "PartitionRecord",
         2,
@@ -541,7 +578,7 @@ def _place_more(
             return [], complaint
         brokers, leader = cluster.brokers, partitions[0].replicas[0]
         start = first + (brokers.index(leader) if leader in brokers else 0)
-        return place_partitions(additional, factor, brokers, start), complaint
+        return place_partitions(additional, factor, brokers, start, cluster.fenced), complaint
     if len(topic["assignments"]) != additional:
         return [], (
             INVALID_REPLICA_ASSIGNMENT,

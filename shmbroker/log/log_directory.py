@@ -59,6 +59,7 @@ class LogDirectory:
 
     __slots__ = (
         "_lock_fd",
+        "clean_broker_epoch",
         "cleaned_offsets",
         "cluster_id",
         "descriptors",
@@ -79,6 +80,8 @@ class LogDirectory:
         self.directory_id = b""
         self.is_clean = False
         """It was closed cleanly, and nothing has written here since."""
+        self.clean_broker_epoch = -1
+        """Of the broker that closed it cleanly, as the marker says; -1 if it doesn't."""
         self.recovery_points: Offsets = {}
         self.high_watermarks: Offsets = {}
         self.log_start_offsets: Offsets = {}
@@ -149,6 +152,9 @@ class LogDirectory:
         path = os.path.join(self.path, CLEAN_SHUTDOWN)
         self.is_clean = os.path.exists(path)
         if self.is_clean:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                epoch = file.read(1024).rpartition('"brokerEpoch":')[2].strip(" }\n")
+            self.clean_broker_epoch = int(epoch) if epoch.isdecimal() else -1
             os.unlink(path)
             sync_directory(self.path)
 

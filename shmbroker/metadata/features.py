@@ -10,6 +10,8 @@ Source: Kafka's `Feature`, `MetadataVersion`; KIP-584.
 METADATA_VERSION = "metadata.version"
 GROUP_VERSION = "group.version"
 """From 1 on, groups of the protocol of KIP-848 may be formed."""
+ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
+"""From 1 on, partitions have eligible leader replicas (KIP-966)."""
 
 SUPPORTED_FEATURES = {
     # name: least and highest level that is served

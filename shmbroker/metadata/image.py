@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from shmbroker.errors import StorageFault
+from shmbroker.ids import ZERO_UUID
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 
 TYPE_CHECKING = False
@@ -42,7 +43,13 @@ BROKER_CHANGED = "broker_changed"
 """BrokerImage as it was (None: new), BrokerImage (None: unregistered)"""
 
 NO_LEADER = -1
-_NO_LEADER_CHANGE = -2
+NO_LEADER_CHANGE = -2
+"""Leader of a PartitionChangeRecord that leaves leader and leader epoch as they are."""
+
+# `LeaderRecoveryState`: whether the leader came out of an unclean election and hasn't said since
+# that it is done with that.
+RECOVERED = 0
+RECOVERING = 1
 
 
 class _Value:
@@ -69,6 +76,7 @@ class BrokerImage(_Value):
         "broker_id",
         "directories",
         "host",
+        "in_controlled_shutdown",
         "incarnation_id",
         "is_fenced",
         "port",
@@ -85,6 +93,7 @@ class BrokerImage(_Value):
         incarnation_id: bytes,
         is_fenced: bool,
         directories: tuple[bytes, ...],
+        in_controlled_shutdown: bool = False,
     ) -> None:
         self.broker_id = broker_id
         self.host = host
@@ -97,8 +106,17 @@ class BrokerImage(_Value):
         """Registered, but not (yet, or any more) at work: no client is sent there."""
         self.directories = directories
         """Ids of its log directories, from meta.properties."""
+        self.in_controlled_shutdown = in_controlled_shutdown
+        """It stops: it still serves, but leads nothing any more and joins no ISR."""
 
-    def replace(self, is_fenced: bool, directories: tuple[bytes, ...]) -> BrokerImage:
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead and be in sync."""
+        return not (self.is_fenced or self.in_controlled_shutdown)
+
+    def replace(
+        self, is_fenced: bool, directories: tuple[bytes, ...], in_controlled_shutdown: bool
+    ) -> BrokerImage:
         return BrokerImage(
             self.broker_id,
             self.host,
@@ -108,19 +126,29 @@ class BrokerImage(_Value):
             self.incarnation_id,
             is_fenced,
             directories,
+            in_controlled_shutdown,
         )
 
 
 class PartitionImage(_Value):
-    """A partition's replicas and leader."""
+    """A partition's replicas and leader.
+
+    in_sync_replicas and eligible_leader_replicas are disjoint parts of replicas, and so are
+    adding_replicas and removing_replicas, which are empty unless a reassignment is under way.
+    """
 
     __slots__ = (
+        "adding_replicas",
         "directories",
+        "eligible_leader_replicas",
         "in_sync_replicas",
+        "last_known_elr",
         "leader_epoch",
         "leader_id",
+        "leader_recovery_state",
         "partition",
         "partition_epoch",
+        "removing_replicas",
         "replicas",
     )
 
@@ -133,6 +161,11 @@ class PartitionImage(_Value):
         leader_epoch: int,
         partition_epoch: int,
         directories: tuple[bytes, ...],
+        adding_replicas: tuple[int, ...] = (),
+        removing_replicas: tuple[int, ...] = (),
+        eligible_leader_replicas: tuple[int, ...] = (),
+        last_known_elr: tuple[int, ...] = (),
+        leader_recovery_state: int = RECOVERED,
     ) -> None:
         self.partition = partition
         self.replicas = replicas
@@ -140,10 +173,30 @@ class PartitionImage(_Value):
         self.leader_id = leader_id
         """NO_LEADER, or one of in_sync_replicas."""
         self.leader_epoch = leader_epoch
+        """+1 with every record that names a leader, be it the same one."""
         self.partition_epoch = partition_epoch
         """+1 for every change of this partition."""
         self.directories = directories
         """Log directory of each replica, in the order of `replicas`."""
+        self.adding_replicas = adding_replicas
+        self.removing_replicas = removing_replicas
+        """Of a reassignment under way (KIP-455): what `replicas` has more, and will have less."""
+        self.eligible_leader_replicas = eligible_leader_replicas
+        """ELR (KIP-966): not in sync any more, but they hold every committed record, as the ISR has
+        been smaller than min.insync.replicas ever since."""
+        self.last_known_elr = last_known_elr
+        """The last leader, of a partition that has neither leader, nor ISR, nor ELR."""
+        self.leader_recovery_state = leader_recovery_state
+
+    @property
+    def is_reassigning(self) -> bool:
+        """Whether a reassignment is under way."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    def directory(self, broker_id: int) -> bytes:
+        """The log directory of one of its replicas; zeros where none was assigned."""
+        at = self.replicas.index(broker_id)
+        return self.directories[at] if at < len(self.directories) else ZERO_UUID
 
 
 class TopicImage(_Value):
@@ -331,6 +384,7 @@ def _register_broker(draft: _Draft, message: dict[str, Any], offset: int) -> Non
         message["incarnation_id"],
         message["fenced"],
         tuple(message["log_dirs"]),
+        message["in_controlled_shutdown"],
     )
 
 
@@ -345,6 +399,8 @@ def _change_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
     brokers[message["broker_id"]] = broker.replace(
         broker.is_fenced if fenced == 0 else fenced > 0,
         tuple(message["log_dirs"]) or broker.directories,
+        # A new registration alone ends it.
+        broker.in_controlled_shutdown or message["in_controlled_shutdown"] > 0,
     )
 
 
@@ -358,7 +414,10 @@ def _unfence_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None
 
 def _set_fenced(draft: _Draft, broker_id: int, is_fenced: bool) -> None:
     brokers = draft.brokers(broker_id)
-    brokers[broker_id] = brokers[broker_id].replace(is_fenced, brokers[broker_id].directories)
+    broker = brokers[broker_id]
+    brokers[broker_id] = broker.replace(
+        is_fenced, broker.directories, broker.in_controlled_shutdown
+    )
 
 
 def _add_topic(draft: _Draft, message: dict[str, Any], offset: int) -> None:
@@ -389,26 +448,68 @@ def _add_partition(draft: _Draft, message: dict[str, Any], offset: int) -> None:
         message["leader_epoch"],
         message["partition_epoch"],
         tuple(message["directories"]),
+        tuple(message["adding_replicas"]),
+        tuple(message["removing_replicas"]),
+        tuple(message["eligible_leader_replicas"] or ()),
+        tuple(message["last_known_elr"] or ()),
+        message["leader_recovery_state"],
     )
 
 
 def _change_partition(draft: _Draft, message: dict[str, Any], offset: int) -> None:
     partitions = draft.topic_partitions(message["topic_id"])
     old = partitions[message["partition_id"]]
-    is_led_anew = message["leader"] != _NO_LEADER_CHANGE
+    partitions[old.partition] = changed_partition(old, message)
+
+
+def changed_partition(old: PartitionImage, message: dict[str, Any]) -> PartitionImage:
+    """A partition after a PartitionChangeRecord; fields that the message lacks stay."""
+    leader_id = message.get("leader", NO_LEADER_CHANGE)
+    is_led_anew = leader_id != NO_LEADER_CHANGE
+    recovery = message.get("leader_recovery_state", -1)
 
     def changed(key: str, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        return value if message[key] is None else tuple(message[key])
+        new = message.get(key)
+        return value if new is None else tuple(new)
 
-    partitions[old.partition] = PartitionImage(
+    return PartitionImage(
         old.partition,
         changed("replicas", old.replicas),
         changed("isr", old.in_sync_replicas),
-        message["leader"] if is_led_anew else old.leader_id,
+        leader_id if is_led_anew else old.leader_id,
         old.leader_epoch + is_led_anew,
         old.partition_epoch + 1,
         changed("directories", old.directories),
+        changed("adding_replicas", old.adding_replicas),
+        changed("removing_replicas", old.removing_replicas),
+        changed("eligible_leader_replicas", old.eligible_leader_replicas),
+        changed("last_known_elr", old.last_known_elr),
+        old.leader_recovery_state if recovery < 0 else recovery,
     )
+
+
+def _clear_elr(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+    """Of one topic or, without a name, of all (`TopicsDelta.replay(ClearElrRecord)`). The
+    partition epoch stays."""
+    name = message["topic_name"]
+    by_name = draft.image.topics_by_name
+    topics = [by_name[name]] if name else list(by_name.values())
+    for topic in topics:
+        partitions = draft.partitions.get(topic.topic_id) or dict(enumerate(topic.partitions))
+        for partition in list(partitions.values()):
+            if partition.eligible_leader_replicas or partition.last_known_elr:
+                draft.topic_partitions(topic.topic_id)[partition.partition] = PartitionImage(
+                    partition.partition,
+                    partition.replicas,
+                    partition.in_sync_replicas,
+                    partition.leader_id,
+                    partition.leader_epoch,
+                    partition.partition_epoch,
+                    partition.directories,
+                    partition.adding_replicas,
+                    partition.removing_replicas,
+                    leader_recovery_state=partition.leader_recovery_state,
+                )
 
 
 def _change_config(draft: _Draft, message: dict[str, Any], offset: int) -> None:
@@ -453,5 +554,5 @@ _APPLIERS: dict[str, Callable[[_Draft, dict[str, Any], int], None]] = {
     "NoOpRecord": _nothing,
     "RegisterControllerRecord": _nothing,
     "ZkMigrationStateRecord": _nothing,
-    "ClearElrRecord": _nothing,  # eligible leader replicas are not kept here
+    "ClearElrRecord": _clear_elr,
 }

@@ -5,6 +5,8 @@ Rules of this file:
   others read the log file, never beyond that word.
 * A fault of the disk ends this process, as nobody knows any more what is on it; its successor
   recovers. A full disk ends nothing: there the log is as it was.
+* A broker that dies is fenced at once; one that gives no sign of life, after a time, until it does.
+  Where no partition has a second replica neither takes anything away, so nothing is done.
 * A decision that clients wait for is answered when every running broker has applied it, so nobody
   sees a topic that its leader does not know yet (or a deleted one that is still served).
 """
@@ -23,17 +25,24 @@ from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
 from shmbroker.processes.shared_resources import IO_WORKER, SharedResources, Slot
 from shmbroker.shm.counters import (
+    INCARNATION,
+    LIVENESS_NS,
     METADATA_APPLIED,
     METADATA_END_OFFSET_WORD,
     STATE,
+    STATE_NONE,
     STATE_RUNNING,
 )
 
 logger = logging.getLogger("shmbroker")
 
+LOOK_S = 0.1
+"""Between two looks at the brokers' signs of life, at least."""
+
 APPLY_WAIT_S = 60.0
 """How long an answer waits for brokers that do not apply a decision."""
 
+ALTER_PARTITION = 56
 BROKER_REGISTRATION = 62
 ALLOCATE_PRODUCER_IDS = 67
 AUTO_CREATE = b"auto-create"
@@ -53,7 +62,7 @@ class ControllerProcess(SleepingChild):
     ) -> None:
         super().__init__(shared, slot)
         self.active = ActiveController.open(
-            str(data_directory / f"node-{slot.number}"),
+            config.node_directory(str(data_directory), slot.number),
             slot.number,
             cluster_id,
             config,
@@ -65,6 +74,10 @@ class ControllerProcess(SleepingChild):
                 BROKER_REGISTRATION: (
                     "BrokerRegistration",
                     self._noting_faults(self.on_registration),
+                ),
+                ALTER_PARTITION: (
+                    "AlterPartition",
+                    self._noting_faults(self.on_alter_partition),
                 ),
                 ALLOCATE_PRODUCER_IDS: (
                     "AllocateProducerIds",
@@ -78,6 +91,10 @@ class ControllerProcess(SleepingChild):
             (self.counters.at(other.index, STATE), self.counters.at(other.index, METADATA_APPLIED))
             for other in shared.of_role(IO_WORKER)
         ]
+        self.session_timeout_s = config["broker.session.timeout.ms"] / 1000
+        self._next_look = 0.0
+        self.hanging: set[int] = set()
+        """Brokers that were fenced because they gave no sign of life."""
 
     def _noting_faults(self, handler: Handler) -> Handler:
         """The handler; `run` raises the fault of the disk that it ended with."""
@@ -96,6 +113,7 @@ class ControllerProcess(SleepingChild):
     def run(self) -> None:
         """Serve until asked to stop."""
         self.publish_committed()
+        self.fence_dead()
         self.say_running()
         while not self.must_stop:
             self.check_control()
@@ -105,6 +123,9 @@ class ControllerProcess(SleepingChild):
             now = clock.monotonic()
             if self.parked:
                 self.answer_parked(now)
+            if now >= self._next_look:
+                self._next_look = now + LOOK_S
+                self.look_at_brokers()
             self.publish()
             self.sign(now)
             if not had_work:
@@ -113,8 +134,59 @@ class ControllerProcess(SleepingChild):
         self.active.close()
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """Forget the half of a request that it had sent."""
+        """Forget the half of a request that it had sent; a broker is fenced."""
         self.executor.drop_parts(peer.slot)
+        if peer.role == IO_WORKER:
+            self.hanging.discard(peer.number)
+            self.set_fenced(peer.number, True)
+
+    # ── brokers that die and hang ───────────────────────────────────────────────────────────────
+
+    def fence_dead(self) -> None:
+        """Brokers that died while there was no controller."""
+        for slot in self.shared.of_role(IO_WORKER):
+            is_dead = self.words[self.counters.at(slot.index, STATE)] == STATE_NONE
+            if is_dead and self.words[self.counters.at(slot.index, INCARNATION)] > 1:
+                self.set_fenced(slot.number, True)
+
+    def look_at_brokers(self) -> None:
+        """Fence who runs but gives no sign of life; unfence who gives one again."""
+        words, at = self.words, self.counters.at
+        silent_since = clock.monotonic_ns() - int(self.session_timeout_s * 1e9)
+        for slot in self.shared.of_role(IO_WORKER):
+            if words[at(slot.index, STATE)] != STATE_RUNNING:
+                continue
+            is_silent = words[at(slot.index, LIVENESS_NS)] < silent_since
+            if is_silent and slot.number not in self.hanging:
+                if self.set_fenced(slot.number, True):
+                    logger.warning("broker %d gives no sign of life: fenced", slot.number)
+                    self.hanging.add(slot.number)
+            elif not is_silent and slot.number in self.hanging:
+                logger.warning("broker %d gives signs of life again", slot.number)
+                self.hanging.discard(slot.number)
+                self.set_fenced(slot.number, False)
+
+    def set_fenced(self, broker_id: int, is_fenced: bool) -> bool:
+        """Fence a broker or end that, and let everybody know; False if nothing has changed.
+
+        A full disk leaves things as they are: whoever is asked for answers or does not.
+        """
+        if is_fenced and not self.active.is_replicated:
+            return False
+        change = self.active.fence_broker if is_fenced else self.active.unfence_broker
+        try:
+            change(broker_id, clock.now_ms())
+        except DiskFullFault as fault:
+            logger.error("%s; broker %d can't be fenced or unfenced", fault, broker_id)
+        except StorageFault as fault:
+            self.fault = fault
+            return False
+        if self.active.committed_offset == self.words[METADATA_END_OFFSET_WORD]:
+            return False
+        self.publish_committed()
+        return True
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
 
     def on_call(self, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
         """Decide, commit, and answer when the brokers have applied it."""
@@ -134,6 +206,7 @@ class ControllerProcess(SleepingChild):
     def on_registration(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         """A broker starts: clients may be sent there as soon as it serves."""
         listener = body["listeners"][0]
+        known = self.active.image.brokers.get(body["broker_id"])
         now_ms = clock.now_ms()
         try:
             broker_epoch = self.active.register_broker(
@@ -145,8 +218,8 @@ class ControllerProcess(SleepingChild):
                 now_ms,
             )
             self.active.unfence_broker(body["broker_id"], now_ms)
+            self.active.note_shutdown(body["broker_id"], self.was_clean(body, known), now_ms)
         except DiskFullFault as fault:
-            known = self.active.image.brokers.get(body["broker_id"])
             if known is None:
                 raise
             # It is the same directory at the same address: it may serve what it has.
@@ -154,6 +227,20 @@ class ControllerProcess(SleepingChild):
             broker_epoch = known.broker_epoch
         self.publish_committed()
         return {"broker_epoch": broker_epoch}
+
+    def was_clean(self, body: dict[str, Any], known: Any) -> bool:
+        """Whether a broker that registers has all that it ever had: it stopped cleanly, or died
+        alone, and the page cache with what it wrote lives. `known`: its registration before."""
+        (slot,) = (s for s in self.shared.of_role(IO_WORKER) if s.number == body["broker_id"])
+        if self.words[self.counters.at(slot.index, INCARNATION)] > 1 or known is None:
+            return True
+        return bool(body["previous_broker_epoch"] == known.broker_epoch)
+
+    def on_alter_partition(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+        """A leader changes who is in sync: answered when it is committed."""
+        answer = self.active.handle(call.api_name, call.api_version, body, clock.now_ms())
+        self.publish_committed()
+        return answer
 
     def on_producer_ids(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         """A block of producer ids that nobody else gets."""

@@ -117,7 +117,9 @@ class IoWorker(SleepingChild):
         self.broker_id = slot.number
         self.endpoint = ports[self.broker_id]
         self.log_directory = LogDirectory.open(
-            str(data_directory / f"node-{self.broker_id}"), self.broker_id, cluster_id
+            config.node_directory(str(data_directory), self.broker_id),
+            self.broker_id,
+            cluster_id,
         )
         self.flusher = Flusher(self.doorbell.eventfd)
         self.store = PartitionStore(
@@ -133,7 +135,7 @@ class IoWorker(SleepingChild):
             self.log_directory.path, config["shmbroker.disk.reserve.bytes"]
         )
         self.follower = MetadataFollower(
-            MetadataLogReader(str(data_directory / "node-1" / "__cluster_metadata-0")), cluster_id
+            MetadataLogReader(config.metadata_directory(str(data_directory), 1)), cluster_id
         )
         self.image = self.follower.image
         self.purgatory = Purgatory()
@@ -242,6 +244,7 @@ class IoWorker(SleepingChild):
                     {"name": "PLAINTEXT", "host": host, "port": port, "security_protocol": 0}
                 ],
                 "log_dirs": [self.log_directory.directory_id],
+                "previous_broker_epoch": self.log_directory.clean_broker_epoch,
             },
             self._on_registered,
         )

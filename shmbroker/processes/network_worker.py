@@ -118,8 +118,8 @@ class NetworkWorker(Child):
                 self.files[peer.slot] = FileTable(shared.passing[peer.slot, slot.index][1])
             elif peer.role == CONTROLLER and self.controller is None:
                 self.controller = peer
-        metadata_log = data_directory / "node-1" / "__cluster_metadata-0"
-        self.follower = MetadataFollower(MetadataLogReader(str(metadata_log)), cluster_id)
+        metadata_log = config.metadata_directory(str(data_directory), 1)
+        self.follower = MetadataFollower(MetadataLogReader(metadata_log), cluster_id)
         self.image = self.follower.image
         self.advertised = table.advertised()
         self.produce = produce.ProduceApi(self)
@@ -516,7 +516,7 @@ class NetworkWorker(Child):
             broker_id,
             self.hosts[broker_id],
             self.ports[broker_id],
-            str(self.data_directory / f"node-{broker_id}"),
+            self.config.node_directory(str(self.data_directory), broker_id),
         )
 
     def leader_hint(self, name: str, topic_id: bytes, index: int) -> tuple[int, int] | None:

@@ -227,8 +227,8 @@ class Supervisor:
         """Make the directory of each node, and give a new one its identity."""
         cluster_id = None
         for number in range(1, self.config["shmbroker.io.workers"] + 1):
-            node = directory / f"node-{number}"
-            node.mkdir(exist_ok=True)
+            node = Path(self.config.node_directory(str(directory), number))
+            node.mkdir(parents=True, exist_ok=True)
             path = str(node / FILE_NAME)
             found = read_meta_properties(path)
             if found is None:
@@ -237,13 +237,13 @@ class Supervisor:
             else:
                 cluster_id = cluster_id or found.cluster_id
         self.cluster_id = cluster_id
-        missing = self.config["shmbroker.io.workers"] + 1
-        extra = directory / f"node-{missing}"
-        if extra.exists():
-            raise ConfigFault(
-                f"{extra} holds replicas of a broker that would not run: start with at least "
-                f"--io-workers {missing}."
-            )
+        for extra in directory.glob("node-*"):
+            number = int(extra.name[5:]) if extra.name[5:].isdecimal() else 0
+            if number > self.config["shmbroker.io.workers"] and _holds_replicas(extra):
+                raise ConfigFault(
+                    f"{extra} holds replicas of a broker that would not run: start with at least "
+                    f"--io-workers {number}."
+                )
 
     def _raise_descriptor_limit(self) -> None:
         import resource
@@ -538,6 +538,16 @@ class Supervisor:
         for running in self.running.values():
             if running.pid:
                 os.kill(running.pid, signal.SIGKILL)
+
+
+def _holds_replicas(node: Path) -> bool:
+    """Whether a broker's directory has partitions in it, besides the metadata log."""
+    return any(
+        name[-1].isdigit()
+        and name.rstrip("0123456789").endswith("-")
+        and not name.startswith("__cluster_metadata-")
+        for name in os.listdir(node)
+    )
 
 
 def _bind_control_socket(directory: Path) -> socket.socket:

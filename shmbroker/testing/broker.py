@@ -17,6 +17,7 @@ from pathlib import Path
 READY = re.compile(r"ready on (\S+) \(broker 1\)")
 START_S = 30.0
 STOP_S = 20.0
+_FLAGS_OF_BROKERS = ("--io-workers", "--replicas")
 
 
 def free_ports(count: int) -> int:
@@ -47,7 +48,8 @@ class Broker:
         self._owns_data = data is None
         self.data = data or Path(tempfile.mkdtemp(prefix="shmbroker-test-"))
         self.flags = flags
-        workers = int(flags[flags.index("--io-workers") + 1]) if "--io-workers" in flags else 1
+        counts = [flags[at + 1] for at, flag in enumerate(flags) if flag in _FLAGS_OF_BROKERS]
+        workers = max(map(int, counts), default=1)
         self.port = port or free_ports(workers)
         self.start()
 

@@ -142,10 +142,19 @@ def test_wrong_settings_are_refused(tmp_path: Path, words: list[str], parts: lis
 
 
 def test_fewer_io_workers_than_before_are_refused(tmp_path: Path) -> None:
-    with Broker("--io-workers", "2", data=tmp_path):
-        pass
+    with Broker("--io-workers", "2", data=tmp_path) as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC, 2)
     done = serve("--data", tmp_path, "--port", "0")
     assert_refused(done, EXIT_CONFIG, "node-2", "--io-workers 2")
+
+
+def test_log_directories_are_where_the_flags_say(tmp_path: Path) -> None:
+    words = ("--log-dir", str(tmp_path / "a"), "--log-dir", str(tmp_path / "b"))
+    with Broker("--replicas", "3", *words, data=tmp_path / "data"):
+        nodes = (tmp_path / "a", tmp_path / "b", tmp_path / "data" / "node-3")
+        for number, node in enumerate(nodes, 1):
+            assert f"node.id={number}\n" in (node / "meta.properties").read_text()
+        assert not (tmp_path / "data" / "node-1").exists()
 
 
 def test_child_that_cannot_boot_ends_the_family_with_its_reason(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """start(**settings): a controller of node 1; all are closed at the end."""
     started: list[ActiveController] = []
 
-    def start(replication_factor_max: int = 1, **settings: str) -> ActiveController:
+    def start(**settings: str) -> ActiveController:
         static = {name.replace("_", "."): text for name, text in settings.items()}
         controller = ActiveController.open(
             str(tmp_path),
@@ -23,7 +23,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
             CLUSTER_ID,
             BrokerConfig(static),
             NOW_MS,
-            replication_factor_max=replication_factor_max,
         )
         started.append(controller)
         return controller

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.election import elect_leaders
 from shmbroker.controller.metadata_log import MetadataLog
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
@@ -80,7 +79,7 @@ def test_fenced_broker_keeps_its_partitions(controller: ActiveController) -> Non
 
 
 def test_returning_broker_leads_what_kafka_left_without_leader(start: Start) -> None:
-    controller = start(2, shmbroker_io_workers="2")
+    controller = start(shmbroker_io_workers="2")
     for broker_id in (1, 2):
         join(controller, broker_id)
     both = {"broker_ids": [1, 2], "partition_index": 0}
@@ -122,9 +121,11 @@ def test_returning_broker_leads_what_kafka_left_without_leader(start: Start) -> 
     found = {name: t.partitions[0] for name, t in controller.image.topics_by_name.items()}
     assert (found["alone"].leader_id, found["alone"].in_sync_replicas) == (1, (1,))
     assert (found["in-sync"].leader_id, found["in-sync"].in_sync_replicas) == (1, (1, 2))
-    assert (found["behind"].leader_id, found["nobody"].leader_id) == (-1, -1)
+    assert (found["behind"].leader_id, found["nobody"].leader_id) == (2, -1)
     assert found["alone"].leader_epoch == 2, "every change of leader is a new epoch"
-    assert elect_leaders(controller.image, 1) == []
+    before = controller.committed_offset
+    controller.unfence_broker(1, NOW_MS)
+    assert controller.committed_offset == before
 
 
 def test_producer_ids_are_never_given_twice(start: Start) -> None:

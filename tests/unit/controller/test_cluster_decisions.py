@@ -10,9 +10,11 @@ import pytest
 from controller_at_work import DIRECTORY_ID, NOW_MS, Start, join
 from decision_cases import topic
 
+from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.election import PREFERRED, UNCLEAN, elect_leaders_asked
-from shmbroker.ids import ZERO_UUID
+from shmbroker.controller.election import PREFERRED, UNCLEAN, elect_leaders
+from shmbroker.controller.topics import Cluster
+from shmbroker.ids import ZERO_UUID, random_uuid
 from shmbroker.metadata.image import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
@@ -112,7 +114,9 @@ def test_election(election_type: int, leader_id: int, code: int) -> None:
     asked = [{"topic": "t", "partitions": [0]}]
     for topics in (asked, None):
         request = {"election_type": election_type, "topic_partitions": topics}
-        answer = elect_leaders_asked(request, 1, image)
+        cluster = Cluster(image, BrokerConfig(), (), random_uuid)
+        records, answer = elect_leaders(request, 1, cluster)
+        assert records == []
         (result,) = answer["replica_election_results"]
         codes = [row["error_code"] for row in result["partition_result"]]
         assert codes == ([] if topics is None and code == 84 else [code])

@@ -117,21 +117,25 @@ def test_topics_of_one_request_are_spread_too(start: Start) -> None:
 
 
 def test_followers_come_after_their_leader() -> None:
-    assert place_partitions(3, 2, [1, 2, 5], 1) == [(2, 5), (5, 1), (1, 2)]
+    assert place_partitions(3, 2, [1, 2, 5], 1) == [(2, 5), (5, 1), (1, 5)]
 
 
-def test_factor_that_is_not_served_is_refused(start: Start) -> None:
-    controller = start(shmbroker_io_workers="2")
-    for broker_id in (1, 2):
-        join(controller, broker_id)
-    by_hand = topic("hand", -1, -1, ((0, [1, 2]),))
-    for wanted in (topic("t", 1, 2), by_hand):
-        (result,) = create(controller, wanted)
-        assert (result["error_code"], "replicate yet" in result["error_message"]) == (38, True)
+def test_what_one_broker_leads_spreads_over_the_others_when_it_dies() -> None:
+    for fenced in ((), (4,)):
+        placed = place_partitions(12, 3, [1, 2, 3], 0, fenced)
+        assert all(len(set(replicas)) == 3 for replicas in placed)
+        assert [replicas[0] for replicas in placed] == [1, 2, 3] * 4
+        for leader in (1, 2, 3):
+            heirs = [replicas[1] for replicas in placed if replicas[0] == leader]
+            assert {heirs.count(heir) for heir in {1, 2, 3} - {leader}} == {2}
+
+
+def test_fenced_brokers_follow_where_there_are_not_enough_others() -> None:
+    assert place_partitions(2, 3, [2], 0, [1, 3]) == [(2, 1, 3), (2, 3, 1)]
 
 
 def test_served_factor_is_placed(start: Start) -> None:
-    controller = start(2, shmbroker_io_workers="2")
+    controller = start(shmbroker_io_workers="2")
     for broker_id in (1, 2):
         join(controller, broker_id)
     create(controller, topic("t", 2, 2))
@@ -143,13 +147,18 @@ def test_served_factor_is_placed(start: Start) -> None:
 
 
 def test_only_brokers_at_work_get_partitions(start: Start) -> None:
-    controller = start(2, shmbroker_io_workers="2")
+    controller = start(shmbroker_io_workers="2")
     for broker_id in (1, 2):
         join(controller, broker_id)
     controller.fence_broker(1, NOW_MS)
     create(controller, topic("t", 2))
     assert {p.leader_id for p in controller.image.topics_by_name["t"].partitions} == {2}
-    assert create(controller, topic("u", 1, 2))[0]["error_code"] == 38
+    assert create(controller, topic("u", 1, 2))[0]["error_code"] == 0
+    (partition,) = controller.image.topics_by_name["u"].partitions
+    assert (partition.replicas, partition.in_sync_replicas) == ((2, 1), (2,))
+    (result,) = create(controller, topic("u3", 1, 3))
+    assert result["error_code"] == 38
+    assert "only 2 broker(s) are registered" in result["error_message"]
     assert create(controller, topic("v", -1, -1, ((0, [1]),)))[0]["error_code"] == 39
     create(controller, topic("w", -1, -1, ((0, [1, 2]),)))
     (partition,) = controller.image.topics_by_name["w"].partitions

@@ -1,0 +1,187 @@
+"""How a partition changes: reassignment, ISR, ELR and leader are decided together, here alone.
+
+`partition_change` takes what its caller wants to be different and makes one PartitionChangeRecord
+of it, in this order:
+
+A. A reassignment (KIP-455) whose target replicas are all in sync is completed.
+B. Eligible leader replicas (KIP-966), where the feature is on: who leaves the ISR while it is
+   smaller than min.insync.replicas still has every committed record, as nothing is committed from
+   then on. Once the ISR is large enough the ELR is empty.
+C. The leader: the one it has, as long as it is in sync and at work; else the first such replica in
+   the order of the replicas; else, with an empty ISR, one of the ELR; else, with both empty, the
+   last known leader; else, if that is allowed, any replica at work. The last two are *unclean*:
+   the ISR is the new leader alone, which is RECOVERING until it says that it isn't.
+D. A record that names a leader makes a new leader epoch, be it the leader that was. One is needed
+   where a replica is taken away, so that it is fenced; a shrinking ISR needs none (KAFKA-15021).
+
+Source: Kafka's `PartitionChangeBuilder`, `PartitionReassignmentReplicas`.
+"""
+
+from __future__ import annotations
+
+from shmbroker.metadata.image import NO_LEADER, NO_LEADER_CHANGE, RECOVERING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from shmbroker.metadata.image import PartitionImage
+
+# How a leader is looked for (`PartitionChangeBuilder.Election`).
+ONLINE = 0
+"""Only if the leader can't stay."""
+PREFERRED = 1
+"""The first replica, if it may lead; else as ONLINE."""
+UNCLEAN = 2
+"""As ONLINE, and if nobody is eligible, whoever is at work."""
+
+
+class Rules:
+    """What decides besides the partition itself; one for many partitions of a topic."""
+
+    __slots__ = ("default_directory", "election", "is_acceptable", "is_elr_on", "min_in_sync")
+
+    def __init__(
+        self,
+        is_acceptable: Callable[[int], bool],
+        min_in_sync: int,
+        is_elr_on: bool,
+        default_directory: Callable[[int], bytes],
+        election: int = ONLINE,
+    ) -> None:
+        self.is_acceptable = is_acceptable
+        """Whether a broker is at work, so that it may lead."""
+        self.min_in_sync = min_in_sync
+        """min.insync.replicas of the topic, at most its number of replicas."""
+        self.is_elr_on = is_elr_on
+        self.default_directory = default_directory
+        """The log directory in which a broker puts a new replica."""
+        self.election = election
+
+
+def partition_change(
+    topic_id: bytes,
+    partition: PartitionImage,
+    rules: Rules,
+    *,
+    isr: Sequence[int] | None = None,
+    replicas: Sequence[int] | None = None,
+    adding: Sequence[int] | None = None,
+    removing: Sequence[int] | None = None,
+    unclean: Sequence[int] = (),
+    recovery_state: int | None = None,
+) -> dict[str, Any] | None:
+    """A PartitionChangeRecord (version 2), or None if nothing would be different.
+
+    What isn't given is to stay as it is. `unclean`: brokers that may have lost records, so no
+    longer eligible.
+    """
+    message: dict[str, Any] = {"partition_id": partition.partition, "topic_id": topic_id}
+    isr = partition.in_sync_replicas if isr is None else tuple(isr)
+    replicas = partition.replicas if replicas is None else tuple(replicas)
+    adding = partition.adding_replicas if adding is None else tuple(adding)
+    removing = partition.removing_replicas if removing is None else tuple(removing)
+    if adding or removing:  # A
+        kept_isr = tuple(broker_id for broker_id in isr if broker_id not in removing)
+        kept = tuple(broker_id for broker_id in replicas if broker_id not in removing)
+        if kept_isr and kept and set(kept) <= set(kept_isr):
+            isr, replicas, adding, removing = kept_isr, kept, (), ()
+
+    elr = _eligible(partition, rules, isr, replicas, unclean)  # B
+    leader_id, is_unclean = _elect(partition, rules, isr, replicas, elr)  # C
+    if leader_id != partition.leader_id:
+        message["leader"] = leader_id
+        if leader_id in elr:
+            isr = (leader_id,)
+            elr = tuple(broker_id for broker_id in elr if broker_id != leader_id)
+        if is_unclean:
+            isr, elr = (leader_id,), ()
+            recovery_state = RECOVERING
+    elif not set(partition.replicas) <= set(replicas):  # D
+        message["leader"] = leader_id
+
+    if isr != partition.in_sync_replicas and (isr or rules.is_elr_on):
+        message["isr"] = isr
+    if elr != partition.eligible_leader_replicas:
+        message["eligible_leader_replicas"] = elr
+    last_known = _last_known(partition, rules, message)
+    if last_known != partition.last_known_elr:
+        message["last_known_elr"] = last_known
+    if replicas != partition.replicas:
+        message["replicas"] = replicas
+        message["directories"] = [
+            partition.directory(broker_id)
+            if broker_id in partition.replicas
+            else rules.default_directory(broker_id)
+            for broker_id in replicas
+        ]
+    if adding != partition.adding_replicas:
+        message["adding_replicas"] = adding
+    if removing != partition.removing_replicas:
+        message["removing_replicas"] = removing
+    if recovery_state not in (None, partition.leader_recovery_state):
+        message["leader_recovery_state"] = recovery_state
+    return message if len(message) > 2 else None
+
+
+def _eligible(
+    partition: PartitionImage,
+    rules: Rules,
+    isr: tuple[int, ...],
+    replicas: tuple[int, ...],
+    unclean: Sequence[int],
+) -> tuple[int, ...]:
+    """The ELR next to this ISR, in the order of their ids."""
+    if not rules.is_elr_on or len(isr) >= rules.min_in_sync:
+        return ()
+    candidates = {*partition.eligible_leader_replicas, *partition.in_sync_replicas}
+    return tuple(sorted((candidates & set(replicas)).difference(isr, unclean)))
+
+
+def _elect(
+    partition: PartitionImage,
+    rules: Rules,
+    isr: tuple[int, ...],
+    replicas: tuple[int, ...],
+    elr: tuple[int, ...],
+) -> tuple[int, bool]:
+    """(leader, whether the election is unclean)."""
+    is_acceptable = rules.is_acceptable
+    eligible = isr or elr
+    if (
+        rules.election == PREFERRED
+        and replicas
+        and replicas[0] in eligible
+        and is_acceptable(replicas[0])
+    ):
+        return replicas[0], False
+    if partition.leader_id in eligible and is_acceptable(partition.leader_id):
+        return partition.leader_id, False
+    for broker_id in replicas:
+        if broker_id in eligible and is_acceptable(broker_id):
+            return broker_id, False
+    last_known = partition.last_known_elr
+    if not rules.is_elr_on or eligible or len(last_known) != 1 or last_known[0] not in replicas:
+        last_known = ()
+    if last_known and is_acceptable(last_known[0]):
+        return last_known[0], True
+    if rules.election == UNCLEAN:
+        for broker_id in replicas:
+            if is_acceptable(broker_id):
+                return broker_id, True
+    return NO_LEADER, False
+
+
+def _last_known(
+    partition: PartitionImage, rules: Rules, message: dict[str, Any]
+) -> tuple[int, ...]:
+    """The last leader, from when the partition has nobody in sync until it is led again."""
+    if not rules.is_elr_on:
+        return partition.last_known_elr
+    leader_id = message.get("leader", NO_LEADER_CHANGE)
+    if message.get("isr") == () and partition.leader_id != NO_LEADER:
+        return (partition.leader_id,)
+    if leader_id >= 0 or (partition.leader_id != NO_LEADER and leader_id != NO_LEADER):
+        return ()
+    return partition.last_known_elr

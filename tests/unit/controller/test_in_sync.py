@@ -1,0 +1,144 @@
+"""AlterPartition, fencing and unfencing with several replicas: what the controller decides."""
+
+import pytest
+from controller_at_work import NOW_MS, Start, join
+from decision_cases import topic
+
+from shmbroker.controller.active_controller import ActiveController
+from shmbroker.metadata.image import PartitionImage
+
+
+@pytest.fixture
+def three(start: Start) -> ActiveController:
+    controller = start(shmbroker_replicas="3")
+    for broker_id in (1, 2, 3):
+        join(controller, broker_id)
+    return controller
+
+
+def create(controller: ActiveController, *topics: dict) -> None:
+    request = {"topics": list(topics), "validate_only": False}
+    results = controller.handle("CreateTopics", 7, request, NOW_MS)["topics"]
+    assert [row["error_code"] for row in results] == [0] * len(topics)
+
+
+def at(controller: ActiveController, name: str, index: int = 0) -> PartitionImage:
+    return controller.image.topics_by_name[name].partitions[index]
+
+
+def alter(controller: ActiveController, name: str, isr: list[int], **changes: int) -> dict:
+    """AlterPartition v3 as the leader of partition 0 would send it, but for `changes`."""
+    partition = at(controller, name)
+    brokers = controller.image.brokers
+    broker_id = changes.get("broker_id", partition.leader_id)
+    epochs = [
+        {"broker_id": i, "broker_epoch": changes.get(f"epoch_{i}", brokers[i].broker_epoch)}
+        for i in isr
+        if i in brokers
+    ]
+    epochs += [{"broker_id": i, "broker_epoch": 1} for i in isr if i not in brokers]
+    wanted = {
+        "partition_index": changes.get("partition_index", 0),
+        "leader_epoch": partition.leader_epoch + changes.get("leader_epoch", 0),
+        "partition_epoch": partition.partition_epoch + changes.get("partition_epoch", 0),
+        "leader_recovery_state": changes.get("recovery", 0),
+        "new_isr_with_epochs": epochs,
+    }
+    topic_id = controller.image.topics_by_name[name].topic_id
+    request = {
+        "broker_id": broker_id,
+        "broker_epoch": changes.get("broker_epoch", brokers[broker_id].broker_epoch),
+        "topics": [{"topic_id": topic_id, "partitions": [wanted]}],
+    }
+    answer = controller.handle("AlterPartition", 3, request, NOW_MS)
+    if answer["error_code"]:
+        return answer
+    return answer["topics"][0]["partitions"][0]
+
+
+def test_leader_changes_the_isr(three: ActiveController) -> None:
+    create(three, topic("t", 1, 3))
+    assert alter(three, "t", [1, 3]) == {
+        "partition_index": 0,
+        "error_code": 0,
+        "leader_id": 1,
+        "leader_epoch": 0,
+        "isr": (1, 3),
+        "leader_recovery_state": 0,
+        "partition_epoch": 1,
+    }
+    assert at(three, "t").in_sync_replicas == (1, 3)
+    assert alter(three, "t", [1, 3, 2])["isr"] == (1, 3, 2)
+    assert at(three, "t").leader_epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("isr", "changes", "code"),
+    [
+        ([1, 2], {"broker_epoch": 7}, 77),
+        ([1, 2], {"partition_index": 1}, 3),
+        ([1, 2], {"leader_epoch": 1}, 41),
+        ([1, 2], {"partition_epoch": 1}, 41),
+        ([1, 2], {"leader_epoch": -1}, 74),
+        ([1, 2], {"broker_id": 2}, 42),
+        ([1, 2], {"partition_epoch": -1}, 95),
+        ([1, 9], {}, 42),
+        ([1, 1], {}, 42),
+        ([2, 3], {}, 42),
+        ([1, 2], {"recovery": 1}, 42),
+        ([1], {"recovery": 1}, 42),
+        ([1, 2], {"recovery": 2}, 42),
+        ([1, 2], {"epoch_2": 3}, 107),
+        ([1, 2], {"epoch_2": -1}, 0),
+        ([1, 4], {}, 42),
+    ],
+)
+def test_isr_that_may_not_be(
+    three: ActiveController, isr: list[int], changes: dict, code: int
+) -> None:
+    create(three, topic("t", 1, 3))
+    before = three.committed_offset
+    assert alter(three, "t", isr, **changes)["error_code"] == code
+    assert (three.committed_offset == before) == (code != 0)
+
+
+def test_fenced_brokers_are_not_in_sync(three: ActiveController) -> None:
+    create(three, topic("t", 1, 3))
+    three.fence_broker(2, NOW_MS)
+    assert at(three, "t").in_sync_replicas == (1, 3)
+    assert alter(three, "t", [1, 2, 3])["error_code"] == 107
+
+
+def test_dead_brokers_partitions_go_to_the_next_in_sync(three: ActiveController) -> None:
+    create(three, topic("t", 3, 3))
+    alter(three, "t", [1, 3])
+    three.fence_broker(1, NOW_MS)
+    partition = at(three, "t")
+    assert (partition.leader_id, partition.leader_epoch) == (3, 1)
+    assert (partition.in_sync_replicas, partition.eligible_leader_replicas) == ((3,), (1,))
+    assert at(three, "t", 1).in_sync_replicas == (2, 3)
+    three.unfence_broker(1, NOW_MS)
+    assert at(three, "t") == partition, "it follows until it is in sync, and then too"
+
+
+def test_last_one_standing_keeps_what_it_leads(three: ActiveController) -> None:
+    create(three, topic("t", 1, 3))
+    for broker_id in (2, 1, 3):
+        three.fence_broker(broker_id, NOW_MS)
+    partition = at(three, "t")
+    assert (partition.leader_id, partition.in_sync_replicas) == (3, (3,))
+    assert partition.eligible_leader_replicas == (1,), "2 left while the others were enough"
+    three.unfence_broker(2, NOW_MS)
+    assert at(three, "t") == partition, "2 may lack what 1 and 3 have committed"
+    three.unfence_broker(1, NOW_MS)
+    partition = at(three, "t")
+    assert (partition.leader_id, partition.in_sync_replicas) == (1, (1,))
+    assert partition.eligible_leader_replicas == (3,)
+
+
+def test_thousands_of_partitions_are_handed_over_at_once(three: ActiveController) -> None:
+    create(three, topic("t", 2000, 3))
+    batches = three.committed_offset
+    three.fence_broker(1, NOW_MS)
+    assert three.committed_offset - batches == 2001
+    assert all(p.leader_id != 1 for p in three.image.topics_by_name["t"].partitions)
