@@ -711,6 +711,13 @@ _broker(
     least=1 << 20,
 )
 _broker(
+    "replica.lag.time.max.ms",
+    LONG,
+    "30000",
+    "How long a follower may be behind its leader before it is no longer in sync.",
+    least=1,
+)
+_broker(
     "offsets.retention.minutes",
     INT,
     "10080",

@@ -186,6 +186,9 @@ class PlainApis:
             peer = self._control_target(api_key, name, version, view, body_at)
         else:
             peer = self.worker.io_peers.get(connection.listener.broker_id)
+            if connection.listener.broker_id in self.worker.fenced and peer.incarnation:
+                view.release()
+                raise ProtocolFault(f"broker {peer.number} hangs")  # clients look for another
         if peer is None or not peer.incarnation:
             view.release()
             return False

@@ -84,6 +84,25 @@ IN_IO_WORKER = (
 WITH_STANDING_ANSWERS = (heartbeat, consumer_group_heartbeat)
 """Of these, who may be answered again by the network worker (`shm.standing`)."""
 
+GROUP_KEYS = frozenset(
+    module.API_KEY
+    for module in (
+        offset_commit,
+        offset_fetch,
+        join_group,
+        heartbeat,
+        leave_group,
+        sync_group,
+        describe_groups,
+        list_groups,
+        delete_groups,
+        offset_delete,
+        consumer_group_heartbeat,
+        consumer_group_describe,
+    )
+)
+"""Of these, what a group coordinator answers: from the log of its partition."""
+
 ON_CONTROL_SOCKET = (list_segments,)
 """Served by I/O workers too, but only to whoever may open the control socket."""
 
@@ -104,6 +123,16 @@ IN_CONTROLLER = (
 """Decided by `controller`, which has one entry for each."""
 
 CONTROLLER_KEYS = frozenset(row[0] for row in IN_CONTROLLER)
+
+
+def group_ids_of(body: dict[str, Any]) -> list[str] | None:
+    """The groups that a request of GROUP_KEYS is about; None: all that there are."""
+    if "group_id" in body and not body.get("groups"):
+        return [body["group_id"]]
+    found = body.get("groups") or body.get("group_ids") or body.get("groups_names")
+    if not found:
+        return None
+    return [group["group_id"] if isinstance(group, dict) else group for group in found]
 
 
 def advertised() -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ partition coordinates it. Each partition led here has a `Shard`: its groups and 
 
 Rules of this file:
 * What is answered is in the log: effects run in order, and a STORE writes before the next ANSWER.
+  Where the log has several replicas, answers are held until the in-sync ones have all that was
+  there when they were given (`held_answers`).
 * One timer for a group, on a heap; a timer that comes too early is set again. Nothing here ever
   walks all groups but ListGroups, a deleted topic, and the expiry of offsets, one shard at a time.
 * A shard loads a chunk for each turn of its owner; meanwhile its groups get
@@ -37,6 +39,7 @@ from shmbroker.coordinator.group import (
     Settings,
 )
 from shmbroker.coordinator.group_partition import group_partition
+from shmbroker.coordinator.held_answers import HeldAnswers
 from shmbroker.coordinator.member import NEVER
 from shmbroker.coordinator.offset_store import NO_EXPIRY, OffsetStore, committed_of, value_of
 from shmbroker.errors import Fault
@@ -103,6 +106,7 @@ class GroupCoordinator:
         self.metadata_bytes_max = config["offset.metadata.max.bytes"]
         self.retention_ms = config["offsets.retention.minutes"] * 60_000
         self.retention_check_ms = config["offsets.retention.check.interval.ms"]
+        self.held = HeldAnswers()
         self.shards: dict[int, Shard] = {}
         self.partition_count = 0
         self.consumers = ConsumerCoordinator(self, config)
@@ -141,11 +145,34 @@ class GroupCoordinator:
             return
         if shard in self.loading:
             self.loading.remove(shard)
+        self.held.fail(shard.partition, error_codes.NOT_COORDINATOR)
         for group in shard.groups.values():
             self.groups.pop(group.group_id, None)
             self.withdraw(group)
             for effect in group.on_gone(error_codes.NOT_COORDINATOR, self.now_ms()):
                 self._answer(effect)
+
+    def on_high_watermark(self, partition: Partition) -> None:
+        """More of a partition is on its in-sync replicas."""
+        self.held.release(partition)
+
+    def hold(
+        self,
+        group_ids: list[str] | None,
+        call: Any,
+        body: dict[str, Any],
+        grant: tuple[int, int] | None,
+    ) -> bool:
+        """Keep an answer about these groups (None: about all) while what it says may be lost."""
+        if group_ids is None:
+            shards: list[Shard | None] = list(self.shards.values())
+        elif not self.shards:
+            return False
+        else:
+            count = self.partition_count
+            shards = [self.shards.get(group_partition(group, count)) for group in group_ids]
+        partitions = [shard.partition for shard in shards if shard is not None]
+        return self.held.hold(partitions, call, body, grant)
 
     def on_topic_deleted(self, topic: str) -> None:
         """Nobody will come back for its offsets."""

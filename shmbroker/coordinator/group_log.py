@@ -96,8 +96,7 @@ def append(partition: Partition, records: list[Record], now_ms: int) -> int:
 def _append_batch(partition: Partition, records: list[Record], now_ms: int) -> int:
     if not partition.is_leader:
         return error_codes.NOT_COORDINATOR
-    wanted = min(partition.min_in_sync_replicas, len(partition.replicas))
-    if len(partition.in_sync_replicas) < wanted:
+    if partition.is_under_min_in_sync:
         return error_codes.COORDINATOR_NOT_AVAILABLE
     batch = encode_batch([(now_ms, key, value, ()) for key, value in records])
     try:

@@ -27,6 +27,7 @@ from shmbroker.wire import codec
 
 logger = logging.getLogger("shmbroker")
 
+Hold = Callable[["Call", dict[str, Any], tuple[int, int] | None], bool]
 Handler = Callable[["Call", dict[str, Any]], dict[str, Any] | None]
 
 
@@ -39,6 +40,7 @@ class Call:
         "api_version",
         "client_host",
         "client_id",
+        "hold",
         "incarnation",
         "peer",
         "token",
@@ -62,12 +64,17 @@ class Call:
         self.api_version = api_version
         self.client_id = client_id
         self.client_host = client_host
+        self.hold: Hold | None = None
+        """May take an answer and reply with it later; asked once."""
 
     def reply(self, body: dict[str, Any], grant: tuple[int, int] | None = None) -> None:
         """Encode and send the answer, in pieces if it is larger than an entry may be.
 
         grant: (word, value) of `shm.standing`, if the same answer may be given again.
         """
+        hold, self.hold = self.hold, None
+        if hold is not None and hold(self, body, grant):
+            return
         if self.peer.incarnation != self.incarnation:
             return  # the process that asked is dead
         encoded = codec.encode(self.api_name + "Response", self.api_version, body)

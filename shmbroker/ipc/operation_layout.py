@@ -37,7 +37,7 @@ READ (network worker to I/O worker): one fetch; the partitions follow, READ_PART
     12     4  min_bytes
     16     4  max_bytes
     20     2  isolation_level
-    22     2  flags
+    22     2  flags          READ_FLAG_*
     24     4  count
     28     4  (zero)
 
@@ -50,6 +50,12 @@ READ_PARTITION
     32     8  fetch_offset
     40     8  known_high_watermark     } as the client knows them, -1 if it does not: a partition
     48     8  known_log_start_offset   } with nothing else to tell is left out of the READ_DONE
+
+A follower (READ_FLAG_FOLLOWER; an I/O worker to the one that leads) reads in a session: the
+partitions that it names are those whose state has changed since its last READ, all others are as
+they were. READ_FLAG_NEW begins a session. Of the fields of READ_PARTITION, `max_bytes` is the
+number by which the slices name the partition (`which`), and fetch_offset -1 ends following it. Its
+READ is answered as soon as there is something to say about any partition of the session.
 
 READ_DONE (back): token, count, then a READ_SLICE for each partition that there is something to
 tell about, in the order asked, then the bytes of those slices that are too small to be worth a
@@ -136,6 +142,11 @@ APPEND_FLAG_NO_ZSTD = 4
 """Produce below version 7, which does not know zstd."""
 APPEND_FLAG_TRANSACTIONAL = 8
 """The request named a transactional id."""
+
+READ_FLAG_FOLLOWER = 1
+"""The asker is a follower: up to the log end offset, in a session."""
+READ_FLAG_NEW = 2
+"""The session begins: nothing of an earlier one counts."""
 
 EXECUTE_FLAG_PARTS = 1
 """Pieces of this request came before."""

@@ -219,6 +219,11 @@ class PartitionLog:
             self._store_position(segment.base_offset, end, next_offset)
         return base_offset
 
+    def skip_to(self, offset: int) -> None:
+        """Go on at a higher offset: a follower whose leader has compacted what was between."""
+        assert offset >= self.log_end_offset
+        self.log_end_offset = offset
+
     def append_stamped(
         self, batch: memoryview, last_offset_delta: int, leader_epoch: int, now_ms: int
     ) -> int:
@@ -564,6 +569,9 @@ class PartitionLog:
         A batch that straddles `offset` goes as a whole, and the log then ends where it began.
         """
         if offset >= self.log_end_offset:
+            # Epochs that have begun there without a batch go all the same.
+            self.leader_epochs.truncate_from_end(offset)
+            self._latest_epoch = self.leader_epochs.latest
             return False
         self._boundaries.clear()
         if offset <= self.segments[0].base_offset:

@@ -7,7 +7,7 @@ Rules of this file:
   then the producer's sequence.
 * The batch lies in the ring until `release`; the segment gets its own copy, stamped there.
 * Every APPEND gets exactly one APPENDED, whatever happens; some of them when the disk has it
-  (`group_commit`).
+  (`group_commit`), those with acks=all when the in-sync replicas have it (`delayed_produce`).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ from shmbroker.ipc.operation_layout import (
     APPENDED_HEAD,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.operations.delayed_produce import DelayedProduces
 from shmbroker.operations.group_commit import GroupCommit
 from shmbroker.records.batch import check_batch
 from shmbroker.records.batch_layout import (
@@ -43,6 +44,7 @@ from shmbroker.wire import error_codes
 ACKS_ALL = -1
 
 _STORAGE = error_codes.KAFKA_STORAGE_ERROR
+_NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER
 _NOT_ENOUGH = error_codes.NOT_ENOUGH_REPLICAS
 _TOO_LARGE = error_codes.MESSAGE_TOO_LARGE
 _INVALID_TIMESTAMP = error_codes.INVALID_TIMESTAMP
@@ -71,9 +73,12 @@ class Appender:
         self.now_ms = now_ms
         self.on_storage_fault = on_storage_fault
         self.appended: set[Partition] = set()
+        self.moved: set[Partition] = set()
+        """Those whose high watermark moved without an append."""
         self.is_disk_low = False
         """Produce is refused, but for internal topics (`disk_reserve`)."""
         self.group_commit = GroupCommit(sync, self.on_durable)
+        self.delayed = DelayedProduces()
         self.parts: dict[tuple[int, int], bytearray] = {}
         self.bytes_in = 0
 
@@ -90,7 +95,7 @@ class Appender:
 
     def on_append(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One APPEND entry, from its payload at data[index:index+length] to its APPENDED."""
-        token, acks, flags, _timeout_ms, key, _ = APPEND_HEAD.unpack_from(data, index)
+        token, acks, flags, timeout_ms, key, _ = APPEND_HEAD.unpack_from(data, index)
         at = index + APPEND_BATCH_AT
         end = index + length
         if flags & APPEND_FLAG_PARTS:
@@ -104,11 +109,9 @@ class Appender:
         if self.is_disk_low and not partition.is_internal:
             self.refuse(peer, token, _STORAGE, "the disk is nearly full")
             return
-        if acks == ACKS_ALL and len(partition.in_sync_replicas) < partition.min_in_sync_replicas:
-            wanted = min(partition.min_in_sync_replicas, len(partition.replicas))
-            if len(partition.in_sync_replicas) < wanted:
-                self.refuse(peer, token, _NOT_ENOUGH, None)
-                return
+        if acks == ACKS_ALL and partition.is_under_min_in_sync:
+            self.refuse(peer, token, _NOT_ENOUGH, None)
+            return
         error, header = check_batch(data, at, end, partition.message_bytes_max)
         if error:
             self.refuse(peer, token, error, None, (), partition)
@@ -143,10 +146,19 @@ class Appender:
             if error or duplicate_offset >= 0:
                 if error:
                     self.refuse(peer, token, error, None, (), partition)
-                elif partition.is_fsync and duplicate_offset >= log.recovery_point:
-                    self.group_commit.add(peer, token, partition, duplicate_offset, duplicate_time)
+                    return
+                end_offset = duplicate_offset + last_offset_delta + 1
+                deadline_ms = now_ms + timeout_ms if acks == ACKS_ALL else 0
+                if partition.is_fsync and duplicate_offset >= log.recovery_point:
+                    self.group_commit.add(
+                        peer, token, partition, duplicate_offset, duplicate_time, end_offset,
+                        deadline_ms,
+                    )  # fmt: skip
                 else:
-                    self.done(peer, token, duplicate_offset, duplicate_time, log.log_start_offset)
+                    self.on_durable(
+                        peer, token, partition, duplicate_offset, duplicate_time, end_offset,
+                        deadline_ms, None,
+                    )  # fmt: skip
                 return
         if batch_end - at > partition.segment_bytes_max:
             self.refuse(peer, token, error_codes.RECORD_LIST_TOO_LARGE, None)
@@ -176,7 +188,16 @@ class Appender:
         partition.advance_high_watermark()
         self.appended.add(partition)
         if log.log_end_offset - log.recovery_point >= partition.flush_messages:
-            self.group_commit.add(peer, token, partition, base_offset, append_time)
+            self.group_commit.add(
+                peer, token, partition, base_offset, append_time, log.log_end_offset,
+                now_ms + timeout_ms if acks == ACKS_ALL else 0,
+            )  # fmt: skip
+            return
+        if acks == ACKS_ALL and partition.high_watermark < log.log_end_offset:
+            self.delayed.add(
+                peer, token, partition, base_offset, append_time, log.log_end_offset,
+                now_ms + timeout_ms,
+            )  # fmt: skip
             return
         # The result, written where it goes.
         writer = peer.writer
@@ -242,14 +263,25 @@ class Appender:
         partition: Partition,
         base_offset: int,
         append_time: int,
+        end_offset: int,
+        deadline_ms: int,
         fault: str | None,
     ) -> None:
-        """What the group commit was asked for is done, or has failed."""
+        """The disk has it or has failed; with a deadline, the in-sync replicas must have it too."""
         if fault is not None:
             self.refuse(peer, token, _STORAGE, fault)
             return
         if partition.advance_high_watermark():
-            self.appended.add(partition)
+            self.moved.add(partition)
+        if deadline_ms and partition.high_watermark < end_offset:
+            if not partition.is_leader or partition.is_under_min_in_sync:
+                error = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+                self.refuse(peer, token, error if partition.is_leader else _NOT_LEADER, None)
+                return
+            self.delayed.add(
+                peer, token, partition, base_offset, append_time, end_offset, deadline_ms
+            )
+            return
         self.done(peer, token, base_offset, append_time, partition.log.log_start_offset)
 
     def done(

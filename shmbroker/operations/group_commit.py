@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shmbroker.ipc.peer import Peer
     from shmbroker.replication.partition import Partition
 
-    Waiting = tuple[Peer, int, Partition, int, int]
+    Waiting = tuple[Peer, int, Partition, int, int, int, int]
 
 
 class GroupCommit:
@@ -35,20 +35,33 @@ class GroupCommit:
     def __init__(
         self,
         sync: Callable[[list[Any], Callable[[Exception | None], None]], None],
-        answer: Callable[[Peer, int, Partition, int, int, str | None], None],
+        answer: Callable[[Peer, int, Partition, int, int, int, int, str | None], None],
     ) -> None:
         """`sync(logs, on_done)`: make logs durable. `answer`: a row of `waiting`, and a fault."""
         self._sync = sync
         self._answer = answer
         self.waiting: list[Waiting] = []
-        """(peer, token, partition, base offset, append time) of the next job."""
+        """(peer, token, partition, base offset, append time, end offset, deadline) of the next job.
+        """
         self._is_syncing = False
 
     def add(
-        self, peer: Peer, token: int, partition: Partition, base_offset: int, append_time: int
+        self,
+        peer: Peer,
+        token: int,
+        partition: Partition,
+        base_offset: int,
+        append_time: int,
+        end_offset: int,
+        deadline_ms: int,
     ) -> None:
-        """Answer this append once all that its log holds now is durable."""
-        self.waiting.append((peer, token, partition, base_offset, append_time))
+        """Answer this append once all that its log holds now is durable.
+
+        deadline_ms: 0, or how long it then may wait for the in-sync replicas.
+        """
+        self.waiting.append(
+            (peer, token, partition, base_offset, append_time, end_offset, deadline_ms)
+        )
 
     def start(self, *, at_once: bool = False) -> None:
         """Begin the next job, unless one is under way or nobody waits.
@@ -68,8 +81,8 @@ class GroupCommit:
     def _on_done(self, rows: list[Waiting], fault: Exception | None) -> None:
         self._is_syncing = False
         detail = None if fault is None else str(fault)
-        for peer, token, partition, base_offset, append_time in rows:
-            self._answer(peer, token, partition, base_offset, append_time, detail)
+        for row in rows:
+            self._answer(*row, detail)
 
     def drop_peer(self, peer: Peer) -> None:
         """That network worker is dead: nobody waits for its acks."""

@@ -100,11 +100,12 @@ class PartitionStore:
             slot = self.positions.allocate(key)
         elif self.is_successor:
             trusted = self.positions.load(slot)
+        position_slot = PositionSlot(self.positions, slot) if slot is not None else None
         log = PartitionLog.open(
             directory,
             config,
             file_ids=self.file_ids,
-            position_slot=PositionSlot(self.positions, slot) if slot is not None else None,
+            position_slot=position_slot,
             trusted=trusted,
             clean=is_new or self.log_directory.is_clean,
             recovery_point=self.log_directory.recovery_points.get(name, 0),
@@ -117,6 +118,11 @@ class PartitionStore:
             log.flush()  # What can be read from now on must outlive a power cut.
         log.store_position()
         partition = Partition(key, topic.name, topic.topic_id, index, log)
+        partition.known_high_watermark = max(
+            self.log_directory.high_watermarks.get(name, 0), self.positions.high_watermark(key)
+        )
+        if position_slot is not None:
+            partition.store_high_watermark = position_slot.store_high_watermark
         partition.is_internal = topic.is_internal
         self.partitions[key] = partition
         return partition
@@ -153,6 +159,14 @@ class PartitionStore:
             os.rename(path, os.path.join(self.log_directory.path, stray))
         except OSError as fault:
             raise StorageFault(f"can't rename {path}: {fault}") from fault
+
+    def note_gap(self, partition: Partition) -> None:
+        """Its leader's log lacks offsets, so this one does: recovery must not stumble over it."""
+        log = partition.log
+        if not partition.is_compacted and log.log_end_offset > log.cleaned_offset:
+            log.cleaned_offset = log.log_end_offset
+            name = (partition.topic, partition.partition)
+            self.log_directory.note_cleaned(name, log.cleaned_offset)
 
     def delete(self, partition: Partition, now_ms: int) -> None:
         """Take the log away at once, its files after file.delete.delay.ms."""

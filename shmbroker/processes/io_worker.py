@@ -3,7 +3,8 @@
 A turn:
   1  take operations from the rings; first follow the metadata log as far as it is committed
   2  append, read, execute; results go to the rings of those who asked
-  3  wake the delayed reads of partitions that got new batches; publish
+  3  wake the delayed reads and acks of partitions that got new batches, or whose replicas did; let
+     followers read, and follow; publish
   4  between turns: populate ahead of the appends, expire what waited long enough, roll, checkpoint
 
 Rules of this file:
@@ -17,6 +18,7 @@ import os
 import queue
 import threading
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from shmbroker.coordinator.group_coordinator import GroupCoordinator
 from shmbroker.coordinator.group_partition import GROUP_TOPIC
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key, random_uuid, uuid_dashed
-from shmbroker.ipc.operation_adapter import Executor
+from shmbroker.ipc.operation_adapter import Call, Executor
 from shmbroker.ipc.operation_layout import (
     APPEND,
     APPEND_PART,
@@ -40,6 +42,9 @@ from shmbroker.ipc.operation_layout import (
     EXECUTED_PART,
     NEED_FILE,
     READ,
+    READ_DONE,
+    READ_FLAG_FOLLOWER,
+    READ_HEAD,
     TOKEN,
 )
 from shmbroker.ipc.operation_proxy import PartialResults, try_execute
@@ -50,16 +55,21 @@ from shmbroker.metadata import image as image_module
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.metadata.log_reader import MetadataLogReader
-from shmbroker.network.file_send import pass_file
+from shmbroker.network.file_send import FileTable, pass_file
 from shmbroker.operations.append import Appender
 from shmbroker.operations.compaction import Compaction
+from shmbroker.operations.delayed_produce import EXPIRY_INTERVAL_MS
 from shmbroker.operations.disk_reserve import DiskReserve, Space
+from shmbroker.operations.follower_reads import FollowerReads
+from shmbroker.operations.in_sync import InSyncChanges
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.operations.read import Reader
+from shmbroker.operations.replica_fetcher import ReplicaFetcher
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
 from shmbroker.processes.shared_resources import (
     CLEANER,
     CONTROLLER,
+    IO_WORKER,
     NETWORK_WORKER,
     SharedResources,
     Slot,
@@ -94,6 +104,7 @@ HOUSEKEEPING_INTERVAL_S = 1.0
 FAULT_LINE_INTERVAL_S = 10.0
 OPEN_S = 0.3
 """How long a successor opens logs (0.6 ms each) before it serves those that are open."""
+ALTER_PARTITION = 56
 BROKER_REGISTRATION = 62
 ALLOCATE_PRODUCER_IDS = 67
 PRODUCER_IDS_AHEAD = 200
@@ -159,6 +170,11 @@ class IoWorker(SleepingChild):
         self.asked: dict[int, tuple[Peer, str, int, Any]] = {}
         """Token to whom was asked, what in which version, and who is told the answer."""
         self.to_apply: deque[tuple[Any, Any]] = deque()
+        self.sibling_slots = {
+            peer.number: peer.slot for peer in self.peers if peer.role == IO_WORKER
+        }
+        self._sibling_positions: dict[int, Any] = {}
+        """Position tables of siblings, as looked up for one bout of changes."""
         self.token = self.incarnation << 48
         self.broker_epoch = -1
         self.producer_ids = range(0)
@@ -171,15 +187,33 @@ class IoWorker(SleepingChild):
         self.segments_passed: dict[int, Any] = {}
         self.to_pass: dict[tuple[int, int], Peer] = {}
         self.passing = {}
+        links: dict[int, tuple[Peer, FileTable]] = {}
         for peer in self.peers:
-            if peer.role == NETWORK_WORKER:
+            if peer.role in (NETWORK_WORKER, IO_WORKER):
                 self.passed[peer.slot] = set()
                 self.passing[peer.slot] = shared.passing[slot.index, peer.slot][0]
+                if peer.role == IO_WORKER:
+                    files = FileTable(shared.passing[peer.slot, slot.index][1])
+                    links[peer.number] = (peer, files)
             elif peer.role == CONTROLLER and self.controller is None:
                 self.controller = peer
             elif peer.role == CLEANER:
                 self.cleaner = peer
         self.compaction = Compaction(self.store, config, self.ask_cleaner, self._count)
+        self.follower_reads = FollowerReads(
+            self.partitions, self.now_ms, self.pass_file, self.appender.moved
+        )
+        self.fetcher = ReplicaFetcher(
+            links,
+            self.new_token,
+            self.now_ms,
+            self.appender.appended.add,
+            self.on_storage_fault,
+            self.store.note_gap,
+            self.store.flush,
+        )
+        self.in_sync = InSyncChanges(self.follower_reads.may_join, self.ask_for_in_sync)
+        self.lag_max_ms = config["replica.lag.time.max.ms"]
         self.unopened: dict[bytes, tuple[Any, Any]] = {}
         """Topic and partition of each log that the disk had no room for: tried again."""
         self._now_ms = clock.now_ms()
@@ -187,7 +221,15 @@ class IoWorker(SleepingChild):
         self._next_fault_line: dict[bytes, float] = {}
 
     def _handler(self, module: Any) -> Any:
-        return lambda call, body: module.answer(self, call, body)
+        if module.API_KEY not in table.GROUP_KEYS or len(self.shared.of_role(IO_WORKER)) == 1:
+            return lambda call, body: module.answer(self, call, body)
+
+        def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
+            call.hold = partial(self.groups.hold, table.group_ids_of(body))
+            answer: dict[str, Any] | None = module.answer(self, call, body)
+            return answer
+
+        return handle
 
     def now_ms(self) -> int:
         """The time of this turn."""
@@ -270,7 +312,14 @@ class IoWorker(SleepingChild):
         if appended:
             check = self.purgatory.check
             for partition in appended:
+                if partition.followed_rows:
+                    self.follower_reads.on_appended(partition)
                 check(partition.key)
+        if self.appender.moved:
+            had_work = True
+            self.tell_moved()
+        if self.fetcher.links:
+            self.replicate()
         if self.to_apply:
             self.apply_some()
             had_work = True
@@ -296,6 +345,8 @@ class IoWorker(SleepingChild):
             self._now_ms = clock.now_ms()
             return
         timeout = self._next_housekeeping - now
+        if self.fetcher.links:
+            timeout = min(timeout, self._replication_timeout())
         if deadline is not None:
             timeout = min(timeout, (deadline - clock.now_ms()) / 1000)
         if groups.wake_ms - self._now_ms < timeout * 1000:
@@ -304,6 +355,42 @@ class IoWorker(SleepingChild):
             timeout = BACKLOG_RETRY_S
         self.sleep(max(0.001, timeout))
         self._now_ms = clock.now_ms()
+
+    def tell_moved(self) -> None:
+        """High watermarks that moved without an append: who has waited for that."""
+        moved = self.appender.moved
+        for partition in list(moved):
+            self.on_high_watermark(partition)
+        moved.clear()
+
+    def replicate(self) -> None:
+        """Have followers answered that wait for something here, and follow what others lead."""
+        self.follower_reads.answer_all()
+        self.fetcher.send_all()
+        if self.appender.delayed.partitions:
+            self.appender.delayed.expire(self._now_ms)
+        if self.follower_reads.may_join:
+            self.in_sync.expand(self.image)
+
+    def on_high_watermark(self, partition: Partition) -> None:
+        """It has moved without an append: whoever waited for it."""
+        if partition.waiting:
+            self.appender.delayed.complete(partition)
+        self.purgatory.check(partition.key)
+        self.follower_reads.on_high_watermark(partition)
+        if partition.is_internal:
+            self.groups.on_high_watermark(partition)
+
+    def _replication_timeout(self) -> float:
+        """How long replication lets this process sleep, in seconds."""
+        due = [
+            due_ms
+            for due_ms in (self.follower_reads.next_ms, self.fetcher.next_ms)
+            if due_ms is not None
+        ]
+        if self.appender.delayed.partitions:
+            due.append(self._now_ms + EXPIRY_INTERVAL_MS)
+        return (min(due) - clock.now_ms()) / 1000 if due else HOUSEKEEPING_INTERVAL_S
 
     def take_operations(self) -> bool:
         """Everything that the rings hold now; True if there was anything."""
@@ -341,7 +428,12 @@ class IoWorker(SleepingChild):
         self, peer: Peer, operation: int, data: memoryview, index: int, length: int
     ) -> None:
         if operation == READ:
-            self.reader.on_read(peer, data, index, length)
+            if READ_HEAD.unpack_from(data, index)[5] & READ_FLAG_FOLLOWER:
+                self.follower_reads.on_read(peer, data, index, length)
+            else:
+                self.reader.on_read(peer, data, index, length)
+        elif operation == READ_DONE:
+            self.fetcher.on_read_done(peer, data, index, length)
         elif operation == APPEND_PART:
             self.appender.on_part(peer, data, index, length)
         elif operation == EXECUTE_PART:
@@ -352,6 +444,8 @@ class IoWorker(SleepingChild):
             self.reader.on_cancel(peer, TOKEN.unpack_from(data, index)[0])
         elif operation == NEED_FILE:
             self._pass(peer, TOKEN.unpack_from(data, index)[0])
+        elif operation == DROP_FILE:
+            self.fetcher.links[peer.number].files.drop(TOKEN.unpack_from(data, index)[0])
         elif operation == EXECUTED_PART:
             self.results.add(data, index, length)
         elif operation == EXECUTED:
@@ -372,6 +466,10 @@ class IoWorker(SleepingChild):
             if key in self.unopened:
                 break  # the disk is still full
         self.look_at_disk()
+        if self.fetcher.links:
+            self.in_sync.look_at_all(
+                self.partitions.values(), self.image, self._now_ms, self.lag_max_ms
+            )
         self.store.upkeep(self._now_ms)
         self.compaction.run(self._now_ms)
         self.drop_files()
@@ -424,16 +522,21 @@ class IoWorker(SleepingChild):
         """Forget what it waited for; its successor knows none of our files."""
         self.appender.drop_parts(peer.slot)
         self.appender.group_commit.drop_peer(peer)
+        self.appender.delayed.drop_peer(peer)
         self.executor.drop_parts(peer.slot)
         self.reader.drop_peer(peer.slot)
         if peer.slot in self.passed:
             self.passed[peer.slot].clear()
             self.to_pass = {key: to for key, to in self.to_pass.items() if to is not peer}
         self.asked = {token: row for token, row in self.asked.items() if row[0] is not peer}
+        if peer.role == IO_WORKER:
+            self.follower_reads.drop_peer(peer.slot)
+            self.fetcher.on_peer_lost(peer)
         if peer is self.cleaner:
             self.compaction.on_cleaner_lost()
         if peer is self.controller:
             self._on_producer_ids({"error_code": -1})
+            self.in_sync.on_answer(None, self.partitions)
 
     def on_peer_running(self, peer: Peer) -> None:
         if peer is self.controller and self.broker_epoch < 0:
@@ -464,6 +567,11 @@ class IoWorker(SleepingChild):
             self._pass(peer, file_id)
             peer.doorbell.ring_if_sleeping()
 
+    def new_token(self) -> int:
+        """A token that this process has not used."""
+        self.token += 1
+        return self.token
+
     def ask(
         self,
         peer: Any,
@@ -474,12 +582,25 @@ class IoWorker(SleepingChild):
         on_answer: Any,
     ) -> bool:
         """Have the controller or the cleaner answer a request; False while its ring has no room."""
-        self.token = token = self.token + 1
+        token = self.new_token()
         encoded = codec.encode(name + "Request", version, body)
         if not try_execute(peer, token, api_key, version, b"", encoded):
             return False
         self.asked[token] = (peer, name, version, on_answer)
         return True
+
+    def ask_for_in_sync(self, body: dict[str, Any]) -> bool:
+        """Have the controller change in-sync replicas; False while it can't be asked."""
+        if self.controller is None or not self.controller.incarnation:
+            return False
+        return self.ask(
+            self.controller,
+            ALTER_PARTITION,
+            "AlterPartition",
+            3,
+            body | {"broker_id": self.broker_id, "broker_epoch": self.broker_epoch},
+            lambda answer: self.in_sync.on_answer(answer, self.partitions),
+        )
 
     def ask_cleaner(self, body: dict[str, Any]) -> bool:
         """Have the cleaner compact a log; False, and it is woken, while none runs."""
@@ -534,6 +655,7 @@ class IoWorker(SleepingChild):
         """
         to_apply = self.to_apply
         deadline = clock.monotonic() + APPLY_S
+        self._sibling_positions.clear()
         while to_apply:
             self._apply_partition(*to_apply.popleft())
             if clock.monotonic() > deadline:
@@ -546,10 +668,13 @@ class IoWorker(SleepingChild):
 
     def _apply_partition(self, topic: Any, image: Any) -> None:
         """Open the log of a partition that is placed here, and take over who leads it."""
-        if self.broker_id not in image.replicas:
-            return
         key = partition_key(topic.topic_id, image.partition)
         partition = self.partitions.get(key)
+        if self.broker_id not in image.replicas:
+            if partition is not None:
+                self._drop_partition(partition)  # it was moved elsewhere
+                self.drop_files()
+            return
         if partition is None:
             try:
                 partition = self.store.open(
@@ -561,9 +686,51 @@ class IoWorker(SleepingChild):
                 self.unopened[key] = topic, image
                 return
             self.unopened.pop(key, None)
-        partition.on_leadership(self.broker_id, image)
+        self._take_leadership(partition, image)
         if topic.name == GROUP_TOPIC:
             self.groups.on_partition(partition, len(topic.partitions))
+
+    def _take_leadership(self, partition: Partition, image: Any) -> None:
+        """Lead it, or follow who does, as the metadata says."""
+        before, was_leader = partition.leader_id, partition.is_leader
+        partition.on_leadership(self.broker_id, image)
+        if len(image.replicas) == 1:
+            return
+        key = partition.key
+        if partition.is_leader:
+            self.fetcher.unfollow(key)
+            if not was_leader:
+                slot = self.sibling_slots.get(before)
+                if slot is not None:
+                    partition.take_over(self._told_high_watermark(slot, key))
+        else:
+            if image.leader_id in self.fetcher.links:
+                self.fetcher.follow(partition)
+            else:
+                self.fetcher.unfollow(key)
+        if was_leader:
+            self.follower_reads.on_leadership(partition)
+            self.appender.delayed.look_at(partition)
+        self.on_high_watermark(partition)
+
+    def _told_high_watermark(self, slot: int, key: bytes) -> int:
+        """What a sibling has told of a partition that it led."""
+        table = self._sibling_positions.get(slot)
+        if table is None:
+            table = self._sibling_positions[slot] = self.shared.positions_of(slot)
+        return table.high_watermark(key)
+
+    def _drop_partition(self, partition: Partition) -> None:
+        """Its log goes: deleted, or moved to other brokers."""
+        key = partition.key
+        self.fetcher.unfollow(key)
+        self.follower_reads.on_deleted(partition)
+        self.store.delete(partition, self._now_ms)
+        self.appender.delayed.fail(partition, error_codes.NOT_LEADER_OR_FOLLOWER)
+        self.appender.moved.discard(partition)
+        self.purgatory.check(key)
+        if partition.topic == GROUP_TOPIC:
+            self.groups.on_partition_gone(partition.partition)
 
     def _delete_topic(self, topic: Any) -> None:
         self.to_apply = deque(
@@ -574,10 +741,7 @@ class IoWorker(SleepingChild):
             self.unopened.pop(key, None)
             partition = self.partitions.get(key)
             if partition is not None:
-                self.store.delete(partition, self._now_ms)
-                self.purgatory.check(key)
-                if topic.name == GROUP_TOPIC:
-                    self.groups.on_partition_gone(index)
+                self._drop_partition(partition)
         self.groups.on_topic_deleted(topic.name)
         self.drop_files()
 

@@ -40,7 +40,7 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.ipc.operation_proxy import PartialResults
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.follower import MetadataFollower
-from shmbroker.metadata.image import BROKER_RESOURCE, CONFIG_CHANGED
+from shmbroker.metadata.image import BROKER_CHANGED, BROKER_RESOURCE, CONFIG_CHANGED
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.network.connection import Connection
 from shmbroker.network.event_loop import EventLoop, Listener
@@ -110,6 +110,9 @@ class NetworkWorker(Child):
         """Reads that wait for descriptors: request, its peer, the READ_DONE, file ids."""
         self.touched: set[Connection] = set()
         self.io_peers: dict[int, Peer] = {}
+        self.fenced: frozenset[int] = frozenset()
+        """Ids of brokers that run but have been fenced: they hang, and others lead in their place.
+        """
         self.controller: Peer | None = None
         self.files: dict[int, FileTable] = {}
         for peer in self.peers:
@@ -383,6 +386,10 @@ class NetworkWorker(Child):
                     self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
                     self.touched.add(request.connection)
             self.unread = [waiting for waiting in self.unread if waiting[1] is not peer]
+        self._fail_pending(peer)
+        self.plain.cache.clear()
+
+    def _fail_pending(self, peer: Peer) -> None:
         for token, request in list(self.pending.items()):
             if request.peer is not peer:
                 continue
@@ -400,7 +407,6 @@ class NetworkWorker(Child):
             else:
                 self.close_connection(request.connection, "the broker process restarted")
             self.touched.add(request.connection)
-        self.plain.cache.clear()
 
     def on_peer_running(self, peer: Peer) -> None:
         self.plain.cache.clear()
@@ -414,7 +420,22 @@ class NetworkWorker(Child):
             self.plain.cache.clear()
             if any(change[:2] == (CONFIG_CHANGED, BROKER_RESOURCE) for change in changes):
                 self._apply_configs()
+            if any(change[0] == BROKER_CHANGED for change in changes):
+                self._look_at_fences()
             self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = committed
+
+    def _look_at_fences(self) -> None:
+        """Nobody waits for a broker that has been fenced; what it still answers is not wanted."""
+        fenced = frozenset(
+            number
+            for number, broker in self.image.brokers.items()
+            if broker.is_fenced and number in self.io_peers
+        )
+        for number in fenced - self.fenced:
+            peer = self.io_peers[number]
+            if peer.incarnation:
+                self._fail_pending(peer)
+        self.fenced = fenced
 
     def _apply_configs(self) -> None:
         """Settings that may change while this runs; those of the first broker count for all."""
@@ -473,8 +494,9 @@ class NetworkWorker(Child):
 
     def io_peer(self, connection: Connection) -> Peer | None:
         """The I/O worker of the connection's port, None while it is down."""
-        peer = self.io_peers.get(connection.listener.broker_id)
-        return peer if peer is not None and peer.incarnation else None
+        number = connection.listener.broker_id
+        peer = self.io_peers.get(number)
+        return peer if peer is not None and peer.incarnation and number not in self.fenced else None
 
     def topic_of(self, topic: dict[str, Any], by_id: bool) -> Any:
         """The image of a topic that a request names or gives the id of; None if unknown."""
@@ -484,7 +506,11 @@ class NetworkWorker(Child):
 
     def live_brokers(self) -> set[int]:
         """Ids of the brokers that serve now."""
-        return {number for number, peer in self.io_peers.items() if peer.incarnation}
+        return {
+            number
+            for number, peer in self.io_peers.items()
+            if peer.incarnation and number not in self.fenced
+        }
 
     def controller_broker_id(self) -> int:
         """Who clients are told is the controller: any live broker passes such requests on."""

@@ -15,11 +15,13 @@ Pairs that talk, and their rings:
 
     network worker → I/O worker   operations with batches     ring_bytes (8 MiB)
     I/O worker → network worker   results, slices             RESULT_RING_BYTES
+    I/O worker ↔ I/O worker       reads of followers, slices  RESULT_RING_BYTES
     network worker ↔ controller   requests as the client sent them   CONTROL_RING_BYTES
     I/O worker ↔ controller       registration, producer ids  CONTROL_RING_BYTES
     I/O worker ↔ cleaner          logs to compact             CONTROL_RING_BYTES
 
-A Unix socket pair for each I/O worker and network worker carries descriptors of segment files.
+A Unix socket pair for each I/O worker and each other worker that reads from it carries descriptors
+of segment files.
 """
 
 import os
@@ -95,11 +97,13 @@ class SharedResources:
         self._standing_views = self._make_tables(f"{prefix}standing", standing.table_bytes())
         self.passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
         for io_worker in self.of_role(IO_WORKER):
-            for network_worker in self.of_role(NETWORK_WORKER):
+            for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
+                if other is io_worker:
+                    continue
                 pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 for end in pair:
                     end.setblocking(False)
-                self.passing[io_worker.index, network_worker.index] = pair
+                self.passing[io_worker.index, other.index] = pair
 
     def of_role(self, role: str) -> list[Slot]:
         return [slot for slot in self.slots if slot.role == role]
@@ -110,6 +114,9 @@ class SharedResources:
             for network_worker in self.of_role(NETWORK_WORKER):
                 sizes[network_worker.index, io_worker.index] = data_ring_bytes
                 sizes[io_worker.index, network_worker.index] = RESULT_RING_BYTES
+            for sibling in self.of_role(IO_WORKER):
+                if sibling is not io_worker:
+                    sizes[io_worker.index, sibling.index] = RESULT_RING_BYTES
         for controller in self.of_role(CONTROLLER):
             for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
                 sizes[controller.index, other.index] = CONTROL_RING_BYTES
@@ -144,7 +151,7 @@ class SharedResources:
         return self._standing_views[slot]
 
     def positions_of(self, slot: int) -> positions.PositionTable:
-        """The position table of an I/O worker, as its predecessor left it."""
+        """The position table of an I/O worker, as it stands now."""
         return positions.PositionTable(self._position_views[slot], POSITION_ENTRIES)
 
     def talk(self, slot: int, other: int) -> bool:

@@ -1,9 +1,10 @@
 """The position table: where each log ends, kept for the successor of a killed I/O worker.
 
-One table for each I/O worker, which alone stores into it; the page cache survives the worker, and
-with it every batch below the position stored here. Lost with the family: then the logs are
-scanned from their recovery points, as after a power cut. A partition without an entry is scanned
-too, so a full table costs time and nothing else.
+One table for each I/O worker, which alone stores into it; its siblings read the high watermarks of
+what they take over from it. The page cache survives the worker, and with it every batch below the
+position stored here. Lost with the family: then the logs are scanned from their recovery points, as
+after a power cut. A partition without an entry is scanned too, so a full table costs time and
+nothing else.
 
 at      size  field          meaning
 0x0000     8  slots_used     entries from here on were never allocated
@@ -14,6 +15,7 @@ Entry
 +0x18      8  is_used        1 from the time that the key is whole; 0 is free
 +0x20      8  selected       word within the entry where the valid copy begins: 8 or 12;
                              0 is nothing stored yet
++0x28      8  high_watermark of a partition with several replicas, for whoever leads it next
 +0x40     32  copy           segment base offset, position, end offset, spare
 +0x60     32  other copy     the same
 
@@ -34,6 +36,7 @@ SLOTS_USED_WORD = 0
 # Words within an entry.
 IS_USED = 0x18 // WORD_BYTES
 SELECTED = 0x20 // WORD_BYTES
+HIGH_WATERMARK = 0x28 // WORD_BYTES
 COPY = 0x40 // WORD_BYTES
 OTHER_COPY = 0x60 // WORD_BYTES
 
@@ -81,6 +84,7 @@ class PositionTable:
             return None
         word = _word_of(slot)
         words[word + SELECTED] = 0
+        words[word + HIGH_WATERMARK] = 0
         self._view[word * WORD_BYTES : word * WORD_BYTES + KEY_BYTES] = key
         words[word + IS_USED] = 1
         self._slots[key] = slot
@@ -104,6 +108,11 @@ class PositionTable:
     def store(self, slot: int, base_offset: int, position: int, end_offset: int) -> None:
         """As `PositionSlot.store`, for whoever stores once."""
         PositionSlot(self, slot).store(base_offset, position, end_offset)
+
+    def high_watermark(self, key: bytes) -> int:
+        """As last stored for a partition; 0 if it was not."""
+        slot = self._slots.get(key)
+        return 0 if slot is None else self.words[_word_of(slot) + HIGH_WATERMARK]
 
     def partition_keys(self) -> list[bytes]:
         """The partitions that have a slot."""
@@ -134,6 +143,10 @@ class PositionSlot:
         words[copy + 1] = position
         words[copy + 2] = end_offset
         words[self._selector] = selected  # after the copy: makes it the one that counts
+
+    def store_high_watermark(self, high_watermark: int) -> None:
+        """How far the in-sync replicas are."""
+        self._words[self._entry + HIGH_WATERMARK] = high_watermark
 
 
 def _word_of(slot: int) -> int:

@@ -434,6 +434,7 @@ def test_more_than_a_batch_may_hold_goes_in_several(broker: Broker) -> None:
 def test_too_few_in_sync_replicas_take_no_commit(broker: Broker) -> None:
     partition = broker.partitions[0]
     partition.replicas, partition.min_in_sync_replicas = (1, 2, 3), 2
+    partition.count_in_sync()
     assert broker.commit() == error_codes.COORDINATOR_NOT_AVAILABLE
 
 

@@ -1,0 +1,152 @@
+"""Changes of in-sync replicas: the leader finds them, the controller decides (AlterPartition).
+
+Rules of this file:
+* One request under way, for all partitions that have changed; the next one takes the rest.
+* From the time that a wider set is asked for, it counts for the high watermark: the controller may
+  have said yes already, and then any of them may become the leader.
+* The answer that counts is the metadata image; here only refusals are taken from the response. They
+  come up again with the next read of the follower, or the next look at those that lag.
+
+Source: Kafka's AlterPartitionManager, KIP-497, KIP-841, KIP-903.
+"""
+
+from __future__ import annotations
+
+from shmbroker.ids import partition_key
+from shmbroker.replication.follower import lagging, may_join
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from shmbroker.replication.partition import Partition
+
+PARTITIONS_MAX = 1000
+"""Of one request: what fits onto the controller's ring several times."""
+
+
+class InSyncChanges:
+    """Those of the partitions that one broker leads."""
+
+    __slots__ = ("_ask", "_asked", "_may_join", "_unsure")
+
+    def __init__(self, may_join: set[Partition], ask: Callable[[dict[str, Any]], bool]) -> None:
+        """`ask` sends an AlterPartition request but for the broker's own id and epoch."""
+        self._may_join = may_join
+        self._ask = ask
+        self._asked: list[Partition] = []
+        """Partitions of the request under way."""
+        self._unsure: set[Partition] = set()
+        """Those of a request whose controller has died: done or not, they may be asked for again.
+        """
+
+    def expand(self, image: Any) -> None:
+        """Ask for those followers that have caught up."""
+        if self._asked:
+            return
+        wanted = []
+        for partition in list(self._may_join)[:PARTITIONS_MAX]:
+            self._may_join.discard(partition)
+            if not partition.is_leader or self._is_pending(partition):
+                continue
+            joining = [
+                follower.broker_id
+                for follower in partition.followers.values()
+                if may_join(partition, follower) and _is_eligible(image, follower.broker_id)
+            ]
+            if joining:
+                wanted.append((partition, (*partition.in_sync_replicas, *joining)))
+        self._request(wanted, image)
+
+    def _is_pending(self, partition: Partition) -> bool:
+        return partition.pending_in_sync is not None and partition not in self._unsure
+
+    def look_at_all(
+        self, partitions: Iterable[Partition], image: Any, now_ms: int, lag_max_ms: int
+    ) -> None:
+        """Ask for those to be taken out that have been behind for too long, and find who may come
+        in though it reads nothing new. For once a second or so."""
+        if self._asked:
+            return
+        wanted = []
+        for partition in partitions:
+            if not partition.followers or self._is_pending(partition):
+                continue
+            if len(partition.in_sync_replicas) < len(partition.replicas) and any(
+                may_join(partition, follower) for follower in partition.followers.values()
+            ):
+                self._may_join.add(partition)
+            late = lagging(partition, now_ms, lag_max_ms)
+            if late:
+                kept = tuple(id_ for id_ in partition.in_sync_replicas if id_ not in late)
+                wanted.append((partition, kept))
+                if len(wanted) == PARTITIONS_MAX:
+                    break
+        self._request(wanted, image)
+        self.expand(image)
+
+    def _request(self, wanted: list[tuple[Partition, tuple[int, ...]]], image: Any) -> None:
+        topics: dict[bytes, list[dict[str, Any]]] = {}
+        for partition, in_sync in wanted:
+            topics.setdefault(partition.topic_id, []).append(
+                {
+                    "partition_index": partition.partition,
+                    "leader_epoch": partition.leader_epoch,
+                    "new_isr_with_epochs": [
+                        {
+                            "broker_id": broker_id,
+                            "broker_epoch": image.brokers[broker_id].broker_epoch,
+                        }
+                        for broker_id in in_sync
+                        if broker_id in image.brokers
+                    ],
+                    "leader_recovery_state": 0,
+                    "partition_epoch": partition.partition_epoch,
+                }
+            )
+        if not topics:
+            return
+        body = {
+            "topics": [
+                {"topic_id": topic_id, "partitions": rows} for topic_id, rows in topics.items()
+            ]
+        }
+        # Before it is sent: it counts from the moment that the controller may see it.
+        for partition, in_sync in wanted:
+            partition.ask_for_in_sync(in_sync)
+        if self._ask(body):
+            self._asked = [partition for partition, _ in wanted]
+        else:
+            for partition, _ in wanted:
+                partition.ask_for_in_sync(None)
+
+    def on_answer(self, answer: dict[str, Any] | None, partitions: dict[bytes, Partition]) -> None:
+        """The controller has answered; None: it is dead, and what it did is told by the image."""
+        asked, self._asked = self._asked, []
+        if answer is None:
+            self._unsure.update(asked)
+            return
+        self._unsure.difference_update(asked)
+        if answer["error_code"]:
+            refused = asked
+        else:
+            refused = [
+                partition
+                for topic in answer["topics"]
+                for row in topic["partitions"]
+                if row["error_code"]
+                and (
+                    partition := partitions.get(
+                        partition_key(topic["topic_id"], row["partition_index"])
+                    )
+                )
+                is not None
+            ]
+        for partition in refused:
+            partition.ask_for_in_sync(None)
+
+
+def _is_eligible(image: Any, broker_id: int) -> bool:
+    broker = image.brokers.get(broker_id)
+    return broker is not None and not broker.is_fenced

@@ -1,0 +1,427 @@
+"""Follows partitions that siblings lead: reads what they have, appends it as it is.
+
+    for each leader one link: its session there, the rows that it follows
+       READ (what has changed here)  ──►  leader
+       READ_DONE (slices)            ◄──  copied from its segment files, checked, appended
+                                          the next READ says how far this replica is
+
+Rules of this file:
+* A READ is under way at each link, always: the leader answers when it has something to say. If
+  something changes here meanwhile, a second one says so and takes the place of the first.
+* A batch is taken only if it is whole, right by its CRC, and continues the log. What was read is
+  appended with the offsets and epochs that it carries.
+* In a new leader epoch the log is compared first: READ names the epoch of its last batch, and where
+  the leader's history parts from it, it is cut (KIP-101, KIP-279, KIP-595). Never below the high
+  watermark, but after an unclean election.
+* A row that can't go on (an epoch that the leader doesn't know yet, a full disk, a file that is
+  still on its way) is read again after a while; the others go on.
+* With `shmbroker.ack.durability=fsync` a follower says that it has something when its disk has it.
+
+Source: Kafka's AbstractFetcherThread, ReplicaFetcherThread, KIP-227 (sessions).
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from shmbroker.crc32c import crc32c
+from shmbroker.errors import StorageFault
+from shmbroker.ipc.operation_layout import (
+    NEED_FILE,
+    READ,
+    READ_DONE_HEAD,
+    READ_FLAG_FOLLOWER,
+    READ_FLAG_NEW,
+    READ_HEAD,
+    READ_PARTITION,
+    READ_SLICE,
+    TOKEN,
+)
+from shmbroker.ipc.peer import Peer
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    BATCH_HEADER,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+)
+from shmbroker.replication.partition import Partition
+from shmbroker.wire import error_codes
+
+logger = logging.getLogger("shmbroker")
+
+ROWS_MAX = 32767
+"""Partitions that one broker can follow of one leader: `which` is an int16."""
+RETRY_MS = 10
+STORAGE_RETRY_MS = 1000
+SCRATCH_BYTES = 1 << 20
+
+_unpack_header = BATCH_HEADER.unpack_from
+
+
+class Row:
+    """A followed partition."""
+
+    __slots__ = ("is_compared", "leader_epoch", "link", "partition", "which")
+
+    def __init__(self, link: "Link", partition: Partition, which: int) -> None:
+        self.link = link
+        self.partition = partition
+        self.which = which
+        self.leader_epoch = -1
+        self.is_compared = False
+        """The leader has found this log to be a part of its own, in this epoch."""
+
+
+class Link:
+    """One leader: the READ under way there, and what is followed of it."""
+
+    __slots__ = ("changed", "files", "free", "freeing", "gone", "is_new", "next_which", "peer",
+                 "rows", "token")  # fmt: skip
+
+    def __init__(self, peer: Peer, files: Any) -> None:
+        self.peer = peer
+        self.files = files
+        self.rows: dict[int, Row] = {}
+        self.next_which = 0
+        self.free: list[int] = []
+        """Numbers of rows that mean nothing to the leader any more."""
+        self.freeing: list[tuple[int, list[int]]] = []
+        """Numbers that a READ has ended, by its token: free once that one or a later is answered,
+        as an answer that is on its way may still name them."""
+        self.changed: dict[Row, None] = {}
+        """Rows that the next READ names."""
+        self.gone: list[int] = []
+        """Numbers of rows that the leader is to forget."""
+        self.token = 0
+        """Of the last READ; 0 once it is answered."""
+        self.is_new = True
+
+
+class ReplicaFetcher:
+    """What one I/O worker follows.
+
+    on_appended: told of each partition that got batches. on_storage_fault(partition, fault): the
+    disk refused. on_gap(partition): offsets are missing in what was read (the leader has compacted
+    it). flush(logs, on_done): as `PartitionStore.flush`.
+    """
+
+    def __init__(
+        self,
+        links: dict[int, tuple[Peer, Any]],
+        new_token: Callable[[], int],
+        now_ms: Callable[[], int],
+        on_appended: Callable[[Partition], None],
+        on_storage_fault: Callable[[Partition, StorageFault], None],
+        on_gap: Callable[[Partition], None],
+        flush: Callable[..., None],
+    ) -> None:
+        self.links = {number: Link(*link) for number, link in links.items()}
+        """By the broker id of the leader."""
+        self.rows: dict[bytes, Row] = {}
+        """By the key of the partition."""
+        self._new_token = new_token
+        self._now_ms = now_ms
+        self._on_appended = on_appended
+        self._on_storage_fault = on_storage_fault
+        self._on_gap = on_gap
+        self._flush = flush
+        self._retries: list[tuple[int, Row]] = []
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.copied_bytes = 0
+
+    # ── what is followed ────────────────────────────────────────────────────────────────────────
+
+    def follow(self, partition: Partition) -> None:
+        """Read from the partition's leader, in its epoch, or go on doing so."""
+        row = self.rows.get(partition.key)
+        link = self.links.get(partition.leader_id)
+        if row is not None and (row.link is not link or row.partition is not partition):
+            self.unfollow(partition.key)
+            row = None
+        if link is None:
+            return
+        if row is None:
+            which = link.free.pop() if link.free else link.next_which
+            if which > ROWS_MAX:
+                logger.error("%s can't be followed: too many partitions", partition.topic)
+                return
+            link.next_which = max(link.next_which, which + 1)
+            row = link.rows[which] = self.rows[partition.key] = Row(link, partition, which)
+        if row.leader_epoch != partition.leader_epoch:
+            row.leader_epoch = partition.leader_epoch
+            row.is_compared = False
+            link.changed[row] = None
+
+    def unfollow(self, key: bytes) -> None:
+        """It is led here now, or no longer here."""
+        row = self.rows.pop(key, None)
+        if row is None:
+            return
+        link = row.link
+        link.changed.pop(row, None)
+        link.rows.pop(row.which, None)
+        link.gone.append(row.which)
+        self._retries = [retry for retry in self._retries if retry[1] is not row]
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """That sibling is dead: its successor knows nothing of the session."""
+        link = self.links.get(peer.number)
+        if link is None or link.peer is not peer:
+            return
+        link.files.clear()
+        link.token = 0
+        link.is_new = True
+        link.free += link.gone
+        for _, numbers in link.freeing:
+            link.free += numbers
+        link.gone, link.freeing = [], []
+        for row in link.rows.values():
+            row.is_compared = False
+            link.changed[row] = None
+
+    # ── asking ──────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def next_ms(self) -> int | None:
+        """When some row is due to be read again."""
+        return min((due for due, _ in self._retries), default=None)
+
+    def send_all(self) -> None:
+        """Have a READ under way at every leader that is followed."""
+        if self._retries:
+            self._retry()
+        for link in self.links.values():
+            is_due = link.changed or link.gone or (link.rows and not link.token)
+            if is_due and link.peer.incarnation:
+                self._send(link)
+
+    def _retry(self) -> None:
+        now_ms = self._now_ms()
+        due = [row for due_ms, row in self._retries if due_ms <= now_ms]
+        if due:
+            self._retries = [retry for retry in self._retries if retry[0] > now_ms]
+            for row in due:
+                row.link.changed[row] = None
+
+    def _send(self, link: Link) -> None:
+        peer = link.peer
+        rows_max = (peer.writer.payload_bytes_max - READ_HEAD.size) // READ_PARTITION.size
+        gone = link.gone[:rows_max]
+        parts = [READ_PARTITION.pack(bytes(20), which, -1, -1, -1, -1, -1) for which in gone]
+        rows = list(link.changed)[: rows_max - len(gone)]
+        for row in rows:
+            partition = row.partition
+            log = partition.log
+            last_epoch = -1 if row.is_compared else log.leader_epochs.latest
+            parts.append(
+                READ_PARTITION.pack(
+                    partition.key, row.which, partition.leader_epoch, last_epoch,
+                    log.log_end_offset, partition.high_watermark, log.log_start_offset,
+                )
+            )  # fmt: skip
+        flags = READ_FLAG_FOLLOWER | (READ_FLAG_NEW if link.is_new else 0)
+        token = self._new_token()
+        head = READ_HEAD.pack(token, 0, 1, 0, 0, flags, len(parts), 0)
+        if not peer.try_send(READ, head + b"".join(parts)):
+            return  # its ring is full: tried again next turn
+        link.token = token
+        link.is_new = False
+        if gone:
+            del link.gone[: len(gone)]
+            link.freeing.append((token, gone))
+        for row in rows:
+            del link.changed[row]
+
+    # ── what comes ──────────────────────────────────────────────────────────────────────────────
+
+    def on_read_done(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+        """One READ_DONE entry."""
+        token, count, _ = READ_DONE_HEAD.unpack_from(data, index)
+        link = self.links[peer.number]
+        if token == link.token:
+            link.token = 0  # else another READ has followed it meanwhile, and waits there
+        while link.freeing and link.freeing[0][0] <= token:
+            link.free += link.freeing.pop(0)[1]
+        at = index + READ_DONE_HEAD.size
+        inline_at = at + count * READ_SLICE.size
+        for place in range(at, inline_at, READ_SLICE.size):
+            found = READ_SLICE.unpack_from(data, place)
+            row = link.rows.get(found[1])
+            if row is not None:
+                self._take(row, found, data, inline_at)
+
+    def _take(self, row: Row, found: tuple[Any, ...], data: memoryview, inline_at: int) -> None:
+        (
+            error, _, length, high_watermark, _, log_start, file_id, position, end_epoch, epoch,
+            end_offset,
+        ) = found  # fmt: skip
+        partition = row.partition
+        if partition.is_leader or partition.is_offline:
+            return
+        if error == error_codes.OFFSET_OUT_OF_RANGE:
+            self._fit(row, log_start, end_offset)
+            return
+        if error or epoch != partition.leader_epoch:
+            self._again(row, RETRY_MS)
+            return
+        if end_epoch >= 0:
+            self._cut(row, end_epoch, end_offset)
+            return
+        row.is_compared = True
+        if length:
+            if file_id:
+                read = self._read(row, file_id, position, length)
+                if read is None:
+                    self._again(row, RETRY_MS)
+                    return
+                data, position = read, 0
+            else:
+                position += inline_at
+            if not self._append(row, data, position, position + length):
+                return
+        partition.follow_high_watermark(high_watermark)
+        log = partition.log
+        if log_start > log.log_start_offset:
+            log.advance_log_start(min(log_start, partition.high_watermark))
+        if length:
+            if partition.is_fsync:
+                self._say_when_durable(row)
+            else:
+                row.link.changed[row] = None
+
+    def _again(self, row: Row, delay_ms: int) -> None:
+        """Read it again after a while."""
+        row.is_compared = False
+        self._retries.append((self._now_ms() + delay_ms, row))
+
+    def _read(self, row: Row, file_id: int, position: int, length: int) -> memoryview | None:
+        """Bytes of the leader's file; None while its descriptor is not here."""
+        file = row.link.files.find(file_id)
+        if file is None:
+            row.link.peer.send(NEED_FILE, TOKEN.pack(file_id))
+            return None
+        if length > len(self._scratch):
+            self._scratch = memoryview(bytearray(length))
+        view = self._scratch[:length]
+        if os.preadv(file.fd, [view], position) != length:
+            return None
+        return view
+
+    def _append(self, row: Row, data: memoryview, at: int, end: int) -> bool:
+        """Append the batches in data[at:end]; False if the row is to be read again."""
+        partition = row.partition
+        log = partition.log
+        producers = partition.producers
+        now_ms = self._now_ms()
+        append = log.append
+        start = at
+        is_gap = False
+        try:
+            while at < end:
+                if end - at < HEADER_SIZE:
+                    return self._refuse(row, "it ends in the middle of a batch")
+                (
+                    base_offset, batch_length, epoch, magic, crc, attributes, last_offset_delta, _,
+                    max_timestamp, producer_id, producer_epoch, base_sequence, _,
+                ) = _unpack_header(data, at)  # fmt: skip
+                batch_end = at + LOG_OVERHEAD + batch_length
+                if magic != MAGIC or batch_length < HEADER_SIZE - LOG_OVERHEAD or batch_end > end:
+                    return self._refuse(row, "it holds no whole batch")
+                if crc32c(data[at + ATTRIBUTES_POSITION : batch_end]) != crc:
+                    return self._refuse(row, "a batch is damaged")
+                if base_offset != log.log_end_offset:
+                    if base_offset + last_offset_delta < log.log_end_offset:
+                        at = batch_end  # read twice
+                        continue
+                    if base_offset < log.log_end_offset:
+                        return self._refuse(row, f"offset {base_offset} is here already")
+                    log.skip_to(base_offset)
+                    is_gap = True
+                append(data[at:batch_end], last_offset_delta, max_timestamp, epoch, now_ms)
+                if producer_id >= 0 and not attributes & CONTROL_BIT:
+                    producers.update(
+                        producer_id, producer_epoch, base_sequence, last_offset_delta,
+                        base_offset, max_timestamp,
+                    )  # fmt: skip
+                at = batch_end
+        except StorageFault as fault:
+            self._on_storage_fault(partition, fault)
+            self._again(row, STORAGE_RETRY_MS)
+            return False
+        finally:
+            if at > start:
+                self.copied_bytes += at - start
+                self._on_appended(partition)
+        if is_gap:
+            self._on_gap(partition)
+        return True
+
+    def _refuse(self, row: Row, why: str) -> bool:
+        partition = row.partition
+        logger.error(
+            "%s-%d: what broker %d sent at offset %d is refused: %s",
+            partition.topic, partition.partition, partition.leader_id,
+            partition.log.log_end_offset, why,
+        )  # fmt: skip
+        self._again(row, STORAGE_RETRY_MS)
+        return False
+
+    def _say_when_durable(self, row: Row) -> None:
+        def on_done(fault: Exception | None) -> None:
+            if fault is None and self.rows.get(row.partition.key) is row:
+                row.link.changed[row] = None
+
+        try:
+            self._flush([row.partition.log], on_done)
+        except StorageFault as fault:
+            self._on_storage_fault(row.partition, fault)
+
+    # ── cutting ─────────────────────────────────────────────────────────────────────────────────
+
+    def _cut(self, row: Row, end_epoch: int, end_offset: int) -> None:
+        """The leader's history parts from this one at the end of that epoch."""
+        log = row.partition.log
+        own_epoch, own_end = log.leader_epochs.end_offset_for(end_epoch, log.log_end_offset)
+        offset = min(end_offset, log.log_end_offset)
+        if own_epoch >= 0:
+            offset = min(offset, own_end) if own_epoch == end_epoch else min(own_end, offset)
+        self._truncate(row, max(offset, log.log_start_offset))
+
+    def _fit(self, row: Row, log_start: int, end_offset: int) -> None:
+        """The leader doesn't have the offset that this log goes on at."""
+        log = row.partition.log
+        if log.log_end_offset < log_start:
+            logger.warning(
+                "%s begins anew at offset %d: its leader has nothing before",
+                row.partition.topic, log_start,
+            )  # fmt: skip
+            self._change(row, lambda: log.truncate_fully(log_start))
+        elif log.log_end_offset > end_offset >= 0:
+            self._truncate(row, end_offset)
+        else:
+            self._again(row, RETRY_MS)
+
+    def _truncate(self, row: Row, offset: int) -> None:
+        partition = row.partition
+        if offset < partition.high_watermark:
+            logger.warning(
+                "%s-%d is cut from offset %d to %d, below its high watermark %d: its leader was "
+                "elected uncleanly",
+                partition.topic, partition.partition, partition.log.log_end_offset, offset,
+                partition.high_watermark,
+            )  # fmt: skip
+        self._change(row, lambda: partition.log.truncate_to(offset))
+
+    def _change(self, row: Row, work: Callable[[], Any]) -> None:
+        partition = row.partition
+        try:
+            work()
+        except StorageFault as fault:
+            self._on_storage_fault(partition, fault)
+            self._again(row, STORAGE_RETRY_MS)
+            return
+        partition.on_truncated()
+        row.link.changed[row] = None
