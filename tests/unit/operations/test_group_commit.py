@@ -133,7 +133,7 @@ def test_ack_and_readers_wait_for_the_disk(worker: Worker) -> None:
     worker.finish_job()
     assert worker.answered() == [(token, NONE, 0)]
     assert partition.high_watermark == 1
-    assert worker.appender.appended == {partition}
+    assert worker.appender.moved == {partition}
 
 
 def test_one_job_serves_all_partitions_and_all_that_arrived_meanwhile(worker: Worker) -> None:
