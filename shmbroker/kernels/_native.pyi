@@ -105,6 +105,7 @@ def encode(
     out: Buffer,
     position: int,
     end: int,
+    delta: int,
     rows: Buffer | None,
     first: int,
     last: int,
@@ -119,8 +120,8 @@ def encode(
     """Records of one batch, from Arrow columns to the bytes behind the batch header.
 
     Written are the rows rows[first:last] (int32 row numbers; None: rows first to last themselves)
-    with offset deltas 0, 1, …, into out[position:end], until one does not fit. A column that is
-    None is null in every row. `timestamps` (int64[row_count], ms) None: all are `base_timestamp`.
-    The columns have `row_count` rows. Answers (rows written, position behind them, the largest
-    timestamp).
+    with offset deltas from `delta` on, into out[position:end], until one does not fit. A column
+    that is None is null in every row. `timestamps` (int64[row_count], ms) None: all are
+    `base_timestamp`. The columns have `row_count` rows. Answers (rows written, position behind
+    them, the largest timestamp).
     """

@@ -258,11 +258,11 @@ take_headers(struct headers *h, PyObject *tuple, int64_t rows) {
 PyObject *
 py_encode(PyObject *self, PyObject *args) {
     PyObject *target, *index_object, *key_object, *value_object, *time_object, *header_object;
-    Py_ssize_t position, end, first, last, rows;
+    Py_ssize_t position, end, first_delta, first, last, rows;
     long long base_timestamp;
-    if (!PyArg_ParseTuple(args, "OnnOnnOOOLOn", &target, &position, &end, &index_object, &first,
-                          &last, &key_object, &value_object, &time_object, &base_timestamp,
-                          &header_object, &rows))
+    if (!PyArg_ParseTuple(args, "OnnnOnnOOOLOn", &target, &position, &end, &first_delta,
+                          &index_object, &first, &last, &key_object, &value_object, &time_object,
+                          &base_timestamp, &header_object, &rows))
         return NULL;
     Py_buffer out = {0}, index = {0}, time = {0};
     struct column keys = {0}, values = {0};
@@ -287,6 +287,11 @@ py_encode(PyObject *self, PyObject *args) {
         FLAW(&flaw, "there are no rows %lld to %lld", first, last);
         goto done;
     }
+    if (first_delta < 0 || first_delta > INT32_MAX - (last - first)) {
+        FLAW(&flaw, "offset deltas from %lld on are too many for %lld rows", first_delta,
+             last - first);
+        goto done;
+    }
     if (time.obj && time.len / 8 < rows) {
         FLAW(&flaw, "there are %lld timestamps for %lld rows", time.len / 8, rows);
         goto done;
@@ -307,7 +312,7 @@ py_encode(PyObject *self, PyObject *args) {
         }
         int64_t timestamp = times ? times[row] : base_timestamp;
         uint64_t time_delta = zigzag((int64_t)((uint64_t)timestamp - (uint64_t)base_timestamp));
-        uint64_t offset_delta = (uint64_t)done << 1;
+        uint64_t offset_delta = (uint64_t)(first_delta + done) << 1;
         struct content key, value;
         int64_t low = 0, high = 0, size = 0;
         if (UNLIKELY(!take_content(key_column, row, &key) ||

@@ -128,6 +128,7 @@ def test_encoded_records_are_read_back(table: list[tuple], data: st.DataObject) 
         out,
         5,
         len(out),
+        0,
         np.array(chosen, np.int32),
         0,
         len(chosen),
@@ -163,7 +164,9 @@ def test_columns_are_checked_against_their_buffers() -> None:
         with pytest.raises(ValueError, match=r"column|outside"):
             native.murmur2(bad, count, np.empty(count, np.int32))
         with pytest.raises(ValueError, match=r"column|outside"):
-            native.encode(bytearray(9000), 0, 9000, None, 0, count, bad, None, None, 0, None, count)
+            native.encode(
+                bytearray(9000), 0, 9000, 0, None, 0, count, bad, None, None, 0, None, count
+            )
     with pytest.raises(ValueError, match="room"):
         native.murmur2((valid, offsets, content, first), 2, out[:1])
 
@@ -174,7 +177,19 @@ def test_columns_are_checked_against_their_buffers() -> None:
 def encoded(keys: list[bytes | None], times: list[int]) -> bytes:
     array, out = pa.array(keys, pa.binary()), bytearray(4096)
     _, end, _ = native.encode(
-        out, 0, 4096, None, 0, len(keys), column(array), None, np.array(times), 0, None, len(keys)
+        out,
+        0,
+        4096,
+        0,
+        None,
+        0,
+        len(keys),
+        column(array),
+        None,
+        np.array(times),
+        0,
+        None,
+        len(keys),
     )
     return bytes(out[:end])
 

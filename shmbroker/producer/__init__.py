@@ -1,0 +1,13 @@
+"""Arrow columns to topics: a Kafka producer whose unit is the column, not the record.
+
+`shmbroker.arrow.write` and `shmbroker.arrow.Producer` are what people use; the Spark sink stands on
+the same.
+
+    columns     any table to the columns of records, in chunks
+    placement   which record goes to which partition, on whole columns
+    encoding    columns to the bytes of record batches, compiled or by numpy
+    delivery    one partition's batches: waiting, in flight, returned; pure
+    cluster     who leads what, producer ids, other requests that are waited for
+    connection  one socket to a leader that never blocks
+    producer    accumulates, sends, retries: the two threads of it
+"""

@@ -1,0 +1,210 @@
+"""Any table to the columns of records, in chunks that the kernels can take.
+
+    column       types                                               null
+    key, value   binary, string, large and view kinds of them,       null key, null value
+                 fixed-size binary, dictionary of these
+    headers      list<struct<key: string, value: binary>>            no headers
+    partition    whole numbers                                       by key, or sticky
+    timestamp    timestamp of any unit, or whole ms since 1970       the time of the call
+    topic        string                                              refused
+
+Columns of other names are refused: they would be lost in silence. A chunk has at most `ROWS_MAX`
+rows of one topic, all of them with int32 offsets as `kernels/_native.pyi` has them. Where the types
+fit, nothing is copied.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shmbroker.errors import ConfigFault
+from shmbroker.producer.encoding import BinaryColumn, HeaderColumn
+
+NAMES = ("key", "value", "headers", "partition", "timestamp", "topic")
+ROWS_MAX = 1 << 16
+"""Rows of a chunk: small enough that its columns of numbers stay in the cache."""
+
+BYTES_MAX = 1 << 30
+"""Of a chunk's columns: what int32 offsets reach, with room to spare."""
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class Chunk:
+    """Rows of one topic; `partitions` and `timestamps` are None where no row has its own."""
+
+    __slots__ = ("headers", "key", "key_array", "partitions", "rows", "timestamps", "value")
+
+    def __init__(self, batch: pa.RecordBatch, now_ms: int) -> None:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        self.rows = batch.num_rows
+        self.key_array = _binary(columns, "key")
+        self.key = BinaryColumn.of(self.key_array)
+        self.value = BinaryColumn.of(_binary(columns, "value"))
+        self.headers = _headers(columns.get("headers"))
+        self.partitions = _partitions(columns.get("partition"))
+        self.timestamps = _timestamps(columns.get("timestamp"), now_ms)
+
+
+def chunks(data: Any, topic: str | None, now_ms: int) -> Iterator[tuple[str, Chunk]]:
+    """(topic, chunk) of all rows in order; `topic`, if given, wins over the column.
+
+    `data`: pyarrow Table, RecordBatch or RecordBatchReader, or whatever exports an Arrow stream
+    (polars, DuckDB, pandas). ConfigFault for a column that can't be taken.
+    """
+    for batch in batches_of(data):
+        _refuse_unknown(batch.schema)
+        for start in range(0, batch.num_rows, ROWS_MAX):
+            for part in _within_bytes(batch.slice(start, ROWS_MAX)):
+                for name, rows in _by_topic(part, topic):
+                    yield name, Chunk(rows, now_ms)
+
+
+def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
+    """The record batches of anything that holds Arrow data; ConfigFault if it does not."""
+    if isinstance(data, pa.RecordBatch):
+        yield data
+    elif isinstance(data, pa.Table):
+        yield from data.to_batches()
+    elif isinstance(data, pa.RecordBatchReader):
+        yield from data
+    elif hasattr(data, "__arrow_c_stream__"):
+        yield from pa.RecordBatchReader.from_stream(data)
+    elif hasattr(data, "__arrow_c_array__"):
+        yield pa.record_batch(data)
+    else:
+        raise ConfigFault(
+            f"{type(data).__name__} is no Arrow data: give a pyarrow Table or RecordBatch, or what"
+            " has __arrow_c_stream__ (polars, DuckDB, pandas)"
+        )
+
+
+def _refuse_unknown(schema: pa.Schema) -> None:
+    for name in schema.names:
+        if name not in NAMES:
+            raise ConfigFault(f"column {name} is none of {', '.join(NAMES)}: leave it out")
+        if schema.names.count(name) > 1:
+            raise ConfigFault(f"column {name} is there more than once")
+
+
+def _within_bytes(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Halve a batch until each part is below BYTES_MAX; one row may be as large as it is."""
+    if batch.num_rows <= 1 or batch.nbytes <= BYTES_MAX:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _within_bytes(batch.slice(0, half))
+    yield from _within_bytes(batch.slice(half))
+
+
+def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    if topic is not None:
+        yield topic, batch
+        return
+    if "topic" not in batch.schema.names:
+        raise ConfigFault("there is no column topic: give the topic as an argument")
+    names = batch.column("topic")
+    if pa.types.is_dictionary(names.type):
+        names = names.cast(names.type.value_type)
+    if not _is_text(names.type):
+        raise ConfigFault(f"column topic is {names.type}, not string")
+    if names.null_count:
+        raise ConfigFault("column topic has a null: give the topic as an argument")
+    found = pc.unique(names)
+    for name in found:
+        one = batch if len(found) == 1 else batch.filter(pc.equal(names, name))
+        yield name.as_py(), one
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_fixed_size_binary(kind)
+    )
+
+
+def _binary(columns: dict[str, Any], name: str) -> pa.Array | None:
+    """A column as binary or string with int32 offsets; None: null in every row."""
+    array = columns.get(name)
+    if array is None or pa.types.is_null(array.type):
+        return None
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    kind = array.type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        return array
+    if not _is_text(kind) and not _is_bytes(kind):
+        raise ConfigFault(f"column {name} is {kind}, not binary or string: cast it")
+    return array.cast(pa.string() if _is_text(kind) else pa.binary())
+
+
+def _headers(array: Any) -> HeaderColumn | None:
+    if array is None or pa.types.is_null(array.type) or array.null_count == len(array):
+        return None
+    kind = array.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)
+    if pa.types.is_map(kind):
+        array = array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+        kind = array.type
+    if not is_list or not pa.types.is_struct(kind.value_type):
+        raise ConfigFault(f"column headers is {kind}, not list<struct<key: string, value: binary>>")
+    names = [kind.value_type.field(i).name for i in range(kind.value_type.num_fields)]
+    if names != ["key", "value"]:
+        raise ConfigFault(f"column headers has the fields {', '.join(names)}, not key and value")
+    try:
+        array = array if kind == _HEADERS else array.cast(_HEADERS)
+    except pa.ArrowInvalid as error:
+        raise ConfigFault(f"column headers: {error}") from None
+    pairs = array.values
+    # A struct's children don't know of its slice and its nulls; a null pair is a null key.
+    key, value = pairs.flatten()
+    low, high = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+    if key.slice(low, high - low).null_count:
+        raise ConfigFault("column headers has a null key")
+    return HeaderColumn(array, BinaryColumn(key), BinaryColumn(value))
+
+
+def _partitions(array: Any) -> Any:
+    """int32 for each row, -1 where it has none; None if no row has one."""
+    if array is None or array.null_count == len(array):
+        return None
+    if not pa.types.is_integer(array.type):
+        raise ConfigFault(f"column partition is {array.type}, not a whole number")
+    try:
+        if pc.min(array).as_py() < 0:
+            raise ConfigFault("column partition holds a number below 0: null stands for none")
+        return pc.fill_null(array.cast(pa.int32()), -1).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid as error:
+        raise ConfigFault(f"column partition: {error}") from None
+
+
+def _timestamps(array: Any, now_ms: int) -> Any:
+    """int64 ms for each row; None if no row has one."""
+    if array is None or array.null_count == len(array):
+        return None
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        to_ms = pa.timestamp("ms", kind.tz)
+        array = (
+            pc.cast(array, to_ms, safe=False) if kind.unit in ("us", "ns") else array.cast(to_ms)
+        )
+        array = array.view(pa.int64()) if array.type != pa.int64() else array
+    elif pa.types.is_integer(kind):
+        array = array.cast(pa.int64())
+    else:
+        raise ConfigFault(f"column timestamp is {kind}, not a timestamp or whole ms")
+    filled = pc.fill_null(array, now_ms).to_numpy(zero_copy_only=False)
+    if len(filled) and int(np.min(filled)) < 0:
+        raise ConfigFault("column timestamp holds a time before 1970, which Kafka does not take")
+    return filled

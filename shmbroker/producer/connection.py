@@ -1,0 +1,154 @@
+"""One socket to a leader that never blocks: Produce requests out, answers in.
+
+Requests are answered in their order; at most `REQUESTS_MAX` wait for their answer. The batches are
+sent from where they were encoded: a frame is a list of buffers, of which only the heads are made
+here.
+
+   frame size | api key, version, correlation id | client id | tags
+   no transactional id | acks | timeout | topics:
+     name | partitions:
+       index | size + 1 | the batch | tags
+
+Source: Kafka's Produce, version 9.
+"""
+
+import socket
+from collections import deque
+from struct import Struct
+from typing import Any
+
+from shmbroker.errors import ProtocolFault
+from shmbroker.producer.delivery import Batch, PartitionQueue
+from shmbroker.wire import codec, frame
+from shmbroker.wire.api_keys import PRODUCE
+from shmbroker.wire.primitives import compact_string, uvarint
+
+VERSION = 9
+REQUESTS_MAX = 5
+"""In flight, as Kafka's `max.in.flight.requests.per.connection` has it for idempotent producers."""
+
+CONNECT_S = 5.0
+ANSWER_BYTES_MAX = 64 << 20
+_PARTS_MAX = 64
+"""Buffers handed to one sendmsg; the kernel takes 1024."""
+
+_RECEIVE_BYTES = 256 << 10
+_ACKS_AND_TIMEOUT = Struct(">hi")
+_INDEX = Struct(">i")
+_NO_TAGS = b"\x00"
+
+Sent = list[tuple[PartitionQueue, Batch]]
+
+
+class Request:
+    """Batches that went out together."""
+
+    __slots__ = ("batches", "correlation_id", "sent_s")
+
+    def __init__(self, correlation_id: int, batches: Sent, sent_s: float) -> None:
+        self.correlation_id = correlation_id
+        self.batches = batches
+        self.sent_s = sent_s
+
+
+class Connection:
+    """Towards one broker; OSError or ProtocolFault: it has ended, `requests` were not answered."""
+
+    def __init__(self, broker_id: int, address: tuple[str, int], client_id: str) -> None:
+        self.broker_id = broker_id
+        self.name = f"{address[0]}:{address[1]}"
+        self.socket = socket.create_connection(address, CONNECT_S)
+        self.socket.setblocking(False)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.requests: deque[Request] = deque()
+        self._client_id = client_id
+        self._correlation_id = 0
+        self._out: deque[memoryview] = deque()
+        self._in = bytearray()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether bytes wait for the socket to take them."""
+        return bool(self._out)
+
+    def can_send(self) -> bool:
+        """Whether there is room for another request."""
+        return len(self.requests) < REQUESTS_MAX
+
+    def send(self, batches: Sent, acks: int, timeout_ms: int, now_s: float) -> None:
+        """Put sealed batches on their way."""
+        self._correlation_id += 1
+        self._out += _frame(self._correlation_id, self._client_id, acks, timeout_ms, batches)
+        self.requests.append(Request(self._correlation_id, batches, now_s))
+        self.on_writable()
+
+    def on_writable(self) -> None:
+        """Give the socket what it takes."""
+        out = self._out
+        while out:
+            parts = [out[i] for i in range(min(len(out), _PARTS_MAX))]
+            try:
+                sent = self.socket.sendmsg(parts)
+            except BlockingIOError:
+                return
+            while out and sent >= len(out[0]):
+                sent -= len(out.popleft())
+            if sent:
+                out[0] = out[0][sent:]
+
+    def on_readable(self) -> list[tuple[Request, dict[str, Any]]]:
+        """The answers that are there, with what they answer."""
+        while True:
+            try:
+                part = self.socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                break
+            if not part:
+                raise ConnectionError(f"{self.name} closed the connection")
+            self._in += part
+            if len(part) < _RECEIVE_BYTES:
+                break
+        answers = []
+        position = 0
+        while len(self._in) - position >= 4:
+            size = frame.frame_size(self._in, position, ANSWER_BYTES_MAX)
+            if len(self._in) - position < 4 + size:
+                break
+            content = bytes(self._in[position + 4 : position + 4 + size])
+            position += 4 + size
+            correlation_id, at = frame.parse_response_header(PRODUCE, VERSION, content)
+            if not self.requests or correlation_id != self.requests[0].correlation_id:
+                raise ProtocolFault(f"{self.name} answers request {correlation_id} out of order")
+            answer = codec.decode_all("ProduceResponse", VERSION, content, at)
+            answers.append((self.requests.popleft(), answer))
+        del self._in[:position]
+        return answers
+
+
+def _frame(
+    correlation_id: int, client_id: str, acks: int, timeout_ms: int, batches: Sent
+) -> list[memoryview]:
+    """A Produce request as buffers."""
+    by_topic: dict[str, Sent] = {}
+    for queue, batch in batches:
+        by_topic.setdefault(queue.topic, []).append((queue, batch))
+    parts: list[bytes | memoryview] = []
+    head = [b"\x00", _ACKS_AND_TIMEOUT.pack(acks, timeout_ms), uvarint(len(by_topic) + 1)]
+    for topic, of_topic in by_topic.items():
+        head += (compact_string(topic), uvarint(len(of_topic) + 1))
+        for queue, batch in of_topic:
+            sealed = batch.frame
+            assert sealed is not None
+            head += (_INDEX.pack(queue.partition), uvarint(len(sealed) + 1))
+            parts += (b"".join(head), sealed)
+            head = [_NO_TAGS]
+        head.append(_NO_TAGS)
+    parts.append(b"".join((*head, _NO_TAGS)))
+    # Without a body first, for its header; the size is that of all parts.
+    start = frame.request_frame(PRODUCE, VERSION, correlation_id, client_id, b"")[4:]
+    size = len(start) + sum(map(len, parts))
+    parts[0] = b"".join((frame.FRAME_SIZE.pack(size), start, parts[0]))
+    return [memoryview(part) for part in parts]

@@ -1,0 +1,127 @@
+"""Which partition each record goes to: Kafka's default partitioner on whole columns.
+
+    a record with                goes to
+    a partition of its own       that one
+    a key, the empty one too     (murmur2(key) & 0x7fffffff) % partitions
+    no key                       the sticky partition: one for about `batch_size` bytes of records,
+                                 then another one by lot
+
+The hash places as the Java client's default and librdkafka's `murmur2_random` do. The lot is
+uniform if all queues are equal, and favours partitions with shorter queues, as KIP-794 has it;
+partitions without a leader are left out as long as there are others.
+
+Source: Kafka `BuiltInPartitioner`, KIP-480, KIP-794.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shmbroker.errors import ConfigFault
+from shmbroker.producer.columns import Chunk
+from shmbroker.producer.encoding import Columns, murmur2
+
+Weights = Callable[[], Sequence[int]]
+"""How likely each partition shall be chosen; asked at each change."""
+
+_RECORD_OVERHEAD = 10
+"""About what a record has beside key and value."""
+
+
+class Sticky:
+    """Where a topic's records without a key go."""
+
+    __slots__ = ("_bytes_max", "_lots", "_partition", "_taken")
+
+    def __init__(self, bytes_max: int, lots: Callable[[int], int]) -> None:
+        """`lots(n)`: a number below n, by lot."""
+        self._bytes_max = bytes_max
+        self._lots = lots
+        self._partition = -1
+        self._taken = 0
+
+    def place(self, sizes: Any, weights: Weights) -> Any:
+        """int32 partitions of records of these sizes (bytes), in order."""
+        placed = np.empty(len(sizes), np.int32)
+        ends = np.cumsum(sizes)
+        at, behind = 0, 0
+        while at < len(placed):
+            if self._partition < 0 or self._taken >= self._bytes_max:
+                self._partition = self._draw(weights())
+                self._taken = 0
+            # up to and with the record that fills it
+            room = behind + self._bytes_max - self._taken
+            until = min(int(np.searchsorted(ends, room, side="left")) + 1, len(placed))
+            placed[at:until] = self._partition
+            self._taken += int(ends[until - 1]) - behind
+            behind = int(ends[until - 1])
+            at = until
+        return placed
+
+    def _draw(self, weights: Sequence[int]) -> int:
+        ends = np.cumsum(weights)
+        if not int(ends[-1]):
+            return self._lots(len(weights))
+        return int(np.searchsorted(ends, self._lots(int(ends[-1])), side="right"))
+
+
+def place(chunk: Chunk, count: int, topic: str, sticky: Sticky, weights: Weights) -> Any:
+    """int32 partitions of a chunk's rows; ConfigFault for one that the topic does not have."""
+    own = chunk.partitions
+    if own is not None:
+        largest = int(own.max())
+        if largest >= count:
+            raise ConfigFault(f"topic {topic} has no partition {largest}: it has {count}")
+    if chunk.key is None or chunk.key_array is None:
+        placed = None
+        free = np.ones(chunk.rows, bool)
+    else:
+        hashes = murmur2(chunk.key, chunk.rows)
+        placed = ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
+        free = None
+        if chunk.key_array.null_count:
+            free = chunk.key_array.is_null().to_numpy(zero_copy_only=False)
+    if own is not None:
+        placed = own.copy() if placed is None else np.where(own >= 0, own, placed)
+        free = None if free is None else free & (own < 0)
+    if free is None or not free.any():
+        return placed
+    if placed is None or free.all():
+        return sticky.place(_sizes(chunk), weights)
+    rows = np.flatnonzero(free)
+    placed[rows] = sticky.place(_sizes(chunk)[rows], weights)
+    return placed
+
+
+def by_partition(placed: Any) -> list[tuple[int, Any, int, int]]:
+    """(partition, rows, first, last) of each partition, rows in their order: `encode`'s arguments.
+
+    `rows` is None where a partition's rows are next to each other.
+    """
+    changes = np.flatnonzero(placed[1:] != placed[:-1]) + 1
+    if len(changes) < 16:
+        runs = [0, *changes.tolist(), len(placed)]
+        return [(int(placed[low]), None, low, runs[i + 1]) for i, low in enumerate(runs[:-1])]
+    # 16 bits are sorted by counting, in one pass
+    small = placed.astype(np.uint16) if int(placed.max()) < 1 << 16 else placed
+    order = np.argsort(small, kind="stable").astype(np.int32)
+    ordered = placed[order]
+    changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    bounds = [0, *changes.tolist(), len(ordered)]
+    return [(int(ordered[low]), order, low, bounds[i + 1]) for i, low in enumerate(bounds[:-1])]
+
+
+def columns_of(chunk: Chunk) -> Columns:
+    """A chunk as the encoder takes it."""
+    return Columns(chunk.key, chunk.value, chunk.timestamps, chunk.headers, chunk.rows)
+
+
+def _sizes(chunk: Chunk) -> Any:
+    """About what each record takes, in bytes; headers left out."""
+    sizes = np.full(chunk.rows, _RECORD_OVERHEAD, np.int64)
+    for column in (chunk.key, chunk.value):
+        if column is not None:
+            at = np.frombuffer(column.native[1], np.int32)[column.native[3] :]
+            sizes += at[1 : chunk.rows + 1] - at[: chunk.rows]
+    return sizes
