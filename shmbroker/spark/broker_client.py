@@ -1,7 +1,9 @@
-"""What the Spark driver asks a broker: a small synchronous Kafka client, and the control socket.
+"""What the Spark source asks a broker: a small synchronous Kafka client, and the control socket.
 
-    bootstrap broker   ApiVersions, Metadata, DescribeLogDirs (where the data directory is)
-    leaders            ListOffsets
+    bootstrap broker   ApiVersions, Metadata, DescribeLogDirs (where the data directory is),
+                       FindCoordinator
+    leaders            ListOffsets, DescribeLogDirs (sizes), Fetch (in `fetching`)
+    coordinator        OffsetCommit, so that Kafka's tools see how far a query is
     control socket     ListSegments: end offsets and segment files of one leader, in one answer
 
 The control socket is `control.sock` in the data directory of the broker family: same frames, but
@@ -18,32 +20,28 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from shmbroker import __version__, clock
-from shmbroker.errors import ConfigFault, ProtocolFault
-from shmbroker.spark.faults import BrokerFault
+from shmbroker.errors import ProtocolFault
+from shmbroker.spark.connection import VERSIONS, Connection, connect, parse_addresses
+from shmbroker.spark.consumer_options import Consumer
+from shmbroker.spark.faults import BrokerFault, LaterFault, NoFilesFault
 from shmbroker.spark.planning import Segment
-from shmbroker.wire import codec, error_codes, frame
+from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
     API_VERSIONS,
     DESCRIBE_LOG_DIRS,
+    FIND_COORDINATOR,
     LIST_OFFSETS,
     LIST_SEGMENTS,
     METADATA,
+    OFFSET_COMMIT,
     name_of,
 )
 
-VERSIONS = {
-    API_VERSIONS: 3,
-    METADATA: 12,  # the first with topic ids in requests and answers
-    LIST_OFFSETS: 7,
-    DESCRIBE_LOG_DIRS: 4,
-    LIST_SEGMENTS: 0,
-}
-"""The one version of each API that is used."""
-
 CONTROL_SOCKET = "control.sock"
-CLIENT_ID = "shmbroker-spark"
+SOFTWARE_NAME = "shmbroker-spark"
 RETRY_S = 0.2
-FRAME_BYTES_MAX = 256 << 20
+COMMIT_S_MAX = 5.0
+"""Committing offsets shows lag and no more, so a query does not wait for it long."""
 
 _CONTROL = -1
 T = TypeVar("T")
@@ -59,29 +57,29 @@ class Topic(NamedTuple):
 
 
 class PartitionFiles(NamedTuple):
-    """What one leader has of one partition, as of one moment."""
+    """What one leader has of one partition, as of one moment; where its files can't be listed,
+    without segments but with the `size` of its log."""
 
     topic: str
     partition: int
     topic_id: bytes
     log_start_offset: int
     high_watermark: int
+    last_stable_offset: int
     segments: tuple[Segment, ...]
+    size: int = 0
 
 
 class BrokerClient:
-    """Asks the brokers behind `bootstrap_servers` ("host:port,host:port")."""
+    """Asks the brokers that `consumer` names."""
 
-    def __init__(
-        self, bootstrap_servers: str, data_directory: str | None = None, timeout_s: float = 30.0
-    ) -> None:
-        self.bootstrap = [_address(text) for text in bootstrap_servers.split(",") if text.strip()]
-        if not self.bootstrap:
-            raise ConfigFault("kafka.bootstrap.servers names no broker: give HOST:PORT")
+    def __init__(self, consumer: Consumer, data_directory: str | None = None) -> None:
+        self.consumer = consumer
+        self.bootstrap = parse_addresses(consumer.bootstrap_servers)
         self.data_directory = data_directory
-        self.timeout_s = timeout_s
+        self.timeout_s = consumer.timeout_s
         self.brokers: dict[int, tuple[str, int]] = {}
-        self._connections: dict[object, _Connection] = {}
+        self._connections: dict[object, Connection] = {}
 
     def __enter__(self) -> "BrokerClient":
         return self
@@ -130,8 +128,9 @@ class BrokerClient:
     def offsets(
         self, topics: Mapping[str, Topic], timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """The offset for each partition's timestamp: -2 earliest, -1 the high watermark, else the
-        first offset whose record is not older (ms); -1 if there is none."""
+        """The offset for each partition's timestamp: -2 earliest, -1 the high watermark (or last
+        stable offset), else the first offset whose record is not older (ms); -1 if there is none.
+        """
 
         def ask(leader: int, asked: list[TopicPartition]) -> Iterable[tuple[TopicPartition, int]]:
             wanted: list[dict[str, Any]] = []
@@ -142,7 +141,11 @@ class BrokerClient:
                     if topic == name
                 ]
                 wanted.append({"name": name, "partitions": partitions})
-            body = {"replica_id": -1, "topics": wanted}
+            body = {
+                "replica_id": -1,
+                "isolation_level": int(self.consumer.is_read_committed),
+                "topics": wanted,
+            }
             answer = self._ask(leader, LIST_OFFSETS, body)
             for topic in answer["topics"]:
                 for p in topic["partitions"]:
@@ -201,8 +204,65 @@ class BrokerClient:
             p["topic_id"],
             p["log_start_offset"],
             p["high_watermark"],
+            p["last_stable_offset"],
             segments,
         )
+
+    def sizes(
+        self, topics: Mapping[str, Topic], partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The bytes that each partition's log takes on its leader's disk; 0 if it doesn't say."""
+
+        def ask(leader: int, asked: list[TopicPartition]) -> Iterable[tuple[TopicPartition, int]]:
+            wanted = [
+                {"topic": name, "partitions": [p for t, p in asked if t == name]}
+                for name in sorted({name for name, _ in asked})
+            ]
+            answer = self._ask(leader, DESCRIBE_LOG_DIRS, {"topics": wanted})
+            found = {
+                (topic["name"], p["partition_index"]): p["partition_size"]
+                for result in answer["results"]
+                for topic in result["topics"]
+                for p in topic["partitions"]
+            }
+            return [(topic_partition, found.get(topic_partition, 0)) for topic_partition in asked]
+
+        return self._ask_leaders(topics, partitions, ask)
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these offsets (of the next records) for a group without members."""
+
+        def once() -> None:
+            body: dict[str, Any] = {"key_type": 0, "coordinator_keys": [group_id]}
+            (found,) = self._ask_bootstrap(FIND_COORDINATOR, body)["coordinators"]
+            _refuse(found["error_code"], f"FindCoordinator of group {group_id}")
+            wanted = [
+                {
+                    "name": name,
+                    "partitions": [
+                        {"partition_index": p, "committed_offset": offset}
+                        for (t, p), offset in sorted(offsets.items())
+                        if t == name
+                    ],
+                }
+                for name in sorted({name for name, _ in offsets})
+            ]
+            body = {"group_id": group_id, "member_id": "", "topics": wanted}
+            answer = self._ask(found["node_id"], OFFSET_COMMIT, body)
+            for topic in answer["topics"]:
+                for p in topic["partitions"]:
+                    what = f"OffsetCommit of group {group_id} for {topic['name']}"
+                    _refuse(p["error_code"], f"{what}-{p['partition_index']}")
+
+        self._patiently(once, min(self.timeout_s, COMMIT_S_MAX))
+
+    def connect_leader(self, topic: Topic, partition: int) -> Connection:
+        """A new connection to the partition's leader, which the caller closes; LaterFault if there
+        is no leader, OSError if it can't be reached."""
+        leader = topic.leaders.get(partition, -1)
+        if leader not in self.brokers:
+            raise LaterFault(f"{topic.name}-{partition} has no leader")
+        return self._connect(*self.brokers[leader])
 
     # --- asking, and asking again ----------------------------------------------------------------
 
@@ -225,7 +285,7 @@ class BrokerClient:
             for name, partition in wanted:
                 leader = current[name].leaders.get(partition, -1) if name in current else -1
                 if leader < 0:
-                    raise _Later(f"{name}-{partition} has no leader")
+                    raise LaterFault(f"{name}-{partition} has no leader")
                 by_leader.setdefault(leader, []).append((name, partition))
             result: dict[TopicPartition, T] = {}
             for leader, asked in by_leader.items():
@@ -236,16 +296,17 @@ class BrokerClient:
 
         return self._patiently(once)
 
-    def _patiently(self, once: Callable[[], T]) -> T:
+    def _patiently(self, once: Callable[[], T], timeout_s: float | None = None) -> T:
         """Try until it works, or fails for good, or `timeout_s` are over."""
-        deadline = clock.monotonic() + self.timeout_s
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        deadline = clock.monotonic() + timeout_s
         while True:
             try:
                 return once()
-            except (_Later, OSError, ProtocolFault) as fault:
+            except (LaterFault, OSError, ProtocolFault) as fault:
                 self.close()
                 if isinstance(fault, ProtocolFault) or clock.monotonic() + RETRY_S > deadline:
-                    text = f"no answer within {self.timeout_s:.0f} s, at last: {fault}"
+                    text = f"no answer within {timeout_s:.0f} s, at last: {fault}"
                     raise BrokerFault(text) from fault
             clock.sleep(RETRY_S)
 
@@ -255,15 +316,15 @@ class BrokerClient:
             connection = self._connections["bootstrap"] = self._connect_bootstrap()
         return connection.ask(api_key, body)
 
-    def _connect_bootstrap(self) -> "_Connection":
+    def _connect_bootstrap(self) -> Connection:
         last: OSError | None = None
         for host, port in self.bootstrap:
             try:
-                connection = _Connection(_tcp(host, port, self.timeout_s), f"{host}:{port}")
+                connection = self._connect(host, port)
             except OSError as error:
                 last = error
                 continue
-            myself = {"client_software_name": CLIENT_ID, "client_software_version": __version__}
+            myself = {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
             answer = connection.ask(API_VERSIONS, myself)
             _refuse(answer["error_code"], "ApiVersions")
             served = {
@@ -275,22 +336,27 @@ class BrokerClient:
                 if not low <= version <= high and api_key != LIST_SEGMENTS:
                     raise BrokerFault(f"{connection.name} lacks {name_of(api_key)} v{version}")
             return connection
-        raise _Later(f"can't connect to {_text(self.bootstrap)}: {last}")
+        raise LaterFault(f"can't connect to {_text(self.bootstrap)}: {last}")
 
     def _ask(self, broker_id: int, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
         connection = self._connections.get(broker_id)
         if connection is None:
             if broker_id == _CONTROL:
-                connection = _Connection(self._connect_control(), "the control socket")
+                connection = Connection(
+                    self._connect_control(), "the control socket", self.consumer.client_id
+                )
             else:
                 if broker_id not in self.brokers:
                     self._topics([])
                 if broker_id not in self.brokers:
-                    raise _Later(f"broker {broker_id} is not there")
+                    raise LaterFault(f"broker {broker_id} is not there")
                 host, port = self.brokers[broker_id]
-                connection = _Connection(_tcp(host, port, self.timeout_s), f"{host}:{port}")
+                connection = self._connect(host, port)
             self._connections[broker_id] = connection
         return connection.ask(api_key, body)
+
+    def _connect(self, host: str, port: int) -> Connection:
+        return connect(host, port, self.timeout_s, self.consumer.client_id)
 
     def _connect_control(self) -> socket.socket:
         data = self._find_data()
@@ -306,14 +372,14 @@ class BrokerClient:
                 os.close(directory)
         except (FileNotFoundError, NotADirectoryError):
             control.close()
-            raise BrokerFault(
+            raise NoFilesFault(
                 f"there is no {path}: the broker at {_text(self.bootstrap)} is not a running"
-                " shmbroker on this host, and its log files are read directly; where the data"
-                " directory is seen under another name here, give it as option shmbroker.data"
+                " shmbroker on this host; where its data directory is seen under another name"
+                " here, give it as option shmbroker.data"
             ) from None
         except PermissionError:
             control.close()
-            raise BrokerFault(
+            raise NoFilesFault(
                 f"user {os.geteuid()} may not open {path}: run Spark as the broker's user"
             ) from None
         except OSError:
@@ -334,70 +400,12 @@ class BrokerClient:
         return self.data_directory
 
 
-class _Later(BrokerFault):
-    """What may work when tried again."""
-
-
-class _Connection:
-    """One socket; one request at a time."""
-
-    __slots__ = ("correlation_id", "name", "socket")
-
-    def __init__(self, connected: socket.socket, name: str) -> None:
-        self.socket = connected
-        self.name = name
-        self.correlation_id = 0
-
-    def close(self) -> None:
-        self.socket.close()
-
-    def ask(self, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
-        """The decoded answer; OSError if the connection ends, ProtocolFault if it is no answer."""
-        version = VERSIONS[api_key]
-        name = name_of(api_key)
-        self.correlation_id += 1
-        encoded = codec.encode(f"{name}Request", version, body)
-        self.socket.sendall(
-            frame.request_frame(api_key, version, self.correlation_id, CLIENT_ID, encoded)
-        )
-        size = frame.frame_size(self._receive(4), 0, FRAME_BYTES_MAX)
-        content = self._receive(size)
-        correlation_id, position = frame.parse_response_header(api_key, version, content)
-        if correlation_id != self.correlation_id:
-            raise ProtocolFault(f"{self.name} answers request {correlation_id} out of order")
-        return codec.decode_all(f"{name}Response", version, content, position)
-
-    def _receive(self, size: int) -> bytes:
-        parts = []
-        while size:
-            part = self.socket.recv(min(size, 1 << 20))
-            if not part:
-                raise ConnectionError(f"{self.name} closed the connection")
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-
-
-def _tcp(host: str, port: int, timeout_s: float) -> socket.socket:
-    connected = socket.create_connection((host, port), min(timeout_s, 5.0))
-    connected.settimeout(timeout_s)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connected
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.strip().rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigFault(f"kafka.bootstrap.servers: {text.strip()!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
 def _text(addresses: list[tuple[str, int]]) -> str:
     return ",".join(f"{host}:{port}" for host, port in addresses)
 
 
 def _refuse(error: int, what: str) -> None:
-    """Raise for a wire error: _Later if it may pass."""
+    """Raise for a wire error: LaterFault if it may pass."""
     if error:
         text = f"{what}: {error_codes.name_of(error)} ({error_codes.message_of(error)})"
-        raise _Later(text) if error_codes.is_retriable(error) else BrokerFault(text)
+        raise LaterFault(text) if error_codes.is_retriable(error) else BrokerFault(text)

@@ -1,24 +1,22 @@
 """The Python data source `shmbroker`: batch and streaming reads, in Spark's Kafka schema.
 
     driver   resolves offsets, gets end offsets and segment lists from the leaders, plans pieces
-    task     maps its pieces of the log files, decodes them into Arrow batches
+    task     maps its pieces of the log files, or fetches them, and decodes them into Arrow batches
 
 The driver's part runs in a Python process of Spark's, so no state is shared with the program that
-built the query. Offsets are JSON, {"topic": {"0": 23}} with the next offset to read, as Spark's
-Kafka source writes them, and the topics' ids under TOPIC_IDS to notice a topic that was deleted
-and made again. Rules:
+built the query. Rules:
 
 * What a range of offsets yields never depends on when it is read: Spark writes the end of a
   micro-batch down before it reads it, and reads it again after a crash. So exactly-once sinks are.
 * Nothing at or beyond the high watermark is read: ends are resolved first, then planned.
 * What is asked for and no longer there is a DataLossFault unless failOnDataLoss is false.
-* Stream offsets are built in one order, as Spark compares their JSON text.
+* Committed offsets of a consumer group show how far a query is, and nobody starts from them: that
+  they can't be committed is a warning.
 """
 
 import gc
 import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -30,21 +28,27 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from shmbroker.errors import ConfigFault, CorruptFault
-from shmbroker.ids import uuid_text
+from shmbroker import clock
+from shmbroker.errors import ConfigFault, Fault
+from shmbroker.ids import random_uuid, uuid_text
+from shmbroker.spark import driver, ranges
 from shmbroker.spark import options as source_options
-from shmbroker.spark.broker_client import BrokerClient, PartitionFiles, Topic, TopicPartition
-from shmbroker.spark.faults import DataLossFault
-from shmbroker.spark.options import EARLIEST, LATEST, TOPIC_IDS, Options, Position
-from shmbroker.spark.planning import Piece, Range, plan
-from shmbroker.spark.segment_files import GoneFault, SegmentFiles, map_piece
+from shmbroker.spark.broker_client import BrokerClient, Topic
+from shmbroker.spark.offsets import Ends, from_json, to_json
+from shmbroker.spark.options import LATEST, QUERY_ID, Options
+from shmbroker.spark.planning import Piece
+from shmbroker.spark.pushdown import OFFSET_MAX, Bounds, bounds_of
+from shmbroker.spark.reading import read
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger("shmbroker.spark")
@@ -55,10 +59,8 @@ SCHEMA = (
 )
 HEADERS_SCHEMA = ", headers array<struct<key string, value binary>>"
 
-PLAN_TRIES = 3
-"""Retention may delete a segment between the list and the look at it; then a new list is asked."""
-
-Ends = dict[TopicPartition, int]
+WAY = ":read"
+"""Key of what a query reports as its latest offset, beside the topics: how it was read last."""
 
 
 class Task(InputPartition):
@@ -77,42 +79,47 @@ class ShmbrokerDataSource(DataSource):
         return "shmbroker"
 
     def schema(self) -> str:
-        """Spark's Kafka schema."""
-        return SCHEMA + (HEADERS_SCHEMA if source_options.has_headers(self.options) else "")
+        """Spark's Kafka schema, or that of the ranges."""
+        has_headers = source_options.has_headers(self.options)
+        if source_options.emits_ranges(self.options):
+            return ranges.SCHEMA
+        return SCHEMA + (HEADERS_SCHEMA if has_headers else "")
 
     def reader(self, schema: "StructType") -> "BatchReader":
         """A batch query."""
-        return BatchReader(source_options.parse(self.options, is_stream=False), schema)
+        options = _parsed(self.options, is_stream=False)
+        return (PushdownBatchReader if options.has_pushdown else BatchReader)(options, schema)
 
     def streamReader(self, schema: "StructType") -> "StreamReader":
         """A streaming query."""
-        return StreamReader(source_options.parse(self.options, is_stream=True), schema)
+        return StreamReader(_parsed(self.options, is_stream=True), schema)
+
+
+def _parsed(given: Mapping[str, str], is_stream: bool) -> Options:
+    options = source_options.parse(given, is_stream)
+    kind = "streaming" if is_stream else "batch"
+    for name in source_options.ignored(given, is_stream):
+        logger.warning("%s option ignored in this %s query", name, kind)
+    return options
 
 
 class _Reads:
     """The task's side, the same for batch and stream; all that Spark sends to the tasks."""
 
+    options: Options
     columns: tuple[str, ...]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Yield a task's records as Arrow batches."""
-        from shmbroker.spark.decode import decode
-
+        """Yield a task's records, or what they are planned by, as Arrow batches."""
         _freeze_once()
         if not isinstance(partition, Task):
             return  # Spark's way to say that there is nothing to read
+        reading = driver.reading(self.options)
+        if self.options.emits_ranges:
+            yield ranges.to_batch(partition.pieces, reading).select(self.columns)
+            return
         for piece in partition.pieces:
-            try:
-                yield from decode(
-                    map_piece(piece),
-                    piece.start_offset,
-                    piece.end_offset,
-                    self.columns,
-                    piece.topic,
-                    piece.partition,
-                )
-            except CorruptFault as fault:
-                raise CorruptFault(f"{piece.path} from {piece.low}: {fault}") from fault
+            yield from read(piece, reading, self.columns)
 
 
 _is_frozen = False
@@ -135,17 +142,29 @@ class BatchReader(_Reads, DataSourceReader):
 
     def __init__(self, options: Options, schema: "StructType") -> None:
         self.options = options
-        self.columns = _columns(schema)
+        self.columns = _columns(schema, options)
+        self.bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:
         """The tasks; they are planned from one list of files per leader."""
         options = self.options
-        with _client(options) as client:
-            topics = _topics(client, options)
-            wanted = _wanted(options, topics)
-            starts = _resolve(client, options, topics, wanted, options.start, "starting")
-            ends = _resolve(client, options, topics, wanted, options.end, "ending")
-            return _plan(client, options, topics, starts, ends)
+        with driver.connect(options) as client:
+            topics = driver.find_topics(client, options)
+            wanted = driver.wanted_partitions(options, topics)
+            starts = driver.resolve(client, options, topics, wanted, is_start=True)
+            ends = driver.resolve(client, options, topics, wanted, is_start=False)
+            if self.bounds != Bounds():
+                starts, ends = _bounded(client, options, topics, starts, ends, self.bounds)
+            return _tasks(driver.plan_tasks(client, options, topics, starts, ends))
+
+
+class PushdownBatchReader(BatchReader):
+    """One that Spark offers filters: apart, as Spark refuses it where pushing down is off."""
+
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
+        """Remember what the filters spare; all of them stay with Spark."""
+        self.bounds = bounds_of(filters)
+        return filters
 
 
 class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -153,61 +172,82 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, schema: "StructType") -> None:
         self.options = options
-        self.columns = _columns(schema)
+        self.columns = _columns(schema, options)
         self._client: BrokerClient | None = None
         self._latest: dict[str, Any] | None = None  # as last seen, for the query's progress
+        self._way: str | None = None
         self._target: Ends | None = None  # where an available-now query ends
+        self._last_trigger_s: float | None = None
+        self._committed: Ends = {}
+        self._told: str | None = None  # why offsets could not be committed
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts."""
         client = self._connected()
-        topics = _topics(client, self.options)
-        wanted = _wanted(self.options, topics)
-        starts = _resolve(client, self.options, topics, wanted, self.options.start, "starting")
+        topics = driver.find_topics(client, self.options)
+        wanted = driver.wanted_partitions(self.options, topics)
+        starts = driver.resolve(client, self.options, topics, wanted, is_start=True)
         sentinels = {tp: offset for tp, offset in starts.items() if offset < 0}
-        return to_json(starts | client.offsets(topics, sentinels), topics)
+        starts = starts | client.offsets(topics, sentinels)
+        return to_json(starts, _ids(topics), random_uuid().hex()[:12])
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends: the high watermarks, as far as the limit allows."""
+        """Where the next micro-batch ends: the high watermarks, as far as the limits allow."""
         client = self._connected()
-        topics = _topics(client, self.options, is_new=False)
-        wanted = _wanted(self.options, topics)
-        ends = client.offsets(topics, dict.fromkeys(wanted, LATEST))
-        self._latest = to_json(ends, topics)
-        starts = self._starts(start, topics, ends)
+        topics = driver.find_topics(client, self.options, is_new=False)
+        self._commit(start, topics)  # all before it is written by now
+        wanted = driver.wanted_partitions(self.options, topics)
+        starts = self._starts(start, topics, wanted)
+        ends = driver.find_ends(client, self.options, topics, starts)
+        self._latest = to_json(ends, _ids(topics))
         for topic_partition, end in ends.items():
             begun = starts[topic_partition]
             if end < begun:
-                name = _text(topic_partition)
+                name = driver.text_of(topic_partition)
                 self._lose(f"{name} ends at {end}, but it was read up to {begun}")
         if self._target is not None:
             ends = {
                 tp: min(end, max(self._target.get(tp, 0), starts[tp])) for tp, end in ends.items()
             }
-        if isinstance(limit, ReadMaxRows):
-            ends = within_limit(starts, ends, limit.max_rows)
-        latest = to_json(ends, topics)
-        return start if latest == start else latest
+        # Trigger.Once asks for everything, whatever the limits
+        if not isinstance(limit, ReadAllAvailable):
+            if self._waits(starts, ends):
+                return start
+            limits = self.options
+            if isinstance(limit, ReadMaxRows):
+                limits = limits._replace(offsets_per_trigger_max=limit.max_rows)
+            ends = driver.within_limits(client, limits, topics, starts, ends)
+        latest = to_json(ends, _ids(topics), start.get(QUERY_ID) or random_uuid().hex()[:12])
+        return start if from_json(latest) == from_json(start) else latest
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """maxOffsetsPerTrigger, if given."""
-        count = self.options.offsets_per_trigger_max
-        return ReadAllAvailable() if count is None else ReadMaxRows(count)
+        """One of the limits that are given: Spark knows no more than one, `latestOffset` all."""
+        options = self.options
+        if options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(options.offsets_per_trigger_max)
+        if options.bytes_per_trigger_max is not None:
+            return ReadMaxBytes(options.bytes_per_trigger_max)
+        if options.offsets_per_trigger_min is not None:
+            return ReadMinRows(options.offsets_per_trigger_min)
+        return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The high watermarks as last seen."""
-        return self._latest
+        """The high watermarks as last seen, and how the last micro-batch was planned to be read."""
+        if self._latest is None or self._way is None:
+            return self._latest
+        return self._latest | {WAY: self._way}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of an available-now query."""
         client = self._connected()
-        topics = _topics(client, self.options, is_new=False)
-        self._target = client.offsets(topics, dict.fromkeys(_wanted(self.options, topics), LATEST))
+        topics = driver.find_topics(client, self.options, is_new=False)
+        wanted = driver.wanted_partitions(self.options, topics)
+        self._target = client.offsets(topics, dict.fromkeys(wanted, LATEST))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a micro-batch; what they yield is a function of these offsets alone."""
         client = self._connected()
-        topics = _topics(client, self.options, is_new=False)
+        topics = driver.find_topics(client, self.options, is_new=False)
         ends, topic_ids = from_json(end)
         for name, topic_id in topic_ids.items():
             if name not in topics:
@@ -222,7 +262,14 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {tp: n for tp, n in ends.items() if tp[0] in same and tp[1] in same[tp[0]].leaders}
         starts = self._starts(start, same, ends)
         ends = {tp: end for tp, end in ends.items() if end > starts[tp]}
-        return _plan(client, self.options, same, starts, ends)
+        plan = driver.plan_tasks(client, self.options, same, starts, ends)
+        self._way = plan.way
+        return _tasks(plan)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A micro-batch up to this end is written. (Spark says so one batch later, and never of
+        the last one; so `latestOffset` does it, too.)"""
+        self._commit(end, driver.find_topics(self._connected(), self.options, is_new=False))
 
     def stop(self) -> None:
         """Close the connections."""
@@ -231,200 +278,112 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _connected(self) -> BrokerClient:
         if self._client is None:
-            self._client = _client(self.options)
+            self._client = driver.connect(self.options)
         return self._client
 
     def _lose(self, text: str) -> None:
-        _lose(self.options, text)
+        driver.lose(self.options, text)
 
-    def _starts(self, start: dict[str, Any], topics: Mapping[str, Topic], ends: Ends) -> Ends:
-        """Where to begin in each partition of `ends`: new partitions from their first offset on."""
+    def _waits(self, starts: Ends, ends: Ends) -> bool:
+        """Whether there is too little to read yet; never for the first micro-batch, nor for the
+        last one of an available-now query."""
+        least = self.options.offsets_per_trigger_min
+        if least is None or self._target is not None:
+            return False
+        now_s = clock.monotonic()
+        delay_s = self.options.trigger_delay_ms_max / 1000
+        is_time = self._last_trigger_s is None or now_s - self._last_trigger_s >= delay_s
+        waiting = sum(max(0, end - starts[tp]) for tp, end in ends.items())
+        if not is_time and waiting < least:
+            return True
+        self._last_trigger_s = now_s
+        return False
+
+    def _commit(self, document: dict[str, Any], topics: Mapping[str, Topic]) -> None:
+        """Commit these offsets for the query's consumer group, so that every tool shows its lag."""
+        options = self.options
+        offsets, topic_ids = from_json(document)
+        group_id = options.group_id
+        if group_id is None and QUERY_ID in document:
+            group_id = f"{options.group_id_prefix}-{document[QUERY_ID]}"
+        there = {
+            name
+            for name, topic in topics.items()
+            if uuid_text(topic.topic_id) == topic_ids.get(name)
+        }
+        changed = {
+            tp: at for tp, at in offsets.items() if tp[0] in there and self._committed.get(tp) != at
+        }
+        if not options.commits_offsets or group_id is None or not changed:
+            return
+        try:
+            self._connected().commit(group_id, changed)
+        except Fault as fault:
+            if str(fault) != self._told:
+                self._told = str(fault)
+                logger.warning("offsets of group %s can't be committed: %s", group_id, fault)
+        else:
+            self._committed |= changed
+
+    def _starts(
+        self, start: dict[str, Any], topics: Mapping[str, Topic], wanted: Iterable[tuple[str, int]]
+    ) -> Ends:
+        """Where to begin in each of these partitions: new ones from their first offset on."""
+        wanted = list(wanted)
         starts, topic_ids = from_json(start)
         for name, topic_id in topic_ids.items():
             if name in topics and uuid_text(topics[name].topic_id) != topic_id:
                 self._lose(f"topic {name} was deleted and made again; its old records are lost")
                 starts = {tp: offset for tp, offset in starts.items() if tp[0] != name}
-        gone = sorted(set(starts) - set(ends))
+        gone = sorted(set(starts) - set(wanted))
         if gone:
-            self._lose(f"partitions that were read are gone: {', '.join(map(_text, gone))}")
-        return {topic_partition: starts.get(topic_partition, 0) for topic_partition in ends}
-
-
-# --- offsets -------------------------------------------------------------------------------------
-
-
-def to_json(offsets: Ends, topics: Mapping[str, Topic]) -> dict[str, Any]:
-    """Offsets as a checkpoint keeps them; always in the same order."""
-    document: dict[str, Any] = {}
-    for name, partition in sorted(offsets):
-        document.setdefault(name, {})[str(partition)] = offsets[name, partition]
-    document[TOPIC_IDS] = {name: uuid_text(topics[name].topic_id) for name in sorted(document)}
-    return document
-
-
-def from_json(document: Mapping[str, Any]) -> tuple[Ends, dict[str, str]]:
-    """The offsets and topic ids of a checkpoint's document."""
-    offsets = {
-        (name, int(partition)): offset
-        for name, partitions in document.items()
-        if name != TOPIC_IDS
-        for partition, offset in partitions.items()
-    }
-    return offsets, dict(document.get(TOPIC_IDS, {}))
-
-
-def within_limit(starts: Ends, ends: Ends, records_max: int) -> Ends:
-    """Ends that leave about `records_max` records, shared out by what each partition has waiting.
-
-    As Spark's Kafka source does it: a share below one record is one record, so that a small
-    partition is not starved; every other share is rounded down.
-    """
-    waiting = {tp: max(0, end - starts[tp]) for tp, end in ends.items()}
-    total = sum(waiting.values())
-    if total <= records_max:
-        return ends
-    return {
-        tp: min(end, starts[tp] + max(records_max * waiting[tp] // total, waiting[tp] > 0))
-        for tp, end in ends.items()
-    }
-
-
-def _resolve(
-    client: BrokerClient,
-    options: Options,
-    topics: Mapping[str, Topic],
-    wanted: Sequence[TopicPartition],
-    position: Position,
-    which: str,
-) -> Ends:
-    """The offset of a starting or ending option for each partition; EARLIEST and LATEST remain."""
-    if position.each:
-        _compare_ids(options, position, topics)
-        named = {
-            (t, p): n for t, partitions in position.each.items() for p, n in partitions.items()
-        }
-        if set(named) != set(wanted):
-            missing = ", ".join(map(_text, sorted(set(wanted) - set(named))))
-            unknown = ", ".join(map(_text, sorted(set(named) - set(wanted))))
-            raise ConfigFault(
-                f"{which} offsets must name every partition that is read and no other; missing:"
-                f" {missing or 'none'}; not read: {unknown or 'none'}"
+            self._lose(
+                f"partitions that were read are gone: {', '.join(map(driver.text_of, gone))}"
             )
-    else:
-        assert position.everywhere is not None
-        named = dict.fromkeys(wanted, position.everywhere)
-    if not position.is_timestamp:
-        return named
-    found = client.offsets(topics, named)
-    late = [topic_partition for topic_partition, offset in found.items() if offset < 0]
-    if late and which == "starting" and not options.is_lenient_timestamp:
-        raise ConfigFault(
-            "no record is as late as the starting timestamp in "
-            + ", ".join(map(_text, sorted(late)))
-            + "; startingOffsetsByTimestampStrategy=latest starts at the end there"
-        )
-    return found | dict.fromkeys(late, LATEST)
+        return {topic_partition: starts.get(topic_partition, 0) for topic_partition in wanted}
 
 
-def _compare_ids(options: Options, position: Position, topics: Mapping[str, Topic]) -> None:
-    for name, topic_id in position.topic_ids.items():
-        if name in topics and uuid_text(topics[name].topic_id) != topic_id:
-            _lose(options, f"topic {name} was deleted and made again since these offsets were kept")
+def _ids(topics: Mapping[str, Topic]) -> dict[str, bytes]:
+    return {name: topic.topic_id for name, topic in topics.items()}
 
 
-# --- planning ------------------------------------------------------------------------------------
+def _tasks(plan: driver.Plan) -> list[InputPartition]:
+    return [Task(pieces) for pieces in plan.tasks]
 
 
-def _client(options: Options) -> BrokerClient:
-    return BrokerClient(options.bootstrap_servers, options.data_directory)
-
-
-def _topics(client: BrokerClient, options: Options, is_new: bool = True) -> dict[str, Topic]:
-    """The topics that the query reads; with `is_new` those it names must be there."""
-    topics = client.topics(options.names)
-    missing = sorted(set(options.names or ()) - set(topics))
-    if missing and is_new:
-        raise ConfigFault(f"there is no topic {', '.join(missing)}")
-    return topics
-
-
-def _wanted(options: Options, topics: Mapping[str, Topic]) -> list[TopicPartition]:
-    wanted = [
-        (name, partition)
-        for name, topic in sorted(topics.items())
-        for partition in topic.leaders
-        if options.wants(name, partition)
-    ]
-    for name, partitions in (options.assigned or {}).items():
-        missing = set(partitions) - set(topics[name].leaders) if name in topics else set()
-        if missing:
-            raise ConfigFault(f"topic {name} has no partition {min(missing)}")
-    return wanted
-
-
-def _plan(
+def _bounded(
     client: BrokerClient,
     options: Options,
     topics: Mapping[str, Topic],
     starts: Ends,
     ends: Ends,
-) -> list[InputPartition]:
-    """Tasks for these ranges. Files that vanish meanwhile are listed once more."""
-    asked = [tp for tp in sorted(ends) if starts[tp] != ends[tp]]
-    for tries_left in reversed(range(PLAN_TRIES)):
-        files = client.files(topics, asked) if asked else {}
-        ranges = [_range(options, files[tp], starts[tp], ends[tp]) for tp in asked]
-        try:
-            with SegmentFiles() as looked_at:
-                tasks = plan(
-                    ranges,
-                    looked_at.index_of,
-                    looked_at.header_at,
-                    os.cpu_count() or 1,
-                    options.tasks_min,
-                )
-        except GoneFault:
-            if not tries_left:
-                raise
-        else:
-            return [Task(pieces) for pieces in tasks]
-    raise AssertionError
-
-
-def _range(options: Options, files: PartitionFiles, start: int, end: int) -> Range:
-    """What is to be read of a partition; tells of what is not there any more."""
-    name = _text((files.topic, files.partition))
-    first, watermark = files.log_start_offset, files.high_watermark
-    start = {EARLIEST: first, LATEST: watermark}.get(start, start)
-    end = {EARLIEST: first, LATEST: watermark}.get(end, end)
-    if start > end:
-        raise ConfigFault(f"{name}: the starting offset {start} is behind the ending offset {end}")
-    if end > watermark:
-        _lose(options, f"offsets {max(start, watermark)} to {end - 1} of {name} are not there")
-        start, end = min(start, watermark), watermark
-    if start < first:
-        last = min(end, first) - 1
-        if last >= start:
-            _lose(options, f"offsets {start} to {last} of {name} were deleted by retention")
-        start, end = first, max(end, first)
-    return Range(files.topic, files.partition, files.topic_id, start, end, files.segments)
-
-
-def _lose(options: Options, text: str) -> None:
-    if options.fails_on_data_loss:
-        raise DataLossFault(f"{text} (failOnDataLoss=false goes on without)")
-    logger.warning("%s", text)
-
-
-def _text(topic_partition: TopicPartition) -> str:
-    return f"{topic_partition[0]}-{topic_partition[1]}"
+    bounds: Bounds,
+) -> tuple[Ends, Ends]:
+    """The ranges without what the filters let no row of pass."""
+    kept = [tp for tp in starts if bounds.wants(*tp)]
+    resolved = [
+        each | client.offsets(topics, {tp: at for tp, at in each.items() if at < 0})
+        for each in ({tp: starts[tp] for tp in kept}, {tp: ends[tp] for tp in kept})
+    ]
+    starts, ends = resolved
+    since = dict.fromkeys(kept, 0)
+    if bounds.timestamp_ms is not None:
+        found = client.offsets(topics, dict.fromkeys(kept, bounds.timestamp_ms))
+        since = {tp: OFFSET_MAX if at < 0 else at for tp, at in found.items()}
+    starts = {
+        tp: min(max(starts[tp], bounds.start_offset, since[tp]), max(ends[tp], starts[tp]))
+        for tp in kept
+    }
+    return starts, {tp: max(starts[tp], min(ends[tp], bounds.end_offset)) for tp in kept}
 
 
 # --- columns -------------------------------------------------------------------------------------
 
 
-def _columns(schema: "StructType") -> tuple[str, ...]:
+def _columns(schema: "StructType", options: Options) -> tuple[str, ...]:
     """The columns to decode: all, or those of a narrower schema that the query was given."""
+    if options.emits_ranges:
+        return tuple(schema.fieldNames())
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,

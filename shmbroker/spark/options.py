@@ -11,18 +11,32 @@
                                  {"topic": {"0": 23, "1": -2}}         batch: earliest
     startingOffsetsByTimestampStrategy   error, latest                error: no record so late
     endingTimestamp, endingOffsetsByTimestamp, endingOffsets          batch only, latest
+    partialOffsets               true, false                          false
     failOnDataLoss               true, false                          true
     maxOffsetsPerTrigger         records                              stream only
+    minOffsetsPerTrigger         records                              stream only
+    maxTriggerDelay              time, as 30s or 15m                  15m, stream only
+    maxBytesPerTrigger           bytes of the log, as 64m             stream only
     minPartitions                tasks, a hint
+    maxRecordsPerPartition       records of a task
     includeHeaders               true, false                          false
+    groupIdPrefix                text                                 spark-shmbroker-source
+    commitOffsets                true, false                          true, stream only
+    fetchOffset.numRetries, .retryIntervalMs    numbers               3, 1000: for ends gone back
+    kafkaConsumer.pollTimeoutMs  ms                                   30000: until bytes come
+    emit                         records, ranges                      records
+    pushdown                     true, false                          false, batch only
+    shmbroker.read               auto, files, fetch                   auto
     shmbroker.data               directory                            asked from the broker
 
-In JSON -2 is the earliest and -1 the latest offset, and every partition must be named. Offsets as
+In JSON -2 is the earliest and -1 the latest offset, and every partition must be named, unless
+partialOffsets says that the others are read from their first or to their last record. Offsets as
 a checkpoint has them are fine too: they carry the topics' ids, which are compared (`TOPIC_IDS`).
-Option names don't mind case. Other `kafka.*` options tune a consumer; there is none here, so they
-are taken and have no effect, except those that would change what is read: they are refused.
+Option names don't mind case.
 
-A bad option is a ConfigFault in one sentence.
+`kafka.*` are the settings of Kafka's consumer (`consumer_options`); every other name is refused.
+A bad option is a ConfigFault that says what to give instead; where Spark's Kafka source refuses
+the same, it begins with the same words.
 """
 
 import json
@@ -31,12 +45,22 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shmbroker.errors import ConfigFault
+from shmbroker.spark.consumer_options import SETTINGS, Consumer, consumer, refuse_settings
+from shmbroker.spark.option_values import choice, count, flag, nearest, number, size, time_ms
 
 EARLIEST = -2
 LATEST = -1
 
 TOPIC_IDS = ":topic_ids"
 """Key of an offsets JSON beside the topics; a colon is not allowed in a topic's name."""
+
+QUERY_ID = ":query_id"
+"""Another such key: what the query's consumer group is named by, for as long as its checkpoint."""
+
+READ_WAYS = ("auto", "files", "fetch")
+EMITS = ("records", "ranges")
+GROUP_ID_PREFIX = "spark-shmbroker-source"
+TRIGGER_DELAY_MS = 15 * 60 * 1000
 
 NAMES = {
     name.lower(): name
@@ -51,32 +75,42 @@ NAMES = {
         "endingTimestamp",
         "endingOffsetsByTimestamp",
         "endingOffsets",
+        "partialOffsets",
         "failOnDataLoss",
         "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
+        "maxBytesPerTrigger",
         "minPartitions",
+        "maxRecordsPerPartition",
         "includeHeaders",
+        "groupIdPrefix",
+        "commitOffsets",
+        "emit",
+        "pushdown",
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
         "shmbroker.data",
+        "shmbroker.read",
     )
 }
 
-_STRATEGIES = ("assign", "subscribe", "subscribepattern")
-_ENDING = ("endingtimestamp", "endingoffsetsbytimestamp", "endingoffsets")
-_REFUSED = {
-    "kafka.auto.offset.reset": "use startingOffsets",
-    "kafka.key.deserializer": "keys are always binary: cast them in the query",
-    "kafka.value.deserializer": "values are always binary: cast them in the query",
-    "kafka.enable.auto.commit": "offsets are kept in the query's checkpoint",
-    "kafka.interceptor.classes": "there is no consumer to intercept",
-}
-"""Options that Spark's Kafka source refuses too, and what to do instead."""
-
+_STRATEGIES = ("subscribe", "subscribepattern", "assign")
+_STREAM_ONLY = (
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
+    "maxbytespertrigger",
+    "commitoffsets",
+)
 Offsets = dict[str, dict[int, int]]
 """topic → partition → offset or timestamp."""
 
 
 class Position(NamedTuple):
     """Where to start or end: one offset (EARLIEST, LATEST) or timestamp (ms) for all partitions,
-    or one for each."""
+    or one for each; with `each` and `everywhere`, the latter is for those that are not named."""
 
     is_timestamp: bool
     everywhere: int | None
@@ -87,7 +121,7 @@ class Position(NamedTuple):
 class Options(NamedTuple):
     """All options of a query, checked."""
 
-    bootstrap_servers: str
+    consumer: Consumer
     data_directory: str | None
     topics: tuple[str, ...] | None
     pattern: re.Pattern[str] | None
@@ -97,8 +131,20 @@ class Options(NamedTuple):
     is_lenient_timestamp: bool
     fails_on_data_loss: bool
     offsets_per_trigger_max: int | None
+    offsets_per_trigger_min: int | None
+    trigger_delay_ms_max: int
+    bytes_per_trigger_max: int | None
     tasks_min: int
+    records_per_task_max: int | None
     has_headers: bool
+    group_id: str | None
+    group_id_prefix: str
+    commits_offsets: bool
+    emits_ranges: bool
+    has_pushdown: bool
+    read_way: str
+    end_tries: int
+    end_retry_ms: int
 
     def wants(self, topic: str, partition: int) -> bool:
         """Whether the query reads this partition, given that it exists."""
@@ -121,23 +167,25 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Options:
     """Check the options of a batch or streaming read."""
     given = {name.lower(): value for name, value in options.items()}
     _refuse_unknown(given)
-    _refuse_misplaced(given, is_stream)
-    servers = given.get("kafka.bootstrap.servers", "").strip()
-    if not servers:
-        raise ConfigFault("option kafka.bootstrap.servers is missing: give HOST:PORT")
     topics, pattern, assigned = _strategy(given)
-    strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
-    if strategy not in ("error", "latest"):
-        raise ConfigFault(
-            f"startingOffsetsByTimestampStrategy is 'error' or 'latest', not {strategy!r}"
-        )
-    start = _position(given, "starting", LATEST if is_stream else EARLIEST)
-    end = _position(given, "ending", LATEST)
+    strategy = choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest"))
+    if is_stream:
+        _refuse_endings(given)
+    is_partial = flag(given, "partialOffsets", False)
+    start = _position(given, "starting", LATEST if is_stream else EARLIEST, is_partial)
+    end = _position(given, "ending", LATEST, is_partial)
     if not is_stream:
-        _refuse_sentinel(start, LATEST, "startingOffsets can't be latest in a batch query")
-        _refuse_sentinel(end, EARLIEST, "endingOffsets can't be earliest in a batch query")
+        _refuse_sentinels(start, end)
+        _compare(start, end)
+    least = count(given, "minOffsetsPerTrigger")
+    most = count(given, "maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise ConfigFault(
+            f"The value of minOffsetPerTrigger({least}) is higher than the"
+            f" maxOffsetsPerTrigger({most})"
+        )
     return Options(
-        servers,
+        consumer(given),
         given.get("shmbroker.data"),
         topics,
         pattern,
@@ -145,38 +193,66 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Options:
         start,
         end,
         strategy == "latest",
-        _flag(given, "failondataloss", True),
-        _count(given, "maxoffsetspertrigger"),
-        _count(given, "minpartitions") or 1,
-        _flag(given, "includeheaders", False),
+        flag(given, "failOnDataLoss", True),
+        most,
+        least,
+        time_ms(given, "maxTriggerDelay", TRIGGER_DELAY_MS),
+        size(given, "maxBytesPerTrigger"),
+        count(given, "minPartitions") or 1,
+        count(given, "maxRecordsPerPartition"),
+        flag(given, "includeHeaders", False),
+        given.get("kafka.group.id"),
+        given.get("groupidprefix", GROUP_ID_PREFIX),
+        flag(given, "commitOffsets", True),
+        emits_ranges(given),
+        flag(given, "pushdown", False),
+        choice(given, "shmbroker.read", READ_WAYS),
+        number(given, "fetchOffset.numRetries", 3),
+        number(given, "fetchOffset.retryIntervalMs", 1000),
     )
+
+
+def ignored(options: Mapping[str, str], is_stream: bool) -> list[str]:
+    """The options given that have no effect in such a query, as Spark's Kafka source warns of."""
+    given = {name.lower() for name in options}
+    found = [NAMES[name] for name in (("pushdown",) if is_stream else _STREAM_ONLY)]
+    if "kafka.group.id" in given:
+        found.append("groupIdPrefix")
+    return [name for name in found if name.lower() in given]
 
 
 def has_headers(options: Mapping[str, str]) -> bool:
     """Whether the query asks for the headers column, before it is known what kind it is."""
     given = {name.lower(): value for name, value in options.items()}
     _refuse_unknown(given)
-    return _flag(given, "includeheaders", False)
+    return flag(given, "includeHeaders", False)
+
+
+def emits_ranges(options: Mapping[str, str]) -> bool:
+    """Whether the query asks for the ranges to read in place of the records."""
+    given = {name.lower(): value for name, value in options.items()}
+    return choice(given, "emit", EMITS) == "ranges"
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
-    for name, value in given.items():
-        if name in _REFUSED:
-            raise ConfigFault(f"option {name} is not supported: {_REFUSED[name]}")
-        if name == "kafka.isolation.level" and value.lower() != "read_uncommitted":
-            raise ConfigFault("kafka.isolation.level: only read_uncommitted is served")
-        if name == "kafka.security.protocol" and value.upper() != "PLAINTEXT":
-            raise ConfigFault("kafka.security.protocol: only PLAINTEXT is served")
+    for name in given:
         if name not in NAMES and not name.startswith("kafka."):
-            known = ", ".join(sorted(NAMES.values(), key=str.lower))
-            raise ConfigFault(f"option {name} is not known here; known are kafka.*, {known}")
+            listed = ", ".join(sorted(NAMES.values(), key=str.lower))
+            meant = nearest(name, (*NAMES.values(), *SETTINGS))
+            raise ConfigFault(
+                f"option {name} is not known here{meant or f'; known are kafka.*, {listed}'}"
+            )
+    refuse_settings(given)
 
 
-def _refuse_misplaced(given: Mapping[str, str], is_stream: bool) -> None:
-    for name in _ENDING if is_stream else ("maxoffsetspertrigger",):
+def _refuse_endings(given: Mapping[str, str]) -> None:
+    if "endingoffsets" in given:
+        raise ConfigFault("ending offset not valid in streaming queries: leave endingOffsets out")
+    for name in ("endingtimestamp", "endingoffsetsbytimestamp"):
         if name in given:
-            kind = "streaming" if is_stream else "batch"
-            raise ConfigFault(f"option {NAMES[name]} has no meaning in a {kind} query")
+            raise ConfigFault(
+                f"ending timestamp not valid in streaming queries: leave {NAMES[name]} out"
+            )
 
 
 def _strategy(
@@ -185,38 +261,62 @@ def _strategy(
     chosen = [name for name in _STRATEGIES if name in given]
     if len(chosen) != 1:
         raise ConfigFault(
-            "give exactly one of the options subscribe, subscribePattern and assign, not "
-            + (" and ".join(NAMES[name] for name in chosen) or "none")
+            ("Only one" if chosen else "One")
+            + " of the following options "
+            + ("can" if chosen else "must")
+            + " be specified for Kafka source: subscribe, subscribePattern, assign"
         )
     value = given[chosen[0]].strip()
     if chosen[0] == "subscribe":
         topics = tuple(sorted({name.strip() for name in value.split(",") if name.strip()}))
         if not topics:
-            raise ConfigFault("option subscribe names no topic")
+            raise ConfigFault(
+                "No topics to subscribe to as specified value for option 'subscribe' is"
+                f" '{given[chosen[0]]}'"
+            )
         return topics, None, None
     if chosen[0] == "subscribepattern":
+        if not value:
+            raise ConfigFault(
+                "Pattern to subscribe is empty as specified value for option 'subscribePattern'"
+                f" is '{given[chosen[0]]}'"
+            )
         try:
             return None, re.compile(value), None
         except re.error as error:
             raise ConfigFault(f"subscribePattern {value!r} is no expression: {error}") from None
-    assigned = _json("assign", value)
+    if not value.startswith("{"):
+        raise ConfigFault(
+            f"No topicpartitions to assign as specified value for option 'assign' is '{value}'"
+        )
+    example = '{"topicA":[0,1],"topicB":[0,1]}'
+    assigned = _json("assign", value, example)
     if not assigned or not all(
         isinstance(partitions, list) and partitions and all(map(_is_partition, partitions))
         for partitions in assigned.values()
     ):
-        raise ConfigFault('option assign must look like {"topic": [0, 1]}')
+        raise _expected("assign", example, value)
     return None, None, {name: tuple(sorted(set(p))) for name, p in sorted(assigned.items())}
 
 
-def _position(given: Mapping[str, str], which: str, default: int) -> Position:
+def _position(given: Mapping[str, str], which: str, default: int, is_partial: bool) -> Position:
     """Of the three options that say where to start or end, the first one given counts."""
     name = f"{which}timestamp"
     if name in given:
-        return Position(True, _number(name, given[name]), {}, {})
+        try:
+            timestamp = int(given[name])
+        except ValueError:
+            raise ConfigFault(
+                f"Expected a single long value, got {given[name].strip()} for {NAMES[name]}"
+            ) from None
+        if timestamp < 0:
+            raise ConfigFault(f"{NAMES[name]} counts from 1970 on, it can't be {timestamp}")
+        return Position(True, timestamp, {}, {})
+    others = (EARLIEST if which == "starting" else LATEST) if is_partial else None
     name = f"{which}offsetsbytimestamp"
     if name in given:
         each, topic_ids = _each(name, given[name], 0)
-        return Position(True, None, each, topic_ids)
+        return Position(True, others, each, topic_ids)
     name = f"{which}offsets"
     value = given.get(name, "").strip()
     if not value:
@@ -225,13 +325,19 @@ def _position(given: Mapping[str, str], which: str, default: int) -> Position:
     if sentinel is not None:
         return Position(False, sentinel, {}, {})
     each, topic_ids = _each(name, value, EARLIEST)
-    return Position(False, None, each, topic_ids)
+    return Position(False, others, each, topic_ids)
 
 
 def _each(name: str, value: str, least: int) -> tuple[Offsets, dict[str, str]]:
     """{"topic": {"0": 23}} as a dict of ints, and the ids of the topics, if a checkpoint's."""
-    parsed = _json(NAMES[name], value)
+    example = (
+        '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+        if least < 0
+        else '{"topicA": {"0": 123456789, "1": 123456789}, "topicB": {"0": 123456789}}'
+    )
+    parsed = _json(NAMES[name], value, example)
     topic_ids = parsed.pop(TOPIC_IDS, {})
+    parsed.pop(QUERY_ID, None)
     each: Offsets = {}
     try:
         for topic, partitions in parsed.items():
@@ -242,56 +348,86 @@ def _each(name: str, value: str, least: int) -> tuple[Offsets, dict[str, str]]:
             ):
                 raise ValueError
     except (AttributeError, ValueError):
-        raise ConfigFault(f'option {NAMES[name]} must look like {{"topic": {{"0": 23}}}}') from None
+        raise _expected(NAMES[name], example, value) from None
+    if not each:
+        raise _expected(NAMES[name], example, value)
     return each, topic_ids
 
 
-def _refuse_sentinel(position: Position, sentinel: int, text: str) -> None:
-    if position.is_timestamp:
+def _refuse_sentinels(start: Position, end: Position) -> None:
+    """A batch query that would read nothing by its very options."""
+    if not start.is_timestamp:
+        if start.everywhere == LATEST:
+            raise ConfigFault(
+                "starting offset can't be latest for batch queries on Kafka: give startingOffsets"
+                " as earliest or for each partition"
+            )
+        for name in _named(start, LATEST):
+            raise ConfigFault(f"startingOffsets for {name} can't be latest for batch queries")
+    if not end.is_timestamp:
+        if end.everywhere == EARLIEST:
+            raise ConfigFault(
+                "ending offset can't be earliest for batch queries on Kafka: give endingOffsets"
+                " as latest or for each partition"
+            )
+        for name in _named(end, EARLIEST):
+            raise ConfigFault(f"ending offset for {name} can't be earliest for batch queries")
+
+
+def _named(position: Position, sentinel: int) -> list[str]:
+    return [
+        f"{topic}-{partition}"
+        for topic, partitions in position.each.items()
+        for partition, offset in partitions.items()
+        if offset == sentinel
+    ]
+
+
+def _compare(start: Position, end: Position) -> None:
+    """What can be said of start and end of the same kind before anybody is asked."""
+    if start.is_timestamp != end.is_timestamp:
         return
-    if position.everywhere == sentinel:
-        raise ConfigFault(text)
-    for topic, partitions in position.each.items():
-        for partition, offset in partitions.items():
-            if offset == sentinel:
-                raise ConfigFault(f"{text} ({topic}-{partition})")
+    kind = "timestamp" if start.is_timestamp else "offset"
+    if start.each and end.each:
+        firsts, lasts = _pairs(start), _pairs(end)
+        if set(firsts) != set(lasts) and start.everywhere is None:
+            raise ConfigFault(
+                "The specified start offset and end offset should have the same topic-partitions;"
+                f" for start offset: {sorted(firsts)}, for end offset: {sorted(lasts)}"
+            )
+        for (topic, partition), first in firsts.items():
+            last = lasts.get((topic, partition), LATEST)
+            if first > last >= 0:
+                raise ConfigFault(
+                    f"The specified start {kind} {first} is greater than the end {kind} {last} for"
+                    f" topic {topic} partition {partition}"
+                )
+    elif start.is_timestamp and not (start.each or end.each):
+        assert start.everywhere is not None and end.everywhere is not None
+        if start.everywhere > end.everywhere:
+            raise ConfigFault(
+                f"The specified start timestamp {start.everywhere} is greater than the end"
+                f" timestamp {end.everywhere}"
+            )
 
 
-def _json(name: str, value: str) -> dict[str, Any]:
+def _pairs(position: Position) -> dict[tuple[str, int], int]:
+    return {(t, p): n for t, partitions in position.each.items() for p, n in partitions.items()}
+
+
+def _json(name: str, value: str, example: str) -> dict[str, Any]:
     try:
         parsed = json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise ConfigFault(f"option {name} is not JSON: {error}") from None
+    except (ValueError, RecursionError):
+        parsed = None
     if not isinstance(parsed, dict):
-        raise ConfigFault(f"option {name} must be a JSON object")
+        raise _expected(name, example, value)
     return parsed
+
+
+def _expected(name: str, example: str, value: str) -> ConfigFault:
+    return ConfigFault(f"Expected e.g. {example}, got {value} for option {name}")
 
 
 def _is_partition(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _number(name: str, value: str) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise ConfigFault(f"option {NAMES[name]} must be a whole number, not {value!r}")
-    return number
-
-
-def _count(given: Mapping[str, str], name: str) -> int | None:
-    if name not in given:
-        return None
-    number = _number(name, given[name])
-    if not number:
-        raise ConfigFault(f"option {NAMES[name]} must be at least 1")
-    return number
-
-
-def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
-    value = given.get(name, str(default)).strip().lower()
-    if value not in ("true", "false"):
-        raise ConfigFault(f"option {NAMES[name]} is true or false, not {value!r}")
-    return value == "true"

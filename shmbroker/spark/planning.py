@@ -5,7 +5,7 @@
     segment   a file of that partition, as the leader lists it: nothing at or beyond `valid_bytes`
               counts, whatever the file's size, as it is allocated ahead
     piece     a part of one segment on batch boundaries, with all that a task needs to read it and
-              to notice that it is not what was planned
+              to notice that it is not what was planned; where no file is at hand, offsets to fetch
     task      pieces that one Spark task reads
 
 Rules: what a piece yields depends on the range alone; a later watermark, a longer file or another
@@ -21,9 +21,11 @@ begins a batch, and `last_offset` is the last offset appended with it. So with e
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from shmbroker.spark.aborted import AbortedTransaction
 
 PIECE_BYTES_MIN = 64 << 20
 """Below this the cost of a task shows: 10 to 40 ms each, beside 100 ms for these bytes."""
@@ -49,7 +51,11 @@ class Segment(NamedTuple):
 
 
 class Range(NamedTuple):
-    """What to read of one partition, and the segments that hold it."""
+    """What to read of one partition, and the segments that hold it.
+
+    What is before the first segment, or all of it if there is none, has to be fetched; `size` is
+    then about how many bytes the whole range has, 0 if that is not known.
+    """
 
     topic: str
     partition: int
@@ -57,12 +63,15 @@ class Range(NamedTuple):
     start_offset: int
     end_offset: int
     segments: Sequence[Segment]
+    size: int = 0
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 class Piece(NamedTuple):
     """Bytes [low, high) of a file, on batch boundaries; `base_offset` is the first batch's.
 
-    Records of [start_offset, end_offset) are read from it, and no others.
+    Records of [start_offset, end_offset) are read from it, and no others; none of an `aborted`
+    transaction. Without a `path` it has to be fetched, and is about `high` bytes.
     """
 
     topic: str
@@ -75,6 +84,7 @@ class Piece(NamedTuple):
     base_offset: int
     start_offset: int
     end_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 class OffsetIndex(Sequence[tuple[int, int]]):
@@ -101,6 +111,19 @@ class OffsetIndex(Sequence[tuple[int, int]]):
 
 
 IndexOf = Callable[[Segment], Sequence[tuple[int, int]]]
+
+
+class Batch(NamedTuple):
+    """What a batch's header says of its offsets and its size in bytes, head included."""
+
+    base_offset: int
+    end_offset: int
+    size: int
+
+
+BatchAt = Callable[[Segment, int], Batch | None]
+"""The batch at this position of a segment; None if no whole one begins there."""
+
 HeaderAt = Callable[[Segment, int], int | None]
 """The base offset of the batch at this position of a segment; None if no batch begins there."""
 
@@ -111,8 +134,21 @@ def plan(
     header_at: HeaderAt,
     cores: int,
     tasks_min: int = 1,
+    records_per_task_max: int | None = None,
 ) -> list[list[Piece]]:
-    """The tasks that read these ranges: each a list of pieces, at least `tasks_min` if possible."""
+    """The tasks that read these ranges: each a list of pieces.
+
+    There are about `tasks_min` or more, if there are as many offsets. With `records_per_task_max`
+    no task reads more offsets than that.
+    """
+    ranges = [r for r in ranges if r.start_offset < r.end_offset]
+    if records_per_task_max is not None:
+        parts = _parts(ranges, tasks_min)
+        return [
+            [piece for _, piece in _whole(part, index_of, header_at)]
+            for r, count in zip(ranges, parts, strict=True)
+            for part in _split(r, max(count, -(-_offsets(r) // records_per_task_max)))
+        ]
     whole = [found for r in ranges for found in _whole(r, index_of, header_at)]
     total = sum(piece.high - piece.low for _, piece in whole)
     target = min(max(PIECE_BYTES_MIN, total // (2 * cores)), PIECE_BYTES_MAX)
@@ -120,50 +156,116 @@ def plan(
     if tasks_min > 1:
         target = min(target, max(1, total // tasks_min))
         task_bytes = min(task_bytes, target)
-    pieces = []
+    pieces: list[tuple[Segment | None, Piece]] = []
     for segment, piece in whole:
         if piece.high - piece.low <= target + target // 4:
-            pieces.append(piece)
+            pieces.append((segment, piece))
+        elif segment is None:
+            pieces.extend((None, part) for part in _split(piece, round(piece.high / target)))
         else:
-            pieces.extend(_cut(piece, target, index_of(segment), segment, header_at))
-    if len(pieces) <= tasks_min:
-        return [[piece] for piece in pieces]
-    return _packed(pieces, task_bytes)
+            cut = _cut(piece, target, index_of(segment), segment, header_at)
+            pieces.extend((segment, part) for part in cut)
+    if len(pieces) > tasks_min:
+        return _packed([piece for _, piece in pieces], task_bytes)
+    parts = _parts([piece for _, piece in pieces], tasks_min)
+    return [
+        [_trimmed(part, segment, index_of, header_at)]
+        for (segment, piece), count in zip(pieces, parts, strict=True)
+        for part in _split(piece, count)
+    ]
 
 
-def _whole(r: Range, index_of: IndexOf, header_at: HeaderAt) -> Iterable[tuple[Segment, Piece]]:
-    """One piece for each segment with records of the range."""
-    segments = r.segments if r.start_offset < r.end_offset else ()
-    for segment in segments:
+def _whole(
+    r: Range, index_of: IndexOf, header_at: HeaderAt
+) -> Iterable[tuple[Segment | None, Piece]]:
+    """One piece for each segment with records of the range, and one for what has to be fetched."""
+    fetched_end = min(r.end_offset, r.segments[0].base_offset) if r.segments else r.end_offset
+    if r.start_offset < fetched_end:
+        size = r.size * (fetched_end - r.start_offset) // (r.end_offset - r.start_offset)
+        start = r.start_offset
+        at = (r.topic, r.partition, r.topic_id, "", 0, 0, size, start, start, fetched_end)
+        yield None, Piece(*at, r.aborted)
+    for segment in r.segments:
         if segment.end_offset <= r.start_offset or segment.base_offset >= r.end_offset:
             continue
         start = max(r.start_offset, segment.base_offset)
         end = min(r.end_offset, segment.end_offset)
-        low, base_offset, high = 0, None, segment.valid_bytes
-        if start > segment.base_offset or end < segment.end_offset:
-            index = index_of(segment)
-            if start > segment.base_offset:
-                low, base_offset = _begin(index, segment, start, header_at)
-            if end < segment.end_offset:
-                high = _stop(index, segment, end, header_at)
-        if base_offset is None:
-            base_offset = header_at(segment, 0)
-        # Without a batch at 0 the piece is still made: its task will say what is there instead.
-        yield (
-            segment,
-            Piece(
-                r.topic,
-                r.partition,
-                r.topic_id,
-                segment.path,
-                segment.inode,
-                low,
-                high,
-                segment.base_offset if base_offset is None else base_offset,
-                start,
-                end,
-            ),
+        piece = Piece(
+            r.topic,
+            r.partition,
+            r.topic_id,
+            segment.path,
+            segment.inode,
+            0,
+            segment.valid_bytes,
+            segment.base_offset,
+            start,
+            end,
+            tuple(t for t in r.aborted if t.first_offset < end and start <= t.last_offset),
         )
+        yield segment, _trimmed(piece, segment, index_of, header_at)
+
+
+def _trimmed(
+    piece: Piece, segment: Segment | None, index_of: IndexOf, header_at: HeaderAt
+) -> Piece:
+    """The piece with as few bytes as the index allows for its offsets."""
+    if segment is None:
+        return piece
+    low, base_offset, high = 0, None, segment.valid_bytes
+    start, end = piece.start_offset, piece.end_offset
+    if start > segment.base_offset or end < segment.end_offset:
+        index = index_of(segment)
+        if start > segment.base_offset:
+            low, base_offset = _begin(index, segment, start, header_at)
+        if end < segment.end_offset:
+            high = _stop(index, segment, end, header_at)
+    if base_offset is None:
+        base_offset = header_at(segment, 0)
+    if base_offset is None:
+        # The piece is still made: its task will say what is there instead of a batch.
+        base_offset = segment.base_offset
+    return piece._replace(low=low, high=high, base_offset=base_offset)
+
+
+P = TypeVar("P", Range, Piece)
+
+
+def _offsets(part: Range | Piece) -> int:
+    return part.end_offset - part.start_offset
+
+
+def _parts(wholes: Sequence[Range | Piece], count: int) -> list[int]:
+    """How many parts to split each of these into, for about `count` in all.
+
+    As Spark's Kafka source does it: those that get one part are set aside first, so that they
+    don't take from the share of the others.
+    """
+    if len(wholes) >= count:
+        return [1] * len(wholes)
+    total = sum(map(_offsets, wholes))
+    is_large = [round(_offsets(w) * count / total) > 1 for w in wholes]
+    total = sum(_offsets(w) for w, large in zip(wholes, is_large, strict=True) if large)
+    count = max(1, count - is_large.count(False))
+    return [
+        max(1, round(_offsets(w) * count / total)) if large else 1
+        for w, large in zip(wholes, is_large, strict=True)
+    ]
+
+
+def _split(whole: P, count: int) -> Iterator[P]:
+    """Parts of the range or piece with as many offsets each, none of them empty."""
+    offsets = _offsets(whole)
+    count = min(count, offsets)
+    for i in range(count):
+        start = whole.start_offset + offsets * i // count
+        end = whole.start_offset + offsets * (i + 1) // count
+        part = whole._replace(start_offset=start, end_offset=end)
+        if isinstance(part, Range):
+            part = part._replace(size=part.size // count)
+        elif not part.path:
+            part = part._replace(base_offset=start, high=part.high // count)
+        yield part
 
 
 def _begin(
@@ -212,6 +314,98 @@ def _cut(
             piece = piece._replace(low=position, base_offset=base_offset, start_offset=base_offset)
         at = position + step
     yield piece
+
+
+def ends_within_bytes(
+    ranges: Sequence[Range], bytes_max: int, index_of: IndexOf, batch_at: BatchAt
+) -> list[int]:
+    """Ends of these ranges that leave at most `bytes_max` of their files' bytes to read.
+
+    Shared out by the bytes each has waiting; every end is that of a batch, and exact. If not even
+    one batch fits, the range with most waiting gets one, so that a query always gets on.
+    """
+    spans = [_span(r, index_of, batch_at) for r in ranges]
+    waiting = [sum(high - low for _, low, high in span) for span in spans]
+    if sum(waiting) <= bytes_max:
+        return [r.end_offset for r in ranges]
+    ends = [r.start_offset for r in ranges]
+    left, total = bytes_max, sum(waiting)
+    for i in sorted(range(len(ranges)), key=waiting.__getitem__):
+        if waiting[i]:
+            share = left * waiting[i] // total
+            ends[i], taken = _end_within(ranges[i], spans[i], share, index_of, batch_at)
+            left, total = left - taken, total - waiting[i]
+    if left == bytes_max:
+        i = waiting.index(max(waiting))
+        segment, low, _ = spans[i][0]
+        first = batch_at(segment, low)
+        ends[i] = ranges[i].end_offset if first is None else first.end_offset
+    return ends
+
+
+Span = list[tuple[Segment, int, int]]
+"""The bytes [low, high) of each segment that hold a range's batches and no others."""
+
+
+def _span(r: Range, index_of: IndexOf, batch_at: BatchAt) -> Span:
+    span = []
+    for segment in r.segments:
+        if segment.end_offset > r.start_offset and segment.base_offset < r.end_offset:
+            low = _position_of(segment, r.start_offset, index_of, batch_at)
+            high = _position_of(segment, r.end_offset, index_of, batch_at)
+            if high < segment.valid_bytes:
+                last = batch_at(segment, high)
+                if last is not None and last.base_offset < r.end_offset:
+                    high += last.size  # the end is inside of this batch
+            if low < high:
+                span.append((segment, low, high))
+    return span
+
+
+def _position_of(segment: Segment, offset: int, index_of: IndexOf, batch_at: BatchAt) -> int:
+    """Where the batch begins that holds `offset`, or else the first one after it."""
+    position = 0
+    index = index_of(segment)
+    found = bisect_right(index, offset, key=_last_offset) - 1
+    if found >= 0:
+        position = index[found][1]
+    while position < segment.valid_bytes:
+        batch = batch_at(segment, position)
+        if batch is None:
+            if position == 0:
+                break
+            position = 0  # the index was wrong
+        elif batch.end_offset > offset:
+            break
+        else:
+            position += batch.size
+    return position
+
+
+def _end_within(
+    r: Range, span: Span, bytes_max: int, index_of: IndexOf, batch_at: BatchAt
+) -> tuple[int, int]:
+    """(the end of the last batch within so many bytes of the span, the bytes up to it)"""
+    end, taken = r.start_offset, 0
+    for segment, low, high in span:
+        if taken + high - low <= bytes_max:
+            end, taken = min(segment.end_offset, r.end_offset), taken + high - low
+            continue
+        stop = low + bytes_max - taken
+        index = index_of(segment)
+        found = bisect_right(index, stop, key=_position) - 1
+        position = max(low, index[found][1] if found >= 0 else 0)
+        if position > low:
+            batch = batch_at(segment, position)
+            if batch is None:
+                position = low
+            else:
+                end = batch.base_offset
+        while (batch := batch_at(segment, position)) and position + batch.size <= stop:
+            position += batch.size
+            end = batch.end_offset
+        return max(r.start_offset, min(end, r.end_offset)), taken + position - low
+    return end, taken
 
 
 def _packed(pieces: Sequence[Piece], task_bytes: int) -> list[list[Piece]]:

@@ -10,6 +10,7 @@ cut off, so a map of planned bytes can neither change nor fault.
 
 import mmap
 import os
+from collections.abc import Iterable
 from struct import error as StructError
 
 from shmbroker.errors import CorruptFault
@@ -17,14 +18,16 @@ from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
     H_BASE_OFFSET,
+    H_LAST_OFFSET_DELTA,
     H_LENGTH,
     H_MAGIC,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
 )
-from shmbroker.spark.faults import BrokerFault, DataLossFault
-from shmbroker.spark.planning import OffsetIndex, Piece, Segment
+from shmbroker.spark.aborted import AbortedTransaction, parse_index
+from shmbroker.spark.faults import DataLossFault, NoFilesFault
+from shmbroker.spark.planning import Batch, OffsetIndex, Piece, Segment
 
 
 class GoneFault(DataLossFault):
@@ -52,13 +55,20 @@ class SegmentFiles:
         index = self._indexes.get(segment.path)
         if index is None:
             index = OffsetIndex(
-                _index_bytes(segment.path), segment.base_offset, segment.valid_bytes
+                _file_bytes(_beside(segment.path, ".index")),
+                segment.base_offset,
+                segment.valid_bytes,
             )
             self._indexes[segment.path] = index
         return index
 
     def header_at(self, segment: Segment, position: int) -> int | None:
         """The base offset of the batch at `position`; None if no whole one begins there."""
+        batch = self.batch_at(segment, position)
+        return None if batch is None else batch.base_offset
+
+    def batch_at(self, segment: Segment, position: int) -> Batch | None:
+        """The batch at `position`; None if no whole one begins there."""
         descriptor = self._descriptors.get(segment.path)
         if descriptor is None:
             descriptor = self._descriptors[segment.path] = _open(segment.path, segment.inode)
@@ -66,11 +76,24 @@ class SegmentFiles:
             header = BATCH_HEADER.unpack(os.pread(descriptor, HEADER_SIZE, position))
         except StructError:
             return None
-        end = position + LOG_OVERHEAD + header[H_LENGTH]
-        if header[H_MAGIC] != MAGIC or not position + HEADER_SIZE <= end <= segment.valid_bytes:
+        size = LOG_OVERHEAD + header[H_LENGTH]
+        if header[H_MAGIC] != MAGIC or not HEADER_SIZE <= size <= segment.valid_bytes - position:
             return None
-        base_offset: int = header[H_BASE_OFFSET]
-        return base_offset
+        base_offset = header[H_BASE_OFFSET]
+        return Batch(base_offset, base_offset + header[H_LAST_OFFSET_DELTA] + 1, size)
+
+
+def aborted_transactions(
+    segments: Iterable[Segment], start_offset: int, end_offset: int
+) -> tuple[AbortedTransaction, ...]:
+    """The aborted transactions with records in this range; `segments` are those that reach beyond
+    its start, as a marker may lie far behind its transaction."""
+    return tuple(
+        transaction
+        for segment in segments
+        for transaction in parse_index(_file_bytes(_beside(segment.path, ".txnindex")))
+        if transaction.first_offset < end_offset and start_offset <= transaction.last_offset
+    )
 
 
 def map_piece(piece: Piece) -> memoryview:
@@ -111,7 +134,7 @@ def check_topic_id(piece: Piece) -> None:
     except FileNotFoundError:
         raise GoneFault(f"{os.path.dirname(path)} is gone: was the topic deleted?") from None
     except PermissionError:
-        raise BrokerFault(_permission(path)) from None
+        raise NoFilesFault(_permission(path)) from None
     except (KeyError, ValueError) as error:
         raise CorruptFault(f"{path} names no topic id: {error}") from None
     if topic_id != piece.topic_id:
@@ -129,7 +152,7 @@ def _open(path: str, inode: int) -> int:
         except FileNotFoundError:
             continue
         except PermissionError:
-            raise BrokerFault(_permission(path)) from None
+            raise NoFilesFault(_permission(path)) from None
         if os.fstat(descriptor).st_ino == inode:
             return descriptor
         os.close(descriptor)
@@ -138,9 +161,14 @@ def _open(path: str, inode: int) -> int:
     raise GoneFault(f"{path} is gone: deleted by retention since it was listed")
 
 
-def _index_bytes(log_path: str) -> bytes | memoryview:
+def _beside(log_path: str, suffix: str) -> str:
+    return log_path.removesuffix(".log") + suffix
+
+
+def _file_bytes(path: str) -> bytes:
+    """The bytes of an index; none if there is no such file, as it can be done without."""
     try:
-        descriptor = os.open(log_path.removesuffix(".log") + ".index", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:

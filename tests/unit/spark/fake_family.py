@@ -17,7 +17,7 @@ from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.wire import codec, frame
 from shmbroker.wire.api_keys import name_of
 
-SERVED = {18: (0, 4), 3: (0, 13), 2: (1, 11), 35: (1, 4)}
+SERVED = {18: (0, 4), 3: (0, 13), 2: (1, 11), 35: (1, 4), 1: (4, 18), 10: (0, 6), 8: (2, 10)}
 
 
 @dataclass
@@ -30,6 +30,9 @@ class FakePartition:
     high_watermark: int = 0
     segments: list[dict] = field(default_factory=list)
     error: int = 0
+    tail: int = 0
+    """Bytes of a batch that no longer fits, at the end of a Fetch answer, as a leader may send."""
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
 
     def append(self, rows: list[Row], roll: bool = False, **more: int) -> None:
         """One more batch, indexed; every file has a tail of zeros as if allocated ahead."""
@@ -61,6 +64,23 @@ class FakePartition:
             index = path.with_suffix(".index")
             index.write_bytes(index.read_bytes().rstrip(b"\0") + entry + bytes(64))
 
+    def fetched(self, offset: int, size: int) -> bytes:
+        """The batches from the one with `offset` on, one at least, as a leader answers a Fetch."""
+        found = b""
+        for segment in self.segments:
+            data = (self.directory / segment["file_name"]).read_bytes()[: segment["valid_bytes"]]
+            at = 0
+            while at < len(data):
+                base, length = struct.unpack_from(">qi", data, at)
+                (delta,) = struct.unpack_from(">i", data, at + 23)
+                batch = data[at : at + 12 + length]
+                at += len(batch)
+                if base + delta >= offset and base < self.high_watermark:
+                    if found and len(found) + len(batch) > size:
+                        return found + batch[: self.tail]
+                    found += batch
+        return found
+
     def fill(self, count: int, batches: int = 1, text: str = "v", **more: int) -> None:
         """`count` records in each of `batches` batches; their values tell their offsets."""
         for _ in range(batches):
@@ -86,6 +106,8 @@ class FakeFamily:
         self.data = data
         self.topics: dict[str, tuple[bytes, dict[int, FakePartition]]] = {}
         self.asked: list[str] = []
+        self.commits: list[tuple[str, str, int, int]] = []
+        self.commit_error = 0
         self.on_ask = lambda _name: None
         self.log_dir = str(data / "node-1")
         (data / "node-1").mkdir(parents=True)
@@ -217,8 +239,63 @@ class FakeFamily:
         return {"topics": topics}
 
     def _DescribeLogDirs(self, body: dict) -> dict:
-        assert body["topics"] == []
-        return {"results": [{"log_dir": self.log_dir}]}
+        topics = []
+        for topic in body["topics"]:
+            made = self.topics[topic["topic"]][1]
+            sizes = [
+                {
+                    "partition_index": p,
+                    "partition_size": sum(s["valid_bytes"] for s in made[p].segments),
+                }
+                for p in topic["partitions"]
+            ]
+            topics.append({"name": topic["topic"], "partitions": sizes})
+        return {"results": [{"log_dir": self.log_dir, "topics": topics}]}
+
+    def _FindCoordinator(self, body: dict) -> dict:
+        port = self.tcp.getsockname()[1]
+        found = {"key": body["coordinator_keys"][0], "node_id": 1, "host": "127.0.0.1"}
+        return {"coordinators": [found | {"port": port}]}
+
+    def _OffsetCommit(self, body: dict) -> dict:
+        topics = []
+        for topic in body["topics"]:
+            answers = []
+            for p in topic["partitions"]:
+                if not self.commit_error:
+                    commit = (topic["name"], p["partition_index"], p["committed_offset"])
+                    self.commits.append((body["group_id"], *commit))
+                answers.append(
+                    {"partition_index": p["partition_index"], "error_code": self.commit_error}
+                )
+            topics.append({"name": topic["name"], "partitions": answers})
+        return {"topics": topics}
+
+    def _Fetch(self, body: dict) -> dict:
+        by_id = dict(self.topics.values())
+        (topic,) = body["topics"]
+        (asked,) = topic["partitions"]
+        partition = by_id.get(topic["topic_id"], {}).get(asked["partition"])
+        answer = {"partition_index": asked["partition"]}
+        if partition is None:
+            answer["error_code"] = 100
+        elif partition.error:
+            answer["error_code"] = partition.error
+        elif not partition.log_start_offset <= asked["fetch_offset"] <= partition.high_watermark:
+            answer["error_code"] = 1
+        else:
+            answer |= {
+                "high_watermark": partition.high_watermark,
+                "log_start_offset": partition.log_start_offset,
+                "records": partition.fetched(asked["fetch_offset"], asked["partition_max_bytes"]),
+            }
+            if body["isolation_level"]:
+                answer["aborted_transactions"] = [
+                    {"producer_id": pid, "first_offset": first}
+                    for pid, first, last in partition.aborted
+                    if last >= asked["fetch_offset"]
+                ]
+        return {"responses": [{"topic_id": topic["topic_id"], "partitions": [answer]}]}
 
     def _ListSegments(self, body: dict) -> dict:
         assert body["broker_id"] == 1

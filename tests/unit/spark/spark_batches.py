@@ -60,6 +60,7 @@ def batch(
     records: bytes | None = None,
     count: int | None = None,
     crc: int | None = None,
+    producer_id: int = -1,
 ) -> bytes:
     """A batch of these rows; whatever else is given replaces what would follow from them."""
     if base_timestamp is None:
@@ -79,7 +80,7 @@ def batch(
         last_delta,
         base_timestamp,
         max((row[1] for row in rows), default=-1),
-        -1,
+        producer_id,
         -1,
         -1,
         len(rows) if count is None else count,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from shmbroker.errors import ConfigFault, CorruptFault
 from shmbroker.spark import broker_client
-from shmbroker.spark.datasource import ShmbrokerDataSource, Task, to_json, within_limit
+from shmbroker.spark.datasource import WAY, ShmbrokerDataSource, Task
 from shmbroker.spark.faults import BrokerFault, DataLossFault
-from shmbroker.spark.options import TOPIC_IDS
+from shmbroker.spark.offsets import to_json, within_limit
+from shmbroker.spark.options import QUERY_ID, TOPIC_IDS
 from shmbroker.spark.segment_files import GoneFault
 
 COLUMNS = StructType(
@@ -30,26 +32,22 @@ COLUMNS = StructType(
 )
 
 
+FILES = {"shmbroker.read": "files"}
+FETCH = {"shmbroker.read": "fetch"}
+
+
 @pytest.fixture
 def family(tmp_path: Path) -> Iterator[FakeFamily]:
     with FakeFamily(tmp_path / ("long" * 30)) as made:
         yield made
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = broker_client.BrokerClient.__init__
-
-    def init(self, servers: str, data: str | None = None, timeout_s: float = 0.5) -> None:
-        real(self, servers, data, timeout_s)
-
-    monkeypatch.setattr(broker_client.BrokerClient, "__init__", init)
-
-
 def source(family: FakeFamily, **options: str) -> ShmbrokerDataSource:
     if not {"subscribe", "assign", "subscribePattern"} & set(options):
         options["subscribe"] = "t"
-    return ShmbrokerDataSource({"kafka.bootstrap.servers": family.address, **options})
+    impatient = {"kafka.default.api.timeout.ms": "500", "fetchOffset.retryIntervalMs": "1"}
+    servers = {"kafka.bootstrap.servers": family.address}
+    return ShmbrokerDataSource({**servers, **impatient, **options})
 
 
 def rows(reader, tasks) -> list[tuple]:
@@ -150,7 +148,7 @@ def test_an_unknown_topic_is_named(family: FakeFamily) -> None:
 
 def test_a_start_behind_the_end_is_refused(family: FakeFamily) -> None:
     family.create("t")[0].fill(10)
-    with pytest.raises(ConfigFault, match="behind"):
+    with pytest.raises(ConfigFault, match="start offset 7 is greater than the end offset 3"):
         batch_rows(family, startingOffsets='{"t": {"0": 7}}', endingOffsets='{"t": {"0": 3}}')
 
 
@@ -225,7 +223,9 @@ def test_another_file_than_the_planned_one_is_a_fault(family: FakeFamily) -> Non
     copy = path.with_suffix(".copy")
     copy.write_bytes(path.read_bytes())
     copy.replace(path)
-    with pytest.raises(DataLossFault, match="another file"):
+    assert len(rows(reader, tasks)) == 10  # fetched
+    reader = source(family, **FILES).reader(COLUMNS)
+    with pytest.raises(DataLossFault, match=r"offsets 0 to 9 of t-0 are lost: .*another file"):
         rows(reader, tasks)
 
 
@@ -258,6 +258,137 @@ def test_a_file_that_is_not_as_planned_is_a_fault(family: FakeFamily, change: st
         rows(reader, tasks)
 
 
+# --- fetching ------------------------------------------------------------------------------------
+
+
+def test_a_forced_fetch_gives_the_same_rows(family: FakeFamily) -> None:
+    made = family.create("t", 2)
+    made[0].fill(7, 30)
+    made[0].fill(7, 5, roll=True)
+    made[1].fill(9, 3)
+    start = {"startingOffsets": '{"t": {"0": 33, "1": 0}}'}
+    end = {"endingOffsets": '{"t": {"0": 222, "1": 20}}'}
+    expected = batch_rows(family, **start, **end)
+    assert len(expected) == 222 - 33 + 20
+    family.asked.clear()
+    small = {"kafka.max.partition.fetch.bytes": "700"}
+    assert batch_rows(family, **start, **end, **FETCH, **small) == expected
+    assert "ListSegments" not in family.asked
+    assert family.asked.count("Fetch") > 5
+    made[0].tail = 100  # of a batch that no longer fits
+    assert batch_rows(family, **start, **end, **FETCH, **small) == expected
+
+
+def test_a_fetch_is_split_as_asked(family: FakeFamily) -> None:
+    family.create("t")[0].fill(100)
+    reader = source(family, minPartitions="4", **FETCH).reader(COLUMNS)
+    tasks = reader.partitions()
+    assert [len(rows(reader, [task])) for task in tasks] == [25] * 4
+    assert rows(reader, tasks) == [("t", 0, i) for i in range(100)]
+
+
+@pytest.mark.parametrize("way", ["auto", "fetch"])
+def test_what_retention_deletes_before_the_task_is_named(family: FakeFamily, way: str) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    partition.fill(10, roll=True)
+    read = {"shmbroker.read": way, "startingOffsets": '{"t": {"0": 4}}'}
+    reader = source(family, **read).reader(COLUMNS)
+    tasks = reader.partitions()
+    (partition.directory / partition.segments.pop(0)["file_name"]).unlink()
+    partition.log_start_offset = 10
+    with pytest.raises(DataLossFault, match="offsets 4 to 9 of t-0 are lost: deleted by retention"):
+        rows(reader, tasks)
+    lenient = source(family, failOnDataLoss="false", **read).reader(COLUMNS)
+    assert rows(lenient, tasks) == [("t", 0, i) for i in range(10, 20)]
+
+
+def test_a_topic_made_again_is_not_fetched(family: FakeFamily) -> None:
+    family.create("t")[0].fill(10)
+    reader = source(family, **FETCH).reader(COLUMNS)
+    tasks = reader.partitions()
+    family.create("t")[0].fill(10, text="new")
+    with pytest.raises(DataLossFault, match=r"offsets 0 to 9 of t-0 are lost: .*made again"):
+        rows(reader, tasks)
+    del family.topics["t"]
+    with pytest.raises(DataLossFault, match=r"offsets 0 to 9 of t-0 are lost: .*deleted"):
+        rows(reader, tasks)
+    lenient = source(family, failOnDataLoss="false", **FETCH).reader(COLUMNS)
+    assert rows(lenient, tasks) == []
+
+
+def test_a_fetch_outlives_its_connection_and_its_leader(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(5, 20)
+    small = {"kafka.max.partition.fetch.bytes": "200"}
+    reader = source(family, **FETCH, **small).reader(COLUMNS)
+    tasks = reader.partitions()
+
+    def trouble(name: str) -> None:
+        fetches = family.asked.count("Fetch")
+        if name == "Fetch" and fetches == 3:
+            family.drop_connections()
+        partition.error = 6 if name == "Fetch" and fetches == 6 else 0
+
+    family.on_ask = trouble
+    assert rows(reader, tasks) == [("t", 0, i) for i in range(100)]
+
+
+def test_a_fetch_that_never_comes_is_told(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(5)
+    reader = source(family, **FETCH).reader(COLUMNS)
+    tasks = reader.partitions()
+    partition.error = 6
+    with pytest.raises(BrokerFault, match=r"offsets 0 to 4 of t-0 did not come.*NOT_LEADER"):
+        rows(reader, tasks)
+    partition.error = 0
+    partition.segments.clear()
+    with pytest.raises(BrokerFault, match="has nothing from offset 0 on"):
+        rows(reader, tasks)
+
+
+def test_fetched_bytes_are_checked(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(5)
+    reader = source(family, **FETCH).reader(COLUMNS)
+    tasks = reader.partitions()
+    with (partition.directory / partition.segments[0]["file_name"]).open("r+b") as file:
+        file.seek(80)
+        file.write(b"\xff\xff")
+    with pytest.raises(CorruptFault, match=r"t-0 from 0: .*CRC"):
+        rows(reader, tasks)
+
+
+# --- transactions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["files", "fetch"])
+def test_aborted_transactions_are_left_out_of_what_is_committed(
+    family: FakeFamily, way: str
+) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    partition.fill(10, producer_id=7, attributes=0x10)  # 10 to 19, aborted
+    partition.fill(10, producer_id=8, attributes=0x10)  # 20 to 29, committed
+    partition.fill(10)  # 30 to 39
+    partition.append([(0, 0, b"\0\0\0\0", b"\0" * 6, [])], producer_id=7, attributes=0x30)
+    partition.append([(0, 0, b"\0\0\0\1", b"\0" * 6, [])], producer_id=8, attributes=0x30)
+    partition.fill(10, producer_id=7, attributes=0x10)  # 42 to 51, committed
+    partition.aborted = [(7, 10, 40)]
+    entry = struct.pack(">hqqqq", 0, 7, 10, 40, 42)
+    path = partition.directory / partition.segments[0]["file_name"]
+    path.with_suffix(".txnindex").write_bytes(entry)
+    read = {"shmbroker.read": way}
+    everything = [*range(40), *range(42, 52)]
+    assert [offset for *_, offset in batch_rows(family, **read)] == everything
+    read["kafka.isolation.level"] = "read_committed"
+    committed = [offset for offset in everything if not 10 <= offset < 20]
+    assert [offset for *_, offset in batch_rows(family, **read)] == committed
+    small = {"kafka.max.partition.fetch.bytes": "300"}
+    assert [offset for *_, offset in batch_rows(family, **read, **small)] == committed
+
+
 # --- stream --------------------------------------------------------------------------------------
 
 
@@ -267,9 +398,10 @@ def test_a_stream_reads_what_is_new(family: FakeFamily) -> None:
     reader = source(family, startingOffsets="earliest").streamReader(COLUMNS)
     start = reader.initialOffset()
     topic_id = start[TOPIC_IDS]["t"]
-    assert start == {"t": {"0": 0, "1": 0}, TOPIC_IDS: {"t": topic_id}}
+    own = {TOPIC_IDS: {"t": topic_id}, QUERY_ID: start[QUERY_ID]}
+    assert start == {"t": {"0": 0, "1": 0}} | own
     first = reader.latestOffset(start, ReadAllAvailable())
-    assert first == {"t": {"0": 5, "1": 0}, TOPIC_IDS: {"t": topic_id}}
+    assert first == {"t": {"0": 5, "1": 0}} | own
     made[0].fill(5)
     made[1].fill(3)
     second = reader.latestOffset(over_json(first), ReadAllAvailable())
@@ -278,7 +410,8 @@ def test_a_stream_reads_what_is_new(family: FakeFamily) -> None:
         *[("t", 0, i) for i in range(5, 10)],
         *[("t", 1, i) for i in range(3)],
     ]
-    assert reader.reportLatestOffset() == second
+    known = {"t": {"0": 10, "1": 3}, TOPIC_IDS: {"t": topic_id}}
+    assert reader.reportLatestOffset() == known | {WAY: "files"}
     reader.stop()
 
 
@@ -396,11 +529,8 @@ def test_limits_are_shared_by_what_waits() -> None:
 
 
 def test_offsets_document_is_in_order() -> None:
-    class Named:
-        topic_id = bytes(16)
-
     offsets = {("b", 0): 1, ("a", 10): 2, ("a", 9): 3}
-    document = to_json(offsets, {"a": Named, "b": Named})
+    document = to_json(offsets, {"a": bytes(16), "b": bytes(16)})
     assert list(document) == ["a", "b", TOPIC_IDS]
     assert list(document["a"]) == ["9", "10"]
 
@@ -479,8 +609,9 @@ def test_a_broker_elsewhere_is_told(family: FakeFamily, tmp_path: Path) -> None:
     family.create("t")[0].fill(5)
     family.log_dir = str(tmp_path / "not-here" / "node-1")
     with pytest.raises(BrokerFault, match=r"not a running shmbroker on this host.*shmbroker.data"):
-        batch_rows(family)
-    assert len(batch_rows(family, **{"shmbroker.data": str(family.data)})) == 5
+        batch_rows(family, **FILES)
+    assert len(batch_rows(family)) == 5  # fetched
+    assert len(batch_rows(family, **FILES, **{"shmbroker.data": str(family.data)})) == 5
 
 
 def test_a_control_socket_of_somebody_else_is_told(
@@ -493,7 +624,8 @@ def test_a_control_socket_of_somebody_else_is_told(
 
     monkeypatch.setattr(broker_client.os, "open", refuse)
     with pytest.raises(BrokerFault, match="run Spark as the broker's user"):
-        batch_rows(family)
+        batch_rows(family, **FILES)
+    assert len(batch_rows(family)) == 5  # fetched
 
 
 @pytest.mark.parametrize("servers", ["h", "h:x", ":1", ","])

@@ -3,7 +3,15 @@
 import pytest
 
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.options import EARLIEST, LATEST, TOPIC_IDS, has_headers, parse
+from shmbroker.spark.options import (
+    EARLIEST,
+    LATEST,
+    QUERY_ID,
+    TOPIC_IDS,
+    has_headers,
+    ignored,
+    parse,
+)
 
 BASE = {"kafka.bootstrap.servers": "h:9092", "subscribe": "a"}
 
@@ -19,10 +27,17 @@ def stream(**more: str):
 def test_defaults_are_those_of_sparks_kafka_source() -> None:
     assert batch().start.everywhere == EARLIEST
     assert batch().end.everywhere == LATEST
-    assert stream().start.everywhere == LATEST
-    assert batch().fails_on_data_loss
-    assert batch().offsets_per_trigger_max is None
-    assert not batch().has_headers
+    options = stream()
+    assert options.start.everywhere == LATEST
+    assert options.fails_on_data_loss
+    assert options.offsets_per_trigger_max is None
+    assert options.offsets_per_trigger_min is None
+    assert options.trigger_delay_ms_max == 15 * 60 * 1000
+    assert options.records_per_task_max is None
+    assert not options.has_headers
+    assert not options.consumer.is_read_committed
+    assert options.commits_offsets
+    assert options.read_way == "auto"
 
 
 def test_names_do_not_mind_case() -> None:
@@ -35,7 +50,7 @@ def test_names_do_not_mind_case() -> None:
 
 
 def test_what_is_read_follows_the_one_strategy() -> None:
-    pattern = parse({"kafka.bootstrap.servers": "h:1", "subscribePattern": "ev.*"}, False)
+    pattern = parse({"kafka.bootstrap.servers": "h:1", "subscribePattern": " ev.* "}, False)
     assert [name for name in ("ev", "events", "my-ev") if pattern.wants(name, 0)] == [
         "ev",
         "events",
@@ -61,42 +76,115 @@ def test_timestamps_come_before_offsets() -> None:
 
 
 def test_offsets_of_a_checkpoint_are_taken_with_their_ids() -> None:
-    options = stream(startingOffsets=f'{{"a": {{"0": 6, "1": -1}}, "{TOPIC_IDS}": {{"a": "x"}}}}')
+    own = f'"{TOPIC_IDS}": {{"a": "x"}}, "{QUERY_ID}": "q"'
+    options = stream(startingOffsets=f'{{"a": {{"0": 6, "1": -1}}, {own}}}')
     assert options.start.each == {"a": {0: 6, 1: -1}}
     assert options.start.topic_ids == {"a": "x"}
 
 
-def test_consumer_options_are_taken() -> None:
-    assert batch(**{"kafka.max.poll.records": "5", "kafka.isolation.level": "read_uncommitted"})
+def test_what_is_not_named_has_a_place_only_if_that_is_asked_for() -> None:
+    assert batch(startingOffsets='{"a": {"0": 6}}').start.everywhere is None
+    options = batch(
+        startingOffsets='{"a": {"0": 6}}', endingOffsets='{"a": {"1": 9}}', partialOffsets="true"
+    )
+    assert options.start.everywhere == EARLIEST
+    assert options.end.everywhere == LATEST
+
+
+def test_settings_of_a_consumer_that_apply_are_applied() -> None:
+    consumer = batch(
+        **{
+            "kafka.client.id": "me",
+            "kafka.isolation.level": "READ_COMMITTED",
+            "kafka.max.partition.fetch.bytes": "1000",
+            "kafka.fetch.max.wait.ms": "0",
+            "kafka.default.api.timeout.ms": "2500",
+            "kafka.max.poll.records": "5",  # taken
+        }
+    ).consumer
+    assert consumer == ("h:9092", "me", 2.5, True, 1000, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("90", 90), ("90ms", 90), ("30s", 30_000), ("5m", 300_000), ("2min", 120_000), ("1h", 3.6e6)],
+)
+def test_times_are_written_as_sparks(text: str, ms: int) -> None:
+    assert stream(maxTriggerDelay=text).trigger_delay_ms_max == ms
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("90", 90), ("5k", 5120), ("64m", 64 << 20), ("1GB", 1 << 30)]
+)
+def test_sizes_are_written_as_sparks(text: str, size: int) -> None:
+    assert stream(maxBytesPerTrigger=text).bytes_per_trigger_max == size
+
+
+def test_what_has_no_effect_is_known() -> None:
+    limits = dict.fromkeys(("maxOffsetsPerTrigger", "minOffsetsPerTrigger"), "5")
+    assert ignored(limits, is_stream=False) == list(limits)
+    assert ignored(limits, is_stream=True) == []
+    both = {"KAFKA.group.id": "g", "groupIdPrefix": "p"}
+    assert ignored(both, is_stream=True) == ["groupIdPrefix"]
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"subscribePattern": "x"}, "exactly one"),
-        ({"subscribe": " , "}, "no topic"),
-        ({"startingOffsets": "latest"}, "latest in a batch"),
-        ({"startingOffsets": '{"a": {"0": -1}}'}, "a-0"),
-        ({"endingOffsets": "earliest"}, "earliest in a batch"),
-        ({"endingOffsets": '{"a": {"0": -2}}'}, "a-0"),
-        ({"startingOffsets": "soon"}, "startingOffsets is not JSON"),
-        ({"startingOffsets": "[1]"}, "JSON object"),
-        ({"startingOffsets": '{"a": 5}'}, "must look like"),
-        ({"startingOffsets": '{"a": {"0": "5"}}'}, "must look like"),
-        ({"startingOffsets": '{"a": {"0": true}}'}, "must look like"),
-        ({"startingOffsets": '{"a": {"x": 5}}'}, "must look like"),
-        ({"startingOffsets": '{"a": {"0": -3}}'}, "must look like"),
-        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "must look like"),
-        ({"startingOffsetsByTimestampStrategy": "guess"}, "'error' or 'latest'"),
-        ({"startingTimestamp": "yesterday"}, "whole number"),
+        ({"subscribePattern": "x"}, "Only one of the following options can be specified"),
+        ({"subscribe": " , "}, "No topics to subscribe"),
+        ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries"),
+        ({"startingOffsets": '{"a": {"0": -1}}'}, "startingOffsets for a-0 can't be latest"),
+        ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries"),
+        ({"endingOffsets": '{"a": {"0": -2}}'}, "ending offset for a-0 can't be earliest"),
+        ({"startingOffsets": "soon"}, "Expected e.g. .*, got soon"),
+        ({"startingOffsets": "[1]"}, "Expected e.g."),
+        ({"startingOffsets": "{}"}, "Expected e.g."),
+        ({"startingOffsets": '{"a": 5}'}, "Expected e.g."),
+        ({"startingOffsets": '{"a": {"0": "5"}}'}, "Expected e.g."),
+        ({"startingOffsets": '{"a": {"0": true}}'}, "Expected e.g."),
+        ({"startingOffsets": '{"a": {"x": 5}}'}, "Expected e.g."),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, "Expected e.g."),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "Expected e.g. .*123456789"),
+        (
+            {"startingOffsets": '{"a": {"0": 5}}', "endingOffsets": '{"a": {"0": 4}}'},
+            "start offset 5 is greater than the end offset 4 for topic a partition 0",
+        ),
+        (
+            {"startingOffsets": '{"a": {"0": 5}}', "endingOffsets": '{"a": {"1": 7}}'},
+            "should have the same topic-partitions",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"a": {"0": 5}}',
+                "endingOffsetsByTimestamp": '{"a": {"0": 4}}',
+            },
+            "start timestamp 5 is greater than the end timestamp 4 for topic a partition 0",
+        ),
+        (
+            {"startingTimestamp": "5", "endingTimestamp": "4"},
+            "start timestamp 5 is greater than the end timestamp 4",
+        ),
+        ({"startingOffsetsByTimestampStrategy": "guess"}, "one of error, latest"),
+        ({"startingTimestamp": "yesterday"}, "Expected a single long value, got yesterday"),
+        ({"startingTimestamp": "-1"}, "from 1970"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
-        ({"minPartitions": "0"}, "at least 1"),
-        ({"maxOffsetsPerTrigger": "5"}, "no meaning in a batch"),
-        ({"startingOffset": "earliest"}, "startingoffset is not known"),
-        ({"kafka.auto.offset.reset": "earliest"}, "startingOffsets"),
-        ({"kafka.isolation.level": "read_committed"}, "read_uncommitted"),
+        ({"minPartitions": "0"}, "minPartitions must be positive"),
+        ({"minPartitions": "few"}, "minPartitions must be a whole number"),
+        ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
+        ({"fetchOffset.numRetries": "-1"}, "numRetries must be a whole number"),
+        ({"shmbroker.read": "magic"}, "one of auto, files, fetch"),
+        ({"emit": "rows"}, "one of records, ranges"),
+        ({"startingOffset": "earliest"}, "startingoffset is not known.*mean startingOffsets"),
+        ({"whatever": "1"}, "whatever is not known here; known are"),
+        ({"kafka.auto.offset.reset": "earliest"}, "'auto.offset.reset' is not supp.*startingOff"),
+        ({"kafka.key.deserializer": "x"}, "'key.deserializer' is not supported.*cast"),
+        ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
+        ({"kafka.isolation.level": "serial"}, "one of read_uncommitted, read_committed"),
         ({"kafka.security.protocol": "SSL"}, "PLAINTEXT"),
-        ({"kafka.bootstrap.servers": " "}, "bootstrap.servers is missing"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "PLAINTEXT"),
+        ({"kafka.max.pol.records": "5"}, "did you mean kafka.max.poll.records"),
+        ({"kafka.bootstrap.servers": " "}, "'kafka.bootstrap.servers' must be specified"),
     ],
 )
 def test_a_bad_batch_option_is_refused(more: dict[str, str], words: str) -> None:
@@ -107,10 +195,18 @@ def test_a_bad_batch_option_is_refused(more: dict[str, str], words: str) -> None
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"endingOffsets": "latest"}, "no meaning in a streaming"),
-        ({"endingTimestamp": "5"}, "no meaning in a streaming"),
-        ({"maxOffsetsPerTrigger": "-5"}, "whole number"),
-        ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
+        ({"endingTimestamp": "5"}, "ending timestamp not valid in streaming queries"),
+        ({"endingOffsetsByTimestamp": "{}"}, "ending timestamp not valid in streaming queries"),
+        ({"maxOffsetsPerTrigger": "-5"}, "must be positive"),
+        ({"maxOffsetsPerTrigger": "many"}, "whole number"),
+        (
+            {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"},
+            r"minOffsetPerTrigger\(6\) is higher than the maxOffsetsPerTrigger\(5\)",
+        ),
+        ({"maxTriggerDelay": "soon"}, "30s or 15m"),
+        ({"maxTriggerDelay": "3 weeks"}, "30s or 15m"),
+        ({"maxBytesPerTrigger": "0"}, "500k or 64m"),
     ],
 )
 def test_a_bad_stream_option_is_refused(more: dict[str, str], words: str) -> None:
@@ -118,15 +214,20 @@ def test_a_bad_stream_option_is_refused(more: dict[str, str], words: str) -> Non
         stream(**more)
 
 
+def test_no_strategy_is_refused() -> None:
+    with pytest.raises(ConfigFault, match="One of the following options must be specified"):
+        parse({"kafka.bootstrap.servers": "h:1"}, False)
+
+
 @pytest.mark.parametrize(
     "value", ['{"t": []}', "{}", '{"t": [-1]}', '{"t": 3}', "t", '{"t": [true]}']
 )
 def test_a_bad_assignment_is_refused(value: str) -> None:
-    with pytest.raises(ConfigFault):
+    with pytest.raises(ConfigFault, match=r"topicpartitions to assign|Expected e.g."):
         parse({"kafka.bootstrap.servers": "h:1", "assign": value}, False)
 
 
-@pytest.mark.parametrize("value", ["(", "*"])
-def test_a_bad_pattern_is_refused(value: str) -> None:
-    with pytest.raises(ConfigFault, match="no expression"):
+@pytest.mark.parametrize(("value", "words"), [("(", "no expression"), (" ", "is empty")])
+def test_a_bad_pattern_is_refused(value: str, words: str) -> None:
+    with pytest.raises(ConfigFault, match=words):
         parse({"kafka.bootstrap.servers": "h:1", "subscribePattern": value}, False)

@@ -1,0 +1,128 @@
+"""The `kafka.*` options of a read: the settings of Kafka's consumer, as far as they apply here.
+
+There is no consumer: the driver asks for offsets, tasks map files or fetch. So of each setting it
+is known whether it is applied, taken without effect, as its work is not done here or done in one
+way only, or refused, as it would change what is read or promises what isn't there. A name that
+Kafka doesn't know is refused, too.
+"""
+
+from typing import NamedTuple
+
+from shmbroker.errors import ConfigFault
+from shmbroker.spark.option_values import Given, choice, count, nearest, number
+
+_APPLIED = {
+    "bootstrap.servers",
+    "client.id",
+    "default.api.timeout.ms",
+    "fetch.max.wait.ms",
+    "group.id",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "request.timeout.ms",
+    "security.protocol",
+}
+
+_TAKEN = {
+    "allow.auto.create.topics",
+    "auto.commit.interval.ms",
+    "check.crcs",
+    "client.dns.lookup",
+    "client.rack",
+    "connections.max.idle.ms",
+    "enable.metrics.push",
+    "exclude.internal.topics",
+    "fetch.max.bytes",
+    "fetch.min.bytes",
+    "group.instance.id",
+    "group.protocol",
+    "group.remote.assignor",
+    "heartbeat.interval.ms",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "metadata.max.age.ms",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy",
+    "metric.reporters",
+    "metrics.num.samples",
+    "metrics.recording.level",
+    "metrics.sample.window.ms",
+    "partition.assignment.strategy",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "send.buffer.bytes",
+    "session.timeout.ms",
+    "socket.connection.setup.timeout.max.ms",
+    "socket.connection.setup.timeout.ms",
+}
+
+_REFUSED = {
+    "auto.offset.reset": "set the source option 'startingOffsets' to 'earliest' or 'latest'",
+    "key.deserializer": "keys are always binary: cast them in the query",
+    "value.deserializer": "values are always binary: cast them in the query",
+    "enable.auto.commit": "offsets are kept in the query's checkpoint; see commitOffsets",
+    "interceptor.classes": "there is no consumer to intercept",
+}
+"""Settings that Spark's Kafka source refuses too, and what to do instead."""
+
+SETTINGS = frozenset(f"kafka.{name}" for name in _APPLIED | _TAKEN)
+"""All `kafka.*` options that can be given."""
+
+
+class Consumer(NamedTuple):
+    """How brokers are asked."""
+
+    bootstrap_servers: str
+    client_id: str = "shmbroker-spark"
+    timeout_s: float = 30.0
+    """How long a question may take with all its tries; of a fetch, until bytes come."""
+    is_read_committed: bool = False
+    fetch_bytes: int = 8 << 20
+    """Bytes asked for with one fetch; up to two answers are in memory at a time."""
+    fetch_wait_ms: int = 500
+
+
+def consumer(given: Given) -> Consumer:
+    """What these options, by lower-case name, say of asking brokers."""
+    servers = given.get("kafka.bootstrap.servers", "").strip()
+    if not servers:
+        raise ConfigFault(
+            "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer:"
+            " give HOST:PORT"
+        )
+    plain = Consumer(servers)
+    timeout_ms = (
+        count(given, "kafkaConsumer.pollTimeoutMs")
+        or count(given, "kafka.default.api.timeout.ms")
+        or count(given, "kafka.request.timeout.ms")
+    )
+    level = choice(given, "kafka.isolation.level", ("read_uncommitted", "read_committed"))
+    return Consumer(
+        servers,
+        given.get("kafka.client.id", plain.client_id),
+        timeout_ms / 1000 if timeout_ms else plain.timeout_s,
+        level == "read_committed",
+        count(given, "kafka.max.partition.fetch.bytes") or plain.fetch_bytes,
+        number(given, "kafka.fetch.max.wait.ms", plain.fetch_wait_ms),
+    )
+
+
+def refuse_settings(given: Given) -> None:
+    """Raise for the first `kafka.*` option among these that can't be given."""
+    for name, value in given.items():
+        if not name.startswith("kafka."):
+            continue
+        setting = name.removeprefix("kafka.")
+        if setting in _REFUSED:
+            raise ConfigFault(f"Kafka option '{setting}' is not supported: {_REFUSED[setting]}")
+        if setting == "security.protocol" and value.strip().upper() != "PLAINTEXT":
+            raise ConfigFault("kafka.security.protocol: only PLAINTEXT is served")
+        if setting.startswith(("sasl.", "ssl.")):
+            raise ConfigFault(f"option {name} is not supported: only PLAINTEXT is served")
+        if name not in SETTINGS:
+            raise ConfigFault(
+                f"option {name} is no setting of Kafka's consumer{nearest(name, SETTINGS)}"
+            )

@@ -1,0 +1,97 @@
+"""What the text of an option means: whole numbers, flags, one of several words, times, sizes.
+
+Spark hands every option over as text. Each function takes the options by lower-case name and the
+name as users write it, and raises a ConfigFault that names the option, the text and what to give.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+from shmbroker.errors import ConfigFault
+
+Given = Mapping[str, str]
+"""Options by their names in lower case."""
+
+_TIMES_MS = {
+    "us": 0.001,
+    "ms": 1,
+    "": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20}
+_SIZES |= {"g": 1 << 30, "gb": 1 << 30, "t": 1 << 40, "tb": 1 << 40}
+
+
+def number(given: Given, name: str, default: int) -> int:
+    """A whole number, 0 included."""
+    value = given.get(name.lower(), str(default))
+    if not re.fullmatch(r"\s*[0-9]+\s*", value):
+        raise ConfigFault(f"option {name} must be a whole number, not {value!r}")
+    return int(value)
+
+
+def count(given: Given, name: str) -> int | None:
+    """A whole number from 1 on; None if the option is not given."""
+    value = given.get(name.lower())
+    if value is None:
+        return None
+    if not re.fullmatch(r"\s*[-+]?[0-9]+\s*", value):
+        raise ConfigFault(f"option {name} must be a whole number, not {value!r}")
+    if int(value) <= 0:
+        raise ConfigFault(f"{name} must be positive, not {int(value)}")
+    return int(value)
+
+
+def flag(given: Given, name: str, default: bool) -> bool:
+    """true or false."""
+    value = given.get(name.lower(), str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise ConfigFault(f"option {name} is true or false, not {value!r}")
+    return value == "true"
+
+
+def choice(given: Given, name: str, words: tuple[str, ...]) -> str:
+    """One of these words; the first one if the option is not given."""
+    value = given.get(name.lower(), words[0]).strip().lower()
+    if value not in words:
+        raise ConfigFault(f"option {name} is one of {', '.join(words)}, not {value!r}")
+    return value
+
+
+def time_ms(given: Given, name: str, default: int) -> int:
+    """Milliseconds of a time as Spark writes it: 500ms, 30s, 15m, or a plain number of them."""
+    if name.lower() not in given:
+        return default
+    amount, unit = _quantity(given[name.lower()])
+    if amount is None or unit not in _TIMES_MS:
+        value = given[name.lower()]
+        raise ConfigFault(f"option {name} is a time as 500ms, 30s or 15m, not {value!r}")
+    return int(amount * _TIMES_MS[unit])
+
+
+def size(given: Given, name: str) -> int | None:
+    """Bytes of a size as Spark writes it: 500k, 64m, or a plain number; None if it isn't given."""
+    if name.lower() not in given:
+        return None
+    amount, unit = _quantity(given[name.lower()])
+    if not amount or unit not in _SIZES:
+        value = given[name.lower()]
+        raise ConfigFault(f"option {name} is a size as 500k or 64m, not {value!r}")
+    return amount * _SIZES[unit]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`: did you mean X?` where one of these names is near, else nothing."""
+    spelt = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), spelt, 1, 0.7)
+    return f": did you mean {spelt[near[0]]}?" if near else ""
+
+
+def _quantity(text: str) -> tuple[int | None, str]:
+    found = re.fullmatch(r"([0-9]+)([a-z]*)", text.strip().lower())
+    return (int(found[1]), found[2]) if found else (None, "")
