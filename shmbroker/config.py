@@ -906,6 +906,35 @@ _broker(
     least=1,
 )
 _broker(
+    "auto.leader.rebalance.enable",
+    BOOLEAN,
+    "true",
+    "Whether the first replica of a partition becomes its leader again, from time to time, once it "
+    "is in sync.",
+)
+_broker(
+    "leader.imbalance.check.interval.seconds",
+    LONG,
+    "300",
+    "How often partitions are looked through for those that their first replica could lead.",
+    least=1,
+)
+_broker(
+    "leader.imbalance.per.broker.percentage",
+    INT,
+    "10",
+    "How many partitions of a broker may be led by others; as in Apache Kafka since KRaft, every "
+    "one is given back, whatever is set here.",
+)
+_broker(
+    "unclean.leader.election.interval.ms",
+    LONG,
+    "300000",
+    "How often partitions without a leader are looked through for those whose "
+    "unclean.leader.election.enable was set since they have none.",
+    least=1,
+)
+_broker(
     "broker.session.timeout.ms",
     INT,
     "2000",

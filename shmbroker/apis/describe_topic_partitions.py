@@ -86,7 +86,7 @@ def _partition(partition: Any, live: Any) -> dict[str, Any]:
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.in_sync_replicas,
-        "eligible_leader_replicas": [],
-        "last_known_elr": [],
+        "eligible_leader_replicas": partition.eligible_leader_replicas,
+        "last_known_elr": partition.last_known_elr,
         "offline_replicas": [node for node in partition.replicas if node not in live],
     }

@@ -13,6 +13,7 @@ WITHOUT_EFFECT = {
     "compression.type",
     "compression.zstd.level",
     "follower.replication.throttled.replicas",
+    "leader.imbalance.per.broker.percentage",
     "leader.replication.throttled.replicas",
     "local.retention.bytes",
     "local.retention.ms",

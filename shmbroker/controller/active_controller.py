@@ -30,8 +30,10 @@ from shmbroker.controller.bootstrap import (
     FEATURE_LEVELS,
     bootstrap_checkpoint,
     bootstrap_records,
+    grown,
 )
 from shmbroker.controller.metadata_log import MetadataLog, TooLargeFault
+from shmbroker.errors import ConfigFault
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
@@ -80,7 +82,16 @@ all."""
 class ActiveController:
     """Owns the metadata log. Make one with `open`."""
 
-    __slots__ = ("_follower", "_log", "_new_topic_id", "_safe", "_unclean", "config")
+    __slots__ = (
+        "_follower",
+        "_log",
+        "_new_topic_id",
+        "_preferred_due",
+        "_safe",
+        "_unclean",
+        "_unclean_due",
+        "config",
+    )
 
     def __init__(
         self,
@@ -94,6 +105,8 @@ class ActiveController:
         self.config = config
         self._new_topic_id = new_topic_id
         self._follower = MetadataFollower(MetadataLogReader(log.directory), cluster_id)
+        self._preferred_due: float | None = None
+        self._unclean_due: float | None = None
         self._unclean: set[int] = set()
         self._safe: set[int] = set()
         """Brokers that have registered with us, by whether they may have lost records."""
@@ -122,6 +135,14 @@ class ActiveController:
             self._commit([("AbortTransactionRecord", 0, {"reason": "controller ended"})], now_ms)
         if not self.image.features:
             self._commit(bootstrap_records(config["min.insync.replicas"]), now_ms)
+        else:
+            self._commit(grown(self.image, config), now_ms)
+        placed = max(self.image.placed_on(), default=0)
+        if placed > config["shmbroker.io.workers"]:
+            raise ConfigFault(
+                f"broker {placed} holds replicas, but would not run: start with at least "
+                f"--io-workers {placed}"
+            )
         for broker_id, broker in list(self.image.brokers.items()):
             if broker_id > config["shmbroker.io.workers"]:  # of an earlier, larger family
                 self.fence_broker(broker_id, now_ms)
@@ -174,22 +195,22 @@ class ActiveController:
         if api_name == "CreatePartitions":
             return topics.create_partitions(request, version, self._cluster())
         if api_name == "UpdateFeatures":
-            return features.update_features(request, version, image, self._log.node_id)
+            least = self.config["min.insync.replicas"]
+            return features.update_features(request, version, image, self._log.node_id, least)
         if api_name == "AlterConfigs":
             return configs.alter_configs(request, image, self.config)
         if api_name == "IncrementalAlterConfigs":
             return configs.incremental_alter_configs(request, image, self._layers(), self.config)
         if api_name == "AlterPartitionReassignments":
-            cluster = self._cluster()
-            return reassignment.alter_partition_reassignments(request, version, cluster)
+            return reassignment.alter_partition_reassignments(request, version, self._cluster())
         if api_name == "AlterPartition":
             return in_sync.alter_partition(request, version, self._cluster())
         if api_name == "ListPartitionReassignments":
-            return [], reassignment.list_partition_reassignments()
+            return [], reassignment.list_partition_reassignments(request, image)
         if api_name == "ElectLeaders":
             return election.elect_leaders(request, version, self._cluster())
         if api_name == "UnregisterBroker":
-            return nodes.unregister_broker(request, image, self.config["shmbroker.io.workers"])
+            return nodes.unregister_broker(request, self._cluster())
         assert api_name == "DescribeQuorum", api_name
         return [], self._describe_quorum(request, version, now_ms)
 
@@ -280,6 +301,24 @@ class ActiveController:
             for topic in self.image.topics_by_id.values()
             for partition in topic.partitions
         )
+
+    def elect_due(self, now_s: float, now_ms: int) -> None:
+        """Elections whose time has come: of preferred leaders, and unclean ones where topics want
+        that. `now_s`: of a clock that never goes back."""
+        config = self.config
+        if self._preferred_due is None or self._unclean_due is None:
+            self._preferred_due = now_s + config["leader.imbalance.check.interval.seconds"]
+            self._unclean_due = now_s + config["unclean.leader.election.interval.ms"] / 1000
+        if now_s >= self._preferred_due and config["auto.leader.rebalance.enable"]:
+            records = election.preferred_leaders(self._cluster())
+            self._commit(records, now_ms)
+            if len(records) < election.ELECTIONS_MAX:
+                self._preferred_due = now_s + config["leader.imbalance.check.interval.seconds"]
+        if now_s >= self._unclean_due:
+            records = election.unclean_leaders(self._cluster())
+            self._commit(records, now_ms)
+            if len(records) < election.ELECTIONS_MAX:
+                self._unclean_due = now_s + config["unclean.leader.election.interval.ms"] / 1000
 
     def allocate_producer_ids(
         self, broker_id: int, broker_epoch: int, now_ms: int

@@ -13,6 +13,8 @@ bootstrap.checkpoint is a snapshot, three batches of leader epoch 0:
 
 from __future__ import annotations
 
+from shmbroker.controller.topics import config_record
+from shmbroker.metadata.image import BROKER_RESOURCE
 from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.records.batch_layout import CONTROL_SNAPSHOT_FOOTER, CONTROL_SNAPSHOT_HEADER
 from shmbroker.wire import codec
@@ -20,8 +22,11 @@ from shmbroker.wire.metadata_records import encode_metadata_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.config import BrokerConfig
     from shmbroker.controller.metadata_log import Record
+    from shmbroker.metadata.image import MetadataImage
 
+_MIN_ISR = "min.insync.replicas"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 
 FEATURE_LEVELS = (
@@ -44,18 +49,20 @@ def bootstrap_records(min_insync_replicas: int) -> list[Record]:
     return [
         ("BeginTransactionRecord", 0, {"name": "Bootstrap records"}),
         *_feature_records(),
-        (
-            "ConfigRecord",
-            0,
-            {
-                "resource_type": 4,
-                "resource_name": "",
-                "name": "min.insync.replicas",
-                "value": str(min_insync_replicas),
-            },
-        ),
+        config_record(BROKER_RESOURCE, "", _MIN_ISR, str(min_insync_replicas)),
         ("EndTransactionRecord", 0, {}),
     ]
+
+
+def grown(image: MetadataImage, config: BrokerConfig) -> list[Record]:
+    """What follows from starting a family with more replicas than it ever had brokers: the
+    cluster's min.insync.replicas goes along, if it still is what the smaller family began with."""
+    wanted = str(config["min.insync.replicas"])
+    current = image.config(BROKER_RESOURCE, "").get(_MIN_ISR)
+    is_larger = len(image.brokers) < config["shmbroker.replicas"]
+    if not is_larger or current != "1" or wanted == current:
+        return []
+    return [config_record(BROKER_RESOURCE, "", _MIN_ISR, wanted)]
 
 
 def bootstrap_checkpoint(now_ms: int) -> bytes:

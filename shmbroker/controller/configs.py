@@ -78,18 +78,19 @@ def incremental_alter_configs(
             return [], _logger_complaint(resource, image)
         return _alter(resource, image, layers, config)
 
-    return _answer(request, alter)
+    return _answer(request, image, alter)
 
 
 def alter_configs(
     request: dict[str, Any], image: MetadataImage, config: BrokerConfig
 ) -> tuple[list[Record], dict[str, Any]]:
     """AlterConfigs v0–2: what isn't named is taken away."""
-    return _answer(request, lambda resource: _replace(resource, image, config))
+    return _answer(request, image, lambda resource: _replace(resource, image, config))
 
 
 def _answer(
     request: dict[str, Any],
+    image: MetadataImage,
     alter: Callable[[dict[str, Any]], tuple[list[Record], Complaint]],
 ) -> tuple[list[Record], dict[str, Any]]:
     resources = request["resources"]
@@ -109,6 +110,8 @@ def _answer(
                 new, complaint = alter(resource)
         if not complaint[0] and not request["validate_only"]:
             records += new
+            if image.features.get(ELIGIBLE_LEADER_REPLICAS):
+                records += _cleared_elrs(new)
         responses.append(
             {
                 "error_code": complaint[0],
@@ -118,6 +121,16 @@ def _answer(
             }
         )
     return records, {"throttle_time_ms": 0, "responses": responses}
+
+
+def _cleared_elrs(new: list[Record]) -> list[Record]:
+    """Who is eligible to lead was found out with another min.insync.replicas."""
+    names = [
+        message["resource_name"] if message["resource_type"] == TOPIC_RESOURCE else ""
+        for _, _, message in new
+        if message["name"] == _MIN_ISR
+    ]
+    return [("ClearElrRecord", 0, {"topic_name": name}) for name in names]
 
 
 def _values_complaint(resource: dict[str, Any]) -> Complaint:

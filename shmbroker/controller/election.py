@@ -1,4 +1,5 @@
-"""Elections that somebody asks for: ElectLeaders.
+"""Elections without a death: those that somebody asks for (ElectLeaders), and those whose time has
+come, for preferred leaders and for partitions without one.
 
 Pure functions of a request and an image; codes and words are those of Kafka's
 `ReplicationControlManager.electLeader`. Who can lead is decided in `partition_change`.
@@ -20,14 +21,19 @@ from shmbroker.wire.error_codes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from shmbroker.controller.metadata_log import Record
     from shmbroker.controller.topics import Cluster
+    from shmbroker.metadata.image import PartitionImage, TopicImage
 
 # `ElectionType`
 PREFERRED = 0
 UNCLEAN = 1
+
+ELECTIONS_MAX = 1000
+"""Of one decision that nobody has asked for (Kafka: MAX_ELECTIONS_PER_IMBALANCE)."""
 
 
 def elect_leaders(
@@ -80,20 +86,68 @@ def _election(
     if not 0 <= index < len(topic.partitions):
         return UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}", None
     partition = topic.partitions[index]
-    is_led = partition.leader_id != NO_LEADER
+    is_led = cluster.is_active(partition.leader_id)
     if election_type == PREFERRED:
-        is_led = partition.leader_id == partition.replicas[0]
+        is_led &= partition.leader_id == partition.replicas[0]
     if is_led:
         return ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.", None
     kind = partition_change.PREFERRED if election_type == PREFERRED else partition_change.UNCLEAN
-    rules = cluster.rules(topic, election=kind)
-    change = partition_change.partition_change(topic.topic_id, partition, rules)
+    change = _elected(topic, partition, cluster, kind)
     if change is not None:
         return NONE, None, change
     if election_type == PREFERRED:
         return PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.", None
-    return (
-        ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        "Eligible topic partition leaders are not available.",
-        None,
+    says = "Eligible topic partition leaders are not available."
+    return ELIGIBLE_LEADERS_NOT_AVAILABLE, says, None
+
+
+def preferred_leaders(cluster: Cluster) -> list[Record]:
+    """PartitionChangeRecords that give the lead back to first replicas which are in sync
+    (`maybeBalancePartitionLeaders`); at most ELECTIONS_MAX."""
+    return _elections(
+        cluster,
+        partition_change.PREFERRED,
+        lambda topic, partition: (
+            partition.leader_id != partition.replicas[0]
+            and partition.replicas[0] in partition.in_sync_replicas
+            and cluster.is_active(partition.replicas[0])
+        ),
     )
+
+
+def unclean_leaders(cluster: Cluster) -> list[Record]:
+    """PartitionChangeRecords for what nobody at work leads, where its topic would rather lose
+    records than wait (`maybeElectUncleanLeaders`); at most ELECTIONS_MAX."""
+    return _elections(
+        cluster,
+        partition_change.UNCLEAN,
+        lambda topic, partition: (
+            not cluster.is_active(partition.leader_id) and cluster.is_unclean_allowed(topic.name)
+        ),
+    )
+
+
+def _elections(
+    cluster: Cluster, kind: int, is_wanted: Callable[[TopicImage, PartitionImage], bool]
+) -> list[Record]:
+    records: list[Record] = []
+    for topic in cluster.image.topics_by_id.values():
+        for partition in topic.partitions:
+            if not is_wanted(topic, partition):
+                continue
+            change = _elected(topic, partition, cluster, kind)
+            if change is not None:
+                records.append(("PartitionChangeRecord", 2, change))
+                if len(records) == ELECTIONS_MAX:
+                    return records
+    return records
+
+
+def _elected(
+    topic: TopicImage, partition: PartitionImage, cluster: Cluster, kind: int
+) -> dict[str, Any] | None:
+    """The change that gives a partition another leader; None if there is none to be had."""
+    rules = cluster.rules(topic, election=kind)
+    change = partition_change.partition_change(topic.topic_id, partition, rules)
+    has_leader = change is not None and change.get("leader", NO_LEADER) != NO_LEADER
+    return change if has_leader else None

@@ -7,11 +7,14 @@ features only those in `metadata.features` may change: what isn't served has no 
 
 from __future__ import annotations
 
+from shmbroker.controller.topics import config_record
 from shmbroker.metadata.features import (
+    ELIGIBLE_LEADER_REPLICAS,
     METADATA_VERSION,
     METADATA_VERSION_OF_RECORDS,
     SUPPORTED_FEATURES,
 )
+from shmbroker.metadata.image import BROKER_RESOURCE
 from shmbroker.metadata.messages import fitting
 from shmbroker.wire.error_codes import INVALID_UPDATE_VERSION, NONE
 
@@ -29,9 +32,14 @@ UNSAFE_DOWNGRADE = 3
 
 
 def update_features(
-    request: dict[str, Any], version: int, image: MetadataImage, node_id: int
+    request: dict[str, Any],
+    version: int,
+    image: MetadataImage,
+    node_id: int,
+    min_insync_replicas: int,
 ) -> tuple[list[Record], dict[str, Any]]:
-    """UpdateFeatures v0–2: (records, response). `node_id`: of this controller, for the texts.
+    """UpdateFeatures v0–2: (records, response). `node_id`: of this controller, for the texts;
+    `min_insync_replicas`: what file and flags say.
 
     v0's flag that allows downgrades is read as Kafka reads it: not at all.
     """
@@ -50,6 +58,8 @@ def update_features(
                 ),
                 "results": [],
             }
+        if name == ELIGIBLE_LEADER_REPLICAS and level > 0:
+            records += _safe_for_elr(image, min_insync_replicas)
         records.append(("FeatureLevelRecord", 0, {"name": name, "feature_level": level}))
     response = {
         "throttle_time_ms": 0,
@@ -63,6 +73,21 @@ def update_features(
         else [],
     }
     return [] if version >= 1 and request["validate_only"] else records, response
+
+
+def _safe_for_elr(image: MetadataImage, min_insync_replicas: int) -> list[Record]:
+    """With eligible leader replicas, min.insync.replicas is the cluster's affair: a value for all
+    brokers, and none for single ones (`maybeGenerateElrSafetyRecords`)."""
+    key = "min.insync.replicas"
+    records = []
+    if key not in image.config(BROKER_RESOURCE, ""):
+        records.append(config_record(BROKER_RESOURCE, "", key, str(min_insync_replicas)))
+    records += [
+        config_record(BROKER_RESOURCE, name, key, None)
+        for (kind, name), values in image.configs.items()
+        if kind == BROKER_RESOURCE and name and key in values
+    ]
+    return records
 
 
 def _complaint(name: str, level: int, kind: int, image: MetadataImage, node_id: int) -> str | None:

@@ -150,15 +150,11 @@ def _alter_error(
     return NONE
 
 
-def broker_gone(
-    cluster: Cluster, broker_id: int, *, with_elr: bool = False, keep: bool = True
-) -> list[Record]:
-    """PartitionChangeRecords for a broker that is about to be fenced: it leaves the ISR (and the
-    ELR, if it is gone for good), and others lead what it led.
-
-    keep: what nobody else could lead stays as it is.
-    """
-    return _without(cluster, broker_id, (broker_id,) if with_elr else (), keep)
+def broker_gone(cluster: Cluster, broker_id: int, *, for_good: bool = False) -> list[Record]:
+    """PartitionChangeRecords for a broker that is about to be fenced: it leaves the ISR, and others
+    lead what it led. What nobody else could lead stays as it is, unless the broker is gone for
+    good; then it leaves the ELR, too."""
+    return _without(cluster, broker_id, (broker_id,) if for_good else (), not for_good)
 
 
 def broker_unclean(cluster: Cluster, broker_id: int, safe: set[int]) -> list[Record]:
@@ -218,15 +214,8 @@ def broker_back(cluster: Cluster, broker_id: int) -> list[Record]:
             if broker_id not in partition.replicas or is_acceptable(partition.leader_id):
                 continue
             rules = rules or cluster.rules(topic, is_acceptable)
-            isr = partition.in_sync_replicas
-            if partition.leader_id != NO_LEADER:
-                isr = tuple(other for other in isr if is_acceptable(other))
-            if (
-                partition.replicas == (broker_id,)
-                and not isr
-                and not partition.eligible_leader_replicas
-            ):
-                isr = partition.replicas
+            is_lost = not partition.in_sync_replicas and not partition.eligible_leader_replicas
+            isr = partition.replicas if is_lost and partition.replicas == (broker_id,) else None
             message = partition_change(topic.topic_id, partition, rules, isr=isr)
             if message is not None and message.get("leader", NO_LEADER) != NO_LEADER:
                 records.append(("PartitionChangeRecord", 2, message))

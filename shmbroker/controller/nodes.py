@@ -10,6 +10,7 @@ KIP-836, KIP-853.
 
 from __future__ import annotations
 
+from shmbroker.controller.in_sync import broker_gone
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.metadata_log import Record
-    from shmbroker.metadata.image import MetadataImage
+    from shmbroker.controller.topics import Cluster
 
 _NO_PARTITION = "This server does not host this topic-partition."
 
@@ -86,15 +87,15 @@ def describe_quorum(
 
 
 def unregister_broker(
-    request: dict[str, Any], image: MetadataImage, broker_count: int
+    request: dict[str, Any], cluster: Cluster
 ) -> tuple[list[Record], dict[str, Any]]:
-    """UnregisterBroker v0: (records, response); brokers 1 to `broker_count` are this family's.
+    """UnregisterBroker v0: (records, response).
 
-    Unlike Kafka, which would take the leader away from the partitions of that broker, brokers of
-    this family stay, and so does one that holds partitions.
+    Unlike in Kafka, where a broker that runs may be unregistered and only comes back with its next
+    start, brokers of this family stay; they register with it.
     """
     broker_id = request["broker_id"]
-    broker = image.brokers.get(broker_id)
+    broker = cluster.image.brokers.get(broker_id)
     error, message = NONE, None
     records: list[Record] = []
     if broker is None:
@@ -102,15 +103,10 @@ def unregister_broker(
             BROKER_ID_NOT_REGISTERED,
             f"Broker ID {broker_id} is not currently registered",
         )
-    elif broker_id <= broker_count:
+    elif broker_id <= cluster.config["shmbroker.io.workers"]:
         error, message = INVALID_REQUEST, f"Broker {broker_id} is a part of this shmbroker."
-    elif any(
-        broker_id in partition.replicas
-        for topic in image.topics_by_id.values()
-        for partition in topic.partitions
-    ):
-        error, message = INVALID_REQUEST, f"Broker {broker_id} still holds partitions."
     else:
+        records += broker_gone(cluster, broker_id, for_good=True)
         removal = {"broker_id": broker_id, "broker_epoch": broker.broker_epoch}
         records.append(("UnregisterBrokerRecord", 0, removal))
     return records, {"throttle_time_ms": 0, "error_code": error, "error_message": message}

@@ -74,11 +74,12 @@ def partition_change(
 ) -> dict[str, Any] | None:
     """A PartitionChangeRecord (version 2), or None if nothing would be different.
 
-    What isn't given is to stay as it is. `unclean`: brokers that may have lost records, so no
-    longer eligible.
+    What isn't given is to stay as it is, but for one thing: a partition whose leader is fenced,
+    kept as there was no other (`in_sync`), has an ISR without the fenced. `unclean`: brokers that
+    may have lost records, so no longer eligible.
     """
     message: dict[str, Any] = {"partition_id": partition.partition, "topic_id": topic_id}
-    isr = partition.in_sync_replicas if isr is None else tuple(isr)
+    isr = _still_in_sync(partition, rules) if isr is None else tuple(isr)
     replicas = partition.replicas if replicas is None else tuple(replicas)
     adding = partition.adding_replicas if adding is None else tuple(adding)
     removing = partition.removing_replicas if removing is None else tuple(removing)
@@ -123,6 +124,13 @@ def partition_change(
     if recovery_state not in (None, partition.leader_recovery_state):
         message["leader_recovery_state"] = recovery_state
     return message if len(message) > 2 else None
+
+
+def _still_in_sync(partition: PartitionImage, rules: Rules) -> tuple[int, ...]:
+    isr = partition.in_sync_replicas
+    if partition.leader_id == NO_LEADER or rules.is_acceptable(partition.leader_id):
+        return isr
+    return tuple(broker_id for broker_id in isr if rules.is_acceptable(broker_id))
 
 
 def _eligible(

@@ -15,6 +15,7 @@ ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 
 SUPPORTED_FEATURES = {
     # name: least and highest level that is served
+    ELIGIBLE_LEADER_REPLICAS: (0, 1),
     GROUP_VERSION: (0, 1),
     METADATA_VERSION: (7, 29),
 }

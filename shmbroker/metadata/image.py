@@ -268,6 +268,15 @@ class MetadataImage(_Value):
                 ) from None
         return draft.finish(offset, epoch)
 
+    def placed_on(self) -> set[int]:
+        """Ids of the brokers that hold any partition's replica."""
+        return {
+            broker_id
+            for topic in self.topics_by_id.values()
+            for partition in topic.partitions
+            for broker_id in partition.replicas
+        }
+
     def config(self, resource_type: int, name: str) -> dict[str, str]:
         """The values that were set for a topic or broker; not to be changed."""
         return self.configs.get((resource_type, name), _NOTHING)
@@ -489,26 +498,16 @@ def changed_partition(old: PartitionImage, message: dict[str, Any]) -> Partition
 
 
 def _clear_elr(draft: _Draft, message: dict[str, Any], offset: int) -> None:
-    """Of one topic or, without a name, of all (`TopicsDelta.replay(ClearElrRecord)`). The
-    partition epoch stays."""
+    """Of one topic or, without a name, of all."""
     name = message["topic_name"]
     by_name = draft.image.topics_by_name
     topics = [by_name[name]] if name else list(by_name.values())
     for topic in topics:
         partitions = draft.partitions.get(topic.topic_id) or dict(enumerate(topic.partitions))
-        for partition in list(partitions.values()):
+        for index, partition in list(partitions.items()):
             if partition.eligible_leader_replicas or partition.last_known_elr:
-                draft.topic_partitions(topic.topic_id)[partition.partition] = PartitionImage(
-                    partition.partition,
-                    partition.replicas,
-                    partition.in_sync_replicas,
-                    partition.leader_id,
-                    partition.leader_epoch,
-                    partition.partition_epoch,
-                    partition.directories,
-                    partition.adding_replicas,
-                    partition.removing_replicas,
-                    leader_recovery_state=partition.leader_recovery_state,
+                draft.topic_partitions(topic.topic_id)[index] = changed_partition(
+                    partition, {"eligible_leader_replicas": (), "last_known_elr": ()}
                 )
 
 

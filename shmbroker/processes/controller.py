@@ -12,6 +12,7 @@ Rules of this file:
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ class ControllerProcess(SleepingChild):
             if now >= self._next_look:
                 self._next_look = now + LOOK_S
                 self.look_at_brokers()
+                self.decide(lambda: self.active.elect_due(clock.monotonic(), clock.now_ms()))
             self.publish()
             self.sign(now)
             if not had_work:
@@ -167,17 +169,19 @@ class ControllerProcess(SleepingChild):
                 self.set_fenced(slot.number, False)
 
     def set_fenced(self, broker_id: int, is_fenced: bool) -> bool:
-        """Fence a broker or end that, and let everybody know; False if nothing has changed.
-
-        A full disk leaves things as they are: whoever is asked for answers or does not.
-        """
+        """Fence a broker or end that; False if nothing has changed."""
         if is_fenced and not self.active.is_replicated:
             return False
         change = self.active.fence_broker if is_fenced else self.active.unfence_broker
+        return self.decide(lambda: change(broker_id, clock.now_ms()))
+
+    def decide(self, decision: Callable[[], None]) -> bool:
+        """Decide something that nobody waits for, and let everybody know; False if nothing has
+        changed. A full disk leaves things as they are."""
         try:
-            change(broker_id, clock.now_ms())
+            decision()
         except DiskFullFault as fault:
-            logger.error("%s; broker %d can't be fenced or unfenced", fault, broker_id)
+            logger.error("a decision could not be stored: %s", fault)
         except StorageFault as fault:
             self.fault = fault
             return False

@@ -38,3 +38,12 @@ def controller(start: Start) -> ActiveController:
     controller = start()
     join(controller, 1)
     return controller
+
+
+@pytest.fixture
+def three(start: Start) -> ActiveController:
+    """A controller of a family with three replicas and brokers, all at work."""
+    controller = start(shmbroker_replicas="3")
+    for broker_id in (1, 2, 3):
+        join(controller, broker_id)
+    return controller

@@ -1,59 +1,10 @@
 """AlterPartition, fencing and unfencing with several replicas: what the controller decides."""
 
 import pytest
-from controller_at_work import NOW_MS, Start, join
+from controller_at_work import NOW_MS, alter, at, create
 from decision_cases import topic
 
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.metadata.image import PartitionImage
-
-
-@pytest.fixture
-def three(start: Start) -> ActiveController:
-    controller = start(shmbroker_replicas="3")
-    for broker_id in (1, 2, 3):
-        join(controller, broker_id)
-    return controller
-
-
-def create(controller: ActiveController, *topics: dict) -> None:
-    request = {"topics": list(topics), "validate_only": False}
-    results = controller.handle("CreateTopics", 7, request, NOW_MS)["topics"]
-    assert [row["error_code"] for row in results] == [0] * len(topics)
-
-
-def at(controller: ActiveController, name: str, index: int = 0) -> PartitionImage:
-    return controller.image.topics_by_name[name].partitions[index]
-
-
-def alter(controller: ActiveController, name: str, isr: list[int], **changes: int) -> dict:
-    """AlterPartition v3 as the leader of partition 0 would send it, but for `changes`."""
-    partition = at(controller, name)
-    brokers = controller.image.brokers
-    broker_id = changes.get("broker_id", partition.leader_id)
-    epochs = [
-        {"broker_id": i, "broker_epoch": changes.get(f"epoch_{i}", brokers[i].broker_epoch)}
-        for i in isr
-        if i in brokers
-    ]
-    epochs += [{"broker_id": i, "broker_epoch": 1} for i in isr if i not in brokers]
-    wanted = {
-        "partition_index": changes.get("partition_index", 0),
-        "leader_epoch": partition.leader_epoch + changes.get("leader_epoch", 0),
-        "partition_epoch": partition.partition_epoch + changes.get("partition_epoch", 0),
-        "leader_recovery_state": changes.get("recovery", 0),
-        "new_isr_with_epochs": epochs,
-    }
-    topic_id = controller.image.topics_by_name[name].topic_id
-    request = {
-        "broker_id": broker_id,
-        "broker_epoch": changes.get("broker_epoch", brokers[broker_id].broker_epoch),
-        "topics": [{"topic_id": topic_id, "partitions": [wanted]}],
-    }
-    answer = controller.handle("AlterPartition", 3, request, NOW_MS)
-    if answer["error_code"]:
-        return answer
-    return answer["topics"][0]["partitions"][0]
 
 
 def test_leader_changes_the_isr(three: ActiveController) -> None:
