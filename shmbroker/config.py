@@ -545,8 +545,10 @@ _topic(
     "shmbroker.validation",
     STRING,
     "batch",
-    "How Produce judges batches: by header and CRC (batch) or by a walk of every record as well "
-    "(records). Compacted topics are always walked.",
+    "How Produce judges batches: by header and CRC (batch), or by every record as well (records), "
+    "as Apache Kafka does: sizes, offset deltas, counts, headers, timestamps. Where the answer "
+    "depends on single records they are always looked at: on compacted topics, and with "
+    "message.timestamp.before.max.ms.",
     allowed=("batch", "records"),
 )
 _topic(

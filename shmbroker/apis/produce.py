@@ -372,7 +372,7 @@ class ProduceApi:
         base_offset: int,
         append_time_ms: int,
         log_start_offset: int,
-        detail: tuple[str | None, tuple[int, ...]] | None,
+        detail: tuple[str | None, list[tuple[int, str]]] | None,
     ) -> None:
         """One partition has its result; `detail`: why it is an error, and of which records."""
         fast = request.fast
@@ -407,9 +407,9 @@ class ProduceApi:
         answer["log_append_time_ms"] = append_time_ms
         answer["log_start_offset"] = log_start_offset
         if error_code:
-            answer["error_message"], indexes = detail
+            answer["error_message"], errors = detail
             answer["record_errors"] = [
-                {"batch_index": index, "batch_index_error_message": detail[0]} for index in indexes
+                {"batch_index": index, "batch_index_error_message": text} for index, text in errors
             ]
         request.pending -= 1
         if request.pending == 0:

@@ -22,8 +22,6 @@ WITHOUT_EFFECT = {
     "log.flush.start.offset.checkpoint.interval.ms",
     "log.local.retention.bytes",
     "log.local.retention.ms",
-    "log.roll.jitter.hours",
-    "log.roll.jitter.ms",
     "max.connections.per.ip",
     "max.request.partition.size.limit",
     "producer.id.expiration.ms",
@@ -33,9 +31,7 @@ WITHOUT_EFFECT = {
     "remote.log.delete.on.disable",
     "remote.storage.enable",
     "replica.high.watermark.checkpoint.interval.ms",
-    "segment.jitter.ms",
     "shmbroker.ring.control.bytes",
-    "shmbroker.validation",
     "socket.listen.backlog.size",
 }
 """Settings that nothing here reads, whatever their value."""

@@ -23,12 +23,14 @@ APPENDED (back)
      0     8  token
      8     2  error_code
     10     2  detail_bytes   bytes of `detail` behind the fixed part
-    12     4  index_count    records at fault; their indexes are behind the detail
+    12     4  error_count    records at fault, named behind the detail
     16     8  base_offset    -1 on error
     24     8  log_append_time_ms   -1 unless the topic stamps LogAppendTime
     32     8  log_start_offset
     40     …  detail         utf-8, why it was refused
      …     4  index          in the batch; for each record at fault
+     …     2  text_bytes
+     …     …  text           utf-8, what is wrong with it
 
 READ (network worker to I/O worker): one fetch; the partitions follow, READ_PARTITION each
 
@@ -105,7 +107,8 @@ CANCEL (token): nobody waits for that read any more. NEED_FILE (token = file id)
 descriptor of that file again. DROP_FILE (back; token = file id): the file is deleted, close it.
 """
 
-from struct import Struct, unpack_from
+from collections.abc import Sequence
+from struct import Struct
 
 APPEND = 1
 APPEND_PART = 2
@@ -127,6 +130,8 @@ APPEND_CONSTANT = Struct("<hhI20sI")
 """The head without its token: the same for every request that a connection sends to a partition."""
 APPEND_BATCH_AT = 40
 APPENDED_HEAD = Struct("<Qhhiqqq")
+_RECORD_ERROR = Struct("<IH")
+RECORD_ERROR_BYTES_MAX = 512
 READ_HEAD = Struct("<QiiihhiI")
 READ_PARTITION = Struct("<20siiiqqq")
 READ_DONE_HEAD = Struct("<Qii")
@@ -156,14 +161,32 @@ EXECUTED_FLAG_STANDING = 2
 STANDING_GRANT = Struct("<IQ")
 
 
+def pack_record_errors(errors: Sequence[tuple[int, str]], bytes_max: int) -> tuple[int, bytes]:
+    """(how many, packed) of (index, text): as many as there is room for."""
+    parts: list[bytes] = []
+    for index, text in errors:
+        encoded = text.encode()[:RECORD_ERROR_BYTES_MAX]
+        bytes_max -= _RECORD_ERROR.size + len(encoded)
+        if bytes_max < 0:
+            break
+        parts.append(_RECORD_ERROR.pack(index, len(encoded)) + encoded)
+    return len(parts), b"".join(parts)
+
+
 def unpack_detail(
-    data: memoryview, index: int, detail_bytes: int, index_count: int
-) -> tuple[str | None, tuple[int, ...]]:
+    data: memoryview, index: int, detail_bytes: int, error_count: int
+) -> tuple[str | None, list[tuple[int, str]]]:
     """What is behind the fixed part of an APPENDED: why, and the records at fault."""
     index += APPENDED_HEAD.size
-    end = index + detail_bytes
-    text = bytes(data[index:end]).decode(errors="replace") if detail_bytes else None
-    return text, unpack_from(f"<{index_count}I", data, end)
+    at = index + detail_bytes
+    text = bytes(data[index:at]).decode(errors="replace") if detail_bytes else None
+    errors = []
+    for _ in range(error_count):
+        record_index, size = _RECORD_ERROR.unpack_from(data, at)
+        at += _RECORD_ERROR.size
+        errors.append((record_index, bytes(data[at : at + size]).decode(errors="replace")))
+        at += size
+    return text, errors
 
 
 assert APPEND_HEAD.size == APPEND_BATCH_AT

@@ -136,11 +136,11 @@ note(struct walked *w, int64_t index, int what) {
     }
 }
 
-/* Behind `length` bytes from p; NULL if they go beyond the end. A negative length has none. */
+/* Behind `length` bytes from p, none if it is -1 (null); NULL if they go beyond the end. */
 static const uint8_t *
 behind(const uint8_t *p, const uint8_t *end, int64_t length) {
     if (length <= 0)
-        return p;
+        return length >= -1 ? p : NULL;
     return length <= end - p ? p + length : NULL;
 }
 

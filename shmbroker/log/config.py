@@ -29,6 +29,7 @@ _INTEGERS = {
 _CHOICES = {
     "message.timestamp.type": ("CreateTime", "LogAppendTime"),
     "shmbroker.ack.durability": ("page-cache", "fsync"),
+    "shmbroker.validation": ("batch", "records"),
     "compression.type": ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
 }
 _CLEANUP_POLICIES = {"delete", "compact"}
@@ -49,6 +50,7 @@ class LogConfig:
         "is_deleted",
         "is_fsync",
         "is_log_append_time",
+        "is_validated",
         "max_compaction_lag_ms",
         "max_message_bytes",
         "message_timestamp_after_max_ms",
@@ -68,6 +70,7 @@ class LogConfig:
         "segment_jitter_ms",
         "segment_ms",
         "shmbroker_ack_durability",
+        "shmbroker_validation",
     )
 
     segment_bytes: int
@@ -89,6 +92,7 @@ class LogConfig:
     max_compaction_lag_ms: int
     message_timestamp_type: str
     shmbroker_ack_durability: str
+    shmbroker_validation: str
     compression_type: str
 
     def __init__(self, values: dict[str, str] | None = None) -> None:
@@ -120,6 +124,8 @@ class LogConfig:
         if self.is_compacted:
             self.roll_ms = min(self.segment_ms, self.max_compaction_lag_ms)
         self.is_log_append_time = self.message_timestamp_type == "LogAppendTime"
+        self.is_validated = self.shmbroker_validation == "records"
+        """Produce looks at every record."""
         self.preallocate = values.get("preallocate", "false").lower() == "true"
         """Kept for Kafka's sake: segments are always allocated ahead here, in extents."""
         self.producer_id_expiration_ms = _DAY_MS

@@ -225,22 +225,26 @@ class PartitionLog:
         self.log_end_offset = offset
 
     def append_stamped(
-        self, batch: memoryview, last_offset_delta: int, leader_epoch: int, now_ms: int
+        self,
+        batch: memoryview,
+        last_offset_delta: int,
+        max_timestamp: int,
+        leader_epoch: int,
+        now_ms: int,
     ) -> int:
-        """As `append`, where the batch's timestamp type is not the topic's; slower.
+        """As `append`, where the header has another timestamp type or maximum than it must; slower.
 
-        On a LogAppendTime topic the batch gets `now_ms` for all its records, on a CreateTime topic
-        the flag goes; either way its CRC is made anew.
+        It gets the topic's type and `max_timestamp`: on a LogAppendTime topic the time of all its
+        records, on a CreateTime topic the largest of them. Its CRC is made anew.
         """
         copy = bytearray(batch)
         (attributes,) = _INT16.unpack_from(copy, ATTRIBUTES_POSITION)
         if self.config.is_log_append_time:
             attributes |= TIMESTAMP_TYPE_BIT
-            _INT64.pack_into(copy, MAX_TIMESTAMP_POSITION, now_ms)
         else:
             attributes &= ~TIMESTAMP_TYPE_BIT
         _INT16.pack_into(copy, ATTRIBUTES_POSITION, attributes)
-        (max_timestamp,) = _INT64.unpack_from(copy, MAX_TIMESTAMP_POSITION)
+        _INT64.pack_into(copy, MAX_TIMESTAMP_POSITION, max_timestamp)
         view = memoryview(copy)
         _UINT32.pack_into(copy, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
         return self.append(view, last_offset_delta, max_timestamp, leader_epoch, now_ms)

@@ -2,7 +2,8 @@
 
 Rules of this file:
 * The hot path is `on_append`. It judges the batch by its header and its CRC and touches no record,
-  except where Kafka's answer depends on single records (keys on compacted topics).
+  except where the topic asks for it (`shmbroker.validation`) or the answer depends on single
+  records: keys on compacted topics, limits of timestamps.
 * Checks run in Kafka's order (protocol.md, Produce): leadership, size, form and CRC, timestamps,
   then the producer's sequence.
 * The batch lies in the ring until `release`; the segment gets its own copy, stamped there.
@@ -11,7 +12,6 @@ Rules of this file:
 """
 
 from collections.abc import Callable, Sequence
-from struct import pack
 
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
@@ -22,6 +22,7 @@ from shmbroker.ipc.operation_layout import (
     APPEND_HEAD,
     APPENDED,
     APPENDED_HEAD,
+    pack_record_errors,
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.operations.delayed_produce import DelayedProduces
@@ -29,7 +30,6 @@ from shmbroker.operations.group_commit import GroupCommit
 from shmbroker.records.batch import check_batch
 from shmbroker.records.batch_layout import (
     COMPRESSION_MASK,
-    H_COUNT,
     H_LENGTH,
     LOG_OVERHEAD,
     NO_TIMESTAMP,
@@ -37,7 +37,14 @@ from shmbroker.records.batch_layout import (
     TRANSACTIONAL_BIT,
     ZSTD,
 )
-from shmbroker.records.validation import bad_timestamp_indexes, null_key_indexes
+from shmbroker.records.validation import (
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    Refusal,
+    Rules,
+    judge_records,
+    refuse_stamps,
+)
 from shmbroker.replication.partition import Partition, not_led_error
 from shmbroker.wire import error_codes
 
@@ -47,16 +54,12 @@ _STORAGE = error_codes.KAFKA_STORAGE_ERROR
 _NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER
 _NOT_ENOUGH = error_codes.NOT_ENOUGH_REPLICAS
 _TOO_LARGE = error_codes.MESSAGE_TOO_LARGE
-_INVALID_TIMESTAMP = error_codes.INVALID_TIMESTAMP
 _JUDGED_BEFORE_THE_LOG = (
     error_codes.CORRUPT_MESSAGE,
     error_codes.MESSAGE_TOO_LARGE,
     error_codes.UNSUPPORTED_COMPRESSION_TYPE,
     error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
-
-INDEXES_MAX = 100
-"""Records at fault that a refusal names: an answer stays small, whatever the batch held."""
 
 
 class Appender:
@@ -118,26 +121,29 @@ class Appender:
             return
         batch_end = at + LOG_OVERHEAD + header[H_LENGTH]
         (
-            _, _, _, _, _, attributes, last_offset_delta, base_timestamp, max_timestamp,
+            _, _, _, _, _, attributes, last_offset_delta, _, max_timestamp,
             producer_id, producer_epoch, base_sequence, _,
         ) = header  # fmt: skip
         now_ms = self.now_ms()
         append_time = -1
+        must_stamp = False
         if (
             attributes & 0x1F
-            or partition.is_compacted
+            or partition.is_walked
             or partition.is_log_append_time
             or max_timestamp - now_ms > partition.timestamp_after_max_ms
-            or now_ms - base_timestamp > partition.timestamp_before_max_ms
         ):
             batch = data[at:batch_end]
-            refusal = self.look_closer(partition, batch, header, flags, now_ms)
+            found_timestamp, refusal = self.look_closer(partition, batch, header, flags, now_ms)
             batch.release()
             if refusal is not None:
                 self.refuse(peer, token, *refusal, partition)
                 return
+            must_stamp = found_timestamp != max_timestamp or attributes & TIMESTAMP_TYPE_BIT != 0
+            max_timestamp = found_timestamp
             if partition.is_log_append_time:
-                append_time = now_ms
+                append_time = max_timestamp = now_ms
+                must_stamp = True
         log = partition.log
         if producer_id >= 0:
             error, duplicate_offset, duplicate_time = partition.producers.check(
@@ -165,9 +171,9 @@ class Appender:
             return
         batch = data[at:batch_end]
         try:
-            if append_time >= 0 or attributes & TIMESTAMP_TYPE_BIT:
+            if must_stamp:
                 base_offset = log.append_stamped(
-                    batch, last_offset_delta, partition.leader_epoch, now_ms
+                    batch, last_offset_delta, max_timestamp, partition.leader_epoch, now_ms
                 )
             else:
                 base_offset = log.append(
@@ -182,7 +188,7 @@ class Appender:
         if producer_id >= 0:
             partition.producers.update(
                 producer_id, producer_epoch, base_sequence, last_offset_delta, base_offset,
-                max_timestamp if append_time < 0 else append_time,
+                max_timestamp,
             )  # fmt: skip
         self.bytes_in += end - at
         partition.advance_high_watermark()
@@ -217,44 +223,28 @@ class Appender:
         header: tuple[int, ...],
         flags: int,
         now_ms: int,
-    ) -> tuple[int, str | None, list[int]] | None:
-        """The checks that most batches do not need: (error, detail, records at fault) or None."""
-        attributes, base_timestamp, max_timestamp = header[5], header[7], header[8]
+    ) -> tuple[int, Refusal | None]:
+        """The checks that most batches do not need: (largest timestamp, why it is refused)."""
+        attributes, max_timestamp = header[5], header[8]
         if attributes & COMPRESSION_MASK == ZSTD and flags & APPEND_FLAG_NO_ZSTD:
-            return error_codes.UNSUPPORTED_COMPRESSION_TYPE, None, []
+            return -1, Refusal(error_codes.UNSUPPORTED_COMPRESSION_TYPE, None, [])
         if attributes & TRANSACTIONAL_BIT:
             if not flags & APPEND_FLAG_TRANSACTIONAL:
-                return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None, []
-            return error_codes.INVALID_TXN_STATE, "transactions are not served", []
-        if attributes & TIMESTAMP_TYPE_BIT and (
-            partition.is_log_append_time or max_timestamp == NO_TIMESTAMP
-        ):
-            indexes = list(range(min(header[H_COUNT], INDEXES_MAX)))
-            return _INVALID_TIMESTAMP, "the batch claims LogAppendTime", indexes
-        if partition.is_compacted:
-            without_key = null_key_indexes(batch)
-            if without_key is None:
-                return error_codes.INVALID_RECORD, "the records can't be read", []
-            if without_key:
-                return (
-                    error_codes.INVALID_RECORD,
-                    "Compacted topic cannot accept message without key in topic partition "
-                    f"{partition.topic}-{partition.partition}.",
-                    without_key,
-                )
-        if not partition.is_log_append_time and max_timestamp != NO_TIMESTAMP:
-            if max_timestamp - now_ms > partition.timestamp_after_max_ms:
-                detail = f"timestamp {max_timestamp} is too far ahead"
-            elif (
-                base_timestamp >= 0 and now_ms - base_timestamp > partition.timestamp_before_max_ms
-            ):
-                detail = f"timestamp {base_timestamp} is too old"
-            else:
-                return None
-            oldest = now_ms - partition.timestamp_before_max_ms
-            newest = now_ms + partition.timestamp_after_max_ms
-            return _INVALID_TIMESTAMP, detail, bad_timestamp_indexes(batch, oldest, newest) or []
-        return None
+                return -1, Refusal(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None, [])
+            return -1, Refusal(error_codes.INVALID_TXN_STATE, "transactions are not served", [])
+        is_stamped_here = partition.is_log_append_time
+        rules = Rules(
+            f"{partition.topic}-{partition.partition}",
+            partition.is_compacted,
+            is_stamped_here,
+            max(now_ms - partition.timestamp_before_max_ms, TIMESTAMP_MIN),
+            min(now_ms + partition.timestamp_after_max_ms, TIMESTAMP_MAX),
+        )
+        if partition.is_walked or (max_timestamp > rules.newest_ms and not is_stamped_here):
+            return judge_records(batch, header, rules)
+        if attributes & TIMESTAMP_TYPE_BIT and (is_stamped_here or max_timestamp == NO_TIMESTAMP):
+            return max_timestamp, refuse_stamps(header, rules)
+        return max_timestamp, None
 
     def on_durable(
         self,
@@ -299,14 +289,15 @@ class Appender:
         token: int,
         error_code: int,
         detail: str | None,
-        indexes: Sequence[int] = (),
+        record_errors: Sequence[tuple[int, str]] = (),
         partition: Partition | None = None,
     ) -> None:
         """Answer an append that was not stored; with the log start if the log has looked at it."""
         text = detail.encode()[:1024] if detail is not None else b""
-        indexes = indexes[:INDEXES_MAX]
+        room = peer.writer.payload_bytes_max - APPENDED_HEAD.size - len(text)
+        count, errors = pack_record_errors(record_errors, room)
         start = -1
         if partition is not None and error_code not in _JUDGED_BEFORE_THE_LOG:
             start = partition.log.log_start_offset
-        head = APPENDED_HEAD.pack(token, error_code, len(text), len(indexes), -1, -1, start)
-        peer.send(APPENDED, head + text + pack(f"<{len(indexes)}I", *indexes))
+        head = APPENDED_HEAD.pack(token, error_code, len(text), count, -1, -1, start)
+        peer.send(APPENDED, head + text + errors)

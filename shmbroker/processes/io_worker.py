@@ -75,6 +75,7 @@ from shmbroker.processes.shared_resources import (
     Slot,
 )
 from shmbroker.purgatory import Purgatory
+from shmbroker.records import validation
 from shmbroker.replication.partition import Partition
 from shmbroker.shm.counters import (
     CLEANER_WANTED,
@@ -752,7 +753,10 @@ class IoWorker(SleepingChild):
             image.config(BROKER_RESOURCE, str(self.broker_id)),
             image.config(BROKER_RESOURCE, ""),
         )
-        return LogConfig(effective_topic_configs(image.config(TOPIC_RESOURCE, topic), layers))
+        config = LogConfig(effective_topic_configs(image.config(TOPIC_RESOURCE, topic), layers))
+        if config.is_validated:
+            validation.prepare()
+        return config
 
     def _apply_configs(self, topics: set[str]) -> None:
         """Settings of these topics have changed; "" stands for the broker's own, so all topics."""

@@ -24,6 +24,8 @@ from typing import Any
 from shmbroker.replication.follower import Follower
 from shmbroker.wire import error_codes
 
+_NEVER = 2**63 - 1
+
 
 class Partition:
     """One replica. `key` names it on the rings (`ids.PARTITION_KEY`)."""
@@ -43,6 +45,7 @@ class Partition:
         "is_log_append_time",
         "is_offline",
         "is_under_min_in_sync",
+        "is_walked",
         "key",
         "known_high_watermark",
         "leader_epoch",
@@ -108,6 +111,13 @@ class Partition:
         self.is_log_append_time = config.is_log_append_time
         self.timestamp_before_max_ms = config.message_timestamp_before_max_ms
         self.timestamp_after_max_ms = config.message_timestamp_after_max_ms
+        self.is_walked = (
+            config.is_validated
+            or config.is_compacted
+            # A header tells the latest timestamp only.
+            or (config.message_timestamp_before_max_ms < _NEVER and not config.is_log_append_time)
+        )
+        """Produce looks at every record: what it answers depends on them."""
         self.segment_bytes_max = config.segment_bytes
         self.min_in_sync_replicas = config.min_insync_replicas
         self.is_fsync = config.is_fsync

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker.testing.broker import Broker
-from tests.processes import wire_cases_admin  # noqa: F401  it adds its scenarios
+from tests.processes import wire_cases_admin, wire_cases_records  # noqa: F401  they add scenarios
 from tests.processes.wire_cases import SCENARIOS
 from tests.processes.wire_side import Side
 
@@ -45,6 +45,16 @@ DIFFERENT = {
     "produce_batches / length too large": "no complete batch; Kafka fails with -1",
     "produce_batches / max timestamp wrong: stored": "the batch is stored as it was sent",
     "produce_batches / timestamp -2: stored": "the batch is stored as it was sent",
+    "produce_records / length *": "it must be right; Kafka fails with -1, or stores it if packed",
+    "produce_records / last length *": "likewise",
+    "produce_records / byte behind the fields*": "likewise",
+    "produce_records / offset delta*": "they must be 0, 1, …; Kafka stores it, packed it fails",
+    "produce_records / key length -2*": "only -1 stands for null",
+    "produce_records / value length -2*": "only -1 stands for null",
+    "produce_records / header value -2*": "only -1 stands for null",
+    "produce_records / gzip *": "bytes that can't be unpacked are invalid; Kafka fails with -1",
+    "produce_records / * garbage": "likewise",
+    "produce_records / zstd cut off": "likewise",
     "produce_requests / one partition twice": "both are stored; Kafka loses the first",
     "produce_requests / the ends in the end": "both are stored; Kafka loses the first",
     "produce_requests / one topic twice": "answered as asked: two entries",

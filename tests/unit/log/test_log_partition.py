@@ -253,10 +253,10 @@ def test_long_log_reads_back_at_any_step(opened):
 def test_stamped_batches_carry_the_topics_timestamp_type(opened):
     batch = batch_of(timestamp=5)
     log = opened({"message.timestamp.type": "LogAppendTime"})
-    log.append_stamped(memoryview(batch), 0, 0, 777)
+    log.append_stamped(memoryview(batch), 0, 777, 0, 777)
     flagged = batch_of(timestamp=5, log_append_time=6)
     log.set_config(LogConfig())
-    log.append_stamped(memoryview(flagged), 0, 0, 888)
+    log.append_stamped(memoryview(flagged), 0, 5, 0, 888)
     segment, position, length = log.read(0, 1 << 20, 2)
     data = segment.read_bytes(position, length)
     for (at, header), timestamp in zip(iterate_batches(data), (777, 5), strict=True):
