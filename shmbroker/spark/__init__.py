@@ -8,6 +8,20 @@ Spark finds it by itself once the package is installed (`pyspark_shmbroker`). No
 pyspark, pyarrow or numpy before it is used.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from shmbroker.spark.ranges import read_ranges
 from shmbroker.spark.session import java_home, session_conf
 
-__all__ = ["java_home", "session_conf"]
+if TYPE_CHECKING:
+    from shmbroker.spark.lag import LagListener, add_lag
+
+__all__ = ["LagListener", "add_lag", "java_home", "read_ranges", "session_conf"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("LagListener", "add_lag"):  # they need pyspark
+        from shmbroker.spark import lag
+
+        return getattr(lag, name)
+    raise AttributeError(f"module {__name__} has no attribute {name}")

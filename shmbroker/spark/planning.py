@@ -339,7 +339,8 @@ def ends_within_bytes(
         i = waiting.index(max(waiting))
         segment, low, _ = spans[i][0]
         first = batch_at(segment, low)
-        ends[i] = ranges[i].end_offset if first is None else first.end_offset
+        end = ranges[i].end_offset
+        ends[i] = end if first is None else min(first.end_offset, end)
     return ends
 
 

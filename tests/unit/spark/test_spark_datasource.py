@@ -18,7 +18,7 @@ from shmbroker.errors import ConfigFault, CorruptFault
 from shmbroker.spark import broker_client
 from shmbroker.spark.datasource import WAY, ShmbrokerDataSource, Task
 from shmbroker.spark.faults import BrokerFault, DataLossFault
-from shmbroker.spark.offsets import to_json, within_limit
+from shmbroker.spark.offsets import to_json
 from shmbroker.spark.options import QUERY_ID, TOPIC_IDS
 from shmbroker.spark.segment_files import GoneFault
 
@@ -517,15 +517,6 @@ def test_an_end_that_went_back_is_noticed(family: FakeFamily) -> None:
     end = lenient.latestOffset(start, ReadAllAvailable())
     assert end["t"] == {"0": 5}
     assert lenient.partitions(start, end) == []
-
-
-def test_limits_are_shared_by_what_waits() -> None:
-    tps = [("t", i) for i in range(4)]
-    starts = dict.fromkeys(tps, 100)
-    ends = dict(zip(tps, (100, 101, 1100, 9100), strict=True))
-    assert within_limit(starts, ends, 100_000) == ends
-    limited = within_limit(starts, ends, 1000)
-    assert [limited[tp] - 100 for tp in tps] == [0, 1, 99, 899]
 
 
 def test_offsets_document_is_in_order() -> None:

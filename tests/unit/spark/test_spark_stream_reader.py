@@ -1,0 +1,315 @@
+"""A stream's reader beyond its offsets: when it waits, what it commits, what it reports; and the
+plan as rows, and filters that spare reading."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from fake_family import FakeFamily
+from pyspark.sql import datasource as spark_source
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from shmbroker.errors import ConfigFault, CorruptFault
+from shmbroker.spark import datasource, read_ranges
+from shmbroker.spark.datasource import ShmbrokerDataSource
+from shmbroker.spark.lag import LagListener, add_lag
+from shmbroker.spark.options import QUERY_ID
+from shmbroker.spark.pushdown import Bounds, bounds_of
+
+COLUMNS = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[FakeFamily]:
+    with FakeFamily(tmp_path) as made:
+        yield made
+
+
+def source(family: FakeFamily, **options: str) -> ShmbrokerDataSource:
+    impatient = {"kafka.default.api.timeout.ms": "500", "fetchOffset.retryIntervalMs": "1"}
+    given = {"kafka.bootstrap.servers": family.address, "subscribe": "t", **impatient, **options}
+    return ShmbrokerDataSource(given)
+
+
+def stream(family: FakeFamily, **options: str) -> Any:
+    return source(family, startingOffsets="earliest", **options).streamReader(COLUMNS)
+
+
+def end_of(reader: Any, start: dict, limit: Any = None) -> int:
+    end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
+    return sum(end["t"].values())
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+def test_a_stream_waits_for_enough_records_or_for_its_time(
+    family: FakeFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(datasource.clock, "monotonic", lambda: now[0])
+    partition = family.create("t")[0]
+    partition.fill(5)
+    reader = stream(family, minOffsetsPerTrigger="10", maxTriggerDelay="30s")
+    assert reader.getDefaultReadLimit() == ReadMinRows(10)
+    start = reader.initialOffset()
+    assert end_of(reader, start) == 5  # the first one does not wait
+    first = reader.latestOffset(start, ReadAllAvailable())
+    partition.fill(9)
+    assert end_of(reader, first) == 5
+    now[0] += 29
+    assert end_of(reader, first) == 5
+    now[0] += 2
+    assert end_of(reader, first) == 14
+    second = reader.latestOffset(first, ReadAllAvailable())
+    partition.fill(10)
+    assert end_of(reader, second) == 24
+    assert end_of(reader, second, ReadAllAvailable()) == 24
+
+
+def test_a_least_number_of_records_holds_up_no_available_now_query(family: FakeFamily) -> None:
+    family.create("t")[0].fill(5)
+    reader = stream(family, minOffsetsPerTrigger="100", maxOffsetsPerTrigger="100")
+    reader.prepareForTriggerAvailableNow()
+    reader._last_trigger_s = datasource.clock.monotonic()
+    assert reader.getDefaultReadLimit() == ReadMaxRows(100)
+    assert end_of(reader, reader.initialOffset()) == 5
+
+
+def test_bytes_of_a_trigger_are_limited_exactly_by_the_index(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(5, 20)
+    sizes = partition.segments[0]["valid_bytes"]
+    partition.fill(5, 20, roll=True)
+    reader = stream(family, maxBytesPerTrigger=str(sizes + 1))
+    assert reader.getDefaultReadLimit() == ReadMaxBytes(sizes + 1)
+    assert end_of(reader, reader.initialOffset()) == 100
+    exactly = partition.segments[0]["valid_bytes"] // 20 * 3
+    few = stream(family, maxBytesPerTrigger=str(exactly + 100))
+    assert end_of(few, few.initialOffset()) == 15
+    one = stream(family, maxBytesPerTrigger="1")
+    assert end_of(one, one.initialOffset()) == 5
+    both = stream(family, maxBytesPerTrigger=str(exactly + 100), maxOffsetsPerTrigger="7")
+    assert end_of(both, both.initialOffset()) == 7
+    # without files the log's average is all that is known
+    fetched = {"shmbroker.read": "fetch"}
+    guessed = stream(family, maxBytesPerTrigger=str(exactly), **fetched)
+    assert 5 < end_of(guessed, guessed.initialOffset()) < 30
+
+
+@pytest.mark.parametrize("way", ["files", "fetch"])
+def test_no_task_has_more_records_than_asked(family: FakeFamily, way: str) -> None:
+    made = family.create("t", 2)
+    made[0].fill(10, 10)
+    made[0].fill(10, 3, roll=True)
+    made[1].fill(5)
+    reader = source(family, maxRecordsPerPartition="20", **{"shmbroker.read": way}).reader(COLUMNS)
+    counts = [sum(batch.num_rows for batch in reader.read(task)) for task in reader.partitions()]
+    assert sum(counts) == 135
+    assert max(counts) <= 20
+    assert len(counts) == 8  # 130 in seven parts, and five
+
+
+def test_few_records_make_as_many_tasks_as_asked(family: FakeFamily) -> None:
+    family.create("t")[0].fill(100)  # one batch
+    reader = source(family, minPartitions="6").reader(COLUMNS)
+    tasks = reader.partitions()
+    assert len(tasks) == 6
+    found = [row["offset"] for task in tasks for b in reader.read(task) for row in b.to_pylist()]
+    assert found == list(range(100))
+
+
+# --- committed offsets ---------------------------------------------------------------------------
+
+
+def test_what_is_written_is_committed_for_the_querys_own_group(family: FakeFamily) -> None:
+    made = family.create("t", 2)
+    made[0].fill(5)
+    reader = stream(family)
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ReadAllAvailable())
+    group = f"spark-shmbroker-source-{start[QUERY_ID]}"
+    assert family.commits == [(group, "t", 0, 0), (group, "t", 1, 0)]
+    made[1].fill(3)
+    family.commits.clear()
+    reader.latestOffset(first, ReadAllAvailable())
+    assert family.commits == [(group, "t", 0, 5)]  # only what has changed
+    reader.commit(first)
+    assert len(family.commits) == 1
+    again = stream(family)  # restarted: same checkpoint, same group
+    family.commits.clear()
+    second = again.latestOffset(first, ReadAllAvailable())
+    assert second[QUERY_ID] == start[QUERY_ID]
+    assert family.commits == [(group, "t", 0, 5), (group, "t", 1, 0)]
+    assert stream(family).initialOffset()[QUERY_ID] != start[QUERY_ID]
+
+
+def test_the_group_is_named_as_asked(family: FakeFamily) -> None:
+    family.create("t")
+    reader = stream(family, groupIdPrefix="mine")
+    start = reader.initialOffset()
+    reader.commit(start)
+    assert family.commits == [(f"mine-{start[QUERY_ID]}", "t", 0, 0)]
+    family.commits.clear()
+    stream(family, **{"kafka.group.id": "exactly"}).commit(start)
+    assert family.commits == [("exactly", "t", 0, 0)]
+    family.commits.clear()
+    stream(family, commitOffsets="false").commit(start)
+    assert family.commits == []
+
+
+def test_offsets_that_cannot_be_committed_are_a_warning(
+    family: FakeFamily, caplog: pytest.LogCaptureFixture
+) -> None:
+    family.create("t")[0].fill(5)
+    reader = stream(family)
+    start = reader.initialOffset()
+    family.commit_error = 25
+    for _ in range(2):
+        reader.latestOffset(start, ReadAllAvailable())
+    assert caplog.text.count("UNKNOWN_MEMBER_ID") == 1
+    family.commit_error = 0
+    reader.latestOffset(start, ReadAllAvailable())
+    assert len(family.commits) == 1
+
+
+def test_ignored_options_are_told(family: FakeFamily, caplog: pytest.LogCaptureFixture) -> None:
+    source(family, maxOffsetsPerTrigger="5").reader(COLUMNS)
+    assert "maxOffsetsPerTrigger option ignored in this batch query" in caplog.text
+
+
+def test_lag_is_added_to_progress() -> None:
+    ids = ':topic_ids": {"t": "x"}'
+    source_progress = {
+        "endOffset": f'{{"t": {{"0": 5}}, "{ids}}}',
+        "latestOffset": f'{{"t": {{"0": 9}}, "{ids}, ":read": "fetch"}}',
+        "metrics": {},
+    }
+    other = {"endOffset": '{"t": {"0": 5}}', "latestOffset": "null"}
+    progress = {"name": "q", "id": 1, "sources": [source_progress, other]}
+    found = add_lag(progress)["sources"]
+    assert found[0]["metrics"]["maxOffsetsBehindLatest"] == "4"
+    assert "metrics" not in found[1]
+
+    class Event:
+        id = 1
+
+    Event.progress = progress
+    progress["sources"].pop()
+    told = []
+    listener = LagListener(lambda *lag: told.append(lag))
+    listener.onQueryProgress(Event)
+    assert told == [("q", found[0]["metrics"])]
+    assert listener.latest == {"q": found[0]["metrics"]}
+    listener.onQueryTerminated(Event)
+    assert listener.latest == {}
+
+
+# --- the plan as rows ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["files", "fetch"])
+def test_ranges_are_rows_that_can_be_read(family: FakeFamily, way: str) -> None:
+    made = family.create("t", 2)
+    made[0].fill(10, 3)
+    made[1].fill(10)
+    asked = source(family, emit="ranges", minPartitions="2", **{"shmbroker.read": way})
+    names = [column.split()[0] for column in asked.schema().split(", ")]
+    schema = StructType([StructField(name, StringType()) for name in names])
+    reader = asked.reader(schema)
+    rows = [batch for task in reader.partitions() for batch in reader.read(task)]
+    table = pa.Table.from_batches(rows)
+    assert table.column_names == names
+    assert set(table.column("way").to_pylist()) == {way}
+    assert min(table.column("bytes").to_pylist()) > 0
+    records = pa.Table.from_batches(read_ranges(rows, ("topic", "partition", "offset")))
+    found = [tuple(row.values()) for row in records.to_pylist()]
+    assert found == [("t", 0, i) for i in range(30)] + [("t", 1, i) for i in range(10)]
+    with pytest.raises(ConfigFault, match="column plan"):
+        list(read_ranges([rows[0].select(["topic"])]))
+    with pytest.raises(CorruptFault):
+        list(read_ranges([pa.RecordBatch.from_pydict({"plan": ["{}"]})]))
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+
+def filters(*named: tuple[str, str, Any]) -> list[Any]:
+    return [getattr(spark_source, kind)((column,), value) for kind, column, value in named]
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds"),
+    [
+        ([("GreaterThan", "offset", 5), ("LessThan", "offset", 9)], Bounds(None, None, 6, 9)),
+        ([("GreaterThanOrEqual", "offset", 5), ("LessThanOrEqual", "offset", 9)], (5, 10)),
+        ([("EqualTo", "offset", 5)], (5, 6)),
+        ([("In", "offset", [9, 5])], (5, 10)),
+        ([("In", "offset", [])], (0, 0)),
+        ([("EqualTo", "partition", 1)], Bounds(partitions=frozenset([1]))),
+        (
+            [("In", "partition", [1, 2]), ("EqualTo", "partition", 2)],
+            Bounds(partitions=frozenset([2])),
+        ),
+        ([("In", "topic", ["a", None])], Bounds(topics=frozenset(["a"]))),
+        (
+            [("GreaterThan", "timestamp", datetime(1970, 1, 1, 0, 0, 1, 500, UTC))],
+            Bounds(timestamp_ms=1000),
+        ),
+        ([("LessThan", "timestamp", datetime(1970, 1, 1, tzinfo=UTC))], Bounds()),
+        ([("GreaterThan", "timestamp", datetime(1970, 1, 2))], Bounds()),  # of what zone?
+        ([("EqualTo", "value", b"x"), ("GreaterThan", "partition", 1)], Bounds()),
+    ],
+)
+def test_filters_narrow_what_is_read(given: list, bounds: Any) -> None:
+    if not isinstance(bounds, Bounds):
+        bounds = Bounds(start_offset=bounds[0], end_offset=bounds[1])
+    assert bounds_of(filters(*given)) == bounds
+
+
+def test_a_filtered_batch_reads_less_and_keeps_its_filters(family: FakeFamily) -> None:
+    made = family.create("t", 2)
+    made[0].fill(10, 10)  # the record at offset n is of ms 1000 + n
+    made[1].fill(10, 10)
+    columns = StructType(
+        [StructField("partition", IntegerType()), StructField("offset", LongType())]
+    )
+    since = datetime.fromtimestamp(1.050, UTC)
+    for given, expected in (
+        ([("EqualTo", "partition", 1), ("LessThan", "offset", 7)], [(1, i) for i in range(7)]),
+        (
+            [("GreaterThanOrEqual", "timestamp", since), ("EqualTo", "partition", 0)],
+            [(0, i) for i in range(50, 100)],
+        ),
+        ([("EqualTo", "topic", "u")], []),
+        ([("GreaterThan", "offset", 1000)], []),
+    ):
+        reader = source(family, pushdown="true").reader(columns)
+        given = filters(*given)
+        assert list(reader.pushFilters(given)) == given
+        rows = [
+            tuple(row.values())
+            for task in reader.partitions()
+            for batch in reader.read(task)
+            for row in batch.to_pylist()
+        ]
+        assert rows == expected
