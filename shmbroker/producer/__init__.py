@@ -9,5 +9,6 @@ the same.
     delivery    one partition's batches: waiting, in flight, returned; pure
     cluster     who leads what, producer ids, other requests that are waited for
     connection  one socket to a leader that never blocks
+    written     what a producer id has stored already, read back
     producer    accumulates, sends, retries: the two threads of it
 """

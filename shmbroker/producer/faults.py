@@ -7,6 +7,10 @@ class ClusterFault(Fault):
     """The cluster can't be asked, or refuses; the message says who, and what to do."""
 
 
+class FencedFault(ClusterFault):
+    """Somebody with a later epoch of the same producer id has written."""
+
+
 class DeliveryFault(Fault):
     """Records could not be delivered; the producer is at its end.
 

@@ -130,11 +130,10 @@ class Producer:
         max_block_ms: int = 60_000,
         client_id: str = CLIENT_ID,
         identity: Identity | None = None,
-        next_sequences: Mapping[TopicPartition, int] | None = None,
         seed: int | None = None,
     ) -> None:
-        """`identity` and `next_sequences` go on with what another one has begun; `seed` is for the
-        lots that decide where records without a key go."""
+        """`identity`: a producer id of one's own choice (`written`); `seed` is for the lots that
+        decide where records without a key go."""
         self._codec = _codec(compression)
         self._acks = _acks(acks)
         if idempotence and self._acks != -1:
@@ -161,7 +160,7 @@ class Producer:
         self._client_id = client_id
         self._idempotence = idempotence
         self._identity = identity or NO_IDENTITY
-        self._next_sequences = next_sequences or {}
+        self._next_sequences: dict[TopicPartition, int] = {}
         self.cluster = Cluster(bootstrap_servers, client_id, min(self._request_s, ANSWER_S))
         lots = np.random.default_rng(seed)
         self._lots = lambda count: int(lots.integers(count))
@@ -219,6 +218,11 @@ class Producer:
                 self._send_chunk(name, chunk, now_ms)
                 count += chunk.rows
         return count
+
+    def go_on(self, topic: str, sequences: Mapping[int, int]) -> None:
+        """Number a topic's records from these sequences on, by partition; before its first send."""
+        for partition, sequence in sequences.items():
+            self._next_sequences[topic, partition] = sequence
 
     def flush(self) -> None:
         """Wait until everything that was sent is delivered; DeliveryFault if it can't be."""

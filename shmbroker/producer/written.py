@@ -1,0 +1,265 @@
+"""What a producer id has stored in a topic, read back: how a writer that died is gone on with.
+
+A writer that may be started again uses a producer id and epoch of its own choice, the same at each
+start, and numbers its records from 0 in each partition. So the brokers know how far it has come:
+
+    DescribeProducers   the last sequence in each partition, of this id and epoch
+    Fetch               the records themselves, from the log's end backwards until sequence 0
+
+Who starts again leaves out the records that are there and goes on behind the last sequence. That
+sequence is compared by the broker with each append: of two writers that go on from the same place
+one is refused (OUT_OF_ORDER_SEQUENCE_NUMBER), so nothing is written twice, whatever the order of
+the rows in each.
+
+Limits: a broker forgets a producer id that was silent for `producer.id.expiration.ms` (a day);
+records that retention or compaction has taken can't be recognised any more, and are written again.
+
+Rule: reading back is for the rare start after a death; it goes record by record.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
+
+from shmbroker import clock
+from shmbroker.errors import ProtocolFault
+from shmbroker.producer.cluster import RETRY_S, Cluster
+from shmbroker.producer.delivery import SEQUENCES, Identity
+from shmbroker.producer.faults import ClusterFault, FencedFault
+from shmbroker.records.batch import iterate_batches, iterate_records
+from shmbroker.records.batch_layout import (
+    H_BASE_OFFSET,
+    H_BASE_SEQUENCE,
+    H_LAST_OFFSET_DELTA,
+    H_PRODUCER_EPOCH,
+    H_PRODUCER_ID,
+)
+from shmbroker.wire import error_codes
+from shmbroker.wire.api_keys import DESCRIBE_PRODUCERS, FETCH, LIST_OFFSETS
+
+_EARLIEST, _LATEST = -2, -1
+_FETCH_BYTES = 8 << 20
+_FETCH_WAIT_MS = 500
+_STEP_MIN = 1000
+"""Offsets looked at first, at least."""
+
+T = TypeVar("T")
+
+
+class Stored:
+    """What is there. `sequences`: {partition: the next one}; empty: nothing, as usual."""
+
+    __slots__ = ("_places", "records", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences: dict[int, int] = {}
+        self.records = 0
+        self._places: dict[bytes, list[int]] = {}
+
+    def add(self, key: bytes | None, value: bytes | None, headers: Any, partition: int) -> None:
+        """A record that was found in a partition; headers as (key, value) pairs."""
+        self._places.setdefault(_digest(key, value, headers), []).append(partition)
+        self.records += 1
+
+    def take(self, key: bytes | None, value: bytes | None, headers: Any, partition: int) -> bool:
+        """Whether a record like this is there, in this partition (-1: any); once for each."""
+        digest = _digest(key, value, headers)
+        places = self._places.get(digest)
+        if not places:
+            return False
+        if partition < 0:
+            places.pop()
+        elif partition in places:
+            places.remove(partition)
+        else:
+            return False
+        self.records -= 1
+        return True
+
+
+def stored_by(identity: Identity, cluster: Cluster, topic: str, wait_s: float) -> Stored:
+    """What `identity` has stored in a topic; FencedFault if its id has a later epoch there.
+
+    ClusterFault if the cluster gives no answer within `wait_s`.
+    """
+    stored = Stored()
+    cluster.topic(topic, wait_s)
+    stored.sequences = _asked(
+        cluster, topic, wait_s, lambda: _next_sequences(cluster, topic, identity)
+    )
+    for partition in stored.sequences:
+        _read_back(cluster, topic, partition, identity, wait_s, stored)
+    return stored
+
+
+def _next_sequences(cluster: Cluster, topic: str, identity: Identity) -> dict[int, int]:
+    """The next sequence of a producer in each partition where it is not 0."""
+    by_leader: dict[int, list[int]] = {}
+    for partition, leader in enumerate(cluster.topics[topic].leaders):
+        by_leader.setdefault(leader, []).append(partition)
+    found = {}
+    for leader, partitions in by_leader.items():
+        body = {"topics": [{"name": topic, "partition_indexes": partitions}]}
+        answer = cluster.ask_broker(leader, DESCRIBE_PRODUCERS, body)
+        for described in _checked(topic, answer["topics"], partitions):
+            for entry in described["active_producers"]:
+                epoch = entry["producer_epoch"]
+                if entry["producer_id"] != identity.producer_id or epoch < identity.epoch:
+                    continue
+                partition = described["partition_index"]
+                if epoch > identity.epoch:
+                    raise FencedFault(
+                        f"{topic}-{partition} has records of a later version (epoch {epoch},"
+                        f" not {identity.epoch}): what is written now was written and followed by"
+                        " others"
+                    )
+                if entry["last_sequence"] >= 0:
+                    found[partition] = (int(entry["last_sequence"]) + 1) % SEQUENCES
+    return found
+
+
+def _read_back(
+    cluster: Cluster, topic: str, partition: int, identity: Identity, wait_s: float, stored: Stored
+) -> None:
+    """Add all records of a producer in a partition that can still be read."""
+    next_sequence = stored.sequences[partition]
+    deadline = clock.monotonic() + wait_s
+
+    def offset(timestamp: int) -> int:
+        return _asked(cluster, topic, wait_s, lambda: _offset(cluster, topic, partition, timestamp))
+
+    while True:
+        # All of them were appended, but may not have been copied to all replicas yet.
+        end, begin = offset(_LATEST), offset(_EARLIEST)
+        found: list[_Found] = []
+        high, step = end, max(2 * next_sequence, _STEP_MIN)
+        while high > begin:
+            low = max(begin, high - step)
+            part = _scan(cluster, topic, partition, identity, low, high, wait_s)
+            found = part + found
+            if part and part[0].sequence == 0:
+                break
+            high, step = low, 4 * step
+        last = max((one.sequence + len(one.records) for one in found), default=0)
+        if last >= next_sequence or begin >= end or clock.monotonic() > deadline:
+            break
+        clock.sleep(RETRY_S)
+    for one in found:
+        for key, value, headers in one.records:
+            stored.add(key, value, headers, partition)
+
+
+class _Found(NamedTuple):
+    """A batch of the producer."""
+
+    sequence: int
+    records: list[tuple[bytes | None, bytes | None, Any]]
+
+
+def _scan(
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    identity: Identity,
+    low: int,
+    high: int,
+    wait_s: float,
+) -> list[_Found]:
+    """The batches of a producer that begin in [low, high)."""
+    found = []
+    while low < high:
+        offset = low
+        fetch = partial(_fetch, cluster, topic, partition, offset)
+        data = _asked(cluster, topic, wait_s, fetch)
+        for position, header in iterate_batches(data):
+            base = header[H_BASE_OFFSET]
+            low = base + header[H_LAST_OFFSET_DELTA] + 1
+            is_ours = (header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH]) == identity
+            if is_ours and offset <= base < high:
+                records = [record[2:] for record in iterate_records(data, position)]
+                found.append(_Found(header[H_BASE_SEQUENCE], records))
+        if low <= offset:
+            break  # nothing more below the high watermark
+    return found
+
+
+def _fetch(cluster: Cluster, topic: str, partition: int, offset: int) -> bytes:
+    wanted = {
+        "partition": partition,
+        "fetch_offset": offset,
+        "partition_max_bytes": _FETCH_BYTES,
+    }
+    body = {
+        "replica_id": -1,
+        "max_wait_ms": _FETCH_WAIT_MS,
+        "min_bytes": 1,
+        "max_bytes": _FETCH_BYTES,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": [wanted]}],
+    }
+    answer = cluster.ask_broker(_leader(cluster, topic, partition), FETCH, body)
+    return bytes(_checked(topic, answer["responses"], [partition])[0]["records"] or b"")
+
+
+def _offset(cluster: Cluster, topic: str, partition: int, timestamp: int) -> int:
+    wanted = {"partition_index": partition, "timestamp": timestamp}
+    body = {"replica_id": -1, "topics": [{"name": topic, "partitions": [wanted]}]}
+    answer = cluster.ask_broker(_leader(cluster, topic, partition), LIST_OFFSETS, body)
+    return int(_checked(topic, answer["topics"], [partition])[0]["offset"])
+
+
+def _leader(cluster: Cluster, topic: str, partition: int) -> int:
+    return cluster.topics[topic].leaders[partition]
+
+
+class _Later(Exception):
+    """What may work when tried again."""
+
+
+def _checked(
+    topic: str, topics: list[dict[str, Any]], partitions: list[int]
+) -> list[dict[str, Any]]:
+    """The partitions of an answer, all that were asked for and without an error."""
+    found: list[dict[str, Any]] = topics[0]["partitions"] if topics else []
+    for partition in found:
+        error = partition["error_code"]
+        if error_codes.is_retriable(error):
+            raise _Later(error_codes.name_of(error))
+        if error:
+            raise ClusterFault(
+                f"topic {topic}: {error_codes.name_of(error)} ({error_codes.message_of(error)})"
+            )
+    if len(found) != len(partitions):
+        raise _Later("an answer without what was asked for")
+    return found
+
+
+def _asked(cluster: Cluster, topic: str, wait_s: float, ask: Callable[[], T]) -> T:
+    """Ask until there is an answer, at most `wait_s` long; in between the leaders are looked up."""
+    begun = clock.monotonic()
+    while True:
+        try:
+            return ask()
+        except (_Later, OSError, ProtocolFault) as error:
+            if clock.monotonic() - begun > wait_s:
+                raise ClusterFault(
+                    f"topic {topic}: no answer in {wait_s:.0f} s: {error}"
+                ) from error
+            clock.sleep(RETRY_S)
+            try:
+                cluster.refresh([topic])
+            except (OSError, ProtocolFault):
+                pass  # asked again
+
+
+def _digest(key: bytes | None, value: bytes | None, headers: Any) -> bytes:
+    """16 bytes that stand for a record's content."""
+    content = [_sized(key), _sized(value)]
+    for name, held in headers:
+        content += (_sized(name), _sized(held))
+    return blake2b(b"".join(content), digest_size=16).digest()
+
+
+def _sized(content: bytes | None) -> bytes:
+    return b"-" if content is None else b"%d:%b" % (len(content), content)
