@@ -48,7 +48,7 @@ from shmbroker.spark.reading import read
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger("shmbroker.spark")
@@ -94,6 +94,19 @@ class ShmbrokerDataSource(DataSource):
         """A streaming query."""
         return StreamReader(_parsed(self.options, is_stream=True), schema)
 
+    def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        """A batch write."""
+        from shmbroker.spark import producer_options, sink
+
+        options = producer_options.parse(self.options, is_stream=False)
+        return sink.BatchWriter(options, schema, overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
+        """A streaming write; of every output mode, as Spark's Kafka sink."""
+        from shmbroker.spark import producer_options, sink
+
+        return sink.StreamWriter(producer_options.parse(self.options, is_stream=True), schema)
+
 
 def _parsed(given: Mapping[str, str], is_stream: bool) -> Options:
     options = source_options.parse(given, is_stream)
@@ -111,7 +124,7 @@ class _Reads:
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield a task's records, or what they are planned by, as Arrow batches."""
-        _freeze_once()
+        freeze_once()
         if not isinstance(partition, Task):
             return  # Spark's way to say that there is nothing to read
         reading = driver.reading(self.options)
@@ -125,7 +138,7 @@ class _Reads:
 _is_frozen = False
 
 
-def _freeze_once() -> None:
+def freeze_once() -> None:
     """Take what is imported out of garbage collection.
 
     Spark's worker collects garbage after every task; with pyarrow loaded that costs 25 to 40 ms.

@@ -1,0 +1,314 @@
+"""Batch and streaming writes: rows to topics, by the columns of Spark's own Kafka sink.
+
+    column      type                                          rule
+    value       string or binary                              required
+    key         string or binary                              null without
+    topic       string                                        required unless the option is given,
+                                                              which wins
+    partition   int                                           null: by the key
+    headers     array<struct<key: string, value: binary>>
+    timestamp   timestamp, or seconds as double               null: now
+
+Other columns are left out. The driver checks columns and options, each task has a producer.
+
+Exactly once
+   A task's producer id is made from what Spark gives to a task again when it repeats it:
+
+       streaming   (query id, task), the epoch is the batch id
+       batch       (an id of this write, task); with txnAppId (that, task), the epoch is txnVersion
+
+   and its records are numbered from 0 in each partition. Before it writes to a topic, a task asks
+   how far its producer id has come there; normally nowhere. Otherwise it is a repetition, of a
+   task or of a whole micro-batch: it reads back what is there, leaves out as many equal rows, and
+   goes on (`producer.written`). Two attempts at the same time exclude each other by the sequence
+   that both would use next; one of them fails, and Spark repeats it.
+
+   It holds if the repeated task has the same rows, in whatever order, as the first time; and as
+   long as brokers remember the producer id (a day). Rows that differ (rand(), a changed program,
+   another split into tasks) are written too: then it is at least once, with a warning.
+
+   Two attempts would not notice each other if their batches had the same first sequence and the
+   same count with other rows; so each attempt has a batch size of its own by lot.
+
+Readers see records as soon as they are written, not when the micro-batch is committed.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from shmbroker.errors import ConfigFault
+from shmbroker.ids import random_uuid, uuid_text
+from shmbroker.spark.producer_options import Sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType, StructType
+
+    from shmbroker.producer.delivery import Identity
+    from shmbroker.producer.producer import Producer
+    from shmbroker.producer.written import Stored
+
+logger = logging.getLogger("shmbroker.spark")
+
+VERSIONS = 1 << 14
+"""Epochs of one producer id; an epoch has 15 bits, and a batch id may have more."""
+
+_OWN_IDS = 1 << 62
+"""Producer ids that clusters hand out begin at 0 and never come this far."""
+
+_BATCH_BYTES = 256 << 10
+_WAIT_S = 60.0
+
+
+class Writing(NamedTuple):
+    """What one write is by: `name` and `version` of the series it belongs to."""
+
+    sink: Sink
+    columns: dict[str, int]
+    name: str
+    version: int
+
+
+class Committed(WriterCommitMessage):
+    """What a task has written, and left out as it was there already."""
+
+    def __init__(self, records: int, left_out: int) -> None:
+        self.records = records
+        self.left_out = left_out
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`: rows are there when the write returns."""
+
+    def __init__(self, sink: Sink, schema: "StructType", overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigFault(
+                "Save mode Overwrite not allowed for Kafka. Allowed save mode is Append:"
+                ' give mode("append")'
+            )
+        name = uuid_text(random_uuid()) if sink.app_id is None else f"app:{sink.app_id}"
+        self.writing = Writing(sink, _columns(schema, sink.topic), name, sink.app_version)
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """A task's rows."""
+        return _write(iterator, self.writing)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: rows are there when their micro-batch is committed."""
+
+    def __init__(self, sink: Sink, schema: "StructType") -> None:
+        self.writing = Writing(sink, _columns(schema, sink.topic), "", 0)
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """A task's rows of one micro-batch."""
+        task = TaskContext.get()
+        assert task is not None
+        query = task.getLocalProperty("sql.streaming.queryId")
+        batch = task.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            raise ConfigFault(
+                "Spark does not tell which micro-batch this is: give exactlyOnce=false"
+            )
+        return _write(iterator, self.writing._replace(name=f"query:{query}", version=int(batch)))
+
+
+# --- the driver ----------------------------------------------------------------------------------
+
+
+def _columns(schema: "StructType", topic: str | None) -> dict[str, int]:
+    """Where the sink's columns are; the rules and texts of Spark's Kafka sink."""
+    from pyspark.sql.types import (
+        ArrayType,
+        BinaryType,
+        DoubleType,
+        IntegerType,
+        StringType,
+        StructField,
+        StructType,
+        TimestampType,
+    )
+
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    content: list[DataType] = [StringType(), BinaryType()]
+    types: dict[str, list[DataType]] = {
+        "topic": [StringType()],
+        "key": content,
+        "value": content,
+        "headers": [ArrayType(header)],
+        "partition": [IntegerType()],
+        "timestamp": [DoubleType(), TimestampType()],
+    }
+    places: dict[str, int] = {}
+    for place, field in enumerate(schema.fields):
+        if field.name in types:
+            places.setdefault(field.name, place)
+    for name, allowed in types.items():
+        if name == "topic" and topic is not None:
+            places.pop(name, None)
+            continue
+        if name not in places:
+            if name == "topic":
+                raise ConfigFault(
+                    "topic option required when no 'topic' attribute is present. Use the topic"
+                    " option for setting a topic."
+                )
+            if name == "value":
+                raise ConfigFault("Required attribute 'value' not found")
+            continue
+        found = schema.fields[places[name]].dataType.simpleString()
+        texts = [each.simpleString() for each in allowed]
+        if found not in texts:
+            raise ConfigFault(
+                f"{name} attribute unsupported type {found}. {name} must be a(n)"
+                f" {' or '.join(texts)}"
+            )
+    return places
+
+
+# --- a task --------------------------------------------------------------------------------------
+
+
+def identity_of(name: str, version: int, task: int) -> "Identity":
+    """The producer id and epoch of a task in one write of a series."""
+    from shmbroker.producer.delivery import Identity
+
+    text = f"{name}/{version // VERSIONS}/{task}"
+    digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+    return Identity(_OWN_IDS | digest % _OWN_IDS, version % VERSIONS)
+
+
+def _write(batches: "Iterator[pa.RecordBatch]", writing: Writing) -> Committed:
+    from shmbroker.producer.producer import Producer
+    from shmbroker.spark.datasource import freeze_once
+
+    freeze_once()
+    sink = writing.sink
+    arguments = dict(sink.producer)
+    identity = None
+    if sink.is_exactly_once:
+        task = TaskContext.get()
+        assert task is not None
+        identity = identity_of(writing.name, writing.version, task.partitionId())
+        size = arguments.get("batch_size", _BATCH_BYTES)
+        lot = int.from_bytes(os.urandom(4), "big")
+        arguments["batch_size"] = size - lot % max(size // 4, 1)
+    with Producer(sink.bootstrap_servers, identity=identity, **arguments) as producer:
+        task_writer = _TaskWriter(producer, writing, identity)
+        for batch in batches:
+            task_writer.write(batch)
+        producer.flush()
+        return task_writer.committed()
+
+
+class _TaskWriter:
+    """Hands a task's rows to its producer, without those that are there already."""
+
+    def __init__(self, producer: "Producer", writing: Writing, identity: "Identity | None") -> None:
+        self._producer = producer
+        self._writing = writing
+        self._identity = identity
+        self._stored: dict[str, Stored] = {}
+        self._left_out = 0
+
+    def write(self, batch: "pa.RecordBatch") -> None:
+        """A batch of rows; `producer.columns` cuts it where it must."""
+        if not batch.num_rows:
+            return
+        import pyarrow as pa
+
+        taken = {
+            name: _ready(name, batch.column(place)) for name, place in self._writing.columns.items()
+        }
+        rows = pa.record_batch(taken)
+        topic = self._writing.sink.topic
+        names = [topic] if topic is not None else _topics(taken["topic"])
+        if self._identity is not None:
+            for name in names:
+                if name not in self._stored:
+                    self._ask(name, self._identity)
+        if not any(self._stored[name].records for name in names if name in self._stored):
+            self._producer.send(rows, topic)
+            return
+        import pyarrow.compute as pc
+
+        for name in names:
+            own = rows if topic is not None else rows.filter(pc.equal(taken["topic"], name))
+            self._producer.send(self._left(own, self._stored[name]), name)
+
+    def committed(self) -> Committed:
+        """What has become of the rows."""
+        more = sum(stored.records for stored in self._stored.values())
+        if more:
+            logger.warning(
+                "%d records that an earlier attempt has written are not among the rows of this one:"
+                " the query gives other rows when it is repeated, some are there more than once",
+                more,
+            )
+        return Committed(self._producer.written().records, self._left_out)
+
+    def _ask(self, topic: str, identity: "Identity") -> None:
+        from shmbroker.producer.written import stored_by
+
+        stored = self._stored[topic] = stored_by(identity, self._producer.cluster, topic, _WAIT_S)
+        if stored.sequences:
+            logger.warning(
+                "%d records of an earlier attempt are in topic %s: their rows are left out",
+                stored.records,
+                topic,
+            )
+            self._producer.go_on(topic, stored.sequences)
+
+    def _left(self, rows: "pa.RecordBatch", stored: "Stored") -> "pa.RecordBatch":
+        """The rows that are not there."""
+        import pyarrow as pa
+
+        nothing: list[Any] = [None] * rows.num_rows
+        held = {name: rows.column(name).to_pylist() for name in rows.schema.names}
+        left = []
+        for key, value, headers, partition in zip(
+            held.get("key", nothing),
+            held["value"],
+            held.get("headers", nothing),
+            held.get("partition", nothing),
+            strict=True,
+        ):
+            pairs = [(pair["key"].encode(), pair["value"]) for pair in headers or ()]
+            place = -1 if partition is None else partition
+            left.append(not stored.take(_bytes(key), _bytes(value), pairs, place))
+        self._left_out += left.count(False)
+        return rows.filter(pa.array(left))
+
+
+def _ready(name: str, column: "pa.Array") -> "pa.Array":
+    """A column as the producer takes it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if name == "topic" and column.null_count:
+        raise ConfigFault(
+            "null topic present in the data. Use the topic option for setting a default topic."
+        )
+    if name == "timestamp" and pa.types.is_floating(column.type):
+        return pc.cast(pc.floor(pc.multiply(column, 1000.0)), pa.int64())
+    return column
+
+
+def _topics(column: "pa.Array") -> list[str]:
+    import pyarrow.compute as pc
+
+    return [name.as_py() for name in pc.unique(column)]
+
+
+def _bytes(content: str | bytes | None) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content
