@@ -39,7 +39,7 @@ from shmbroker.log.file_names import (
 )
 from shmbroker.log.leader_epochs import LeaderEpochs
 from shmbroker.log.producer_state import ProducerState
-from shmbroker.log.segment import Segment
+from shmbroker.log.segment import WRITE_BYTES_MIN, Segment
 from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
@@ -199,7 +199,7 @@ class PartitionLog:
             segment = self._prepare(len(batch), next_offset, max_timestamp, leader_epoch, now_ms)
             position = segment.size
             end = position + len(batch)
-        if end <= segment.ready_bytes:
+        if end <= segment.ready_bytes and end - position < WRITE_BYTES_MIN:
             view: Any = segment.map
             view[position + STAMP_SIZE : end] = batch[STAMP_SIZE:]
             STAMP.pack_into(

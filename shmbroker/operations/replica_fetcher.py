@@ -15,6 +15,9 @@ Rules of this file:
   watermark, but after an unclean election.
 * A row that can't go on (an epoch that the leader doesn't know yet, a full disk, a file that is
   still on its way) is read again after a while; the others go on.
+* The leader is woken by the last follower alone: one that has something before another in-sync
+  follower has it publishes its READ and rings nobody, as the high watermark can't move yet. Each
+  looks at the other's end after it has stored its own, so at least one sees both.
 * With `shmbroker.ack.durability=fsync` a follower says that it has something when its disk has it.
 
 Source: Kafka's AbstractFetcherThread, ReplicaFetcherThread, KIP-227 (sessions).
@@ -54,6 +57,8 @@ logger = logging.getLogger("shmbroker")
 
 ROWS_MAX = 32767
 """Partitions that one broker can follow of one leader: `which` is an int16."""
+ROWS_LOOKED_AT_MAX = 8
+"""Above that, one of them will be worth a ring."""
 RETRY_MS = 10
 STORAGE_RETRY_MS = 1000
 SCRATCH_BYTES = 1 << 20
@@ -105,7 +110,8 @@ class ReplicaFetcher:
 
     on_appended: told of each partition that got batches. on_storage_fault(partition, fault): the
     disk refused. on_gap(partition): offsets are missing in what was read (the leader has compacted
-    it). flush(logs, on_done): as `PartitionStore.flush`.
+    it). is_last(partition): all other in-sync followers have what this one has. flush(logs,
+    on_done): as `PartitionStore.flush`.
     """
 
     def __init__(
@@ -116,6 +122,7 @@ class ReplicaFetcher:
         on_appended: Callable[[Partition], None],
         on_storage_fault: Callable[[Partition, StorageFault], None],
         on_gap: Callable[[Partition], None],
+        is_last: Callable[[Partition], bool],
         flush: Callable[..., None],
     ) -> None:
         self.links = {number: Link(*link) for number, link in links.items()}
@@ -127,6 +134,7 @@ class ReplicaFetcher:
         self._on_appended = on_appended
         self._on_storage_fault = on_storage_fault
         self._on_gap = on_gap
+        self._is_last = is_last
         self._flush = flush
         self._retries: list[tuple[int, Row]] = []
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -225,6 +233,7 @@ class ReplicaFetcher:
         flags = READ_FLAG_FOLLOWER | (READ_FLAG_NEW if link.is_new else 0)
         token = self._new_token()
         head = READ_HEAD.pack(token, 0, 1, 0, 0, flags, len(parts), 0)
+        was_unpublished = peer.unpublished
         if not peer.try_send(READ, head + b"".join(parts)):
             return  # its ring is full: tried again next turn
         link.token = token
@@ -232,8 +241,13 @@ class ReplicaFetcher:
         if gone:
             del link.gone[: len(gone)]
             link.freeing.append((token, gone))
+        is_urgent = bool(gone) or len(rows) > ROWS_LOOKED_AT_MAX
         for row in rows:
             del link.changed[row]
+        if not is_urgent:
+            peer.writer.publish()
+            is_urgent = any(not row.is_compared or self._is_last(row.partition) for row in rows)
+            peer.unpublished = was_unpublished or is_urgent
 
     # ── what comes ──────────────────────────────────────────────────────────────────────────────
 

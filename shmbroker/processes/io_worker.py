@@ -84,6 +84,7 @@ from shmbroker.shm.counters import (
     METADATA_END_OFFSET_WORD,
 )
 from shmbroker.shm.standing import StandingAnswers
+from shmbroker.shm.words import fence
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.api_keys import CLEAN_LOG
 
@@ -171,11 +172,11 @@ class IoWorker(SleepingChild):
         self.asked: dict[int, tuple[Peer, str, int, Any]] = {}
         """Token to whom was asked, what in which version, and who is told the answer."""
         self.to_apply: deque[tuple[Any, Any]] = deque()
-        self.sibling_slots = {
-            peer.number: peer.slot for peer in self.peers if peer.role == IO_WORKER
+        self.sibling_positions = {
+            peer.number: shared.sibling_positions_of(peer.slot)
+            for peer in self.peers
+            if peer.role == IO_WORKER
         }
-        self._sibling_positions: dict[int, Any] = {}
-        """Position tables of siblings, as looked up for one bout of changes."""
         self.token = self.incarnation << 48
         self.broker_epoch = -1
         self.producer_ids = range(0)
@@ -211,6 +212,7 @@ class IoWorker(SleepingChild):
             self.appender.appended.add,
             self.on_storage_fault,
             self.store.note_gap,
+            self.is_last,
             self.store.flush,
         )
         self.in_sync = InSyncChanges(self.follower_reads.may_join, self.ask_for_in_sync)
@@ -468,6 +470,8 @@ class IoWorker(SleepingChild):
                 break  # the disk is still full
         self.look_at_disk()
         if self.fetcher.links:
+            for told in self.sibling_positions.values():
+                told.forget()
             self.in_sync.look_at_all(
                 self.partitions.values(), self.image, self._now_ms, self.lag_max_ms
             )
@@ -656,7 +660,8 @@ class IoWorker(SleepingChild):
         """
         to_apply = self.to_apply
         deadline = clock.monotonic() + APPLY_S
-        self._sibling_positions.clear()
+        for told in self.sibling_positions.values():
+            told.forget()
         while to_apply:
             self._apply_partition(*to_apply.popleft())
             if clock.monotonic() > deadline:
@@ -701,9 +706,9 @@ class IoWorker(SleepingChild):
         if partition.is_leader:
             self.fetcher.unfollow(key)
             if not was_leader:
-                slot = self.sibling_slots.get(before)
-                if slot is not None:
-                    partition.take_over(self._told_high_watermark(slot, key))
+                told = self.sibling_positions.get(before)
+                if told is not None:
+                    partition.take_over(told.high_watermark(key))
         else:
             if image.leader_id in self.fetcher.links:
                 self.fetcher.follow(partition)
@@ -714,12 +719,19 @@ class IoWorker(SleepingChild):
             self.appender.delayed.look_at(partition)
         self.on_high_watermark(partition)
 
-    def _told_high_watermark(self, slot: int, key: bytes) -> int:
-        """What a sibling has told of a partition that it led."""
-        table = self._sibling_positions.get(slot)
-        if table is None:
-            table = self._sibling_positions[slot] = self.shared.positions_of(slot)
-        return table.high_watermark(key)
+    def is_last(self, partition: Partition) -> bool:
+        """Whether all other in-sync followers have what this one has: the leader wants to know."""
+        in_sync = partition.in_sync_replicas
+        if partition.is_fsync or self.broker_id not in in_sync:
+            return True
+        end_offset = partition.log.log_end_offset
+        fence()
+        for number in in_sync:
+            if number != self.broker_id and number != partition.leader_id:
+                end = self.sibling_positions[number].end_offset(partition.key)
+                if end is not None and end < end_offset:
+                    return False
+        return True
 
     def _drop_partition(self, partition: Partition) -> None:
         """Its log goes: deleted, or moved to other brokers."""

@@ -151,8 +151,12 @@ class SharedResources:
         return self._standing_views[slot]
 
     def positions_of(self, slot: int) -> positions.PositionTable:
-        """The position table of an I/O worker, as it stands now."""
+        """The position table of an I/O worker, as its predecessor left it."""
         return positions.PositionTable(self._position_views[slot], POSITION_ENTRIES)
+
+    def sibling_positions_of(self, slot: int) -> positions.SiblingPositions:
+        """The position table of another I/O worker."""
+        return positions.SiblingPositions(self._position_views[slot])
 
     def talk(self, slot: int, other: int) -> bool:
         """Whether two slots have rings between them."""

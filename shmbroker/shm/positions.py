@@ -123,6 +123,50 @@ class PositionTable:
         return bytes(self._view[at : at + KEY_BYTES])
 
 
+class SiblingPositions:
+    """A sibling's table, read while its owner stores into it.
+
+    Where a partition's entry is, is remembered: `forget` when partitions have come or gone.
+    """
+
+    __slots__ = ("_entries", "_is_stale", "_view", "_words")
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self._words = words_of(view)
+        self._entries: dict[bytes, int] = {}
+        self._is_stale = True
+
+    def forget(self) -> None:
+        """Look anew for the entries."""
+        self._is_stale = True
+
+    def end_offset(self, key: bytes) -> int | None:
+        """Where a partition's log ends there; None if it has no entry that is known."""
+        words = self._words
+        entry = self._find(key)
+        if entry is None or not (selected := words[entry + SELECTED]):
+            return None
+        return words[entry + selected + 2]
+
+    def high_watermark(self, key: bytes) -> int:
+        """As last stored for a partition; 0 if it was not."""
+        entry = self._find(key)
+        return 0 if entry is None else self._words[entry + HIGH_WATERMARK]
+
+    def _find(self, key: bytes) -> int | None:
+        if self._is_stale:
+            self._is_stale = False
+            words, view = self._words, self._view
+            self._entries.clear()
+            for slot in range(words[SLOTS_USED_WORD]):
+                entry = _word_of(slot)
+                if words[entry + IS_USED]:
+                    at = entry * WORD_BYTES
+                    self._entries[bytes(view[at : at + KEY_BYTES])] = entry
+        return self._entries.get(key)
+
+
 class PositionSlot:
     """One partition's place in the table; the log keeps it and stores after each append."""
 

@@ -30,6 +30,8 @@ class Peer:
     backlog: tuple[()] = ()
 
     class writer:
+        payload_bytes_max = 1 << 16
+
         data = memoryview(bytearray(64))
 
         @staticmethod

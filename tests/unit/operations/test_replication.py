@@ -30,7 +30,8 @@ class Ring:
         self.number = self.slot = number
         self.incarnation = 1
         self.entries = deque()
-        self.writer = SimpleNamespace(payload_bytes_max=512 << 10)
+        self.writer = SimpleNamespace(payload_bytes_max=512 << 10, publish=lambda: None)
+        self.unpublished = False
 
     def send(self, operation, payload):
         self.entries.append((operation, payload))
@@ -83,6 +84,7 @@ class Node:
             self.appended.add,
             self.on_fault,
             self.gaps.append,
+            lambda partition: True,
             None,
         )
         self.in_sync = InSyncChanges(self.reads.may_join, self.ask)
