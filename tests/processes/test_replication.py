@@ -1,0 +1,182 @@
+"""Three replicas: whichever process dies or hangs, clients see at most a retry.
+
+Fault groups A and E of the reliability catalogue, as far as they concern replicas.
+"""
+
+import os
+import signal
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from shmbroker.log.file_names import LOG
+from shmbroker.testing.broker import Broker
+from tests.acknowledged_load import IMPATIENT, Load, batch_now, wait_until
+from tests.processes.test_kill_under_load import kill, wait_for_successors
+from tests.raw_client import RawClient
+
+TOPIC = "kept"
+FLAGS = ("--replicas", "3", "--set", "broker.session.timeout.ms=1000")
+NODES = (1, 2, 3)
+
+
+def partition_rows(client: RawClient, topic: str = TOPIC) -> list[dict]:
+    """What Metadata says of the partitions, in their order."""
+    body = client.ask("Metadata", 12, {"topics": [{"name": topic}]})
+    return sorted(body["topics"][0]["partitions"], key=lambda row: row["partition_index"])
+
+
+def high_watermark(client: RawClient) -> int:
+    return client.fetch(TOPIC, 0)["high_watermark"]
+
+
+def wait_for_all_in_sync(broker: Broker, topic: str = TOPIC) -> list[dict]:
+    def all_in_sync() -> list[dict] | None:
+        with RawClient(broker.address) as client:
+            rows = partition_rows(client, topic)
+        return rows if all(sorted(row["isr_nodes"]) == list(NODES) for row in rows) else None
+
+    return wait_until(all_in_sync, "all replicas to be in sync")
+
+
+def load_on(broker: Broker, partitions: int = 3) -> Load:
+    with RawClient(broker.address) as client:
+        client.create_topic(TOPIC, partitions)
+    load = Load(broker.address, TOPIC, partitions)
+    load.wait_for_more()
+    return load
+
+
+def log_bytes(broker: Broker, node: int, partition: int, topic: str = TOPIC) -> bytes:
+    """The batches of a replica: all its segments, without what is allocated ahead."""
+    directory = broker.data / f"node-{node}" / f"{topic}-{partition}"
+    return b"".join(path.read_bytes().rstrip(b"\0") for path in sorted(directory.glob(f"*{LOG}")))
+
+
+def assert_replicas_are_equal(broker: Broker, partitions: int = 3) -> None:
+    """After a clean stop: every replica holds the same bytes."""
+    for partition in range(partitions):
+        one, two, three = (log_bytes(broker, node, partition) for node in NODES)
+        assert one and one == two == three
+
+
+@pytest.mark.parametrize(
+    "titles",
+    [["io-worker-1"], ["io-worker-2", "network-worker-1"], ["io-worker-3", "controller-1"]],
+    ids="+".join,
+)
+def test_killed_workers_lose_nothing(titles: list[str]) -> None:
+    with Broker(*FLAGS) as broker:
+        load = load_on(broker)
+        for _ in range(3):
+            before = broker.children()
+            kill(broker, *titles)
+            load.wait_for_more()
+            wait_for_successors(broker, before, *titles)
+            wait_for_all_in_sync(broker)
+        load.finish()
+        load.check(broker.address)
+        assert broker.stop() == 0
+        assert_replicas_are_equal(broker)
+
+
+def test_leader_that_hangs_is_fenced_and_comes_back_as_follower() -> None:
+    with Broker(*FLAGS) as broker:
+        load = load_on(broker, 1)
+        with RawClient(broker.address) as client:
+            leader = partition_rows(client)[0]["leader_id"]
+        pid = broker.children()[f"io-worker-{leader}"]
+        os.kill(pid, signal.SIGSTOP)
+        load.wait_for_more(3000)
+        with RawClient(broker.address) as client:
+            (row,) = partition_rows(client)
+        assert row["leader_id"] != leader and leader not in row["isr_nodes"]
+        os.kill(pid, signal.SIGCONT)
+        (row,) = wait_for_all_in_sync(broker)
+        assert row["leader_id"] != leader
+        load.finish()
+        load.check(broker.address)
+        assert broker.children()[f"io-worker-{leader}"] == pid
+        assert broker.stop() == 0
+        assert_replicas_are_equal(broker, 1)
+
+
+def test_one_replica_left_takes_no_acks_all_and_loses_nothing() -> None:
+    with Broker(*FLAGS) as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            leader = partition_rows(client)[0]["leader_id"]
+        port = broker.port + leader - 1
+        stopped = [broker.children()[f"io-worker-{node}"] for node in NODES if node != leader]
+        with RawClient(f"127.0.0.1:{port}") as client:
+            assert client.produce(TOPIC, batch_now(b"first"))["error_code"] == 0
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            wait_until(
+                lambda: partition_rows(client)[0]["isr_nodes"] == [leader], "a single in-sync one"
+            )
+            refused = client.produce(TOPIC, batch_now(b"refused"))
+            assert refused["error_code"] == 19  # NOT_ENOUGH_REPLICAS
+            # acks=1 is taken, but nobody may see it yet.
+            assert client.produce(TOPIC, batch_now(b"second"), acks=1)["error_code"] == 0
+            assert high_watermark(client) == 1
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+            wait_for_all_in_sync(broker)
+            wait_until(lambda: high_watermark(client) == 2, "the high watermark")
+
+
+def test_committed_offsets_survive_their_coordinator() -> None:
+    with Broker(*FLAGS, "--set", "offsets.topic.num.partitions=3") as broker:
+        load = load_on(broker)
+        settings = {
+            "bootstrap.servers": broker.address,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **{name: value for name, value in IMPATIENT.items() if name != "linger.ms"},
+        }
+        consumer = Consumer(settings)
+        consumer.subscribe([TOPIC])
+        committed = {}
+        for _ in range(3):
+            read = wait_until(lambda: consumer.consume(200, 0.5), "records")
+            assert not [message.error() for message in read if message.error()]
+            for row in consumer.commit(asynchronous=False):
+                if row.offset >= 0:  # something was read of it
+                    assert row.offset >= committed.get(row.partition, 0)
+                    committed[row.partition] = row.offset
+            with RawClient(broker.address) as client:
+                found = client.ask("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": ["g"]})
+            before = broker.children()
+            title = f"io-worker-{found['coordinators'][0]['node_id']}"
+            kill(broker, title)
+            asked = [TopicPartition(TOPIC, partition) for partition in committed]
+            for row in consumer.committed(asked, timeout=30):
+                assert row.offset == committed[row.partition]
+            wait_for_successors(broker, before, title)
+            wait_for_all_in_sync(broker)
+            wait_for_all_in_sync(broker, "__consumer_offsets")
+        consumer.close()
+        load.finish()
+        load.check(broker.address)
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
+def test_all_of_it_starts_again(is_clean: bool) -> None:
+    with Broker(*FLAGS) as broker:
+        load = load_on(broker)
+        load.finish()
+        if is_clean:
+            assert broker.stop() == 0
+        else:
+            broker.kill()
+        broker.start()
+        wait_for_all_in_sync(broker)
+        load.check(broker.address)
+        more = Load(broker.address, TOPIC, 3)
+        more.wait_for_more()
+        more.finish()
+        assert not more.failed
+        assert broker.stop() == 0
+        assert_replicas_are_equal(broker)
