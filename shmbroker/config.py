@@ -373,7 +373,8 @@ _topic(
     "log.local.retention.bytes",
     LONG,
     "-2",
-    "Like retention.bytes, for the local part of a tiered topic; -2 takes retention.bytes.",
+    "With tiered storage: size of a partition's local segments beyond which the oldest that the "
+    "store has are dropped here; -2 is retention.bytes, -1 sets no limit.",
     least=-2,
 )
 _topic(
@@ -381,7 +382,8 @@ _topic(
     "log.local.retention.ms",
     LONG,
     "-2",
-    "Like retention.ms, for the local part of a tiered topic; -2 takes retention.ms.",
+    "With tiered storage: age beyond which local segments that the store has are dropped here; -2 "
+    "is retention.ms, -1 sets no limit.",
     least=-2,
 )
 _topic(
@@ -463,21 +465,24 @@ _topic(
     None,
     BOOLEAN,
     "false",
-    "Whether a tiered topic stops copying to the remote store; there is none here.",
+    "Whether a tiered topic stops copying to the remote store: what is there stays readable until "
+    "retention.ms and retention.bytes, which then count for local segments too.",
 )
 _topic(
     "remote.log.delete.on.disable",
     None,
     BOOLEAN,
     "false",
-    "Whether the remote copy goes when tiering is switched off; there is none here.",
+    "Whether the remote copy goes when remote.storage.enable is switched off, which is refused "
+    "without.",
 )
 _topic(
     "remote.storage.enable",
     None,
     BOOLEAN,
     "false",
-    "Tiered storage, which is not here: only false is accepted.",
+    "Whether closed segments are copied to the remote store, and old ones kept there alone. Needs "
+    "remote.log.storage.system.enable, and cleanup.policy=delete or none.",
 )
 _topic(
     "retention.bytes",
@@ -650,6 +655,38 @@ _broker(
     "300000",
     "How often logs are looked through for segments to drop.",
     least=1,
+)
+_broker(
+    "remote.log.storage.system.enable",
+    BOOLEAN,
+    "false",
+    "Whether there is a remote store, which topics may use (remote.storage.enable); naming one by "
+    "shmbroker.tier.store is as good.",
+)
+_broker(
+    "remote.log.manager.task.interval.ms",
+    LONG,
+    "1000",
+    "How often segments are looked for that may be copied to the remote store (Apache Kafka: "
+    "30000).",
+    least=1,
+)
+_broker(
+    "remote.fetch.max.wait.ms",
+    INT,
+    "500",
+    "How long a Fetch waits for records from the remote store before it is answered without them; "
+    "they are here for the next.",
+    least=1,
+    is_dynamic=True,
+)
+_broker(
+    "remote.list.offsets.request.timeout.ms",
+    LONG,
+    "30000",
+    "How long ListOffsets by time waits for the remote store.",
+    least=1,
+    is_dynamic=True,
 )
 _broker(
     "replica.high.watermark.checkpoint.interval.ms",
@@ -1016,6 +1053,34 @@ _broker(
     least=-1,
 )
 _broker(
+    "shmbroker.tier.store",
+    STRING,
+    None,
+    "The remote store for tiered topics: file:///path for a directory, s3://bucket/prefix for an "
+    "object store (needs boto3, which takes credentials from its own environment). Unset, the "
+    "directory tier-store in the data directory.",
+)
+_broker(
+    "shmbroker.tier.s3.endpoint",
+    STRING,
+    None,
+    "Address of an S3-compatible object store, such as http://127.0.0.1:9000; unset, Amazon's.",
+)
+_broker(
+    "shmbroker.tier.s3.region",
+    STRING,
+    None,
+    "Region of the object store; unset, what boto3 finds in its environment.",
+)
+_broker(
+    "shmbroker.tier.cache.bytes",
+    LONG,
+    str(1 << 30),
+    "Room in the data directory for what was read from the remote store, shared out among the I/O "
+    "workers.",
+    least=1 << 26,
+)
+_broker(
     "shmbroker.ring.data.bytes",
     INT,
     str(8 << 20),
@@ -1099,6 +1164,13 @@ class BrokerConfig:
         """The parsed value of a broker setting; None where it has neither value nor default."""
         return self._values[name]
 
+    @property
+    def is_tier_enabled(self) -> bool:
+        """Whether there is a remote store: said, or one is named and nothing else said."""
+        if "remote.log.storage.system.enable" in self.static:
+            return bool(self["remote.log.storage.system.enable"])
+        return self["shmbroker.tier.store"] is not None
+
     def identity(self, broker_id: int, host: str, port: int, log_dir: str) -> dict[str, str]:
         """What one broker of the family is, as the settings that Kafka says it with."""
         listener = f"PLAINTEXT://{host}:{port}"
@@ -1177,6 +1249,16 @@ class BrokerConfig:
             raise ConfigFault(
                 f"shmbroker.port {self['shmbroker.port']} leaves no room for {workers} ports."
             )
+        for what in ("bytes", "ms"):
+            total, local = (
+                int(effective_topic_config(name, {}, ((SOURCE_STATIC_BROKER, self.static),))[0])
+                for name in (f"retention.{what}", f"local.retention.{what}")
+            )
+            if self.is_tier_enabled and total >= 0 and (local == -1 or local > total):
+                raise ConfigFault(
+                    f"log.local.retention.{what} is {local}, but must not be more than "
+                    f"log.retention.{what} ({total})."
+                )
 
 
 def validate_topic_config(name: str, value: str | None) -> str | None:
@@ -1193,8 +1275,16 @@ def validate_topic_config(name: str, value: str | None) -> str | None:
     return None
 
 
-def validate_topic_configs(configs: Mapping[str, str]) -> str | None:
-    """The same for all overrides of a topic, with what they must be to each other."""
+def validate_topic_configs(
+    configs: Mapping[str, str],
+    before: Mapping[str, str] | None = None,
+    config: BrokerConfig | None = None,
+) -> str | None:
+    """The same for all overrides of a topic, with what they must be to each other.
+
+    before: the topic's overrides so far. config: what stands behind them; as with Kafka, only what
+    was set at the broker's start.
+    """
     for name in configs:
         if name not in TOPIC_SETTINGS:
             return validate_topic_config(name, "")
@@ -1210,11 +1300,66 @@ def validate_topic_configs(configs: Mapping[str, str]) -> str | None:
             f"conflict topic config setting min.compaction.lag.ms ({least}) > "
             f"max.compaction.lag.ms ({most})"
         )
-    if configs.get("remote.storage.enable", "").strip().lower() == "true":
+    return _tier_complaint(configs, before or {}, config)
+
+
+def _is_true(values: Mapping[str, str], name: str) -> bool:
+    return values.get(name, "").strip().lower() == "true"
+
+
+def _tier_complaint(
+    configs: Mapping[str, str],
+    before: Mapping[str, str],
+    config: BrokerConfig | None,
+) -> str | None:
+    """What is wrong with a topic's settings for tiered storage, in the order and the words of
+    Kafka's `LogConfig.validateTopicLogConfigValues`."""
+    if not _is_true(configs, "remote.storage.enable"):
+        if _is_true(before, "remote.storage.enable") and not _is_true(
+            configs, "remote.log.delete.on.disable"
+        ):
+            return (
+                "It is invalid to disable remote storage without deleting remote data. If you want "
+                "to keep the remote data and turn to read only, please set "
+                "`remote.storage.enable=true,remote.log.copy.disable=true`. If you want to disable "
+                "remote storage and delete all remote data, please set "
+                "`remote.storage.enable=false,remote.log.delete.on.disable=true`."
+            )
+        return None
+    if config is None or not config.is_tier_enabled:
         return (
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage."
         )
+    layers = ((SOURCE_STATIC_BROKER, config.static),)
+    policy, _ = effective_topic_config("cleanup.policy", configs, layers)
+    if {item.strip() for item in policy.split(",")} - {"", "delete"}:
+        return (
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy "
+            "being an empty list."
+        )
+    limits = {
+        name: int(effective_topic_config(name, configs, layers)[0])
+        for name in ("local.retention.bytes", "local.retention.ms",
+                     "retention.bytes", "retention.ms")
+    }  # fmt: skip
+    for what in ("retention.bytes", "retention.ms"):
+        total, local = limits[what], limits[f"local.{what}"]
+        if total < 0 or local == -2:
+            continue
+        complaint = f"Invalid value {local} for configuration local.{what}: Value must not be "
+        if local == -1:
+            return f"{complaint}-1 as {what} value is set as {total}."
+        if local > total:
+            return f"{complaint}more than {what} property value: {total}"
+    if _is_true(configs, "remote.log.copy.disable"):
+        for what in ("retention.bytes", "retention.ms"):
+            if limits[f"local.{what}"] not in (-2, limits[what]):
+                return (
+                    f"When `remote.log.copy.disable` is set to true, the `local.{what}` and "
+                    f"`{what}` must be set to the identical value because there will be no more "
+                    "logs copied to the remote storage."
+                )
     return None
 
 

@@ -9,6 +9,7 @@ local (KIP-405); 9 latest tiered; 11 earliest pending upload.
 from typing import Any
 
 from shmbroker.ids import partition_key
+from shmbroker.replication.partition import not_led_error
 from shmbroker.wire import error_codes
 
 API_KEY = 2
@@ -34,8 +35,24 @@ VERSION_OF_SENTINEL = {
 }
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """One answer for each partition asked, errors per partition."""
+class Pending:
+    """An answer whose last rows are looked for in the remote store."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self.count = 0
+        self.body: dict[str, Any] | None = None
+        """Set when all rows are in it."""
+
+    def on_row(self) -> None:
+        """One of them is found."""
+        self.count -= 1
+        if not self.count and self.body is not None:
+            self.call.reply(self.body)
+
+
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any] | None:
+    """One answer for each partition asked, errors per partition. None: it comes later."""
     counts: dict[tuple[str, int], int] = {}
     for topic in body["topics"]:
         for asked in topic["partitions"]:
@@ -43,6 +60,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             counts[key] = counts.get(key, 0) + 1
     is_known_isolation = body["isolation_level"] in (0, 1)
     topics: dict[str, list[dict[str, Any]]] = {}
+    pending = Pending(call)
     for topic in body["topics"]:
         name = topic["name"]
         image = worker.image.topics_by_name.get(name)
@@ -51,55 +69,124 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             times = counts[name, index]
             if times == 0:
                 continue  # told already
+            row = {"partition_index": index, "timestamp": -1, "offset": -1}
             if not is_known_isolation:
-                found = {"error_code": error_codes.UNKNOWN_SERVER_ERROR}
+                row["error_code"] = error_codes.UNKNOWN_SERVER_ERROR
             elif times > 1:
                 counts[name, index] = 0
-                found = {"error_code": error_codes.INVALID_REQUEST}
+                row["error_code"] = error_codes.INVALID_REQUEST
             else:
-                found = _look_up(worker, image, asked, call.api_version)
-            if call.api_version < 4:
-                found.pop("leader_epoch", None)
-            topics.setdefault(name, []).append(
-                {"partition_index": index, "timestamp": -1, "offset": -1} | found
-            )
-    return {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
+                _look_up(worker, image, asked, call.api_version, row, pending)
+            topics.setdefault(name, []).append(row)
+    answered = {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
+    if not pending.count:
+        return answered
+    pending.body = answered
+    return None
 
 
-def _look_up(worker: Any, image: Any, asked: dict[str, Any], version: int) -> dict[str, Any]:
+def _look_up(
+    worker: Any,
+    image: Any,
+    asked: dict[str, Any],
+    version: int,
+    row: dict[str, Any],
+    pending: Pending,
+) -> None:
+    """Fill a row in, now or when the remote store has answered."""
     index = asked["partition_index"]
     if image is None or not 0 <= index < len(image.partitions):
-        return {"error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
+        row["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        return
     partition = worker.partitions.get(partition_key(image.topic_id, index))
     if partition is None or not partition.is_leader:
-        return {"error_code": error_codes.NOT_LEADER_OR_FOLLOWER}
+        row["error_code"] = not_led_error(partition)
+        return
     epoch = asked["current_leader_epoch"]
     if epoch not in (-1, partition.leader_epoch):
         is_older = epoch < partition.leader_epoch
-        return {
-            "error_code": error_codes.FENCED_LEADER_EPOCH
-            if is_older
-            else error_codes.UNKNOWN_LEADER_EPOCH
-        }
+        row["error_code"] = (
+            error_codes.FENCED_LEADER_EPOCH if is_older else error_codes.UNKNOWN_LEADER_EPOCH
+        )
+        return
     timestamp = asked["timestamp"]
     if timestamp < 0 and version < VERSION_OF_SENTINEL.get(timestamp, 99):
-        return {"error_code": error_codes.UNSUPPORTED_VERSION}
-    log = partition.log
-    leader_epoch = partition.leader_epoch
+        row["error_code"] = error_codes.UNSUPPORTED_VERSION
+        return
     if timestamp == LATEST:
-        return {"offset": partition.high_watermark, "leader_epoch": leader_epoch}
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        start = log.log_start_offset
-        return {"offset": start, "leader_epoch": log.leader_epochs.epoch_at(start)}
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return {"offset": -1}
-    found = (
-        log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
-    )
-    if found is None or found[1] < 0 or found[1] >= partition.high_watermark:
-        return {"offset": -1}
-    return {
-        "timestamp": found[0],
-        "offset": found[1],
-        "leader_epoch": log.leader_epochs.epoch_at(found[1]),
-    }
+        row["offset"] = partition.high_watermark
+        if version >= 4:
+            row["leader_epoch"] = partition.leader_epoch
+    elif timestamp in VERSION_OF_SENTINEL and timestamp != MAX_TIMESTAMP:
+        _fill(partition, row, version, -1, _end(worker, partition, timestamp))
+    else:
+        _find(worker, partition, timestamp, version, row, pending)
+
+
+def _end(worker: Any, partition: Any, which: int) -> int:
+    """The offset of one of the log's ends; -1 for an end that it doesn't have."""
+    log = partition.log
+    if which == EARLIEST:
+        return int(log.log_start_offset)
+    if which == EARLIEST_LOCAL:
+        return int(log.local_start_offset)
+    if worker.tiering is None or not log.config.is_tiered:
+        return -1
+    end = int(worker.tiering.end_offset(partition))
+    if which == LATEST_TIERED:
+        return max(end - 1, -1)
+    if end >= 0:
+        return int(max(end, log.log_start_offset))
+    # Nothing is copied as far as is known: then all of it is yet to be, if all of it is here.
+    return int(log.log_start_offset) if log.log_start_offset == log.local_start_offset else -1
+
+
+def _find(
+    worker: Any,
+    partition: Any,
+    timestamp: int,
+    version: int,
+    row: dict[str, Any],
+    pending: Pending,
+) -> None:
+    """The first record that isn't older, first among what only the remote store has."""
+    log = partition.log
+    tiering = worker.tiering
+
+    def find_here() -> None:
+        if timestamp == MAX_TIMESTAMP:
+            found = log.max_timestamp()
+        else:
+            found = log.offset_for_timestamp(timestamp)
+        _fill(partition, row, version, *(found or (-1, -1)))
+
+    wanted = timestamp
+    if timestamp == MAX_TIMESTAMP and tiering is not None:
+        wanted = tiering.max_timestamp(partition)
+        if wanted < 0 or wanted < log.max_timestamp()[0]:
+            find_here()
+            return
+    if tiering is None or not tiering.is_older_here(partition, wanted):
+        find_here()
+        return
+
+    def on_found(error: int, found_timestamp: int, offset: int) -> None:
+        if error:
+            row["error_code"] = error
+        elif offset < 0:
+            find_here()
+        else:
+            _fill(partition, row, version, found_timestamp, offset)
+        pending.on_row()
+
+    pending.count += 1
+    tiering.find_time(partition, wanted, on_found)
+
+
+def _fill(partition: Any, row: dict[str, Any], version: int, timestamp: int, offset: int) -> None:
+    """What was found, if readers may know of it."""
+    if offset < 0 or (timestamp >= 0 and offset >= partition.high_watermark):
+        return
+    row["timestamp"], row["offset"] = timestamp, offset
+    if version >= 4:
+        row["leader_epoch"] = partition.log.leader_epochs.epoch_at(offset)

@@ -5,7 +5,8 @@ Where: the I/O worker that leads the partitions.
 
 For readers outside the family on the same host (the Spark driver): they read the files themselves,
 never beyond `valid_bytes`, which ends at the high watermark. A file's size says nothing, as it is
-allocated ahead.
+allocated ahead. What lies before `local_log_start_offset` is in the remote store alone, and in none
+of these files; Fetch has it.
 """
 
 from typing import Any
@@ -34,6 +35,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             log = partition.log
             found["leader_epoch"] = partition.leader_epoch
             found["log_start_offset"] = log.log_start_offset
+            found["local_log_start_offset"] = log.local_start_offset
             found["high_watermark"] = partition.high_watermark
             found["last_stable_offset"] = partition.last_stable_offset
             found["directory"] = str(log.directory)

@@ -216,7 +216,7 @@ def _changed(
         else:
             after[key] = value
     if type_ == TOPIC_RESOURCE:
-        complaint = _topic_complaint(name, after, image)
+        complaint = _topic_complaint(name, after, image, config)
     elif type_ == BROKER_RESOURCE:
         complaint = _min_isr_complaint(name, changes, image)
     elif type_ == CLIENT_METRICS_RESOURCE:
@@ -260,12 +260,14 @@ def _altered_list(
     return altered, _OK
 
 
-def _topic_complaint(name: str, configs: dict[str, str], image: MetadataImage) -> Complaint:
+def _topic_complaint(
+    name: str, configs: dict[str, str], image: MetadataImage, config: BrokerConfig
+) -> Complaint:
     if not name:
         return INVALID_REQUEST, "Default topic resources are not allowed."
     if complaint := topic_name_complaint(name):
         return INVALID_TOPIC_EXCEPTION, complaint
-    if complaint := validate_topic_configs(configs):
+    if complaint := validate_topic_configs(configs, image.config(TOPIC_RESOURCE, name), config):
         return INVALID_CONFIG, complaint
     if name not in image.topics_by_name:
         return UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."

@@ -164,7 +164,7 @@ def create_topics(request: dict[str, Any], version: int, cluster: Cluster) -> De
             complaint = _name_complaint(name, cluster.image, keys)
         configs = {entry["name"]: entry["value"] for entry in topic["configs"]}
         if not complaint[0]:
-            complaint = _configs_complaint(configs)
+            complaint = _configs_complaint(configs, cluster.config)
         assignments: list[tuple[int, ...]] = []
         if not complaint[0]:
             assignments, complaint = _place_topic(topic, cluster, placed)
@@ -245,11 +245,11 @@ def _name_complaint(name: str, image: MetadataImage, keys: dict[str, str]) -> Co
     return NONE, None
 
 
-def _configs_complaint(configs: dict[str, str | None]) -> Complaint:
+def _configs_complaint(configs: dict[str, str | None], config: BrokerConfig) -> Complaint:
     nulls = [name for name, value in configs.items() if value is None]
     if nulls:
         return INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
-    if complaint := validate_topic_configs(configs):  # type: ignore[arg-type]
+    if complaint := validate_topic_configs(configs, {}, config):  # type: ignore[arg-type]
         return INVALID_CONFIG, complaint
     return NONE, None
 

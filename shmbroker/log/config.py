@@ -5,6 +5,8 @@ from shmbroker.errors import ConfigFault
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _DAY_MS = 86_400_000
+_AS_TOTAL = -2
+"""Of local retention: the same as retention.ms and retention.bytes."""
 
 _INTEGERS = {
     # name: (default, least, most)
@@ -16,6 +18,8 @@ _INTEGERS = {
     "max.message.bytes": (1048588, 0, _INT32_MAX),
     "retention.ms": (7 * _DAY_MS, -1, _INT64_MAX),
     "retention.bytes": (-1, -1, _INT64_MAX),
+    "local.retention.ms": (-2, -2, _INT64_MAX),
+    "local.retention.bytes": (-2, -2, _INT64_MAX),
     "message.timestamp.before.max.ms": (_INT64_MAX, 0, _INT64_MAX),
     "message.timestamp.after.max.ms": (3_600_000, 0, _INT64_MAX),
     "min.insync.replicas": (1, 1, _INT32_MAX),
@@ -47,10 +51,14 @@ class LogConfig:
         "flush_ms",
         "index_interval_bytes",
         "is_compacted",
+        "is_copied",
         "is_deleted",
         "is_fsync",
         "is_log_append_time",
+        "is_tiered",
         "is_validated",
+        "local_retention_bytes",
+        "local_retention_ms",
         "max_compaction_lag_ms",
         "max_message_bytes",
         "message_timestamp_after_max_ms",
@@ -81,6 +89,8 @@ class LogConfig:
     max_message_bytes: int
     retention_ms: int
     retention_bytes: int
+    local_retention_ms: int
+    local_retention_bytes: int
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
     min_insync_replicas: int
@@ -123,15 +133,27 @@ class LogConfig:
         """A record must not wait in the active segment for longer than it may wait at all."""
         if self.is_compacted:
             self.roll_ms = min(self.segment_ms, self.max_compaction_lag_ms)
+        self.is_tiered = not self.is_compacted and _is_true(values, "remote.storage.enable")
+        """Closed segments are copied to a second store; older ones may be there alone."""
+        self.is_copied = self.is_tiered and not _is_true(values, "remote.log.copy.disable")
+        """More of them still are; else what is local has the time and the room of all."""
+        if self.local_retention_ms == _AS_TOTAL or not self.is_copied:
+            self.local_retention_ms = self.retention_ms
+        if self.local_retention_bytes == _AS_TOTAL or not self.is_copied:
+            self.local_retention_bytes = self.retention_bytes
         self.is_log_append_time = self.message_timestamp_type == "LogAppendTime"
         self.is_validated = self.shmbroker_validation == "records"
         """Produce looks at every record."""
-        self.preallocate = values.get("preallocate", "false").lower() == "true"
+        self.preallocate = _is_true(values, "preallocate")
         """Kept for Kafka's sake: segments are always allocated ahead here, in extents."""
         self.producer_id_expiration_ms = _DAY_MS
         self.producer_snapshot_interval = 1024
         """Index entries (each at least `index_interval_bytes` of log, or one larger batch) between
         two snapshots of the producer state: what a restart walks at most."""
+
+
+def _is_true(values: dict[str, str], name: str) -> bool:
+    return values.get(name, "false").lower() == "true"
 
 
 def _integer(values: dict[str, str], name: str, default: int, least: int, most: int) -> int:

@@ -190,11 +190,12 @@ class LogDirectory:
             self.high_watermarks = dict(high_watermarks)
 
     def checkpoint_log_starts(self, logs: Logs) -> None:
-        """Write the log start offsets; those at the beginning of a segment need no entry."""
+        """Write the log start offsets; those at the beginning of a segment need no entry, unless
+        there may be segments before it in the store (as Kafka's `LogManager` has it)."""
         offsets = {
             (topic, partition): log.log_start_offset
             for topic, partition, log in logs
-            if log.log_start_offset > log.segments[0].base_offset
+            if log.log_start_offset > log.segments[0].base_offset or log.config.is_tiered
         }
         self._store(LOG_START_OFFSET, offsets, self.log_start_offsets)
         self.log_start_offsets = offsets

@@ -2,7 +2,7 @@
 
    segments   [ 0 … 811 ][ 812 … 1 402 ][ 1 403 …            ]
                                           active: mapped, appended to
-   offsets      log_start_offset <= recovery_point <= log_end_offset
+   offsets      log_start_offset <= local_start_offset <= recovery_point <= log_end_offset
 
 Rules
  * One writer. `append` is the hot path of leaders: the caller has judged the batch (size, CRC,
@@ -11,6 +11,8 @@ Rules
  * Everything besides the .log files is derived, and rebuilt where it is missing or wrong.
  * High watermark and last stable offset live with the replica, not here: readers pass the end they
    may see, and `truncate_to` trusts its caller to stay above the high watermark.
+ * What lies between log_start_offset and local_start_offset is in a second store (`tier`); here
+   only the leader epochs of it are known. Without tiering the two are the same.
  * Truncation cuts the file: bytes behind the end read as zeros for ever after.
 
 Recovery is in `recovery`, what to delete in `retention`.
@@ -89,6 +91,7 @@ class PartitionLog:
         "config",
         "directory",
         "leader_epochs",
+        "local_start_offset",
         "log_end_offset",
         "log_start_offset",
         "producers",
@@ -116,6 +119,8 @@ class PartitionLog:
         self.active: Segment
         self.log_start_offset = 0
         """First readable offset; may lie inside the first segment."""
+        self.local_start_offset = 0
+        """First offset that is readable from `segments`."""
         self.log_end_offset = 0
         """The offset the next record gets."""
         self.recovery_point = 0
@@ -410,11 +415,11 @@ class PartitionLog:
         At most `max_bytes`, except for the first batch if `min_one_batch`; only one segment; only
         what lies before `end_offset`, a batch boundary (high watermark, last stable offset, or log
         end offset). Length 0: nothing there yet, or nothing small enough. None: `offset` is out of
-        range. The slice stays valid whatever happens to the log.
+        range, or not here (before `local_start_offset`). The slice stays valid whatever happens.
         """
         place = self._boundaries.get(offset)
         if place is None or (place[1] == place[0].size and place[0] is not self.active):
-            if not self.log_start_offset <= offset <= self.log_end_offset:
+            if not self.local_start_offset <= offset <= self.log_end_offset:
                 return None
             if offset >= end_offset:
                 return self.active, 0, 0
@@ -484,8 +489,8 @@ class PartitionLog:
         return max(number, 0)
 
     def translate(self, offset: int) -> tuple[Segment, int] | None:
-        """(segment, position) where the batch with `offset` begins; None if out of range."""
-        if not self.log_start_offset <= offset <= self.log_end_offset:
+        """(segment, position) where the batch with `offset` begins; None if it isn't here."""
+        if not self.local_start_offset <= offset <= self.log_end_offset:
             return None
         return self._locate(offset)
 
@@ -524,7 +529,7 @@ class PartitionLog:
             if segment.max_timestamp < timestamp or not segment.size:
                 continue
             first = segment.offset_before(timestamp)
-            position, _ = segment.find(max(first, self.log_start_offset))
+            position, _ = segment.find(max(first, self.local_start_offset))
             for found, header in segment.headers(position, segment.size):
                 if header[8] >= timestamp:
                     record = self._record_in(segment, found, header, timestamp)
@@ -579,7 +584,7 @@ class PartitionLog:
             return False
         self._boundaries.clear()
         if offset <= self.segments[0].base_offset:
-            self.truncate_fully(offset)
+            self.truncate_fully(offset, min(self.log_start_offset, offset))
             return True
         while self.segments[-1].base_offset >= offset:
             self.segments.pop().remove()
@@ -591,8 +596,11 @@ class PartitionLog:
         self._end_at(segment.end_offset)
         return True
 
-    def truncate_fully(self, new_start_offset: int) -> None:
-        """Drop everything; the log goes on, empty, at `new_start_offset`."""
+    def truncate_fully(self, new_start_offset: int, log_start: int | None = None) -> None:
+        """Drop everything; the log goes on, empty, at `new_start_offset`.
+
+        log_start: the log start offset, where it is less, as what lies between is in the store.
+        """
         self._boundaries.clear()
         for segment in self.segments:
             segment.remove()
@@ -601,7 +609,7 @@ class PartitionLog:
         segment.create_files()
         self.add_segment(segment)
         sync_directory(self.directory)
-        self.log_start_offset = new_start_offset
+        self.log_start_offset = new_start_offset if log_start is None else log_start
         self._end_at(new_start_offset)
 
     def _end_at(self, end_offset: int) -> None:
@@ -610,6 +618,7 @@ class PartitionLog:
 
         self.log_end_offset = end_offset
         self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.find_local_start()
         self.recovery_point = min(self.recovery_point, end_offset)
         self.leader_epochs.truncate_from_end(end_offset)
         self.leader_epochs.write()
@@ -627,6 +636,20 @@ class PartitionLog:
 
     def delete_segments_before(self, offset: int) -> int:
         """Remove the finished segments that end at or before `offset`; how many."""
+        count = self._remove_segments_before(offset)
+        if count:
+            self.advance_log_start(self.segments[0].base_offset)
+        return count
+
+    def delete_local_before(self, offset: int) -> int:
+        """The same where the store has them: the log start offset stays; how many."""
+        count = self._remove_segments_before(offset)
+        if count:
+            self.find_local_start()
+            self._remove_old_snapshots()
+        return count
+
+    def _remove_segments_before(self, offset: int) -> int:
         count = 0
         while self.segments[0] is not self.active and self.segments[0].end_offset <= offset:
             self.segments[0].remove()
@@ -634,8 +657,15 @@ class PartitionLog:
             count += 1
         if count:
             self._boundaries.clear()
-            self.advance_log_start(self.segments[0].base_offset)
         return count
+
+    def find_local_start(self) -> None:
+        """Follow `segments` and the log start offset, one of which has changed."""
+        self.local_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+
+    def lower_log_start(self, offset: int) -> None:
+        """Take back a log start offset: what lies from `offset` on is in the store after all."""
+        self.log_start_offset = min(self.log_start_offset, offset)
 
     # --- compaction ---
 
@@ -675,9 +705,14 @@ class PartitionLog:
             return
         assert offset <= self.log_end_offset
         self.log_start_offset = offset
+        self.find_local_start()
         self._boundaries.clear()
         self.leader_epochs.truncate_from_start(offset)
         self.leader_epochs.write()
+        self._remove_old_snapshots()
+
+    def _remove_old_snapshots(self) -> None:
+        """Those from before the first segment: nothing is rebuilt from them."""
         for snapshot in [
             taken for taken in self.snapshot_offsets[:-1] if taken < self.segments[0].base_offset
         ]:

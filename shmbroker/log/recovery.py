@@ -56,7 +56,8 @@ def load(
         log.segments.append(segment)
         if log_start_offset:
             segment.create_files()
-    log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
+    if not log.config.is_tiered:
+        log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
     log.recovery_point = recovery_point
     _load_epochs(log)
     if trusted is not None:
@@ -69,6 +70,7 @@ def load(
     _mend_indexes(log.segments[:-1])
     log.segments[-1].end_offset = log.log_end_offset
     log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
+    log.find_local_start()
     log.recovery_point = min(log.recovery_point, log.log_end_offset)
     log.leader_epochs.truncate_from_end(log.log_end_offset)
     log.leader_epochs.truncate_from_start(log.log_start_offset)

@@ -11,7 +11,8 @@ Rules of this file:
   slice is on its way waits for that before it is ready again.
 * A high watermark by itself is worth no wake-up: it goes along with the next answer, or alone after
   HIGH_WATERMARK_DELAY_MS.
-* A follower whose log diverges is told where (KIP-595), one out of range where the log begins.
+* A follower whose log diverges is told where (KIP-595), one out of range where the log begins, one
+  whose offset only the remote store has where the local log does (KIP-405).
 """
 
 from collections.abc import Callable
@@ -167,6 +168,8 @@ class FollowerReads:
                 return 0
         if not log.log_start_offset <= offset <= log.log_end_offset:
             return _OUT_OF_RANGE
+        if offset < log.local_start_offset:
+            return error_codes.OFFSET_MOVED_TO_TIERED_STORAGE
         return 0
 
     def _note(self, partition: Partition, broker_id: int, offset: int) -> None:
@@ -265,6 +268,8 @@ class FollowerReads:
                 )
                 if found is None:
                     error = _OUT_OF_RANGE
+                    if log.log_start_offset <= row.fetch_offset < log.local_start_offset:
+                        error = error_codes.OFFSET_MOVED_TO_TIERED_STORAGE
                 else:
                     segment, position, length = found
                     if not length and row.fetch_offset < log.log_end_offset:
@@ -360,6 +365,8 @@ def _slice_of(
     end_epoch, end_offset = diverging or (-1, -1)
     if error == _OUT_OF_RANGE:
         end_offset = partition.log.log_end_offset
+    elif error == error_codes.OFFSET_MOVED_TO_TIERED_STORAGE:
+        end_offset = partition.log.local_start_offset
     return _pack_slice(
         error, row.which, length, high_watermark, high_watermark, log_start,
         file_id, position, end_epoch, partition.leader_epoch, end_offset,

@@ -72,6 +72,9 @@ class PartitionStore:
         self.partitions: dict[bytes, Partition] = {}
         self.dropped_file_ids: list[int] = []
         self.is_fenced = False
+        self.retain_tiered: Callable[[Partition, int], bool] | None = None
+        """Retention of a tiered log (`operations.tiering`), where there is a remote store; True if
+        the local segments are to be judged as well."""
         self.swapping = b""
         """Key of the partition whose segments compaction is about to replace."""
         self._to_unlink: deque[tuple[int, list[str], list[int]]] = deque()
@@ -274,7 +277,13 @@ class PartitionStore:
             return
         log = partition.log
         before = {segment.file_id for segment in log.segments}
-        if retain(log, partition.high_watermark, now_ms):
+        if not log.config.is_tiered or self.retain_tiered is None:
+            is_changed = bool(retain(log, partition.high_watermark, now_ms))
+        else:
+            if self.retain_tiered(partition, now_ms):
+                retain(log, partition.high_watermark, now_ms)
+            is_changed = True
+        if is_changed:
             self.dropped_file_ids += before - {segment.file_id for segment in log.segments}
 
     def remove_later(self, paths: list[str], file_ids: list[int], due_ms: int) -> None:
@@ -283,6 +292,10 @@ class PartitionStore:
         Until then answers under way may still name them.
         """
         self._to_unlink.append((due_ms, paths, file_ids))
+
+    def note_log_start(self) -> None:
+        """A log start offset has moved: the next round of upkeep makes it durable."""
+        self._is_log_start_moved = True
 
     def delete_records(self, partition: Partition, offset: int) -> int | None:
         """Raise the log start offset (-1: to the high watermark); what it is then, None if that is

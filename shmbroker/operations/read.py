@@ -9,6 +9,8 @@ Rules of this file:
   ones keep to them.
 * A read that may wait does, watched by its partitions, until there are min_bytes, an error of the
   log, a diverging epoch, or its time is over.
+* What lies before the local start is read through `operations.tiering`. While it is on the way the
+  read waits, for the remote store's time (remote.fetch.max.wait.ms) in place of its own.
 * A partition about which there is nothing to say that the asker does not know (no bytes, no error,
   high watermark and log start offset as it named them) is left out of the answer.
 """
@@ -24,6 +26,7 @@ from shmbroker.ipc.operation_layout import (
     READ_SLICE,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.operations.tiering import Tiering
 from shmbroker.purgatory import DelayedOperation, Purgatory
 from shmbroker.replication.partition import Partition, not_led_error
 from shmbroker.wire import error_codes
@@ -92,12 +95,17 @@ class Reader:
         purgatory: Purgatory,
         now_ms: Callable[[], int],
         pass_file: Callable[[Peer, Any], None],
+        tiering: Tiering | None = None,
+        tier_wait_ms: int = 0,
     ) -> None:
         self.partitions = partitions
         self.purgatory = purgatory
         self.now_ms = now_ms
         self.pass_file = pass_file
+        self.tiering = tiering
+        self.tier_wait_ms = tier_wait_ms
         self.waiting: dict[tuple[int, int], DelayedRead] = {}
+        self._is_tier_awaited = False
 
     def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One READ entry: answer now, or wait in the purgatory."""
@@ -109,11 +117,18 @@ class Reader:
         unpack = READ_PARTITION.unpack_from
         partitions = [unpack(data, at + size * which) for which in range(count)]
         read = DelayedRead(self, peer, token, partitions, min_bytes, max_bytes, isolation)
+        self._is_tier_awaited = False
         if max_wait_ms <= 0:
-            read.on_expire()
+            results, total, must_answer = self.look_up(partitions, max_bytes)
+            if total or must_answer or not self._is_tier_awaited:
+                read.is_done = True
+                self.answer(read, results)
+                return
+            read.min_bytes = 1
+        elif read.try_complete():
             return
-        if read.try_complete():
-            return
+        if self._is_tier_awaited:
+            max_wait_ms = self.tier_wait_ms
         self.waiting[peer.slot, token] = read
         self.purgatory.watch(
             read, [partition[0] for partition in partitions], self.now_ms() + max_wait_ms
@@ -184,8 +199,22 @@ class Reader:
             if offset >= end or (total and total >= max_bytes):
                 results.append(partition)
                 continue
-            found = log.read(offset, min(partition_max_bytes, max_bytes - total), end, total == 0)
-            assert found is not None, "in range a moment ago"
+            limit = min(partition_max_bytes, max_bytes - total)
+            if offset >= log.local_start_offset:
+                found = log.read(offset, limit, end, total == 0)
+                assert found is not None, "in range a moment ago"
+            else:
+                assert self.tiering is not None, "only a tiered log has a local start of its own"
+                remote = self.tiering.read(partition, offset, limit, total == 0)
+                if remote is None:
+                    self._is_tier_awaited = True
+                    results.append(partition)
+                    continue
+                must_answer = True
+                if type(remote) is int:
+                    results.append((remote, partition))
+                    continue
+                found = remote
             segment, position, length = found
             total += length
             results.append((partition, segment, position, length, None) if length else partition)

@@ -278,6 +278,9 @@ class ReplicaFetcher:
         if error == error_codes.OFFSET_OUT_OF_RANGE:
             self._fit(row, log_start, end_offset)
             return
+        if error == error_codes.OFFSET_MOVED_TO_TIERED_STORAGE:
+            self._begin_behind(row, log_start, end_offset)
+            return
         if error or epoch != partition.leader_epoch:
             self._again(row, RETRY_MS)
             return
@@ -417,6 +420,22 @@ class ReplicaFetcher:
             self._truncate(row, end_offset)
         else:
             self._again(row, RETRY_MS)
+
+    def _begin_behind(self, row: Row, log_start: int, local_start: int) -> None:
+        """The leader has that offset in the remote store alone: go on where its own log begins.
+
+        The log start offset stays the leader's: who leads serves the rest from the store.
+        """
+        partition = row.partition
+        log = partition.log
+        if not partition.log.config.is_tiered or local_start <= log.log_end_offset:
+            self._again(row, RETRY_MS)
+            return
+        logger.info(
+            "%s-%d goes on at offset %d: what is before is in the remote store",
+            partition.topic, partition.partition, local_start,
+        )  # fmt: skip
+        self._change(row, lambda: log.truncate_fully(local_start, log_start))
 
     def _truncate(self, row: Row, offset: int) -> None:
         partition = row.partition

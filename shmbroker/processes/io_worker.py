@@ -55,6 +55,7 @@ from shmbroker.metadata import image as image_module
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 from shmbroker.network.file_send import FileTable, pass_file
 from shmbroker.operations.append import Appender
 from shmbroker.operations.compaction import Compaction
@@ -65,12 +66,14 @@ from shmbroker.operations.in_sync import InSyncChanges
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.operations.read import Reader
 from shmbroker.operations.replica_fetcher import ReplicaFetcher
+from shmbroker.operations.tiering import Tiering
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
 from shmbroker.processes.shared_resources import (
     CLEANER,
     CONTROLLER,
     IO_WORKER,
     NETWORK_WORKER,
+    TIER,
     SharedResources,
     Slot,
 )
@@ -155,7 +158,26 @@ class IoWorker(SleepingChild):
         self.appender = Appender(
             self.partitions, self.now_ms, self.on_storage_fault, self.store.flush
         )
-        self.reader = Reader(self.partitions, self.purgatory, self.now_ms, self.pass_file)
+        self.tiering: Tiering | None = None
+        if config.is_tier_enabled:
+            self.tiering = Tiering(
+                self.store,
+                config,
+                self.ask_tier,
+                self.purgatory.check,
+                self.now_ms,
+                str(data_directory / "tier-cache"),
+                self.incarnation,
+            )
+            self.store.retain_tiered = self.tiering.retain
+        self.reader = Reader(
+            self.partitions,
+            self.purgatory,
+            self.now_ms,
+            self.pass_file,
+            self.tiering,
+            config["remote.fetch.max.wait.ms"],
+        )
         self.groups = GroupCoordinator(
             config,
             self.now_ms,
@@ -185,6 +207,7 @@ class IoWorker(SleepingChild):
         self.waiting_for_ids: list[Any] = []
         self.controller: Peer | None = None
         self.cleaner: Peer | None = None
+        self.tier: Peer | None = None
         self.passed: dict[int, set[int]] = {}
         self.segments_passed: dict[int, Any] = {}
         self.to_pass: dict[tuple[int, int], Peer] = {}
@@ -201,6 +224,8 @@ class IoWorker(SleepingChild):
                 self.controller = peer
             elif peer.role == CLEANER:
                 self.cleaner = peer
+            elif peer.role == TIER:
+                self.tier = peer
         self.compaction = Compaction(self.store, config, self.ask_cleaner, self._count)
         self.follower_reads = FollowerReads(
             self.partitions, self.now_ms, self.pass_file, self.appender.moved
@@ -477,6 +502,8 @@ class IoWorker(SleepingChild):
             )
         self.store.upkeep(self._now_ms)
         self.compaction.run(self._now_ms)
+        if self.tiering is not None:
+            self.tiering.run(self._now_ms)
         self.drop_files()
         self.publish()
 
@@ -539,6 +566,8 @@ class IoWorker(SleepingChild):
             self.fetcher.on_peer_lost(peer)
         if peer is self.cleaner:
             self.compaction.on_cleaner_lost()
+        if peer is self.tier:
+            self.tiering.on_tier_lost()
         if peer is self.controller:
             self._on_producer_ids({"error_code": -1})
             self.in_sync.on_answer(None, self.partitions)
@@ -546,6 +575,8 @@ class IoWorker(SleepingChild):
     def on_peer_running(self, peer: Peer) -> None:
         if peer is self.controller and self.broker_epoch < 0:
             self.register()
+        if peer is self.tier:
+            self.tiering.on_tier_running()
 
     def pass_file(self, peer: Peer, segment: Any) -> None:
         """Before a slice of it is named for the first time."""
@@ -622,6 +653,12 @@ class IoWorker(SleepingChild):
             lambda answer: self.compaction.on_answer(answer, self._now_ms),
         )
 
+    def ask_tier(self, api_key: int, name: str, body: dict[str, Any], on_answer: Any) -> bool:
+        """Have the tier process do something; False while there is none, or no room to ask it."""
+        if self.tier is None or not self.tier.incarnation:
+            return False
+        return self.ask(self.tier, api_key, name, 0, body, on_answer)
+
     def _count(self, name: str) -> None:
         self.words[self.counters.counter(self.slot.index, name)] += 1
 
@@ -693,6 +730,8 @@ class IoWorker(SleepingChild):
                 return
             self.unopened.pop(key, None)
         self._take_leadership(partition, image)
+        if self.tiering is not None:
+            self.tiering.on_partition(partition)
         if topic.name == GROUP_TOPIC:
             self.groups.on_partition(partition, len(topic.partitions))
 
@@ -738,6 +777,8 @@ class IoWorker(SleepingChild):
         key = partition.key
         self.fetcher.unfollow(key)
         self.follower_reads.on_deleted(partition)
+        if self.tiering is not None:
+            self.tiering.on_deleted(key)
         self.store.delete(partition, self._now_ms)
         self.appender.delayed.fail(partition, error_codes.NOT_LEADER_OR_FOLLOWER)
         self.appender.moved.discard(partition)
@@ -765,7 +806,10 @@ class IoWorker(SleepingChild):
             image.config(BROKER_RESOURCE, str(self.broker_id)),
             image.config(BROKER_RESOURCE, ""),
         )
-        config = LogConfig(effective_topic_configs(image.config(TOPIC_RESOURCE, topic), layers))
+        values = effective_topic_configs(image.config(TOPIC_RESOURCE, topic), layers)
+        if self.tiering is None or topic in INTERNAL_TOPICS:
+            values["remote.storage.enable"] = "false"
+        config = LogConfig(values)
         if config.is_validated:
             validation.prepare()
         return config
@@ -782,6 +826,8 @@ class IoWorker(SleepingChild):
                     config = made[overrides] = self._log_config(partition.topic)
                 partition.log.set_config(config)
                 partition.on_config(config)
+                if self.tiering is not None:
+                    self.tiering.on_partition(partition)
 
     # ── what the API modules ask ────────────────────────────────────────────────────────────────
 

@@ -1,8 +1,8 @@
 """Everything that the family shares, made before the first fork and inherited by all.
 
 Slots. Each process has a fixed slot: 0 is the supervisor, then network workers, I/O workers,
-controllers, the cleaner. A successor takes the slot of the dead, with its rings, its doorbell and
-its counters.
+controllers, the cleaner, the tier process if there is a remote store. A successor takes the slot of
+the dead, with its rings, its doorbell and its counters.
 
 Regions (`shm.region`), unlinked as soon as they are mapped:
 
@@ -19,6 +19,7 @@ Pairs that talk, and their rings:
     network worker ↔ controller   requests as the client sent them   CONTROL_RING_BYTES
     I/O worker ↔ controller       registration, producer ids  CONTROL_RING_BYTES
     I/O worker ↔ cleaner          logs to compact             CONTROL_RING_BYTES
+    I/O worker ↔ tier             segments to copy, to fetch  CONTROL_RING_BYTES
 
 A Unix socket pair for each I/O worker and each other worker that reads from it carries descriptors
 of segment files.
@@ -40,6 +41,7 @@ NETWORK_WORKER = "network-worker"
 IO_WORKER = "io-worker"
 CONTROLLER = "controller"
 CLEANER = "cleaner"
+TIER = "tier"
 
 RESULT_RING_BYTES = 2 << 20
 CONTROL_RING_BYTES = 256 << 10
@@ -72,10 +74,11 @@ class SharedResources:
         io_workers: int,
         controllers: int,
         data_ring_bytes: int,
+        tiers: int = 0,
     ) -> None:
         """Make and map all regions; ConfigFault if /dev/shm has no room for them."""
         roles = [(SUPERVISOR, 1), (NETWORK_WORKER, network_workers)]
-        roles += [(IO_WORKER, io_workers), (CONTROLLER, controllers), (CLEANER, 1)]
+        roles += [(IO_WORKER, io_workers), (CONTROLLER, controllers), (CLEANER, 1), (TIER, tiers)]
         self.slots: list[Slot] = []
         for role, count in roles:
             for number in range(1, count + 1):
@@ -121,10 +124,10 @@ class SharedResources:
             for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
                 sizes[controller.index, other.index] = CONTROL_RING_BYTES
                 sizes[other.index, controller.index] = CONTROL_RING_BYTES
-        for cleaner in self.of_role(CLEANER):
+        for helper in self.of_role(CLEANER) + self.of_role(TIER):
             for io_worker in self.of_role(IO_WORKER):
-                sizes[cleaner.index, io_worker.index] = CONTROL_RING_BYTES
-                sizes[io_worker.index, cleaner.index] = CONTROL_RING_BYTES
+                sizes[helper.index, io_worker.index] = CONTROL_RING_BYTES
+                sizes[io_worker.index, helper.index] = CONTROL_RING_BYTES
         region = Region.create(f"{prefix}rings", sum(map(ring_bytes, sizes.values())))
         self._regions.append(region)
         self._rings: dict[tuple[int, int], memoryview] = {}

@@ -9,7 +9,8 @@ Rules of this file:
 * A child that can't boot is not restarted for ever: the family ends with EXIT_CHILD_BOOT, at once
   where another try can't help (EXIT_BOOT_FAULT) or nothing was served yet, else after BOOTS_MAX
   tries in a row. Only for room on the disk it waits as long as it takes (EXIT_TRY_AGAIN).
-* The cleaner is forked when an I/O worker wants it. One that can't boot ends nothing.
+* The cleaner is forked when an I/O worker wants it, the tier process once the family serves. One
+  that can't boot ends nothing.
 * If the supervisor dies, every child does (PR_SET_PDEATHSIG). The lock on the data directory is a
   flock whose descriptor the children keep: no second family while one writer lives.
 
@@ -47,6 +48,7 @@ from shmbroker.processes.shared_resources import (
     CONTROLLER,
     IO_WORKER,
     NETWORK_WORKER,
+    TIER,
     SharedResources,
     Slot,
 )
@@ -62,6 +64,7 @@ from shmbroker.shm.counters import (
     STATE_STARTING,
 )
 from shmbroker.shm.words import require_total_store_order
+from shmbroker.tier.object_store import check_store, store_url
 from shmbroker.wire import codec
 
 logger = logging.getLogger("shmbroker")
@@ -147,6 +150,8 @@ class Supervisor:
             )
         config = self.config
         self._prepare_directory()
+        if config.is_tier_enabled:
+            check_store(store_url(config["shmbroker.tier.store"], str(self.data_directory)))
         self._raise_descriptor_limit()
         self._listen()
         self.shared = SharedResources(
@@ -155,6 +160,7 @@ class Supervisor:
             config["shmbroker.io.workers"],
             1,
             config["shmbroker.ring.data.bytes"],
+            int(config.is_tier_enabled),
         )
         self.words = self.shared.counters.words
         self.pid = os.getpid()
@@ -332,6 +338,10 @@ class Supervisor:
             from shmbroker.processes.cleaner import Cleaner
 
             return lambda shared, slot: Cleaner(shared, slot, config)
+        if role == TIER:
+            from shmbroker.processes.tier import Tier
+
+            return lambda shared, slot: Tier(shared, slot, config, directory, self.cluster_id)
         from shmbroker.processes.controller import ControllerProcess
 
         return lambda shared, slot: ControllerProcess(
@@ -381,7 +391,6 @@ class Supervisor:
         """Some child changed its state, acknowledged a death, or wants the cleaner."""
         words = self.words
         counters = self.shared.counters
-        self._maybe_fork_cleaner()
         states = [words[counters.at(index, STATE)] for index in self.running]
         words[CONTROL_GENERATION_WORD] += 1
         self._ring_all()
@@ -390,15 +399,20 @@ class Supervisor:
                 self.is_ready = True
                 self._say_ready()
             notify(f"STATUS=ready on {self._addresses()}")
+        self._maybe_fork_helpers()
 
-    def _maybe_fork_cleaner(self) -> None:
-        (slot,) = self.shared.of_role(CLEANER)
-        if slot.index in self.running or self.is_stopping or not self.is_ready:
+    def _maybe_fork_helpers(self) -> None:
+        """The tier process once the family serves; the cleaner when an I/O worker wants it."""
+        if self.is_stopping or not self.is_ready:
             return
         at = self.shared.counters.at
+        wanted = self.shared.of_role(TIER)
         if any(self.words[at(io.index, CLEANER_WANTED)] for io in self.shared.of_role(IO_WORKER)):
-            self.running[slot.index] = Running(slot)
-            self._fork(self.running[slot.index])
+            wanted += self.shared.of_role(CLEANER)
+        for slot in wanted:
+            if slot.index not in self.running:
+                self.running[slot.index] = Running(slot)
+                self._fork(self.running[slot.index])
 
     def _ring_all(self) -> None:
         for doorbell in self.shared.doorbells[1:]:
@@ -439,7 +453,7 @@ class Supervisor:
             return
         if has_served:
             running.failed_boots = 0
-        elif code > 0 and code != EXIT_TRY_AGAIN and slot.role != CLEANER:
+        elif code > 0 and code != EXIT_TRY_AGAIN and slot.role not in (CLEANER, TIER):
             running.failed_boots += 1
             tries = BOOTS_MAX if self.is_ready and code != EXIT_BOOT_FAULT else 1
             if running.failed_boots >= tries:
@@ -509,7 +523,7 @@ class Supervisor:
         self.to_fork.clear()
         notify("STOPPING=1", "STATUS=stopping")
         self.stop_deadline = clock.monotonic() + STOP_S
-        self.stop_roles = [NETWORK_WORKER, CLEANER, IO_WORKER, CONTROLLER]
+        self.stop_roles = [NETWORK_WORKER, CLEANER, TIER, IO_WORKER, CONTROLLER]
         self._signal_next_role()
 
     def _signal_next_role(self) -> None:

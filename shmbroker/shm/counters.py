@@ -75,6 +75,13 @@ COUNTERS = (
     ("storage_faults", "refusals by the disk"),
     ("logs_compacted", "passes of compaction over a log"),
     ("logs_not_compacted", "logs that compaction has given up"),
+    ("tier_copies", "segments copied to the remote store"),
+    ("tier_copied_bytes", "bytes of their logs"),
+    ("tier_deletes", "segments deleted from it"),
+    ("tier_fetches", "ranges of segments read from it"),
+    ("tier_fetched_bytes", "bytes of batches in them"),
+    ("tier_faults", "requests that the remote store has failed"),
+    ("tier_damaged", "segments or manifests found damaged, here or there"),
 )
 
 STATE_NONE = 0

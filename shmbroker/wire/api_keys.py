@@ -2,7 +2,7 @@
 
 What is here is what Apache Kafka 4.2.1 has; which APIs and versions this broker serves is said by
 their handlers. Keys 4 to 7 were removed with ZooKeeper. The last version of InitProducerId is still
-unstable in 4.2: Kafka does not advertise it. LIST_SEGMENTS and CLEAN_LOG are this project's own.
+unstable in 4.2: Kafka does not advertise it. From LIST_SEGMENTS on they are this project's own.
 
 Source: Kafka 4.2.1 `ApiKeys` and its message definitions.
 """
@@ -98,6 +98,11 @@ ALTER_SHARE_GROUP_OFFSETS = 91
 DELETE_SHARE_GROUP_OFFSETS = 92
 LIST_SEGMENTS = 20000
 CLEAN_LOG = 20001
+TIER_LOAD = 20002
+TIER_COPY = 20003
+TIER_DELETE = 20004
+TIER_FETCH = 20005
+TIER_FIND = 20006
 
 NEVER = 32768
 """Stands for the first flexible version where there is none."""
@@ -195,6 +200,11 @@ TABLE = {
     DELETE_SHARE_GROUP_OFFSETS: ("DeleteShareGroupOffsets", 0, 0, 0),
     LIST_SEGMENTS: ("ListSegments", 0, 0, 0),
     CLEAN_LOG: ("CleanLog", 0, 0, 0),
+    TIER_LOAD: ("TierLoad", 0, 0, 0),
+    TIER_COPY: ("TierCopy", 0, 0, 0),
+    TIER_DELETE: ("TierDelete", 0, 0, 0),
+    TIER_FETCH: ("TierFetch", 0, 0, 0),
+    TIER_FIND: ("TierFind", 0, 0, 0),
 }
 
 

@@ -26,7 +26,7 @@ class Log:
     """Of one batch, at offset 0."""
 
     def __init__(self) -> None:
-        self.log_start_offset = 0
+        self.log_start_offset = self.local_start_offset = 0
         self.log_end_offset = 1
         self.segment = SimpleNamespace(map=BATCH, file_id=77)
 

@@ -1,0 +1,177 @@
+"""A directory as the second store: another disk, or a network file system that is mounted.
+
+An object is a file of its key's name below the root. It is written beside, as `<name>.<pid>.tmp`,
+synced, renamed, and its directory synced: so a death at any point leaves the object, or a `.tmp`
+that nobody sees and `sweep` removes.
+"""
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+
+from shmbroker.log.checkpoints import sync_directory
+from shmbroker.tier.object_store import MissingFault, StoreFault
+
+_TEMPORARY = ".tmp"
+_COPY_BYTES = 8 << 20
+
+
+class DirectoryStore:
+    """Objects as files below `root`, which is made when first written to."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self._numbers = itertools.count()
+
+    def _path(self, key: str) -> str:
+        parts = key.split("/")
+        assert all(part not in ("", ".", "..") for part in parts), key
+        return os.path.join(self.root, *parts)
+
+    def put_file(self, key: str, path: str, size: int) -> None:
+        try:
+            source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StoreFault(f"can't read {path}: {error.strerror}") from error
+        try:
+            self._write(key, lambda target: _copy(source, target, size))
+        finally:
+            os.close(source)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._write(key, lambda target: _write_all(target, data))
+
+    def _write(self, key: str, write: "Writer") -> None:
+        path = self._path(key)
+        beside = f"{path}.{os.getpid()}-{next(self._numbers)}{_TEMPORARY}"
+        try:
+            self._make_directories(os.path.dirname(path))
+            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                write(fd)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(beside, path)
+            sync_directory(os.path.dirname(path))
+        except OSError as error:
+            try:
+                os.unlink(beside)
+            except OSError:
+                pass
+            raise StoreFault(f"can't write {path}: {error.strerror or error}") from error
+
+    def _make_directories(self, path: str) -> None:
+        """Like `makedirs`, each name durable in the directory above it."""
+        if os.path.isdir(path):
+            return
+        above = os.path.dirname(path)
+        self._make_directories(above)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            return
+        sync_directory(above)
+
+    def get(self, key: str, start: int = 0, length: int = -1) -> bytes:
+        path = self._path(key)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                there = os.fstat(file.fileno()).st_size - start
+                wanted = there if length < 0 else min(length, there)
+                data = bytearray(max(wanted, 0))
+                view, done = memoryview(data), 0
+                while done < len(data):
+                    count = os.preadv(file.fileno(), [view[done:]], start + done)
+                    if not count:
+                        break
+                    done += count
+                return bytes(view[:done])
+        except FileNotFoundError as error:
+            raise MissingFault(f"there is no {path}") from error
+        except OSError as error:
+            raise StoreFault(f"can't read {path}: {error.strerror}") from error
+
+    def list_objects(self, prefix: str) -> Iterator[tuple[str, int]]:
+        for directory, name in self._files(prefix):
+            if name.endswith(_TEMPORARY):
+                continue
+            path = os.path.join(directory, name)
+            try:
+                size = os.stat(path).st_size
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StoreFault(f"can't look at {path}: {error.strerror}") from error
+            yield os.path.relpath(path, self.root), size
+
+    def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
+        def on_error(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise StoreFault(f"can't list {error.filename}: {error.strerror}") from error
+
+        for directory, _, names in os.walk(self._path(prefix.rstrip("/")), onerror=on_error):
+            for name in names:
+                yield directory, name
+
+    def list_directories(self, prefix: str) -> Iterator[str]:
+        path = self._path(prefix.rstrip("/"))
+        try:
+            yield from [entry.name for entry in os.scandir(path) if entry.is_dir()]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreFault(f"can't list {path}: {error.strerror}") from error
+
+    def delete(self, keys: Iterable[str]) -> None:
+        directories = set()
+        for key in keys:
+            path = self._path(key)
+            directories.add(os.path.dirname(path))
+            self._unlink(path)
+        for directory in directories:
+            self._remove_empty(directory)
+
+    def _unlink(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StoreFault(f"can't remove {path}: {error.strerror}") from error
+
+    def _remove_empty(self, directory: str) -> None:
+        """A directory nobody needs any more, and those above it; a refusal is no fault."""
+        while directory != self.root and directory.startswith(self.root):
+            try:
+                os.rmdir(directory)
+            except OSError:
+                return
+            directory = os.path.dirname(directory)
+
+    def sweep(self, prefix: str) -> None:
+        for directory, name in self._files(prefix):
+            if name.endswith(_TEMPORARY):
+                self._unlink(os.path.join(directory, name))
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Writer = Callable[[int], None]
+
+
+def _copy(source: int, target: int, size: int) -> None:
+    position = 0
+    while position < size:
+        count = os.sendfile(target, source, position, min(size - position, _COPY_BYTES))
+        if not count:
+            raise OSError(0, f"the file ends before {size} bytes")
+        position += count
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

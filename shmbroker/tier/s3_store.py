@@ -1,0 +1,123 @@
+"""An S3-compatible object store as the second store, by boto3 (the extra `s3`).
+
+Credentials are boto3's own affair: its environment variables, files and instance roles. A segment
+is one PUT of at most 2 GiB, so there are no parts of an upload that could be left behind; boto3
+tries each call three times, with timeouts, before it counts as failed.
+"""
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from shmbroker.tier.object_store import MissingFault, StoreFault
+
+CONNECT_TIMEOUT_S = 5
+READ_TIMEOUT_S = 30
+CONNECTIONS_MAX = 32
+"""One for each thread that may be at work."""
+DELETES_MAX = 1000
+"""Keys in one request, as S3 has it."""
+
+_MISSING = ("NoSuchKey", "404", "NotFound")
+
+
+class S3Store:
+    """Objects of a bucket whose keys begin with `prefix`."""
+
+    def __init__(
+        self, bucket: str, prefix: str, endpoint: str | None = None, region: str | None = None
+    ) -> None:
+        self.bucket = bucket
+        self.prefix = f"{prefix}/" if prefix else ""
+        self._client = boto3.session.Session().client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name=region,
+            config=Config(
+                connect_timeout=CONNECT_TIMEOUT_S,
+                read_timeout=READ_TIMEOUT_S,
+                max_pool_connections=CONNECTIONS_MAX,
+                retries={"mode": "standard", "total_max_attempts": 3},
+                # Checksums in trailers are more than many compatible stores understand.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                # A bucket's name in the host needs a name server that plays along.
+                s3={"addressing_style": "path"} if endpoint else {},
+            ),
+        )
+
+    def _call(self, name: str, what: str, **arguments: Any) -> Any:
+        try:
+            return getattr(self._client, name)(Bucket=self.bucket, **arguments)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in _MISSING:
+                raise MissingFault(f"there is no s3://{self.bucket}/{what}") from error
+            raise StoreFault(f"s3://{self.bucket}/{what}: {error}") from error
+        except (BotoCoreError, OSError) as error:
+            raise StoreFault(f"s3://{self.bucket}/{what}: {error}") from error
+
+    def put_file(self, key: str, path: str, size: int) -> None:
+        try:
+            file = open(path, "rb")  # noqa: SIM115
+        except OSError as error:
+            raise StoreFault(f"can't read {path}: {error.strerror}") from error
+        with file:
+            key = self.prefix + key
+            self._call("put_object", key, Key=key, Body=file, ContentLength=size)
+
+    def put(self, key: str, data: bytes) -> None:
+        key = self.prefix + key
+        self._call("put_object", key, Key=key, Body=io.BytesIO(data), ContentLength=len(data))
+
+    def get(self, key: str, start: int = 0, length: int = -1) -> bytes:
+        key = self.prefix + key
+        if not length:
+            return b""
+        arguments = {}
+        if start or length >= 0:
+            end = start + length - 1 if length >= 0 else ""
+            arguments["Range"] = f"bytes={start}-{end}"
+        answer = self._call("get_object", key, Key=key, **arguments)
+        try:
+            data: bytes = answer["Body"].read()
+        except (BotoCoreError, OSError) as error:
+            raise StoreFault(f"s3://{self.bucket}/{key}: {error}") from error
+        if answer["ContentLength"] != len(data):
+            raise StoreFault(f"s3://{self.bucket}/{key}: the answer ended early")
+        return data
+
+    def _pages(self, prefix: str, **arguments: Any) -> Iterator[Any]:
+        arguments["Prefix"] = self.prefix + prefix
+        while True:
+            page = self._call("list_objects_v2", arguments["Prefix"], **arguments)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments["ContinuationToken"] = page["NextContinuationToken"]
+
+    def list_objects(self, prefix: str) -> Iterator[tuple[str, int]]:
+        for page in self._pages(prefix):
+            for found in page.get("Contents", ()):
+                yield found["Key"][len(self.prefix) :], found["Size"]
+
+    def list_directories(self, prefix: str) -> Iterator[str]:
+        for page in self._pages(prefix, Delimiter="/"):
+            for found in page.get("CommonPrefixes", ()):
+                yield found["Prefix"][len(self.prefix) + len(prefix) :].rstrip("/")
+
+    def delete(self, keys: Iterable[str]) -> None:
+        names = [{"Key": self.prefix + key} for key in keys]
+        for first in range(0, len(names), DELETES_MAX):
+            some = names[first : first + DELETES_MAX]
+            answer = self._call(
+                "delete_objects", some[0]["Key"], Delete={"Objects": some, "Quiet": True}
+            )
+            if errors := answer.get("Errors"):
+                raise StoreFault(f"can't delete s3://{self.bucket}/{errors[0]['Key']}: {errors[0]}")
+
+    def sweep(self, prefix: str) -> None:
+        """An interrupted PUT leaves nothing."""
