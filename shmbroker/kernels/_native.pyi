@@ -36,6 +36,7 @@ def scan(
     end_offset: int,
     next_offset: int,
     bytes_max: int,
+    records_max: int,
     checks_crc: bool,
     table: Buffer,
     /,
@@ -44,9 +45,10 @@ def scan(
 
     Fills `table` (int64[n][BATCH_FIELDS]) with the data batches that hold offsets in
     [start_offset, end_offset): control batches, empty ones and those before are left out. Stops
-    when the table is full, after `bytes_max` bytes, at a batch of `end_offset` or later, or at the
-    end. Answers (batches in the table, position behind, the offset that must come next at least,
-    whether `end_offset` was met).
+    when the table is full, after `bytes_max` bytes, before there are more than `records_max`
+    records (one batch at least), at a batch of `end_offset` or later, or at the end. Answers
+    (batches in the table, position behind, the offset that must come next at least, whether
+    `end_offset` was met).
     """
 
 def decode(

@@ -21,10 +21,10 @@ load_int32(const uint8_t *p) {
 PyObject *
 py_scan(PyObject *self, PyObject *args) {
     PyObject *data_object, *table_object;
-    long long position, start_offset, end_offset, next_offset, bytes_max;
+    long long position, start_offset, end_offset, next_offset, bytes_max, records_max;
     int checks_crc;
-    if (!PyArg_ParseTuple(args, "OLLLLLpO", &data_object, &position, &start_offset, &end_offset,
-                          &next_offset, &bytes_max, &checks_crc, &table_object))
+    if (!PyArg_ParseTuple(args, "OLLLLLLpO", &data_object, &position, &start_offset, &end_offset,
+                          &next_offset, &bytes_max, &records_max, &checks_crc, &table_object))
         return NULL;
     Py_buffer data = {0}, table = {0};
     struct flaw flaw = {0};
@@ -82,6 +82,9 @@ py_scan(PyObject *self, PyObject *args) {
         }
         const int64_t attributes = load_be16(p + AT_ATTRIBUTES);
         if (following > start_offset && !(attributes & CONTROL_BIT) && count) {
+            if (found && count > records_max)
+                break;
+            records_max -= count;
             const size_t sealed = (size_t)(length + LOG_OVERHEAD - AT_ATTRIBUTES);
             if (checks_crc && crc32c(0, p + AT_ATTRIBUTES, sealed) != load_be32(p + AT_CRC)) {
                 FLAW(&flaw, "the CRC of the batch at %lld is wrong", position, 0);

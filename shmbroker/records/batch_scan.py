@@ -88,16 +88,19 @@ class Group(NamedTuple):
     header: "NDArray[np.void]"
 
 
-def scan(data: memoryview, start_offset: int, end_offset: int) -> Iterator[Group]:
+def scan(
+    data: memoryview, start_offset: int, end_offset: int, *, keeps_groups: bool = False
+) -> Iterator[Group]:
     """Yield the data batches with offsets in [start_offset, end_offset), in groups.
 
     `data` begins with a batch; what follows the batch that reaches `end_offset` is not looked at.
-    Control batches and empty ones are left out. A group is good until the next one is asked for.
+    Control batches and empty ones are left out. A group is good until the next one is asked for,
+    unless `keeps_groups`.
     """
     raw = np.frombuffer(data, np.uint8)
     position = next_offset = 0
     is_over = False
-    unpacker = _Unpacker(data)
+    unpacker = _Unpacker(data, keeps_groups)
     while not is_over and position < len(data):
         first = position
         positions, position, is_over = _step(data, position, end_offset)
@@ -172,12 +175,14 @@ def _check_crcs(data: memoryview, at: "Int64s", high: "Int64s", crcs: "NDArray[n
 
 
 class _Unpacker:
-    """Decompresses batches behind each other into a buffer that is used again and again."""
+    """Decompresses batches behind each other into a buffer that is used again and again, or a new
+    one for each group."""
 
-    __slots__ = ("buffer", "data")
+    __slots__ = ("buffer", "data", "keeps_groups")
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, keeps_groups: bool) -> None:
         self.data = data
+        self.keeps_groups = keeps_groups
         self.buffer: Bytes = np.empty(0, np.uint8)
 
     def unpack(self, low: "Int64s", high: "Int64s", header: "NDArray[np.void]") -> Iterator[Group]:
@@ -191,7 +196,7 @@ class _Unpacker:
             if lows and used + len(plain) > GROUP_BYTES:
                 yield self._group(lows, highs, header[first:i])
                 lows, highs, used, first = [], [], 0, i
-            if len(plain) > len(self.buffer):
+            if len(plain) > len(self.buffer) or (self.keeps_groups and not used):
                 # empty, not zeroed: only what is used is ever touched
                 self.buffer = np.empty(max(len(plain), GROUP_BYTES), np.uint8)
             lows.append(used)

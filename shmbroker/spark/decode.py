@@ -1,301 +1,60 @@
-"""Record batches (magic 2) to Arrow: vectorised, bounded, in Spark's Kafka schema.
+"""Record batches (magic 2) to Arrow, in Spark's Kafka schema: vectorised, bounded.
 
-What comes in is a range of a segment file (on batch boundaries) as its leader planned it; what
-goes out are Arrow record batches with the columns that were asked for. Rules:
+What comes in is a range of a segment file (on batch boundaries) as its leader planned it, or what
+a leader sent; what goes out are Arrow record batches with the columns that were asked for. Rules:
 
 * Nothing is believed: every length, count, offset and CRC is checked against the bytes that are
   there, before memory is taken for it; what is wrong is a `CorruptFault`.
-* No Python statement runs per row. Per batch: one header, one CRC. Per row: numpy.
-* No Arrow batch keeps a view of the input: every column is a copy, as values lie between headers.
+* No Python statement runs per row, and few per batch.
+* No Arrow batch keeps a view of the input, as values lie between headers: every column is a copy.
+  Unless views are asked for: then keys and values of more than 12 bytes stay where they are (in the
+  mapped file, or where they were decompressed to), and the Arrow batch keeps that.
 
-`batch_scan` gives groups of checked, decompressed batches, `record_lengths` finds their records,
-and here, block by block, all rows are parsed at once: one or two gathers for each varint of
-
-    timestamp delta | offset delta | key length, key | value length, value |
-    header count | header key length, key, value length, value | …
-
-(behind a record's length and its attributes; every number is a zigzag varint).
+Two engines do the same: the compiled kernels (`decode_native`), and where they were not built
+numpy (`decode_numpy`).
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from shmbroker.errors import CorruptFault
-from shmbroker.records.batch_layout import TIMESTAMP_TYPE_BIT
-from shmbroker.records.batch_scan import gather, scan
-from shmbroker.records.record_lengths import find_records, varints
+from shmbroker.kernels import native
+from shmbroker.spark.arrow_columns import COLUMNS, arrow_schema, column_types
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+__all__ = ["COLUMNS", "ENGINE", "AbortedRange", "arrow_schema", "decode"]
 
-    Int64s = NDArray[np.int64]
-    Bytes = NDArray[np.uint8]
+ENGINE = "numpy" if native is None else "native"
+"""Which engine decodes."""
 
-COLUMNS = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(
-        pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    ),
-}
-"""Spark's Kafka schema. Spark compares the Arrow schema with its own exactly, nullability too."""
-
-BLOCK_ROWS = 32_768
-"""Rows of an Arrow batch: larger ones leave the second-level cache and are no faster."""
-
-BLOCK_BYTES = 16 << 20
-"""Log bytes behind an Arrow batch, so that large values do not make batches of gigabytes."""
-
-_TIMESTAMP_MS_MAX = (1 << 63) // 1000 - 1
-
-_EVEN = pa.array(np.arange(0, 2 * BLOCK_ROWS, 2, dtype=np.int32))
-
-
-def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """The Arrow schema of these columns, as Spark expects it."""
-    return pa.schema([(name, COLUMNS[name]) for name in columns])
+AbortedRange = tuple[int, int, int]
+"""Producer id, first and last offset of an aborted transaction: Kafka's `AbortedTxn`."""
 
 
 def decode(
     data: memoryview,
     start_offset: int,
     end_offset: int,
-    columns: tuple[str, ...],
+    columns: Sequence[str],
     topic: str,
     partition: int,
+    *,
+    aborted: Sequence[AbortedRange] = (),
+    has_views: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `data` with start_offset <= offset < end_offset as Arrow batches.
 
     `data` begins with a batch; what follows the batch that reaches `end_offset` is not looked at.
-    Control batches are left out, gaps in the offsets are fine. Raises CorruptFault if anything is
-    not as Kafka's format says, a batch that is cut off included.
+    Control batches and those of the `aborted` transactions are left out, gaps in the offsets are
+    fine. With `has_views` keys and values are of type binary_view. Raises CorruptFault if anything
+    is not as Kafka's format says, a batch that is cut off included.
     """
-    rows = _Rows(columns, topic, partition, start_offset, end_offset)
-    for group in scan(data, start_offset, end_offset):
-        count = group.header["count"].astype(np.int64)
-        bodies, ends = find_records(group.raw, group.low, group.high, count)
-        first_rows = np.cumsum(count) - count
-        for row, end in _blocks(bodies):
-            # the batches of this block, and how many of its rows each has
-            of = slice(
-                int(np.searchsorted(first_rows, row, "right")) - 1,
-                int(np.searchsorted(first_rows, end)),
-            )
-            edges = np.append(first_rows[of], end)
-            edges[0] = row
-            header, rows_of = group.header[of], np.diff(edges)
-            batch = rows.build(_Block(group.raw, bodies[row:end], ends[row:end], header, rows_of))
-            if batch.num_rows:
-                yield batch
+    types = column_types(columns, has_views)
+    if ENGINE == "native":
+        from shmbroker.spark import decode_native
 
-
-def _blocks(bodies: "Int64s") -> Iterator[tuple[int, int]]:
-    """Cut the rows into blocks of at most BLOCK_ROWS and about BLOCK_BYTES, one row at least."""
-    row, rows = 0, len(bodies)
-    while row < rows:
-        end = int(np.searchsorted(bodies, bodies[row] + BLOCK_BYTES))
-        end = min(max(end, row + 1), row + BLOCK_ROWS, rows)
-        yield row, end
-        row = end
-
-
-class _Block:
-    """Rows whose places are known. `header` are the headers of their batches, `rows_of` how many
-    rows of each are here."""
-
-    __slots__ = ("bodies", "ends", "header", "raw", "rows_of")
-
-    def __init__(
-        self,
-        raw: "Bytes",
-        bodies: "Int64s",
-        ends: "Int64s",
-        header: "NDArray[np.void]",
-        rows_of: "Int64s",
-    ) -> None:
-        self.raw = raw
-        self.bodies = bodies
-        self.ends = ends
-        self.header = header
-        self.rows_of = rows_of
-
-    def per_row(self, field: str) -> "Int64s":
-        """A field of each row's batch header."""
-        return np.repeat(self.header[field].astype(np.int64), self.rows_of)
-
-
-class _Rows:
-    """Makes Arrow batches of blocks: the wanted columns and range, and the constant columns."""
-
-    __slots__ = ("columns", "end_offset", "partition", "schema", "start_offset", "topic", "wants")
-
-    def __init__(
-        self,
-        columns: tuple[str, ...],
-        topic: str,
-        partition: int,
-        start_offset: int,
-        end_offset: int,
-    ) -> None:
-        self.columns = columns
-        self.wants = frozenset(columns)
-        self.schema = arrow_schema(columns)
-        self.topic = pa.repeat(pa.scalar(topic), BLOCK_ROWS)
-        self.partition = pa.repeat(pa.scalar(partition, pa.int32()), BLOCK_ROWS)
-        self.start_offset = start_offset
-        self.end_offset = end_offset
-
-    def build(self, block: _Block) -> pa.RecordBatch:
-        """The rows of this block in the range; parsed from left to right, as far as is needed."""
-        raw, wants = block.raw, self.wants
-        built: dict[str, pa.Array] = {}
-        timestamp_delta, p = varints(raw, block.bodies + 1, 10)
-        offset_delta, p = varints(raw, p, 5)
-        offset, rows = self._offsets(block, offset_delta)
-        n = rows.stop - rows.start
-        if "offset" in wants:
-            built["offset"] = _plain(COLUMNS["offset"], offset[rows])
-        if wants & {"timestamp", "timestampType"}:
-            timestamp, kind = _timestamps(block, timestamp_delta)
-            built["timestamp"] = _plain(COLUMNS["timestamp"], timestamp[rows])
-            built["timestampType"] = _plain(COLUMNS["timestampType"], kind[rows])
-        if wants & {"key", "value", "headers"}:
-            key_length, key = varints(raw, p, 5)
-            value_length, value = varints(raw, key + np.maximum(key_length, 0), 5)
-            header_count, p = varints(raw, value + np.maximum(value_length, 0), 5)
-            room = block.ends - p
-            if (
-                (header_count < 0).any()
-                or (room < 2 * header_count).any()
-                or room[header_count == 0].any()
-            ):
-                raise CorruptFault("a record's fields do not end where the record does")
-            if "key" in wants:
-                built["key"] = _binary(raw, key[rows], key_length[rows])
-            if "value" in wants:
-                built["value"] = _binary(raw, value[rows], value_length[rows])
-            if "headers" in wants:
-                built["headers"] = _headers(raw, header_count[rows], p[rows], block.ends[rows])
-        elif (p > block.ends).any():
-            raise CorruptFault("a record's fields go beyond its end")
-        built["topic"] = self.topic.slice(0, n)
-        built["partition"] = self.partition.slice(0, n)
-        return pa.RecordBatch.from_arrays(
-            [built[name] for name in self.columns], schema=self.schema
-        )
-
-    def _offsets(self, block: _Block, delta: "Int64s") -> tuple["Int64s", slice]:
-        """The offsets of all rows, and which rows are in the range."""
-        # they must grow, so of each batch's rows in this block only the last can be too large
-        last = delta[np.cumsum(block.rows_of) - 1]
-        offset = block.per_row("base_offset") + delta
-        if (
-            int(delta.min()) < 0
-            or (last > block.header["last_offset_delta"]).any()
-            or (offset[1:] <= offset[:-1]).any()
-        ):
-            raise CorruptFault("record offsets do not grow inside of their batch")
-        first, end = np.searchsorted(offset, (self.start_offset, self.end_offset)).tolist()
-        return offset, slice(first, end)
-
-
-def _timestamps(block: _Block, delta_ms: "Int64s") -> tuple["Int64s", "NDArray[np.int32]"]:
-    """Microseconds and type (0 create time, 1 log append time) of all rows."""
-    is_append = block.header["attributes"] & TIMESTAMP_TYPE_BIT != 0
-    kind = np.repeat(is_append.astype(np.int32), block.rows_of)
-    ms = block.per_row("base_timestamp") + delta_ms
-    if is_append.any():
-        ms = np.where(kind != 0, block.per_row("max_timestamp"), ms)
-    if max(int(ms.max()), -int(ms.min())) > _TIMESTAMP_MS_MAX:
-        ms = np.clip(ms, -_TIMESTAMP_MS_MAX, _TIMESTAMP_MS_MAX)
-    return ms * 1000, kind
-
-
-def _headers(raw: "Bytes", count: "Int64s", at: "Int64s", ends: "Int64s") -> pa.Array:
-    """The headers column: null in a row without any, as Spark's Kafka source has it."""
-    first = np.cumsum(count) - count
-    total = int(count.sum())
-    key, key_length, value, value_length = np.zeros((4, total), np.int64)
-    p = at.copy()
-    left = np.flatnonzero(count)
-    step = 0
-    while len(left):
-        index = first[left] + step
-        key_length[index], key[index] = varints(raw, p[left], 5)
-        value_at = key[index] + np.maximum(key_length[index], 0)
-        value_length[index], value[index] = varints(raw, value_at, 5)
-        p[left] = value[index] + np.maximum(value_length[index], 0)
-        if (key_length[index] < 0).any() or (p[left] > ends[left]).any():
-            raise CorruptFault("a record header goes beyond its record")
-        step += 1
-        left = left[count[left] > step]
-    if (p != ends).any():
-        raise CorruptFault("record headers do not end where the record does")
-    pairs = pa.StructArray.from_arrays(
-        [_text(_binary(raw, key, key_length)), _binary(raw, value, value_length)],
-        names=["key", "value"],
-    )
-    layout = np.append(first, total).astype(np.int32)
-    return pa.Array.from_buffers(
-        COLUMNS["headers"],
-        len(count),
-        [_validity(count > 0), pa.py_buffer(layout)],
-        children=[pairs],
-    )
-
-
-def _text(keys: pa.Array) -> pa.Array:
-    """Strings of bytes that should be UTF-8; what isn't is replaced, as Java does."""
-    try:
-        return keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
-
-
-def _plain(kind: pa.DataType, values: "NDArray[np.generic]") -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def _validity(is_valid: "NDArray[np.bool_]") -> pa.Buffer | None:
-    if is_valid.all():
-        return None
-    return pa.py_buffer(np.packbits(is_valid, bitorder="little"))
-
-
-def _binary(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
-    """A binary column of the strings at these growing positions; a negative length is a null.
-
-    Arrow copies them: the range is laid out as string, gap, string, gap, … and the even ones are
-    taken. (Per string of 100 bytes: 10 ns; numpy's V100 items, if all have one size: 6 ns.)
-    """
-    n = len(at)
-    if not n:
-        return pa.array([], pa.binary())
-    validity = _validity(length >= 0)
-    if validity is not None:
-        length = np.maximum(length, 0)
-    size = int(length[0])
-    if size and (length == size).all():
-        offsets = pa.py_buffer(np.arange(0, (n + 1) * size, size, dtype=np.int32))
-        body = pa.py_buffer(gather(raw, at, size))
+        engine = decode_native.decode
     else:
-        base = int(at[0])
-        layout = np.empty(2 * n + 1, np.int32)
-        layout[0:-1:2] = at - base
-        layout[1::2] = at + length - base
-        layout[-1] = layout[-2]
-        strings = pa.Array.from_buffers(
-            pa.binary(), 2 * n, [None, pa.py_buffer(layout), pa.py_buffer(raw[base:])]
-        )
-        even = _EVEN.slice(0, n) if n <= BLOCK_ROWS else pa.array(np.arange(0, 2 * n, 2))
-        _, offsets, body = pc.take(strings, even, boundscheck=False).buffers()
-    return pa.Array.from_buffers(pa.binary(), n, [validity, offsets, body])
+        from shmbroker.spark import decode_numpy
+
+        engine = decode_numpy.decode
+    return engine(data, start_offset, end_offset, types, topic, partition, aborted)
