@@ -14,7 +14,7 @@ setup(
             "shmbroker.kernels._native",
             [f"shmbroker/kernels/{name}.c" for name in FILES],
             depends=["shmbroker/kernels/kernels.h"],
-            extra_compile_args=["-O3", "-std=gnu11", "-fvisibility=hidden"],
+            extra_compile_args=["-O3", "-std=gnu11", "-fwrapv", "-fvisibility=hidden", "-g0"],
             py_limited_api=True,
             optional=True,
         )

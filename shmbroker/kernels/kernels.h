@@ -110,26 +110,69 @@ static inline uint32_t load_le32(const uint8_t *p) {
     uint32_t x; memcpy(&x, p, 4); return x;
 }
 
+/* So many bytes at any address, by vector loads and stores (of a memcpy of 64 bytes gcc makes a slow
+ * `rep movs`); where there is no AVX, 32 are two times 16. */
+typedef uint8_t sixteen __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint8_t thirty_two __attribute__((vector_size(32), aligned(1), may_alias));
+
+#define COPY16(to, from) (*(sixteen *)(to) = *(const sixteen *)(from))
+#define COPY32(to, from) (*(thirty_two *)(to) = *(const thirty_two *)(from))
+
+/* For loops that gain by AVX2: compiled twice, chosen when they are called. */
+#if defined(__x86_64__)
+#define WITH_AVX2 __attribute__((target("avx2,bmi,bmi2")))
+#define HAS_AVX2() __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")
+#else
+#define WITH_AVX2
+#define HAS_AVX2() 0
+#endif
+
 /* A zigzag varint of at most 5 or 10 bytes from p, which must end at or before `end`: the place
  * behind it, or NULL. */
 const uint8_t *long_varint(const uint8_t *p, const uint8_t *end, int size_max, int64_t *value);
 
 static inline const uint8_t *
 varint(const uint8_t *p, const uint8_t *end, int size_max, int64_t *value) {
-    if (LIKELY(end - p >= 2)) {
+    if (LIKELY(p < end)) {
         uint32_t low = p[0];
         if (LIKELY(low < 0x80)) {
             *value = (int64_t)(low >> 1) ^ -(int64_t)(low & 1);
             return p + 1;
         }
-        uint32_t high = p[1];
-        if (LIKELY(high < 0x80)) {
-            uint32_t both = (low & 0x7f) | high << 7;
+        if (LIKELY(end - p >= 2 && p[1] < 0x80)) {
+            uint32_t both = (low & 0x7f) | (uint32_t)p[1] << 7;
             *value = (int64_t)(both >> 1) ^ -(int64_t)(both & 1);
             return p + 2;
         }
     }
-    return long_varint(p, end, size_max, value);
+    /* not `value` itself: it shall live in a register */
+    int64_t slow = 0;
+    p = long_varint(p, end, size_max, &slow);
+    *value = slow;
+    return p;
+}
+
+/* The raw bits of a varint of one or two bytes, both of which can be read: where there would be a
+ * third one, the top bit of *longer is set. Without a branch, for lengths, or with one, for what is
+ * nearly always alike. */
+static inline const uint8_t *
+quick_length(const uint8_t *p, uint32_t *raw, uint32_t *longer) {
+    const uint32_t low = p[0], high = p[1], two = low >> 7;
+    *raw = (low & 0x7f) | (high << 7 & (0u - two));
+    *longer |= high & (0u - two);
+    return p + 1 + two;
+}
+
+static inline const uint8_t *
+quick_varint(const uint8_t *p, uint32_t *raw, uint32_t *longer) {
+    const uint32_t low = *p++;
+    *raw = low;
+    if (low >= 0x80) {
+        const uint32_t high = *p++;
+        *longer |= high;
+        *raw = (low & 0x7f) | high << 7;
+    }
+    return p;
 }
 
 uint32_t crc32c(uint32_t crc, const uint8_t *data, size_t size);

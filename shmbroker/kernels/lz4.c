@@ -51,11 +51,6 @@ xxh32(const uint8_t *p, int64_t size) {
     return h ^ h >> 16;
 }
 
-static inline void
-copy16(uint8_t *to, const uint8_t *from) {
-    memcpy(to, from, 16);
-}
-
 /* The rest of a length whose 4 bits are all set; negative if it goes beyond the end. */
 static inline int64_t
 more_length(const uint8_t **at, const uint8_t *end) {
@@ -81,7 +76,7 @@ block(const uint8_t *s, const uint8_t *s_end, const uint8_t *base, uint8_t *d, u
         const unsigned token = *s++;
         int64_t literals = token >> 4;
         if (LIKELY(literals != 15 && s_end - s >= 16 && room - d >= 16)) {
-            copy16(d, s);
+            COPY16(d, s);
         } else {
             if (literals == 15) {
                 int64_t more = more_length(&s, s_end);
@@ -97,7 +92,7 @@ block(const uint8_t *s, const uint8_t *s_end, const uint8_t *base, uint8_t *d, u
             }
             if (LIKELY(s_end - s >= literals + 16 && room - d >= literals + 16)) {
                 for (int64_t i = 0; i < literals; i += 16)
-                    copy16(d + i, s + i);
+                    COPY16(d + i, s + i);
             } else if (literals) {
                 memcpy(d, s, (size_t)literals);
             }
@@ -131,7 +126,7 @@ block(const uint8_t *s, const uint8_t *s_end, const uint8_t *base, uint8_t *d, u
         const uint8_t *from = d - distance;
         if (LIKELY(distance >= 16 && room - d >= length + 16)) {
             for (int64_t i = 0; i < length; i += 16)
-                copy16(d + i, from + i);
+                COPY16(d + i, from + i);
         } else if (distance == 1) {
             memset(d, *from, (size_t)length);
         } else {

@@ -89,7 +89,12 @@ class Group(NamedTuple):
 
 
 def scan(
-    data: memoryview, start_offset: int, end_offset: int, *, keeps_groups: bool = False
+    data: memoryview,
+    start_offset: int,
+    end_offset: int,
+    *,
+    keeps_groups: bool = False,
+    checks_crc: bool = True,
 ) -> Iterator[Group]:
     """Yield the data batches with offsets in [start_offset, end_offset), in groups.
 
@@ -119,7 +124,8 @@ def scan(
         )
         at, header = at[is_wanted], header[is_wanted]
         low, high = at + RECORDS_POSITION, at + LOG_OVERHEAD + header["length"]
-        _check_crcs(data, at, high, header["crc"])
+        if checks_crc:
+            _check_crcs(data, at, high, header["crc"])
         try:
             if (header["attributes"] & COMPRESSION_MASK).any():
                 yield from unpacker.unpack(low, high, header)

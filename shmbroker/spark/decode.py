@@ -40,13 +40,15 @@ def decode(
     *,
     aborted: Sequence[AbortedRange] = (),
     has_views: bool = False,
+    checks_crc: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `data` with start_offset <= offset < end_offset as Arrow batches.
 
     `data` begins with a batch; what follows the batch that reaches `end_offset` is not looked at.
     Control batches and those of the `aborted` transactions are left out, gaps in the offsets are
     fine. With `has_views` keys and values are of type binary_view. Raises CorruptFault if anything
-    is not as Kafka's format says, a batch that is cut off included.
+    is not as Kafka's format says, a batch that is cut off included; `checks_crc` is Kafka's
+    `check.crcs`.
     """
     types = column_types(columns, has_views)
     if ENGINE == "native":
@@ -57,4 +59,4 @@ def decode(
         from shmbroker.spark import decode_numpy
 
         engine = decode_numpy.decode
-    return engine(data, start_offset, end_offset, types, topic, partition, aborted)
+    return engine(data, start_offset, end_offset, types, topic, partition, aborted, checks_crc)

@@ -88,6 +88,7 @@ def decode(
     topic: str,
     partition: int,
     aborted: Sequence[tuple[int, int, int]],
+    checks_crc: bool,
 ) -> Iterator[pa.RecordBatch]:
     """`decode.decode`, with the columns' types."""
     assert native is not None
@@ -109,7 +110,7 @@ def decode(
                 next_offset,
                 arrow_columns.BLOCK_BYTES,
                 arrow_columns.BLOCK_ROWS,
-                True,
+                checks_crc,
                 table,
             )
             batches = table[:found]

@@ -47,11 +47,14 @@ def decode(
     topic: str,
     partition: int,
     aborted: Sequence[tuple[int, int, int]],
+    checks_crc: bool,
 ) -> Iterator[pa.RecordBatch]:
     """`decode.decode`, with the columns' types."""
     rows = _Rows(types, topic, partition, start_offset, end_offset)
     has_views = any(kind == pa.binary_view() for kind in types.values())
-    for group in scan(data, start_offset, end_offset, keeps_groups=has_views):
+    for group in scan(
+        data, start_offset, end_offset, keeps_groups=has_views, checks_crc=checks_crc
+    ):
         if aborted:
             group = _without(aborted, group)
             if not len(group.header):
