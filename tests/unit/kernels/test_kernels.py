@@ -99,6 +99,7 @@ def header_column(array: pa.ListArray) -> tuple:
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(0, 3))
+@settings(deadline=None)
 def test_hashes_are_those_of_the_client(keys: list[bytes], skip: int) -> None:
     array = pa.array(keys, pa.binary())[skip:]
     out = np.empty(len(array), np.int32)

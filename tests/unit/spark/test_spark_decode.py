@@ -128,6 +128,7 @@ def test_garbage_with_a_right_crc_is_a_fault_or_read_as_by_the_loop(
 
 
 @given(st.binary(max_size=200))
+@settings(deadline=None)
 def test_random_bytes_are_a_fault_or_nothing(data: bytes) -> None:
     try:
         assert decoded(data) == []
