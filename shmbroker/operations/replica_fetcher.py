@@ -25,7 +25,7 @@ Source: Kafka's AbstractFetcherThread, ReplicaFetcherThread, KIP-227 (sessions).
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shmbroker.crc32c import crc32c
@@ -116,7 +116,7 @@ class ReplicaFetcher:
 
     def __init__(
         self,
-        links: dict[int, tuple[Peer, Any]],
+        links: Mapping[int, tuple[Peer, Any]],
         new_token: Callable[[], int],
         now_ms: Callable[[], int],
         on_appended: Callable[[Partition], None],
@@ -189,6 +189,10 @@ class ReplicaFetcher:
         for row in link.rows.values():
             row.is_compared = False
             link.changed[row] = None
+
+    def drop_file(self, peer: Peer, file_id: int) -> None:
+        """The leader has deleted a file."""
+        self.links[peer.number].files.drop(file_id)
 
     # ── asking ──────────────────────────────────────────────────────────────────────────────────
 

@@ -59,13 +59,10 @@ from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 from shmbroker.network.file_send import FileTable, pass_file
 from shmbroker.operations.append import Appender
 from shmbroker.operations.compaction import Compaction
-from shmbroker.operations.delayed_produce import EXPIRY_INTERVAL_MS
 from shmbroker.operations.disk_reserve import DiskReserve, Space
-from shmbroker.operations.follower_reads import FollowerReads
-from shmbroker.operations.in_sync import InSyncChanges
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.operations.read import Reader
-from shmbroker.operations.replica_fetcher import ReplicaFetcher
+from shmbroker.operations.replication import Replication
 from shmbroker.operations.tiering import Tiering
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
 from shmbroker.processes.shared_resources import (
@@ -87,7 +84,6 @@ from shmbroker.shm.counters import (
     METADATA_END_OFFSET_WORD,
 )
 from shmbroker.shm.standing import StandingAnswers
-from shmbroker.shm.words import fence
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.api_keys import CLEAN_LOG
 
@@ -194,11 +190,6 @@ class IoWorker(SleepingChild):
         self.asked: dict[int, tuple[Peer, str, int, Any]] = {}
         """Token to whom was asked, what in which version, and who is told the answer."""
         self.to_apply: deque[tuple[Any, Any]] = deque()
-        self.sibling_positions = {
-            peer.number: shared.sibling_positions_of(peer.slot)
-            for peer in self.peers
-            if peer.role == IO_WORKER
-        }
         self.token = self.incarnation << 48
         self.broker_epoch = -1
         self.producer_ids = range(0)
@@ -227,21 +218,19 @@ class IoWorker(SleepingChild):
             elif peer.role == TIER:
                 self.tier = peer
         self.compaction = Compaction(self.store, config, self.ask_cleaner, self._count)
-        self.follower_reads = FollowerReads(
-            self.partitions, self.now_ms, self.pass_file, self.appender.moved
-        )
-        self.fetcher = ReplicaFetcher(
+        self.replication = Replication(
+            self.broker_id,
+            self.appender,
             links,
-            self.new_token,
-            self.now_ms,
-            self.appender.appended.add,
-            self.on_storage_fault,
-            self.store.note_gap,
-            self.is_last,
-            self.store.flush,
+            {number: shared.sibling_positions_of(peer.slot) for number, (peer, _) in links.items()},
+            config["replica.lag.time.max.ms"],
+            new_token=self.new_token,
+            pass_file=self.pass_file,
+            note_gap=self.store.note_gap,
+            flush=self.store.flush,
+            ask=self.ask_for_in_sync,
+            on_high_watermark=self.on_high_watermark,
         )
-        self.in_sync = InSyncChanges(self.follower_reads.may_join, self.ask_for_in_sync)
-        self.lag_max_ms = config["replica.lag.time.max.ms"]
         self.unopened: dict[bytes, tuple[Any, Any]] = {}
         """Topic and partition of each log that the disk had no room for: tried again."""
         self._now_ms = clock.now_ms()
@@ -341,13 +330,13 @@ class IoWorker(SleepingChild):
             check = self.purgatory.check
             for partition in appended:
                 if partition.followed_rows:
-                    self.follower_reads.on_appended(partition)
+                    self.replication.reads.on_appended(partition)
                 check(partition.key)
         if self.appender.moved:
             had_work = True
-            self.tell_moved()
-        if self.fetcher.links:
-            self.replicate()
+            self.replication.tell_moved()
+        if not self.replication.is_alone:
+            self.replication.run(self.image)
         if self.to_apply:
             self.apply_some()
             had_work = True
@@ -372,9 +361,13 @@ class IoWorker(SleepingChild):
         if had_work:
             self._now_ms = clock.now_ms()
             return
+        if self.replication.look_before_sleep(self.has_entries):
+            self._now_ms = clock.now_ms()
+            return
         timeout = self._next_housekeeping - now
-        if self.fetcher.links:
-            timeout = min(timeout, self._replication_timeout())
+        due_ms = self.replication.next_ms()
+        if due_ms is not None:
+            timeout = min(timeout, (due_ms - clock.now_ms()) / 1000)
         if deadline is not None:
             timeout = min(timeout, (deadline - clock.now_ms()) / 1000)
         if groups.wake_ms - self._now_ms < timeout * 1000:
@@ -384,41 +377,11 @@ class IoWorker(SleepingChild):
         self.sleep(max(0.001, timeout))
         self._now_ms = clock.now_ms()
 
-    def tell_moved(self) -> None:
-        """High watermarks that moved without an append: who has waited for that."""
-        moved = self.appender.moved
-        for partition in list(moved):
-            self.on_high_watermark(partition)
-        moved.clear()
-
-    def replicate(self) -> None:
-        """Have followers answered that wait for something here, and follow what others lead."""
-        self.follower_reads.answer_all()
-        self.fetcher.send_all()
-        if self.appender.delayed.partitions:
-            self.appender.delayed.expire(self._now_ms)
-        if self.follower_reads.may_join:
-            self.in_sync.expand(self.image)
-
     def on_high_watermark(self, partition: Partition) -> None:
         """It has moved without an append: whoever waited for it."""
-        if partition.waiting:
-            self.appender.delayed.complete(partition)
         self.purgatory.check(partition.key)
-        self.follower_reads.on_high_watermark(partition)
         if partition.is_internal:
             self.groups.on_high_watermark(partition)
-
-    def _replication_timeout(self) -> float:
-        """How long replication lets this process sleep, in seconds."""
-        due = [
-            due_ms
-            for due_ms in (self.follower_reads.next_ms, self.fetcher.next_ms)
-            if due_ms is not None
-        ]
-        if self.appender.delayed.partitions:
-            due.append(self._now_ms + EXPIRY_INTERVAL_MS)
-        return (min(due) - clock.now_ms()) / 1000 if due else HOUSEKEEPING_INTERVAL_S
 
     def take_operations(self) -> bool:
         """Everything that the rings hold now; True if there was anything."""
@@ -457,11 +420,11 @@ class IoWorker(SleepingChild):
     ) -> None:
         if operation == READ:
             if READ_HEAD.unpack_from(data, index)[5] & READ_FLAG_FOLLOWER:
-                self.follower_reads.on_read(peer, data, index, length)
+                self.replication.reads.on_read(peer, data, index, length)
             else:
                 self.reader.on_read(peer, data, index, length)
         elif operation == READ_DONE:
-            self.fetcher.on_read_done(peer, data, index, length)
+            self.replication.fetcher.on_read_done(peer, data, index, length)
         elif operation == APPEND_PART:
             self.appender.on_part(peer, data, index, length)
         elif operation == EXECUTE_PART:
@@ -473,7 +436,7 @@ class IoWorker(SleepingChild):
         elif operation == NEED_FILE:
             self._pass(peer, TOKEN.unpack_from(data, index)[0])
         elif operation == DROP_FILE:
-            self.fetcher.links[peer.number].files.drop(TOKEN.unpack_from(data, index)[0])
+            self.replication.fetcher.drop_file(peer, TOKEN.unpack_from(data, index)[0])
         elif operation == EXECUTED_PART:
             self.results.add(data, index, length)
         elif operation == EXECUTED:
@@ -494,12 +457,8 @@ class IoWorker(SleepingChild):
             if key in self.unopened:
                 break  # the disk is still full
         self.look_at_disk()
-        if self.fetcher.links:
-            for told in self.sibling_positions.values():
-                told.forget()
-            self.in_sync.look_at_all(
-                self.partitions.values(), self.image, self._now_ms, self.lag_max_ms
-            )
+        if not self.replication.is_alone:
+            self.replication.look_at_all(self.image)
         self.store.upkeep(self._now_ms)
         self.compaction.run(self._now_ms)
         if self.tiering is not None:
@@ -562,15 +521,14 @@ class IoWorker(SleepingChild):
             self.to_pass = {key: to for key, to in self.to_pass.items() if to is not peer}
         self.asked = {token: row for token, row in self.asked.items() if row[0] is not peer}
         if peer.role == IO_WORKER:
-            self.follower_reads.drop_peer(peer.slot)
-            self.fetcher.on_peer_lost(peer)
+            self.replication.on_sibling_lost(peer)
         if peer is self.cleaner:
             self.compaction.on_cleaner_lost()
         if peer is self.tier:
             self.tiering.on_tier_lost()
         if peer is self.controller:
             self._on_producer_ids({"error_code": -1})
-            self.in_sync.on_answer(None, self.partitions)
+            self.replication.in_sync.on_answer(None, self.partitions)
 
     def on_peer_running(self, peer: Peer) -> None:
         if peer is self.controller and self.broker_epoch < 0:
@@ -635,7 +593,7 @@ class IoWorker(SleepingChild):
             "AlterPartition",
             3,
             body | {"broker_id": self.broker_id, "broker_epoch": self.broker_epoch},
-            lambda answer: self.in_sync.on_answer(answer, self.partitions),
+            lambda answer: self.replication.in_sync.on_answer(answer, self.partitions),
         )
 
     def ask_cleaner(self, body: dict[str, Any]) -> bool:
@@ -697,8 +655,7 @@ class IoWorker(SleepingChild):
         """
         to_apply = self.to_apply
         deadline = clock.monotonic() + APPLY_S
-        for told in self.sibling_positions.values():
-            told.forget()
+        self.replication.forget_places()
         while to_apply:
             self._apply_partition(*to_apply.popleft())
             if clock.monotonic() > deadline:
@@ -729,59 +686,19 @@ class IoWorker(SleepingChild):
                 self.unopened[key] = topic, image
                 return
             self.unopened.pop(key, None)
-        self._take_leadership(partition, image)
+        self.replication.on_leadership(partition, image)
         if self.tiering is not None:
             self.tiering.on_partition(partition)
         if topic.name == GROUP_TOPIC:
             self.groups.on_partition(partition, len(topic.partitions))
 
-    def _take_leadership(self, partition: Partition, image: Any) -> None:
-        """Lead it, or follow who does, as the metadata says."""
-        before, was_leader = partition.leader_id, partition.is_leader
-        partition.on_leadership(self.broker_id, image)
-        if len(image.replicas) == 1:
-            return
-        key = partition.key
-        if partition.is_leader:
-            self.fetcher.unfollow(key)
-            if not was_leader:
-                told = self.sibling_positions.get(before)
-                if told is not None:
-                    partition.take_over(told.high_watermark(key))
-        else:
-            if image.leader_id in self.fetcher.links:
-                self.fetcher.follow(partition)
-            else:
-                self.fetcher.unfollow(key)
-        if was_leader:
-            self.follower_reads.on_leadership(partition)
-            self.appender.delayed.look_at(partition)
-        self.on_high_watermark(partition)
-
-    def is_last(self, partition: Partition) -> bool:
-        """Whether all other in-sync followers have what this one has: the leader wants to know."""
-        in_sync = partition.in_sync_replicas
-        if partition.is_fsync or self.broker_id not in in_sync:
-            return True
-        end_offset = partition.log.log_end_offset
-        fence()
-        for number in in_sync:
-            if number != self.broker_id and number != partition.leader_id:
-                end = self.sibling_positions[number].end_offset(partition.key)
-                if end is not None and end < end_offset:
-                    return False
-        return True
-
     def _drop_partition(self, partition: Partition) -> None:
         """Its log goes: deleted, or moved to other brokers."""
         key = partition.key
-        self.fetcher.unfollow(key)
-        self.follower_reads.on_deleted(partition)
+        self.replication.on_deleted(partition)
         if self.tiering is not None:
             self.tiering.on_deleted(key)
         self.store.delete(partition, self._now_ms)
-        self.appender.delayed.fail(partition, error_codes.NOT_LEADER_OR_FOLLOWER)
-        self.appender.moved.discard(partition)
         self.purgatory.check(key)
         if partition.topic == GROUP_TOPIC:
             self.groups.on_partition_gone(partition.partition)
