@@ -75,6 +75,7 @@ class Setting:
         "documentation",
         "is_dynamic",
         "is_given",
+        "is_hidden",
         "least",
         "most",
         "name",
@@ -95,6 +96,7 @@ class Setting:
         check: Callable[[Any], str | None] | None = None,
         is_dynamic: bool = False,
         is_given: bool = False,
+        is_hidden: bool = False,
         synonyms: tuple[tuple[str, int], ...] = (),
     ) -> None:
         self.name = name
@@ -112,6 +114,8 @@ class Setting:
         self.is_dynamic = is_dynamic
         self.is_given = is_given
         """Follows from other settings; shown to clients, refused in files and flags."""
+        self.is_hidden = is_hidden
+        """Shown to clients only where it is set, as in Kafka."""
         self.synonyms = synonyms
         """Of a topic setting: (broker setting, factor to this setting's unit), first wins."""
 
@@ -945,6 +949,26 @@ _broker(
     least=1,
 )
 _broker(
+    "leader.replication.throttled.rate",
+    LONG,
+    _LONG_MAX,
+    "Bytes a second that a broker gives to followers of the replicas in "
+    "leader.replication.throttled.replicas.",
+    least=0,
+    is_dynamic=True,
+    is_hidden=True,
+)
+_broker(
+    "follower.replication.throttled.rate",
+    LONG,
+    _LONG_MAX,
+    "Bytes a second that a broker copies for the replicas in "
+    "follower.replication.throttled.replicas.",
+    least=0,
+    is_dynamic=True,
+    is_hidden=True,
+)
+_broker(
     "auto.leader.rebalance.enable",
     BOOLEAN,
     "true",
@@ -962,8 +986,9 @@ _broker(
     "leader.imbalance.per.broker.percentage",
     INT,
     "10",
-    "How many partitions of a broker may be led by others; as in Apache Kafka since KRaft, every "
-    "one is given back, whatever is set here.",
+    "How many partitions of a broker may be led by others before they are given back. Apache Kafka "
+    "has dropped it with ZooKeeper: every one is given back, whatever is set here.",
+    is_hidden=True,
 )
 _broker(
     "unclean.leader.election.interval.ms",
@@ -972,6 +997,7 @@ _broker(
     "How often partitions without a leader are looked through for those whose "
     "unclean.leader.election.enable was set since they have none.",
     least=1,
+    is_hidden=True,
 )
 _broker(
     "broker.session.timeout.ms",

@@ -8,7 +8,7 @@
 * A full disk fails the request (KAFKA_STORAGE_ERROR) and nothing else, and so does a decision too
   large for one batch (POLICY_VIOLATION). Any other fault of the disk ends the process.
 * A broker that is fenced hands its partitions over to those who are in sync, in the same batch;
-  what nobody else could lead it keeps (`in_sync`).
+  what nobody else could lead it keeps (`partition_change`).
 """
 
 from __future__ import annotations

@@ -3,11 +3,6 @@
 Pure functions of a request and an image. Checks and codes of AlterPartition are those of Kafka's
 `ReplicationControlManager.validateAlterPartitionData`, in its order: a leader only changes the ISR
 of the partition that it leads, in the state that it knows, to replicas which are at work.
-
-One decision of our own: a fenced broker keeps the partitions that nobody else could lead. Kafka
-would take the leader away (-1) and give the same one back when the broker returns; here it is back
-within half a second with all its records, as they are in the page cache. So a partition's leader
-may be fenced; whoever comes back while that is so and is eligible takes its place.
 """
 
 from __future__ import annotations
@@ -186,12 +181,11 @@ def _without(
                 continue
             rules = rules or cluster.rules(topic, is_acceptable)
             left = tuple(other for other in isr if other != broker_id)
-            message = partition_change(topic.topic_id, partition, rules, isr=left, unclean=unclean)
-            if message is None:
-                continue
-            if keep and message.get("leader") == NO_LEADER:
-                continue
-            records.append(("PartitionChangeRecord", 2, message))
+            message = partition_change(
+                topic.topic_id, partition, rules, isr=left, unclean=unclean, keeps_leader=keep
+            )
+            if message is not None:
+                records.append(("PartitionChangeRecord", 2, message))
     return records
 
 

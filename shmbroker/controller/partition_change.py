@@ -11,7 +11,11 @@ C. The leader: the one it has, as long as it is in sync and at work; else the fi
    the order of the replicas; else, with an empty ISR, one of the ELR; else, with both empty, the
    last known leader; else, if that is allowed, any replica at work. The last two are *unclean*:
    the ISR is the new leader alone, which is RECOVERING until it says that it isn't.
-D. A record that names a leader makes a new leader epoch, be it the leader that was. One is needed
+D. What nobody can lead keeps leader, ISR and ELR as they are. Kafka would take the leader away (-1)
+   and give the same one back when its broker returns; here that is back within half a second with
+   all its records, as they are in the page cache. So a leader may be fenced; at every later change,
+   and when a broker comes back, the ISR is looked at without the fenced, as if they had left it.
+E. A record that names a leader makes a new leader epoch, be it the leader that was. One is needed
    where a replica is taken away, so that it is fenced; a shrinking ISR needs none (KAFKA-15021).
 
 Source: Kafka's `PartitionChangeBuilder`, `PartitionReassignmentReplicas`.
@@ -71,12 +75,12 @@ def partition_change(
     removing: Sequence[int] | None = None,
     unclean: Sequence[int] = (),
     recovery_state: int | None = None,
+    keeps_leader: bool = True,
 ) -> dict[str, Any] | None:
     """A PartitionChangeRecord (version 2), or None if nothing would be different.
 
-    What isn't given is to stay as it is, but for one thing: a partition whose leader is fenced,
-    kept as there was no other (`in_sync`), has an ISR without the fenced. `unclean`: brokers that
-    may have lost records, so no longer eligible.
+    What isn't given is to stay as it is. `unclean`: brokers that may have lost records, so no
+    longer eligible. `keeps_leader`: D; not where the leader's broker is gone for good.
     """
     message: dict[str, Any] = {"partition_id": partition.partition, "topic_id": topic_id}
     isr = _still_in_sync(partition, rules) if isr is None else tuple(isr)
@@ -91,6 +95,10 @@ def partition_change(
 
     elr = _eligible(partition, rules, isr, replicas, unclean)  # B
     leader_id, is_unclean = _elect(partition, rules, isr, replicas, elr)  # C
+    if leader_id == NO_LEADER and keeps_leader and partition.leader_id in replicas:  # D
+        leader_id = partition.leader_id
+        isr = tuple(other for other in partition.in_sync_replicas if other in replicas)
+        elr = tuple(other for other in partition.eligible_leader_replicas if other in replicas)
     if leader_id != partition.leader_id:
         message["leader"] = leader_id
         if leader_id in elr:
@@ -99,7 +107,7 @@ def partition_change(
         if is_unclean:
             isr, elr = (leader_id,), ()
             recovery_state = RECOVERING
-    elif not set(partition.replicas) <= set(replicas):  # D
+    elif not set(partition.replicas) <= set(replicas):  # E
         message["leader"] = leader_id
 
     if isr != partition.in_sync_replicas and (isr or rules.is_elr_on):

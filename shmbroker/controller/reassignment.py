@@ -134,7 +134,7 @@ def _cancel(
                 f"Unable to revert partition assignment for {topic.name}:{partition.partition} "
                 "because it would require an unclean leader election.",
             )
-        isr = replicas[:1]
+        isr = [next(filter(cluster.is_active, replicas), replicas[0])]
     change = partition_change(
         topic.topic_id,
         partition,

@@ -202,7 +202,7 @@ def topic_entries(overrides: Mapping[str, str], layers: Layers) -> list[Entry]:
 
 
 def _broker_entries(layers: Layers) -> list[Entry]:
-    names = set(BROKER_SETTINGS)
+    names = {name for name, setting in BROKER_SETTINGS.items() if not setting.is_hidden}
     for _, values in layers:
         names.update(values)
     return [_broker_entry(name, layers) for name in sorted(names)]
@@ -217,6 +217,7 @@ def _broker_entry(name: str, layers: Layers, *, has_default: bool = True) -> Ent
         if name in values:
             value = values[name]
             break
+    has_default &= not setting.is_hidden
     synonyms = _synonyms(name, _CHAINS.get(name, ((name, 1),)), layers, has_default)
     return _entry(setting, None if value is None else _printed(setting, value), synonyms)
 
@@ -266,7 +267,7 @@ def _entry(setting: Setting, value: str | None, synonyms: list[dict[str, Any]]) 
     return {
         "name": setting.name,
         "value": value,
-        "read_only": not setting.is_dynamic,
+        "read_only": not setting.is_dynamic or setting.is_hidden,
         "config_source": synonyms[0]["source"] if synonyms else SOURCE_DEFAULT,
         "is_sensitive": False,
         "synonyms": synonyms,

@@ -105,7 +105,8 @@ def test_coarser_unit_counts_but_does_not_show(image: MetadataImage) -> None:
 
 def test_broker(image: MetadataImage) -> None:
     configs = describe(image, BROKER_RESOURCE, "1", log_retention_hours="2")["configs"]
-    assert set(configs) == set(BROKER_SETTINGS) | {"plugin.key"}
+    shown = {name for name, setting in BROKER_SETTINGS.items() if not setting.is_hidden}
+    assert set(configs) == shown | {"plugin.key"}
     assert sources(configs["log.retention.hours"]) == [
         ("log.retention.hours", "2", 4),
         ("log.retention.hours", "168", 5),

@@ -1,0 +1,326 @@
+"""Partitions of three or four brokers that die, come back, fall behind, move: who leads holds all
+that was committed.
+
+The model has the logs themselves: leaders append, followers copy, and what min.insync.replicas of
+the ISR hold is committed. The controller's decisions, its records and the image are the real ones.
+A history follows from its seed; SHMBROKER_SEEDS=first-last runs others than the usual ones.
+"""
+
+import os
+import random
+from typing import Any
+
+from shmbroker.config import BrokerConfig, broker_layers
+from shmbroker.controller import configs, election, in_sync, reassignment
+from shmbroker.controller.topics import Cluster, config_record
+from shmbroker.metadata.image import (
+    BROKER_RESOURCE,
+    NO_LEADER,
+    RECOVERING,
+    TOPIC_RESOURCE,
+    MetadataImage,
+    PartitionImage,
+)
+from shmbroker.wire import codec
+
+TOPIC_ID = b"t" * 16
+BROKERS = (1, 2, 3, 4)
+CONFIG = BrokerConfig({"shmbroker.io.workers": "4"})
+ELR = "eligible.leader.replicas.version"
+
+
+def common(one: list[int], other: list[int]) -> int:
+    """How many values both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+class World:
+    """One partition on up to four brokers."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.image = MetadataImage("cluster")
+        self.logs: dict[int, list[int]] = {broker_id: [] for broker_id in BROKERS}
+        self.committed: list[int] = []
+        self.value = 0
+        self.is_unclean = False
+        self.broker_epoch = 100
+        replicas = chance.sample(BROKERS, chance.randint(1, 4))
+        min_isr = str(chance.randint(1, 3))
+        for broker_id in BROKERS:
+            self.register(broker_id)
+            self.fence(broker_id, is_fenced=False)
+        partition = {
+            "partition_id": 0,
+            "topic_id": TOPIC_ID,
+            "replicas": replicas,
+            "isr": replicas,
+            "leader": replicas[0],
+            "leader_epoch": 0,
+            "partition_epoch": 0,
+            "directories": [bytes([broker_id]) * 16 for broker_id in replicas],
+        }
+        self.commit(
+            [
+                ("FeatureLevelRecord", 0, {"name": ELR, "feature_level": chance.choice([1, 1, 0])}),
+                config_record(BROKER_RESOURCE, "", "min.insync.replicas", min_isr),
+                ("TopicRecord", 0, {"name": "t", "topic_id": TOPIC_ID}),
+                ("PartitionRecord", 2, partition),
+            ]
+        )
+
+    # ── the controller ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self.image.topics_by_id[TOPIC_ID].partitions[0]
+
+    def cluster(self) -> Cluster:
+        layers = broker_layers(CONFIG, {}, self.image.config(BROKER_RESOURCE, ""))
+        return Cluster(self.image, CONFIG, layers, lambda: bytes(16))
+
+    def commit(self, records: list[Any]) -> None:
+        """Through the bytes of the records, as everybody reads them."""
+        was = self.image.topics_by_id.get(TOPIC_ID)
+        read = []
+        for offset, (name, version, message) in enumerate(records, self.image.offset):
+            whole = codec.decode(name, version, codec.encode(name, version, message))[0]
+            read.append((offset, 1, name, version, whole))
+        self.image, _ = self.image.apply(read, self.image.offset + len(records), 1)
+        if was is not None:
+            self.check_step(was.partitions[0], self.partition)
+
+    def check_step(self, was: PartitionImage, now: PartitionImage) -> None:
+        assert now.leader_epoch >= was.leader_epoch
+        assert now.partition_epoch >= was.partition_epoch
+        if now.leader_id != was.leader_id:
+            assert now.leader_epoch > was.leader_epoch
+            assert now.leader_id == NO_LEADER or self.is_active(now.leader_id)
+        if now != was:
+            assert now.partition_epoch > was.partition_epoch
+        if set(was.replicas) - set(now.replicas):
+            assert now.leader_epoch > was.leader_epoch, "who was taken away is fenced"
+        if now.leader_id not in (was.leader_id, NO_LEADER):
+            log = self.logs[now.leader_id]
+            if log[: len(self.committed)] != self.committed:
+                assert self.is_unclean, "the new leader lacks what was committed"
+                assert now.leader_recovery_state == RECOVERING
+                assert now.in_sync_replicas == (now.leader_id,)
+                self.committed = log[:]
+
+    def is_active(self, broker_id: int) -> bool:
+        return self.image.brokers[broker_id].is_active
+
+    def register(self, broker_id: int) -> None:
+        self.broker_epoch += 1
+        message = {
+            "broker_id": broker_id,
+            "broker_epoch": self.broker_epoch,
+            "incarnation_id": bytes(16),
+            "rack": None,
+            "fenced": True,
+            "log_dirs": [bytes([broker_id]) * 16],
+        }
+        self.commit([("RegisterBrokerRecord", 3, message)])
+
+    def fence(self, broker_id: int, *, is_fenced: bool) -> None:
+        change = in_sync.broker_gone if is_fenced else in_sync.broker_back
+        message = {
+            "broker_id": broker_id,
+            "broker_epoch": self.image.brokers[broker_id].broker_epoch,
+            "fenced": 1 if is_fenced else -1,
+        }
+        registration = ("BrokerRegistrationChangeRecord", 0, message)
+        changes = change(self.cluster(), broker_id)
+        self.commit([registration, *changes])
+
+    def step(self) -> str:
+        """Something happens; what."""
+        chance = self.chance
+        broker_id = chance.choice(BROKERS)
+        replicas = chance.sample(BROKERS, chance.randint(0, 4))
+        rare: list[tuple[Any, ...]] = [
+            (self.reassign, replicas),
+            (self.elect, chance.choice([election.PREFERRED, election.UNCLEAN])),
+            (self.elect_in_time,),
+            (self.change_min_isr, chance.randint(1, 3)),
+            (self.allow_unclean, chance.random() < 0.2),
+            (self.lose_power, set(chance.sample(BROKERS, chance.randint(0, 4)))),
+        ]
+        often: list[tuple[Any, ...]] = [
+            (self.die, broker_id),
+            (self.come_back, broker_id),
+            (self.append,),
+            (self.copy, broker_id),
+            (self.change_isr, broker_id),
+        ]
+        act, *arguments = chance.choice(chance.choice([rare, often, often]))
+        act(*arguments)
+        p = self.partition
+        return (
+            f"{act.__name__} {arguments}: {p.leader_id}@{p.leader_epoch} {p.replicas} "
+            f"isr {p.in_sync_replicas} elr {p.eligible_leader_replicas} "
+            f"{self.committed} {self.logs}"
+        )
+
+    # ── what happens ────────────────────────────────────────────────────────────────────────────
+
+    def die(self, broker_id: int) -> None:
+        if self.is_active(broker_id):
+            self.fence(broker_id, is_fenced=True)
+
+    def come_back(self, broker_id: int) -> None:
+        if not self.is_active(broker_id):
+            self.register(broker_id)
+            self.fence(broker_id, is_fenced=False)
+
+    def append(self) -> None:
+        leader_id = self.partition.leader_id
+        if leader_id != NO_LEADER and self.is_active(leader_id):
+            self.value += 1
+            self.logs[leader_id].append(self.value)
+            self.advance()
+
+    def copy(self, broker_id: int) -> None:
+        """A follower cuts what its leader doesn't have, and copies the rest."""
+        partition = self.partition
+        leader_id = partition.leader_id
+        if broker_id not in partition.replicas or leader_id == NO_LEADER:
+            return
+        if self.is_active(broker_id) and self.is_active(leader_id):
+            self.logs[broker_id] = self.logs[leader_id][:]
+            self.advance()
+
+    def advance(self) -> None:
+        """The high watermark: not while fewer are in sync than must be."""
+        partition, cluster = self.partition, self.cluster()
+        topic = self.image.topics_by_id[TOPIC_ID]
+        if partition.leader_id == NO_LEADER:
+            return
+        if len(partition.in_sync_replicas) >= cluster.min_in_sync(topic):
+            log = self.logs[partition.leader_id]
+            end = min(common(self.logs[member], log) for member in partition.in_sync_replicas)
+            if end > len(self.committed):
+                self.committed = log[:end]
+
+    def change_isr(self, broker_id: int) -> None:
+        """The leader takes a follower out, or one that has caught up in."""
+        partition = self.partition
+        leader_id = partition.leader_id
+        if leader_id in (NO_LEADER, broker_id) or not self.is_active(leader_id):
+            return
+        isr = list(partition.in_sync_replicas)
+        if broker_id in isr:
+            isr.remove(broker_id)
+        elif self.logs[broker_id] == self.logs[leader_id]:
+            isr.append(broker_id)
+        wanted = {
+            "partition_index": 0,
+            "leader_epoch": partition.leader_epoch,
+            "partition_epoch": partition.partition_epoch,
+            "leader_recovery_state": 0,
+            "new_isr": isr,
+        }
+        request = {
+            "broker_id": leader_id,
+            "broker_epoch": self.image.brokers[leader_id].broker_epoch,
+            "topics": [{"topic_id": TOPIC_ID, "partitions": [wanted]}],
+        }
+        records, _ = in_sync.alter_partition(request, 2, self.cluster())
+        self.commit(records)
+        self.advance()
+
+    def reassign(self, replicas: list[int]) -> None:
+        """None cancel what is under way."""
+        partition = {"partition_index": 0, "replicas": replicas or None}
+        request = {"topics": [{"name": "t", "partitions": [partition]}]}
+        records, _ = reassignment.alter_partition_reassignments(request, 0, self.cluster())
+        self.commit(records)
+        self.advance()
+
+    def elect(self, kind: int) -> None:
+        if kind == election.UNCLEAN and not self.is_unclean:
+            return
+        request = {"election_type": kind, "topic_partitions": None}
+        records, _ = election.elect_leaders(request, 2, self.cluster())
+        self.commit(records)
+
+    def elect_in_time(self) -> None:
+        self.commit(election.preferred_leaders(self.cluster()))
+        self.commit(election.unclean_leaders(self.cluster()))
+
+    def change_min_isr(self, count: int) -> None:
+        self.configure("min.insync.replicas", str(count))
+
+    def allow_unclean(self, is_unclean: bool) -> None:
+        self.is_unclean = is_unclean
+        self.configure("unclean.leader.election.enable", str(is_unclean).lower())
+
+    def configure(self, key: str, value: str) -> None:
+        config = {"name": key, "config_operation": 0, "value": value}
+        resource = {"resource_type": TOPIC_RESOURCE, "resource_name": "t", "configs": [config]}
+        request = {"resources": [resource], "validate_only": False}
+        records, _ = configs.incremental_alter_configs(request, self.image, (), CONFIG)
+        self.commit(records)
+
+    def lose_power(self, clean: set[int]) -> None:
+        """All end at once, and who isn't in `clean` may have lost its last records. Somebody who
+        has lost none must be in sync or eligible: else nothing is promised."""
+        partition = self.partition
+        holders = {*partition.in_sync_replicas, *partition.eligible_leader_replicas}
+        if not clean & holders:
+            clean = clean | holders
+        chance = self.chance
+        for broker_id in sorted(set(BROKERS) - clean):
+            log = self.logs[broker_id]
+            del log[chance.randint(0, len(log)) :]
+        safe: set[int] = set()
+        unclean: set[int] = set()
+        for broker_id in chance.sample(BROKERS, len(BROKERS)):
+            self.register(broker_id)
+            self.fence(broker_id, is_fenced=False)
+            (safe if broker_id in clean else unclean).add(broker_id)
+            for other in sorted(unclean) if safe else ():
+                self.commit(in_sync.broker_unclean(self.cluster(), other, safe))
+
+    # ── what always holds ───────────────────────────────────────────────────────────────────────
+
+    def replicas_fit_together(self) -> None:
+        partition = self.partition
+        replicas, isr = set(partition.replicas), set(partition.in_sync_replicas)
+        elr = set(partition.eligible_leader_replicas)
+        assert partition.leader_id == NO_LEADER or partition.leader_id in isr
+        assert len(replicas) == len(partition.replicas) == len(partition.directories) > 0
+        assert isr <= replicas and len(isr) == len(partition.in_sync_replicas)
+        assert elr <= replicas and not elr & isr
+        assert set(partition.adding_replicas) | set(partition.removing_replicas) <= replicas
+        for broker_id in replicas:
+            assert partition.directory(broker_id) == bytes([broker_id]) * 16
+        if partition.leader_id != NO_LEADER and self.is_active(partition.leader_id):
+            assert all(map(self.is_active, isr))
+        else:
+            assert not any(map(self.is_active, isr | elr)), "somebody could lead"
+
+    def who_may_lead_holds_all_that_was_committed(self) -> None:
+        partition = self.partition
+        holders = (*partition.in_sync_replicas, *partition.eligible_leader_replicas)
+        assert holders
+        for broker_id in holders:
+            assert self.logs[broker_id][: len(self.committed)] == self.committed
+
+
+def test_histories() -> None:
+    first, last = map(int, os.environ.get("SHMBROKER_SEEDS", "1-60").split("-"))
+    for seed in range(first, last + 1):
+        chance = random.Random(seed)
+        world = World(chance)
+        steps = []
+        try:
+            for _ in range(60):
+                steps.append(world.step())
+                world.replicas_fit_together()
+                world.who_may_lead_holds_all_that_was_committed()
+        except AssertionError:
+            print(f"SHMBROKER_SEEDS={seed}-{seed}:", *steps, sep="\n")
+            raise
