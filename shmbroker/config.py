@@ -1000,6 +1000,78 @@ _broker(
     is_hidden=True,
 )
 _broker(
+    "controller.quorum.election.timeout.ms",
+    INT,
+    "1000",
+    "How long a voter waits for an election's outcome before it tries again, at least; up to twice "
+    "that. One whose process dies is replaced at once.",
+    least=10,
+)
+_broker(
+    "controller.quorum.fetch.timeout.ms",
+    INT,
+    "2000",
+    "Time without an answer of the active controller after which another stands for election, and "
+    "1.5 times that without a majority that fetches after which the active one resigns.",
+    least=1000,
+)
+_broker(
+    "controller.quorum.request.timeout.ms",
+    INT,
+    "2000",
+    "How long a voter waits for another one's answer.",
+    least=100,
+)
+_broker(
+    "controller.quorum.election.backoff.max.ms",
+    INT,
+    "1000",
+    "Longest rest between elections that come to nothing.",
+    least=10,
+)
+_broker(
+    "metadata.log.segment.bytes",
+    INT,
+    "1073741824",
+    "Size of a segment of the metadata log.",
+    least=8 << 20,
+)
+_broker(
+    "metadata.log.segment.ms",
+    LONG,
+    "604800000",
+    "Age at which a segment of the metadata log is closed.",
+    least=1,
+)
+_broker(
+    "metadata.log.max.record.bytes.between.snapshots",
+    LONG,
+    "20971520",
+    "Growth of the metadata log after which a snapshot is written.",
+    least=1,
+)
+_broker(
+    "metadata.log.max.snapshot.interval.ms",
+    LONG,
+    "3600000",
+    "Time after which a snapshot of the metadata is written if anything has changed; 0: never.",
+    least=0,
+)
+_broker(
+    "metadata.max.retention.bytes",
+    LONG,
+    "104857600",
+    "Size of metadata log and snapshots above which the oldest of them go.",
+    least=-1,
+)
+_broker(
+    "metadata.max.retention.ms",
+    LONG,
+    "604800000",
+    "Age above which old snapshots of the metadata, and the log before them, go.",
+    least=-1,
+)
+_broker(
     "broker.session.timeout.ms",
     INT,
     "2000",
@@ -1053,6 +1125,16 @@ _broker(
     "of min.insync.replicas is 2.",
     least=1,
     most=64,
+)
+_broker(
+    "shmbroker.controllers",
+    INT,
+    "1",
+    "Processes that vote on the metadata, an odd number and at most one for each I/O worker: with "
+    "3, one may die or hang and another takes over.",
+    least=1,
+    most=9,
+    check=lambda value: None if value % 2 else "Value must be odd",
 )
 _broker(
     "shmbroker.log.dirs",
@@ -1250,6 +1332,11 @@ class BrokerConfig:
     def _check(self) -> None:
         self._follow_replicas()
         workers = self["shmbroker.io.workers"]
+        if self["shmbroker.controllers"] > workers:
+            raise ConfigFault(
+                f"{self['shmbroker.controllers']} controllers need as many brokers to lie beside, "
+                f"but there are {workers}: raise --replicas or --io-workers."
+            )
         named = len(self["shmbroker.log.dirs"])
         if named > workers:
             raise ConfigFault(

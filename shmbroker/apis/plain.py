@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from shmbroker.apis import api_versions, table
+from shmbroker.controller.refusals import not_controller
 from shmbroker.errors import ProtocolFault
 from shmbroker.ipc.operation_layout import STANDING_GRANT
 from shmbroker.ipc.operation_proxy import try_execute
@@ -24,6 +25,8 @@ from shmbroker.shm.standing import USED_NS
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_request_header, response_frame
 
+ASK_AGAIN_S = 5.0
+"""How long a request looks for the active controller before its client has to."""
 CACHED_ANSWERS_MAX = 512
 STANDING_MAX = 16384
 """Requests with a standing answer that are remembered, some 500 bytes each."""
@@ -45,6 +48,8 @@ class PlainApis:
 
     def __init__(self, worker: Any, standing_words: dict[int, memoryview]) -> None:
         self.worker = worker
+        self.to_ask_again: list[tuple[float, Request]] = []
+        """Requests for the active controller, with the time until which they look for it."""
         self.cache: dict[Any, bytes] = {}
         """Encoded answers of this image, by the bytes that asked for them."""
         self.standing: dict[tuple[int, bytes, bytes], Standing] = {}
@@ -145,11 +150,9 @@ class PlainApis:
             },
         )
         self.worker.token = token = self.worker.token + 1
-        controller = self.worker.controller
-        if (
-            controller is None
-            or not controller.incarnation
-            or not try_execute(controller, token, 19, version, b"auto-create", body)
+        controller = self.worker.link.peer()
+        if controller is None or not try_execute(
+            controller, token, 19, version, b"auto-create", body
         ):
             self.finish_again(request)
             return
@@ -181,7 +184,7 @@ class PlainApis:
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
         if api_key in table.CONTROLLER_KEYS:
-            peer = self.worker.controller
+            peer = self.worker.link.peer()
         elif connection.listener.is_control:
             peer = self._control_target(api_key, name, version, view, body_at)
         else:
@@ -195,6 +198,7 @@ class PlainApis:
         token = self.worker.token + 1
         body = view[body_at:]
         host = connection.client.rpartition(":")[0].encode()
+        kept = (client_id, bytes(body), host) if api_key in table.CONTROLLER_KEYS else None
         sent = try_execute(peer, token, api_key, version, client_id, body, host)
         body.release()
         view.release()
@@ -204,9 +208,52 @@ class PlainApis:
         request = Request(connection, api_key, version, correlation_id)
         request.tokens = [token]
         request.peer = peer
+        request.body = kept
         self.worker.pending[token] = request
         connection.inflight.append(request)
         return True
+
+    # ── when the active controller changes ──────────────────────────────────────────────────────
+
+    def ask_again(self, request: Request, now: float) -> None:
+        """Who was asked is not the active controller, and did nothing: ask the one that is."""
+        if request.finish is not None:
+            self.finish_again(request)
+            return
+        self.to_ask_again.append((now + ASK_AGAIN_S, request))
+        self.retry_asking(now)
+
+    def retry_asking(self, now: float) -> None:
+        """Requests that wait for somebody to be the active controller."""
+        waiting, self.to_ask_again = self.to_ask_again, []
+        peer = self.worker.link.peer()
+        for deadline, request in waiting:
+            if request.connection.is_closed:
+                continue
+            client_id, body, host = request.body
+            token = self.worker.token + 1
+            if peer is not None and try_execute(
+                peer, token, request.api_key, request.api_version, client_id, body, host
+            ):
+                self.worker.token = token
+                request.tokens, request.peer = [token], peer
+                self.worker.pending[token] = request
+            elif now >= deadline:
+                self.fail_at_controller(request)
+                self.worker.loop.flush(request.connection)
+            else:
+                self.to_ask_again.append((deadline, request))
+
+    def fail_at_controller(self, request: Request) -> None:
+        """Nobody knows whether it was done: say NOT_CONTROLLER, and the client will look."""
+        name = table.CONTROLLER_KEYS[request.api_key]
+        decoded, _ = codec.decode(name + "Request", request.api_version, request.body[1])
+        answer = not_controller(name, request.api_version, decoded)
+        body = codec.encode(name + "Response", request.api_version, answer)
+        request.response = [
+            response_frame(request.api_key, request.api_version, request.correlation_id, body)
+        ]
+        self.worker.touched.add(request.connection)
 
     def _forward_or_repeat(
         self,

@@ -122,7 +122,7 @@ IN_CONTROLLER = (
 )
 """Decided by `controller`, which has one entry for each."""
 
-CONTROLLER_KEYS = frozenset(row[0] for row in IN_CONTROLLER)
+CONTROLLER_KEYS = {row[0]: row[1] for row in IN_CONTROLLER}
 
 
 def group_ids_of(body: dict[str, Any]) -> list[str] | None:

@@ -38,6 +38,13 @@ FLAGS = (
         "Copies of each new partition, each on a broker of its own.  [default: 1]",
     ),
     (
+        "--controllers",
+        "controllers",
+        "V",
+        "shmbroker.controllers",
+        "Controllers, an odd number: most of them must live.  [default: 1]",
+    ),
+    (
         "--log-dir",
         "log_dirs",
         "DIR",

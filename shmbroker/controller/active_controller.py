@@ -13,8 +13,6 @@
 
 from __future__ import annotations
 
-import os
-
 from shmbroker.config import broker_layers
 from shmbroker.controller import (
     configs,
@@ -26,13 +24,14 @@ from shmbroker.controller import (
     topics,
 )
 from shmbroker.controller.bootstrap import (
-    BOOTSTRAP_CHECKPOINT,
     FEATURE_LEVELS,
-    bootstrap_checkpoint,
     bootstrap_records,
     grown,
+    write_bootstrap_checkpoint,
 )
-from shmbroker.controller.metadata_log import MetadataLog, TooLargeFault
+from shmbroker.controller.metadata_log import TooLargeFault
+from shmbroker.controller.quorum_description import describe_quorum
+from shmbroker.controller.voter import Voter
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
 
     from shmbroker.config import BrokerConfig
     from shmbroker.controller.metadata_log import Record
+    from shmbroker.controller.quorum_description import Replica
     from shmbroker.metadata.image import MetadataImage
 
 PRODUCER_ID_BLOCK = 1000
@@ -80,7 +80,7 @@ all."""
 
 
 class ActiveController:
-    """Owns the metadata log. Make one with `open`."""
+    """What a voter that leads decides. Make one with `activate`, or `open`."""
 
     __slots__ = (
         "_follower",
@@ -91,20 +91,23 @@ class ActiveController:
         "_unclean",
         "_unclean_due",
         "config",
+        "observers",
     )
 
     def __init__(
         self,
-        log: MetadataLog,
+        log: Voter,
+        follower: MetadataFollower,
         config: BrokerConfig,
-        cluster_id: str,
         *,
         new_topic_id: Callable[[], bytes] = random_uuid,
     ) -> None:
         self._log = log
         self.config = config
         self._new_topic_id = new_topic_id
-        self._follower = MetadataFollower(MetadataLogReader(log.directory), cluster_id)
+        self._follower = follower
+        self.observers: Callable[[int], list[Replica]] = lambda _now_ms: []
+        """Who follows the metadata log without a vote, as of now."""
         self._preferred_due: float | None = None
         self._unclean_due: float | None = None
         self._unclean: set[int] = set()
@@ -121,17 +124,30 @@ class ActiveController:
         now_ms: int,
         **options: Any,
     ) -> ActiveController:
-        """Recover or create the metadata in a node's directory and become its controller.
+        """Recover or create the metadata in a node's directory and become its only controller.
 
-        CorruptFault, StorageFault: as `MetadataLog.open` and `MetadataFollower.catch_up`.
+        CorruptFault, StorageFault: as `Voter.open` and `MetadataFollower.catch_up`.
         """
-        checkpoint = os.path.join(node_directory, BOOTSTRAP_CHECKPOINT)
-        if not os.path.exists(checkpoint):
-            _write_durably(checkpoint, bootstrap_checkpoint(now_ms))
-        log = MetadataLog.open(node_directory, node_id, now_ms)
-        self = cls(log, config, cluster_id, **options)
+        write_bootstrap_checkpoint(node_directory, now_ms)
+        voter = Voter.open(node_directory, node_id)
+        voter.start()
+        follower = MetadataFollower(MetadataLogReader(voter.directory), cluster_id)
+        return cls.activate(voter, follower, config, now_ms, **options)
+
+    @classmethod
+    def activate(
+        cls,
+        log: Voter,
+        follower: MetadataFollower,
+        config: BrokerConfig,
+        now_ms: int,
+        **options: Any,
+    ) -> ActiveController:
+        """Take over, with a voter that leads and a follower of its log; replay what is left, and
+        mend what the predecessor may have left halfway. Faults as of `Voter.append`."""
+        self = cls(log, follower, config, **options)
         self._catch_up()
-        if self._follower.reader.is_in_transaction:
+        if follower.reader.is_in_transaction:
             self._commit([("AbortTransactionRecord", 0, {"reason": "controller ended"})], now_ms)
         if not self.image.features:
             self._commit(bootstrap_records(config["min.insync.replicas"]), now_ms)
@@ -212,13 +228,9 @@ class ActiveController:
         if api_name == "UnregisterBroker":
             return nodes.unregister_broker(request, self._cluster())
         assert api_name == "DescribeQuorum", api_name
-        return [], self._describe_quorum(request, version, now_ms)
-
-    def _describe_quorum(
-        self, request: dict[str, Any], version: int, now_ms: int
-    ) -> dict[str, Any]:
-        return nodes.describe_quorum(
-            request, version, self._log.node_id, self.epoch, self.committed_offset, now_ms
+        replicas = self._log.replicas(now_ms), self.observers(now_ms)
+        return [], describe_quorum(
+            request, version, self._log.node_id, self.epoch, self.committed_offset, *replicas
         )
 
     def create_topic_auto(self, name: str, now_ms: int) -> tuple[int, str | None]:
@@ -391,12 +403,3 @@ def _fail(results: list[dict[str, Any]], error: int, message: str) -> None:
         if result["error_code"] == NONE:
             result["error_code"] = error
             result["error_message"] = message
-
-
-def _write_durably(path: str, content: bytes) -> None:
-    beside = path + ".tmp"
-    with open(beside, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(beside, path)

@@ -13,12 +13,11 @@ bootstrap.checkpoint is a snapshot, three batches of leader epoch 0:
 
 from __future__ import annotations
 
+import os
+
 from shmbroker.controller.topics import config_record
+from shmbroker.log.checkpoints import sync_directory
 from shmbroker.metadata.image import BROKER_RESOURCE
-from shmbroker.records.batch import control_batch, encode_batch
-from shmbroker.records.batch_layout import CONTROL_SNAPSHOT_FOOTER, CONTROL_SNAPSHOT_HEADER
-from shmbroker.wire import codec
-from shmbroker.wire.metadata_records import encode_metadata_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,28 +66,9 @@ def grown(image: MetadataImage, config: BrokerConfig) -> list[Record]:
 
 def bootstrap_checkpoint(now_ms: int) -> bytes:
     """The content of bootstrap.checkpoint."""
-    records = _feature_records()
-    header = codec.encode(
-        "SnapshotHeaderRecord", 0, {"version": 0, "last_contained_log_timestamp": 0}
-    )
-    footer = codec.encode("SnapshotFooterRecord", 0, {"version": 0})
-    return (
-        control_batch(
-            CONTROL_SNAPSHOT_HEADER, header, timestamp=now_ms, base_offset=0, leader_epoch=0
-        )
-        + encode_batch(
-            [(now_ms, None, encode_metadata_record(*record), ()) for record in records],
-            base_offset=1,
-            leader_epoch=0,
-        )
-        + control_batch(
-            CONTROL_SNAPSHOT_FOOTER,
-            footer,
-            timestamp=now_ms,
-            base_offset=1 + len(records),
-            leader_epoch=0,
-        )
-    )
+    from shmbroker.controller.snapshots import snapshot  # which needs the levels above
+
+    return b"".join(snapshot(_feature_records(), 0, 0, now_ms))
 
 
 def _feature_records() -> list[Record]:
@@ -96,3 +76,16 @@ def _feature_records() -> list[Record]:
         ("FeatureLevelRecord", 0, {"name": name, "feature_level": level})
         for name, level, _, _ in FEATURE_LEVELS
     ]
+
+
+def write_bootstrap_checkpoint(node_directory: str, now_ms: int) -> None:
+    """Write bootstrap.checkpoint, durably, where there is none."""
+    path = os.path.join(node_directory, BOOTSTRAP_CHECKPOINT)
+    if os.path.exists(path):
+        return
+    with open(path + ".tmp", "wb") as file:
+        file.write(bootstrap_checkpoint(now_ms))
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".tmp", path)
+    sync_directory(node_directory)

@@ -1,22 +1,16 @@
-"""Who belongs to the cluster: DescribeQuorum, UnregisterBroker.
+"""Who belongs to the cluster: UnregisterBroker.
 
-The controller is the only voter of the metadata log; the other processes of the family read its
-file and are no replicas of it, so there are no observers. Brokers register as they start
-(`ActiveController.register_broker`); one that is left of a larger family may be unregistered.
-
-Source: Kafka's `KafkaRaftClient`, `DescribeQuorumRequest`, `ReplicationControlManager`; KIP-595,
-KIP-836, KIP-853.
+Brokers register as they start (`ActiveController.register_broker`); one that is left of a larger
+family may be unregistered. Source: Kafka's `ReplicationControlManager`.
 """
 
 from __future__ import annotations
 
 from shmbroker.controller.in_sync import broker_gone
-from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
     INVALID_REQUEST,
     NONE,
-    UNKNOWN_TOPIC_OR_PARTITION,
 )
 
 TYPE_CHECKING = False
@@ -25,65 +19,6 @@ if TYPE_CHECKING:
 
     from shmbroker.controller.metadata_log import Record
     from shmbroker.controller.topics import Cluster
-
-_NO_PARTITION = "This server does not host this topic-partition."
-
-
-def describe_quorum(
-    request: dict[str, Any],
-    version: int,
-    node_id: int,
-    epoch: int,
-    high_watermark: int,
-    now_ms: int,
-) -> dict[str, Any]:
-    """The response to DescribeQuorum v0–2.
-
-    Kafka answers for the metadata log only if nothing else is asked for; without a partition,
-    without a topic, it has nothing to say and no error. Directory ids of voters are left out, as
-    at level 0 of its feature kraft.version, which is what the log here is at.
-    """
-    asked = [
-        (topic["topic_name"], partition["partition_index"])
-        for topic in request["topics"]
-        for partition in topic["partitions"]
-    ]
-    is_known = asked == [(METADATA_TOPIC, 0)]
-    if is_known:
-        voter = {
-            "replica_id": node_id,
-            "log_end_offset": high_watermark,
-            "last_fetch_timestamp": now_ms,
-            "last_caught_up_timestamp": now_ms,
-        }
-        partition = {
-            "partition_index": 0,
-            "leader_id": node_id,
-            "leader_epoch": epoch,
-            "high_watermark": high_watermark,
-            "current_voters": [voter],
-        }
-        return {
-            "topics": [{"topic_name": METADATA_TOPIC, "partitions": [partition]}],
-            # The controller has no listener for clients: its requests come by way of the brokers.
-            "nodes": [{"node_id": node_id, "listeners": []}] if version >= 2 else [],
-        }
-    return {
-        "topics": [
-            {
-                "topic_name": topic["topic_name"],
-                "partitions": [
-                    {
-                        "partition_index": partition["partition_index"],
-                        "error_code": UNKNOWN_TOPIC_OR_PARTITION,
-                        "error_message": _NO_PARTITION,
-                    }
-                    for partition in topic["partitions"]
-                ],
-            }
-            for topic in request["topics"]
-        ]
-    }
 
 
 def unregister_broker(

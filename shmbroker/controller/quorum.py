@@ -193,7 +193,7 @@ class Quorum:
         self.high_watermark = 0
         self.deadline = NEVER
         """When the state of now ends by itself."""
-        self.outbox: list[tuple[int, int, Request | Answer]] = []
+        self.outbox: list[tuple[int, Any, Request | Answer]] = []
         self.asked: dict[int, _Asked] = {}
         self.retry_at: dict[int, int] = {}
         self._next_request_id = 1
@@ -209,7 +209,7 @@ class Quorum:
         # Leader
         self.epoch_start_offset = NEVER
         self.progress: dict[int, Progress] = {}
-        self.parked: dict[int, tuple[int, Fetch, int]] = {}
+        self.parked: dict[int, tuple[Any, Fetch, int]] = {}
         """Fetches that wait for news: request id, fetch, deadline."""
         self._resign_at = NEVER
 
@@ -228,8 +228,8 @@ class Quorum:
         # A pre-vote harms nobody: who starts asks soon, and learns who leads if somebody does.
         self.deadline = now + self._stagger(self.voters.index(self.node_id))
 
-    def on_request(self, now: int, voter: int, request_id: int, message: Request) -> None:
-        """A request of another voter; the answer goes out now, or later (Fetch)."""
+    def on_request(self, now: int, voter: int, request_id: Any, message: Request) -> None:
+        """A request of another voter; the answer goes out now, or later (Fetch), with the id."""
         answer: Answer | None
         if isinstance(message, Vote):
             answer = self._on_vote(now, message)
@@ -536,7 +536,7 @@ class Quorum:
 
     # ── leading ─────────────────────────────────────────────────────────────────────────────────
 
-    def _on_fetch(self, now: int, voter: int, request_id: int, fetch: Fetch) -> FetchAnswer | None:
+    def _on_fetch(self, now: int, voter: int, request_id: Any, fetch: Fetch) -> FetchAnswer | None:
         """Take a follower's acknowledgement, and give it what follows; None if it has to wait."""
         if error := self._leader_error(fetch.epoch):
             return FetchAnswer(error, self.epoch, self.leader_id)

@@ -1,10 +1,11 @@
-"""`quorum-state`: the controller epoch this node has seen, so that it never goes back.
+"""`quorum-state`: the epoch this voter has seen, who leads it and whom it voted for.
 
 {"clusterId":"","leaderId":1,"leaderEpoch":1,"votedId":-1,"appliedOffset":0,
  "currentVoters":[{"voterId":1}],"data_version":0}                              (one line)
 
 data_version 0 goes with a fixed set of voters (kraft.version 0), 1 with voters kept in the log;
-a file of version 1 stays one. Source: Kafka's `FileQuorumStateStore`, schema QuorumStateData.
+a file of version 1 stays one. It is what makes a vote count once: written durably before any
+answer that promises it. Source: Kafka's `FileQuorumStateStore`, schema QuorumStateData.
 """
 
 from __future__ import annotations
@@ -19,55 +20,62 @@ FILE_NAME = "quorum-state"
 
 
 class QuorumState:
-    """leader_id, leader_epoch (0 before the first election), data_version."""
+    """The file of one directory: `read` and `write` as `quorum.QuorumStore`."""
 
-    __slots__ = ("data_version", "leader_epoch", "leader_id")
+    __slots__ = ("_path", "_row", "data_version", "voters")
 
-    def __init__(self, leader_id: int = -1, leader_epoch: int = 0, data_version: int = 0) -> None:
-        self.leader_id = leader_id
-        self.leader_epoch = leader_epoch
-        self.data_version = data_version
+    def __init__(self, directory: str) -> None:
+        """What the file says; epoch 0 if there is none. CorruptFault for garbage."""
+        self._path = os.path.join(directory, FILE_NAME)
+        self._row = (0, -1, -1)
+        self.data_version = 0
+        self.voters: list[int] = []
+        """Of version 0; empty in version 1, and where there is no file."""
+        text = read_file(self._path)
+        if text:
+            self._parse(text)
 
+    def _parse(self, text: str) -> None:
+        import json
 
-def read_quorum_state(directory: str) -> QuorumState:
-    """The state in `directory`; the initial one if there is no file. CorruptFault for garbage."""
-    import json
+        try:
+            values = json.loads(text)
+            epoch, version = values["leaderEpoch"], values["data_version"]
+            if version not in (0, 1) or epoch < 0:
+                raise ValueError("unknown version or negative epoch")
+            self._row = epoch, int(values["leaderId"]), int(values.get("votedId", -1))
+            self.data_version = version
+            rows = values.get("currentVoters") or []
+            self.voters = [row["voterId"] for row in rows]
+        except (ValueError, KeyError, TypeError) as fault:
+            raise CorruptFault(f"{self._path} is no quorum state: {fault}") from None
 
-    path = os.path.join(directory, FILE_NAME)
-    text = read_file(path)
-    if not text:
-        return QuorumState()
-    try:
-        values = json.loads(text)
-        state = QuorumState(values["leaderId"], values["leaderEpoch"], values["data_version"])
-        if state.data_version not in (0, 1) or state.leader_epoch < 0:
-            raise ValueError("unknown version or negative epoch")
-    except (ValueError, KeyError, TypeError) as fault:
-        raise CorruptFault(f"{path} is no quorum state: {fault}") from None
-    return state
+    def read(self) -> tuple[int, int, int]:
+        """(epoch, leader id, voted id); -1 for nobody."""
+        return self._row
 
+    def write(self, epoch: int, leader_id: int, voted_id: int) -> None:
+        """Store it durably. StorageFault if the disk refuses."""
+        import json
 
-def write_quorum_state(directory: str, state: QuorumState, voter_ids: list[int]) -> None:
-    """Write it durably."""
-    import json
-
-    values: dict[str, object]
-    if state.data_version == 0:
-        values = {
-            "clusterId": "",
-            "leaderId": state.leader_id,
-            "leaderEpoch": state.leader_epoch,
-            "votedId": -1,
-            "appliedOffset": 0,
-            "currentVoters": [{"voterId": voter_id} for voter_id in voter_ids],
-            "data_version": 0,
-        }
-    else:
-        values = {
-            "leaderId": state.leader_id,
-            "leaderEpoch": state.leader_epoch,
-            "votedId": -1,
-            "votedDirectoryId": uuid_text(ZERO_UUID),
-            "data_version": 1,
-        }
-    write_file(os.path.join(directory, FILE_NAME), json.dumps(values, separators=(",", ":")))
+        self._row = epoch, leader_id, voted_id
+        values: dict[str, object]
+        if self.data_version == 0:
+            values = {
+                "clusterId": "",
+                "leaderId": leader_id,
+                "leaderEpoch": epoch,
+                "votedId": voted_id,
+                "appliedOffset": 0,
+                "currentVoters": [{"voterId": voter_id} for voter_id in self.voters],
+                "data_version": 0,
+            }
+        else:
+            values = {
+                "leaderId": leader_id,
+                "leaderEpoch": epoch,
+                "votedId": voted_id,
+                "votedDirectoryId": uuid_text(ZERO_UUID),
+                "data_version": 1,
+            }
+        write_file(self._path, json.dumps(values, separators=(",", ":")))

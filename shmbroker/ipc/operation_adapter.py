@@ -16,6 +16,7 @@ from shmbroker.ipc.operation_layout import (
     EXECUTE_HEAD,
     EXECUTED,
     EXECUTED_FLAG_CLOSE,
+    EXECUTED_FLAG_NOT_EXECUTED,
     EXECUTED_FLAG_STANDING,
     EXECUTED_HEAD,
     EXECUTED_PART,
@@ -89,6 +90,10 @@ class Call:
             self.peer.send(EXECUTED_PART, head + encoded[at : at + largest])
             at += largest
         self.peer.send(EXECUTED, head + encoded[at:])
+
+    def refuse(self) -> None:
+        """Nothing was done here; who asked may ask another process."""
+        self.peer.send(EXECUTED, EXECUTED_HEAD.pack(self.token, EXECUTED_FLAG_NOT_EXECUTED, 0))
 
     def close(self, reason: str) -> None:
         """No answer: the client's connection is to be closed, and the reason logged there."""

@@ -97,6 +97,7 @@ order, ended by an EXECUTE with the last piece.
 EXECUTED (back): token, then the response body; EXECUTED_PART is a piece that more follow. An
 EXECUTED with the flag CLOSE has the reason for its body: the request did not parse. With the flag
 STANDING the body begins with STANDING_GRANT: the word of the grant in `shm.standing`, its value.
+With NOT_EXECUTED there is no body: nothing was done, as somebody else is the active controller.
 
      0     8  token
      8     4  flags
@@ -158,6 +159,8 @@ EXECUTE_FLAG_PARTS = 1
 
 EXECUTED_FLAG_CLOSE = 1
 EXECUTED_FLAG_STANDING = 2
+EXECUTED_FLAG_NOT_EXECUTED = 4
+"""Nothing was done: this process is not the active controller. It may be asked of another."""
 STANDING_GRANT = Struct("<IQ")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmbroker.metadata.image import MetadataImage
+from shmbroker.metadata.image import MetadataImage, difference
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,5 +26,7 @@ class MetadataFollower:
         if reader.next_offset >= end_offset:
             return []
         records = reader.catch_up(end_offset)
-        self.image, changes = self.image.apply(records, reader.next_offset, reader.epoch)
-        return changes
+        before = self.image
+        base = MetadataImage(before.cluster_id) if reader.began_anew else before
+        self.image, changes = base.apply(records, reader.next_offset, reader.epoch)
+        return difference(before, self.image) if reader.began_anew else changes

@@ -285,6 +285,37 @@ class MetadataImage(_Value):
 _NOTHING: dict[str, str] = {}
 
 
+def difference(before: MetadataImage, after: MetadataImage) -> list[Change]:
+    """What is different in an image that was not made out of the one before, but read anew."""
+    changes: list[Change] = [
+        (TOPIC_DELETED, old)
+        for topic_id, old in before.topics_by_id.items()
+        if topic_id not in after.topics_by_id
+    ]
+    partitions: list[Change] = []
+    for topic_id, topic in after.topics_by_id.items():
+        known = before.topics_by_id.get(topic_id)
+        if known is None:
+            changes.append((TOPIC_CREATED, topic))
+            continue
+        for new in topic.partitions:
+            was = known.partitions[new.partition : new.partition + 1]
+            if not was or was[0] != new:
+                partitions.append((PARTITION_CHANGED, topic, was[0] if was else None, new))
+    changes += partitions
+    changes += [
+        (CONFIG_CHANGED, *resource)
+        for resource in {**before.configs, **after.configs}
+        if before.configs.get(resource) != after.configs.get(resource)
+    ]
+    changes += [
+        (BROKER_CHANGED, before.brokers.get(broker_id), after.brokers.get(broker_id))
+        for broker_id in {**before.brokers, **after.brokers}
+        if before.brokers.get(broker_id) != after.brokers.get(broker_id)
+    ]
+    return changes
+
+
 class _Draft:
     """An image in the making, and what has been touched."""
 

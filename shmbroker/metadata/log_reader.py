@@ -1,11 +1,12 @@
 """Reads the metadata log's files, up to the committed offset and no further.
 
-The directory `__cluster_metadata-0` belongs to the active controller; everybody else follows its
-files by pread, each with a position of its own:
+A directory `__cluster_metadata-0` belongs to one controller. Everybody follows the files of the
+active one by pread, each with a position of its own; when another becomes active, they go on in its
+directory at the same offset (`move`), as what is committed is the same in all. The files:
 
 * 20 digits.log          segments: record batches, named by their first offset
-* 20 digits-10 digits.checkpoint   snapshots (Kafka's; we write none yet): all records that make up
-  the image at that offset and epoch; the latest one saves the walk through what led there
+* 20 digits-10 digits.checkpoint   snapshots: all records that make up the image at that offset and
+  epoch; the latest one saves the walk through what led there
 
 The committed offset comes from the controller, through shared memory, after the flush. Behind it
 the file may hold anything: a batch on its way, allocated zeros. Batches carry several records and
@@ -54,7 +55,9 @@ class MetadataLogReader:
         "_path",
         "_position",
         "_transaction",
+        "began_anew",
         "epoch",
+        "last_timestamp_ms",
         "next_offset",
     )
 
@@ -66,9 +69,12 @@ class MetadataLogReader:
         """Of the batch that holds next_offset, in the open segment."""
         self._transaction: list[MetadataRecord] | None = None
         """Records of a transaction whose end is still to come."""
+        self.began_anew = False
+        """The last call began with a snapshot: its records are all there is, not what was added."""
         self.next_offset = 0
         self.epoch = 0
         """Leader epoch of the last batch."""
+        self.last_timestamp_ms = 0
 
     @property
     def is_in_transaction(self) -> bool:
@@ -82,14 +88,22 @@ class MetadataLogReader:
         CorruptFault if the files don't hold them, or hold something else.
         """
         records: list[MetadataRecord] = []
+        self.began_anew = False
         if self.next_offset >= end_offset:
             return records
         if self._file < 0:
             self._open_first(end_offset, records)
         while self.next_offset < end_offset:
-            if not self._read_segment(end_offset, records):
-                self._open_segment(self.next_offset, end_offset)
+            if self._read_segment(end_offset, records) or self._open_segment(self.next_offset):
+                continue
+            self._open_first(end_offset, records)  # the next one is deleted, as a snapshot has it
         return records
+
+    def move(self, directory: str) -> None:
+        """Go on in another controller's directory, at the same offset."""
+        if directory != self._directory:
+            self.close()
+            self._directory, self._path = directory, ""
 
     def close(self) -> None:
         if self._file >= 0:
@@ -97,34 +111,40 @@ class MetadataLogReader:
             self._file = -1
 
     def _open_first(self, end_offset: int, records: list[MetadataRecord]) -> None:
-        """Begin with the latest snapshot, then the segment that holds what follows it."""
-        names = os.listdir(self._directory)
-        snapshots = [name for name in names if name.endswith(".checkpoint") and name[:20].isdigit()]
-        starts = [int(name[:20]) for name in snapshots]
-        latest = max((start for start in starts if start <= end_offset), default=0)
-        if latest:
-            name = snapshots[starts.index(latest)]
-            self._read_snapshot(os.path.join(self._directory, name), records)
-            self.epoch = int(name[21:31])
-            self.next_offset = latest
-        bases = [int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit()]
-        first = max((base for base in bases if base <= self.next_offset), default=self.next_offset)
-        if self.next_offset < end_offset:
-            self._open_segment(first, end_offset)
+        """Open the segment that holds the next offset.
 
-    def _open_segment(self, base_offset: int, end_offset: int) -> None:
-        path = os.path.join(self._directory, f"{base_offset:020d}.log")
-        try:
-            if path == self._path:
-                raise FileNotFoundError
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        Where no segment does, or nothing was read yet, the latest snapshot is read first.
+        """
+        names = os.listdir(self._directory)
+        bases = [int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit()]
+        if self.next_offset == 0 or self.next_offset < min(bases, default=0):
+            usable = [each for each in snapshot_ids(self._directory) if each[0] <= end_offset]
+            latest, epoch = usable[-1] if usable else (0, 0)
+            if latest > self.next_offset:
+                self.began_anew = True
+                self._transaction = None
+                records.clear()
+                path = os.path.join(self._directory, snapshot_name(latest, epoch))
+                self._read_snapshot(path, records)
+                self.next_offset, self.epoch = latest, epoch
+        first = max((base for base in bases if base <= self.next_offset), default=self.next_offset)
+        if self.next_offset < end_offset and not self._open_segment(first):
             raise CorruptFault(
                 f"{self._path or self._directory} ends at offset {self.next_offset}, "
                 f"before the committed offset {end_offset}"
-            ) from None
+            )
+
+    def _open_segment(self, base_offset: int) -> bool:
+        path = os.path.join(self._directory, f"{base_offset:020d}.log")
+        try:
+            if path == self._path:
+                return False
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
         self.close()
         self._file, self._path, self._position = file, path, 0
+        return True
 
     def _read_segment(self, end_offset: int, records: list[MetadataRecord]) -> bool:
         """Take one pread's worth of batches; False where the segment has no more of them."""
@@ -149,6 +169,8 @@ class MetadataLogReader:
     def _read_snapshot(self, path: str, records: list[MetadataRecord]) -> None:
         with open(path, "rb") as file:
             data = file.read()
+        # Its offsets are its own, from 0 on.
+        self.next_offset = 0
         position = 0
         while (size := _batch_size(data, position)) and position + size <= len(data):
             self._take_batch(data, position, size, 1 << 63, records, path)
@@ -170,10 +192,10 @@ class MetadataLogReader:
         base_offset, _, epoch, magic, crc, attributes, last_delta = header[:7]
         last_offset = base_offset + last_delta
         path = path or f"{self._path} at position {self._position}"
+        if magic == MAGIC and last_offset < self.next_offset:
+            return  # before the snapshot's end, or read from another controller's files
         if magic != MAGIC or crc32c(batch[ATTRIBUTES_POSITION:]) != crc:
             raise CorruptFault(f"{path}: a committed batch is damaged")
-        if last_offset < self.next_offset:
-            return  # before the snapshot's end
         if base_offset > self.next_offset or last_offset >= end_offset:
             raise CorruptFault(
                 f"{path}: offsets {base_offset} to {last_offset} where {self.next_offset} to "
@@ -190,6 +212,7 @@ class MetadataLogReader:
                 raise CorruptFault(f"{path}: {fault}") from None
         self.next_offset = last_offset + 1
         self.epoch = epoch
+        self.last_timestamp_ms = header[8]
 
     def _take_record(self, record: MetadataRecord, records: list[MetadataRecord]) -> None:
         name = record[2]
@@ -204,6 +227,20 @@ class MetadataLogReader:
             self._transaction.append(record)
         else:
             records.append(record)
+
+
+def snapshot_name(end_offset: int, epoch: int) -> str:
+    """The file name of a snapshot: one past its last offset, and that record's epoch."""
+    return f"{end_offset:020d}-{epoch:010d}.checkpoint"
+
+
+def snapshot_ids(directory: str) -> list[tuple[int, int]]:
+    """(end offset, epoch) of the snapshots in a directory, ascending."""
+    return sorted(
+        (int(name[:20]), int(name[21:31]))
+        for name in os.listdir(directory)
+        if len(name) == 42 and name.endswith(".checkpoint") and (name[:20] + name[21:31]).isdigit()
+    )
 
 
 def _batch_size(data: bytes, position: int) -> int:

@@ -1,8 +1,14 @@
-"""A controller: the metadata log, and every decision that goes into it.
+"""A controller: a voter of the metadata log; the one that leads takes every decision.
 
 Rules of this file:
-* Append, flush, then publish the committed offset in the shared word and ring every doorbell; the
-  others read the log file, never beyond that word.
+* Commit (a majority has it on disk), then publish the committed offset in the shared word and ring
+  every doorbell; the others read the leader's log files, never beyond that word.
+* The words of the metadata log are stored by the active controller. One that was stopped and wakes
+  up may think for a moment that it still is: it stores nothing over a higher epoch, readers ignore
+  what falls, and the active one looks at them again and again.
+* Only the active one executes requests; the others say NOT_EXECUTED, so that they can be sent on.
+* A voter that is told to stop goes when the others have what it has: so that each directory alone
+  holds all that was decided.
 * A fault of the disk ends this process, as nobody knows any more what is on it; its successor
   recovers. A full disk ends nothing: there the log is as it was.
 * A broker that dies is fenced at once; one that gives no sign of life, after a time, until it does.
@@ -12,19 +18,34 @@ Rules of this file:
 """
 
 import logging
+import select
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from shmbroker import clock
 from shmbroker.apis import table
+from shmbroker.controller import snapshots
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
+from shmbroker.controller.quorum import FOLLOWER, LEADER, Timeouts
+from shmbroker.controller.refusals import not_controller
+from shmbroker.controller.voter import NotControllerFault, Voter
+from shmbroker.controller.voter_links import VoterLinks
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_adapter import Call, Executor, Handler
 from shmbroker.ipc.peer import Peer
+from shmbroker.log.config import LogConfig
 from shmbroker.log.faults import DiskFullFault
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
-from shmbroker.processes.shared_resources import IO_WORKER, SharedResources, Slot
+from shmbroker.processes.shared_resources import (
+    CONTROLLER,
+    IO_WORKER,
+    SharedResources,
+    Slot,
+)
 from shmbroker.shm.counters import (
     INCARNATION,
     LIVENESS_NS,
@@ -33,12 +54,16 @@ from shmbroker.shm.counters import (
     STATE,
     STATE_NONE,
     STATE_RUNNING,
+    STATE_STOPPING,
 )
 
 logger = logging.getLogger("shmbroker")
 
 LOOK_S = 0.1
 """Between two looks at the brokers' signs of life, at least."""
+
+STOP_WAIT_S = 2.0
+"""How long a voter that stops waits for the others to have what it has."""
 
 APPLY_WAIT_S = 60.0
 """How long an answer waits for brokers that do not apply a decision."""
@@ -62,13 +87,44 @@ class ControllerProcess(SleepingChild):
         cluster_id: str,
     ) -> None:
         super().__init__(shared, slot)
-        self.active = ActiveController.open(
-            config.node_directory(str(data_directory), slot.number),
+        self.config = config
+        self.active: ActiveController | None = None
+        voters = [other.number for other in shared.of_role(CONTROLLER)]
+        others = [number for number in voters if number != slot.number]
+        node_directory = config.node_directory(str(data_directory), slot.number)
+        write_bootstrap_checkpoint(node_directory, clock.now_ms())
+        links = None
+        if others:
+            links = VoterLinks(str(data_directory), slot.number, others, cluster_id)
+            self.epoll.register(links.epoll.fileno(), select.EPOLLIN)
+        self.voter = Voter.open(
+            node_directory,
             slot.number,
-            cluster_id,
-            config,
-            clock.now_ms(),
+            voters,
+            links,
+            log_config=LogConfig(
+                {
+                    "segment.bytes": str(config["metadata.log.segment.bytes"]),
+                    "segment.ms": str(config["metadata.log.segment.ms"]),
+                }
+            ),
+            timeouts=Timeouts(
+                config["controller.quorum.election.timeout.ms"],
+                config["controller.quorum.fetch.timeout.ms"],
+                config["controller.quorum.request.timeout.ms"],
+                config["controller.quorum.election.backoff.max.ms"],
+            ),
         )
+        self.voter.on_wait = self.on_wait
+        self.follower = MetadataFollower(MetadataLogReader(self.voter.directory), cluster_id)
+        self.snapshots = snapshots.SnapshotSchedule(self.voter.log, config)
+        self._incarnations = {
+            other.number: (self.counters.at(other.index, INCARNATION), 1)
+            for other in shared.of_role(CONTROLLER)
+            if other.number in others
+        }
+        """Of the other controllers: where it stands, and what it was."""
+        self.voter.start()
         self.executor = Executor(
             {row[0]: (row[1], self._noting_faults(self.on_call)) for row in table.IN_CONTROLLER}
             | {
@@ -86,6 +142,8 @@ class ControllerProcess(SleepingChild):
                 ),
             }
         )
+        self.active_epoch = 0
+        """In which `active` is what it is."""
         self.fault: StorageFault | None = None
         self.parked: list[tuple[int, float, Call, dict[str, Any]]] = []
         self._brokers = [
@@ -98,11 +156,16 @@ class ControllerProcess(SleepingChild):
         """Brokers that were fenced because they gave no sign of life."""
 
     def _noting_faults(self, handler: Handler) -> Handler:
-        """The handler; `run` raises the fault of the disk that it ended with."""
+        """The handler; `turn` raises the fault of the disk that it ended with."""
 
         def noting(call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
+            if self.active is None:
+                call.refuse()
+                return None
             try:
                 return handler(call, body)
+            except NotControllerFault:
+                return not_controller(call.api_name, call.api_version, body)
             except DiskFullFault:
                 raise
             except StorageFault as fault:
@@ -113,40 +176,138 @@ class ControllerProcess(SleepingChild):
 
     def run(self) -> None:
         """Serve until asked to stop."""
-        self.publish_committed()
-        self.fence_dead()
+        self.disown_leadership()
+        self.look_at_voters()
+        self.take_role()
         self.say_running()
         while not self.must_stop:
-            self.check_control()
-            had_work = self.execute_waiting(self.executor)
-            if self.fault is not None:
-                raise self.fault
-            now = clock.monotonic()
-            if self.parked:
-                self.answer_parked(now)
-            if now >= self._next_look:
-                self._next_look = now + LOOK_S
-                self.look_at_brokers()
-                self.decide(lambda: self.active.elect_due(clock.monotonic(), clock.now_ms()))
-            self.publish()
-            self.sign(now)
-            if not had_work:
-                self.sleep(BACKLOG_RETRY_S if self.has_backlog() else 0.5)
+            self.turn()
         self.say_stopping()
-        self.active.close()
+        self.let_others_catch_up()
+        self.follower.reader.close()
+        self.voter.close()
+
+    def turn(self) -> None:
+        """One pass; sleeps at its end if there was nothing to do."""
+        self.check_control()
+        had_work = self.turn_voter()
+        had_work |= self.execute_waiting(self.executor)
+        now = clock.monotonic()
+        if self.parked:
+            self.answer_parked(now)
+        if now >= self._next_look:
+            self._next_look = now + LOOK_S
+            if self.active is not None:
+                self.look_at_brokers()
+                self.elect_due()
+                self.publish_committed()
+            self.keep_up(now)
+        if self.fault is not None:
+            raise self.fault
+        self.publish()
+        self.sign(now)
+        if not had_work:
+            self.sleep(BACKLOG_RETRY_S if self.has_backlog() else self.rest_s())
+
+    def rest_s(self) -> float:
+        """How long there is nothing to do unless somebody rings."""
+        if self.voter.links is not None and self.voter.links.has_news:
+            return 0.0
+        return min(0.5, self.voter.rest_s())
+
+    # ── a voter among others ────────────────────────────────────────────────────────────────────
+
+    def turn_voter(self) -> bool:
+        """Serve the other voters; become active, or cease to be."""
+        self.look_at_voters()
+        had_work = self.voter.turn()
+        self.take_role()
+        return had_work
+
+    def look_at_voters(self) -> None:
+        """Whose process has died since the last look: nobody waits for it."""
+        for number, (index, known) in self._incarnations.items():
+            incarnation = self.words[index]
+            if incarnation != known:
+                self._incarnations[number] = index, incarnation
+                self.voter.on_voter_lost(number)
+
+    def on_wait(self) -> None:
+        """While a majority is waited for."""
+        self.sign(clock.monotonic())
+        self.look_at_voters()
+
+    def take_role(self) -> None:
+        """Be the active controller while the voter leads, and in no other epoch."""
+        active, voter = self.active, self.voter
+        if active is not None and not (voter.is_leading and voter.epoch == self.active_epoch):
+            logger.warning("no longer the active controller, epoch %d", self.active_epoch)
+            self.active = None
+            self.disown_leadership()
+        if self.active is None and voter.is_leading:
+            try:
+                now_ms = clock.now_ms()
+                self.active_epoch = voter.epoch
+                self.active = ActiveController.activate(voter, self.follower, self.config, now_ms)
+                self.active.observers = self.observers
+                self.publish_committed()
+                self.take_over_brokers()
+            except NotControllerFault:
+                self.active = None
+                return
+            if voter.links is not None:
+                logger.info("the active controller, epoch %d", voter.epoch)
+
+    def disown_leadership(self) -> None:
+        """Nobody is sent here any more as to the active controller."""
+        epoch, controller_id, is_active = self.counters.metadata_leader()
+        if controller_id == self.slot.number and is_active:
+            self.counters.store_metadata_leader(epoch, controller_id, is_active=False)
+
+    def keep_up(self, now: float) -> None:
+        """Follow what is committed also while another leads, and write a snapshot when it is time:
+        the next leader begins the sooner."""
+        self.follower.catch_up(self.voter.committed_offset)
+        self.snapshots.maybe_write(self.follower, clock.now_ms())
+
+    def let_others_catch_up(self) -> None:
+        """Before the end: what the leader has, the others that stop shall have too."""
+        quorum = self.voter.quorum
+        deadline = clock.monotonic() + STOP_WAIT_S
+        while self.voter.links is not None and clock.monotonic() < deadline:
+            if quorum.state == LEADER:
+                alive = [
+                    number
+                    for number, (index, _) in self._incarnations.items()
+                    if self.words[index - INCARNATION + STATE] in (STATE_RUNNING, STATE_STOPPING)
+                ]
+                end_offset = self.voter.log_end_offset
+                if all(quorum.progress[number].end_offset >= end_offset for number in alive):
+                    self.voter.resign()
+                    return
+            elif quorum.state != FOLLOWER:
+                return
+            self.voter.links.wait(0.05)
+            self.look_at_voters()
+            self.voter.turn()
 
     def on_peer_lost(self, peer: Peer) -> None:
         """Forget the half of a request that it had sent; a broker is fenced."""
         self.executor.drop_parts(peer.slot)
-        if peer.role == IO_WORKER:
+        if peer.role == IO_WORKER and self.active is not None:
             self.hanging.discard(peer.number)
             self.set_fenced(peer.number, True)
 
     # ── brokers that die and hang ───────────────────────────────────────────────────────────────
 
-    def fence_dead(self) -> None:
-        """Brokers that died while there was no controller."""
+    def take_over_brokers(self) -> None:
+        """Fence those that died while there was no controller; know those that the predecessor has
+        fenced because they gave no sign of life."""
         for slot in self.shared.of_role(IO_WORKER):
+            state = self.words[self.counters.at(slot.index, STATE)]
+            broker = self.leading().image.brokers.get(slot.number)
+            if broker is not None and broker.is_fenced and state == STATE_RUNNING:
+                self.hanging.add(slot.number)
             is_dead = self.words[self.counters.at(slot.index, STATE)] == STATE_NONE
             if is_dead and self.words[self.counters.at(slot.index, INCARNATION)] > 1:
                 self.set_fenced(slot.number, True)
@@ -168,9 +329,14 @@ class ControllerProcess(SleepingChild):
                 self.hanging.discard(slot.number)
                 self.set_fenced(slot.number, False)
 
+    def elect_due(self) -> None:
+        """Elections that nobody asks for, when their time has come."""
+        if (active := self.active) is not None:
+            self.decide(lambda: active.elect_due(clock.monotonic(), clock.now_ms()))
+
     def set_fenced(self, broker_id: int, is_fenced: bool) -> bool:
         """Fence a broker or end that; False if nothing has changed."""
-        if is_fenced and not self.active.is_replicated:
+        if self.active is None or (is_fenced and not self.active.is_replicated):
             return False
         change = self.active.fence_broker if is_fenced else self.active.unfence_broker
         return self.decide(lambda: change(broker_id, clock.now_ms()))
@@ -182,25 +348,46 @@ class ControllerProcess(SleepingChild):
             decision()
         except DiskFullFault as fault:
             logger.error("a decision could not be stored: %s", fault)
+        except NotControllerFault:
+            return False
         except StorageFault as fault:
             self.fault = fault
             return False
-        if self.active.committed_offset == self.words[METADATA_END_OFFSET_WORD]:
+        if self.voter.committed_offset == self.words[METADATA_END_OFFSET_WORD]:
             return False
         self.publish_committed()
         return True
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
 
+    def leading(self) -> ActiveController:
+        """The active controller, which this process is."""
+        assert self.active is not None, "requests come to the active controller alone"
+        return self.active
+
+    def observers(self, now_ms: int) -> list[tuple[int, int, int, int]]:
+        """Brokers that run without a controller beside them: they follow, and have no vote."""
+        words, at = self.words, self.counters.at
+        voters = self.voter.quorum.voters
+        committed, now_ns = self.voter.committed_offset, clock.monotonic_ns()
+        rows = []
+        for slot in self.shared.of_role(IO_WORKER):
+            if slot.number in voters or words[at(slot.index, STATE)] != STATE_RUNNING:
+                continue
+            applied = words[at(slot.index, METADATA_APPLIED)]
+            seen_ms = now_ms - (now_ns - words[at(slot.index, LIVENESS_NS)]) // 1_000_000
+            rows.append((slot.number, applied, seen_ms, seen_ms if applied >= committed else -1))
+        return rows
+
     def on_call(self, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
         """Decide, commit, and answer when the brokers have applied it."""
-        now_ms = clock.now_ms()
+        active, now_ms = self.leading(), clock.now_ms()
         if call.client_id == AUTO_CREATE:
-            self.active.create_topics_auto([topic["name"] for topic in body["topics"]], now_ms)
+            active.create_topics_auto([topic["name"] for topic in body["topics"]], now_ms)
             answer: dict[str, Any] = {"topics": []}
         else:
-            answer = self.active.handle(call.api_name, call.api_version, body, now_ms)
-        committed = self.active.committed_offset
+            answer = active.handle(call.api_name, call.api_version, body, now_ms)
+        committed = active.committed_offset
         if committed != self.words[METADATA_END_OFFSET_WORD]:
             self.publish_committed()
             self.parked.append((committed, clock.monotonic() + APPLY_WAIT_S, call, answer))
@@ -210,10 +397,11 @@ class ControllerProcess(SleepingChild):
     def on_registration(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         """A broker starts: clients may be sent there as soon as it serves."""
         listener = body["listeners"][0]
-        known = self.active.image.brokers.get(body["broker_id"])
+        active = self.leading()
+        known = active.image.brokers.get(body["broker_id"])
         now_ms = clock.now_ms()
         try:
-            broker_epoch = self.active.register_broker(
+            broker_epoch = active.register_broker(
                 body["broker_id"],
                 listener["host"],
                 listener["port"],
@@ -221,8 +409,8 @@ class ControllerProcess(SleepingChild):
                 body["log_dirs"],
                 now_ms,
             )
-            self.active.unfence_broker(body["broker_id"], now_ms)
-            self.active.note_shutdown(body["broker_id"], self.was_clean(body, known), now_ms)
+            active.unfence_broker(body["broker_id"], now_ms)
+            active.note_shutdown(body["broker_id"], self.was_clean(body, known), now_ms)
         except DiskFullFault as fault:
             if known is None:
                 raise
@@ -242,13 +430,15 @@ class ControllerProcess(SleepingChild):
 
     def on_alter_partition(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         """A leader changes who is in sync: answered when it is committed."""
-        answer = self.active.handle(call.api_name, call.api_version, body, clock.now_ms())
+        active = self.leading()
+        answer = active.handle(call.api_name, call.api_version, body, clock.now_ms())
         self.publish_committed()
         return answer
 
     def on_producer_ids(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         """A block of producer ids that nobody else gets."""
-        error, start, count = self.active.allocate_producer_ids(
+        active = self.leading()
+        error, start, count = active.allocate_producer_ids(
             body["broker_id"], body["broker_epoch"], clock.now_ms()
         )
         self.publish_committed()
@@ -256,8 +446,17 @@ class ControllerProcess(SleepingChild):
 
     def publish_committed(self) -> None:
         """Everyone may read up to here."""
-        self.counters.store_metadata_leader(self.active.epoch, self.slot.number)
-        self.words[METADATA_END_OFFSET_WORD] = self.active.committed_offset
+        words = self.words
+        told = self.active_epoch, self.slot.number, True
+        committed = self.voter.committed_offset
+        leader = self.counters.metadata_leader()
+        if leader == told and words[METADATA_END_OFFSET_WORD] == committed:
+            return
+        if leader[0] > self.active_epoch:
+            return  # somebody else leads; the voter will hear of it
+        if leader != told:
+            self.counters.store_metadata_leader(self.active_epoch, self.slot.number)
+        words[METADATA_END_OFFSET_WORD] = committed
         for doorbell in self.shared.doorbells[1:]:
             doorbell.ring_if_sleeping()
 

@@ -39,6 +39,7 @@ from shmbroker.ipc.operation_layout import (
     EXECUTE_PART,
     EXECUTED,
     EXECUTED_FLAG_CLOSE,
+    EXECUTED_FLAG_NOT_EXECUTED,
     EXECUTED_PART,
     NEED_FILE,
     READ,
@@ -52,9 +53,7 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.metadata import image as image_module
-from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
-from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 from shmbroker.network.file_send import FileTable, pass_file
 from shmbroker.operations.append import Appender
@@ -64,6 +63,7 @@ from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.operations.read import Reader
 from shmbroker.operations.replication import Replication
 from shmbroker.operations.tiering import Tiering
+from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
 from shmbroker.processes.shared_resources import (
     CLEANER,
@@ -106,6 +106,8 @@ FAULT_LINE_INTERVAL_S = 10.0
 OPEN_S = 0.3
 """How long a successor opens logs (0.6 ms each) before it serves those that are open."""
 ALTER_PARTITION = 56
+ASK_ANOTHER = (error_codes.NOT_CONTROLLER, error_codes.NETWORK_EXCEPTION)
+"""The controller has changed: what was asked was perhaps done, or surely not."""
 BROKER_REGISTRATION = 62
 ALLOCATE_PRODUCER_IDS = 67
 PRODUCER_IDS_AHEAD = 200
@@ -146,9 +148,14 @@ class IoWorker(SleepingChild):
         self.disk_reserve = DiskReserve(
             self.log_directory.path, config["shmbroker.disk.reserve.bytes"]
         )
-        self.follower = MetadataFollower(
-            MetadataLogReader(config.metadata_directory(str(data_directory), 1)), cluster_id
+        self.link = ActiveLink(
+            self.counters,
+            self.peers,
+            lambda number: config.metadata_directory(str(data_directory), number),
+            cluster_id,
         )
+        self.follower = self.link.follower
+        self.is_registering = False
         self.image = self.follower.image
         self.purgatory = Purgatory()
         self.appender = Appender(
@@ -196,7 +203,6 @@ class IoWorker(SleepingChild):
         self.next_producer_ids: range | None = None
         self.is_asking_for_ids = False
         self.waiting_for_ids: list[Any] = []
-        self.controller: Peer | None = None
         self.cleaner: Peer | None = None
         self.tier: Peer | None = None
         self.passed: dict[int, set[int]] = {}
@@ -211,8 +217,6 @@ class IoWorker(SleepingChild):
                 if peer.role == IO_WORKER:
                     files = FileTable(shared.passing[peer.slot, slot.index][1])
                     links[peer.number] = (peer, files)
-            elif peer.role == CONTROLLER and self.controller is None:
-                self.controller = peer
             elif peer.role == CLEANER:
                 self.cleaner = peer
             elif peer.role == TIER:
@@ -280,6 +284,8 @@ class IoWorker(SleepingChild):
     def _wait_for(self, condition: Any) -> None:
         while not self.must_stop:
             self.check_control()
+            if not self.is_registering and (controller := self.link.peer()) is not None:
+                self.register(controller)
             self.take_operations()
             self.publish()
             if condition():
@@ -287,11 +293,11 @@ class IoWorker(SleepingChild):
             self.sleep(0.05)
             self.sign(clock.monotonic())
 
-    def register(self) -> None:
+    def register(self, controller: Peer) -> None:
         """Tell the controller that this broker is here, with its address."""
         host, port = self.endpoint
-        self.ask(
-            self.controller,
+        self.is_registering = self.ask(
+            controller,
             BROKER_REGISTRATION,
             "BrokerRegistration",
             4,
@@ -309,6 +315,9 @@ class IoWorker(SleepingChild):
         )
 
     def _on_registered(self, body: dict[str, Any]) -> None:
+        self.is_registering = False
+        if body["error_code"] in ASK_ANOTHER:
+            return
         if body["error_code"]:
             raise StorageFault(f"the controller refused broker {self.broker_id}")
         self.broker_epoch = body["broker_epoch"]
@@ -441,7 +450,13 @@ class IoWorker(SleepingChild):
             self.results.add(data, index, length)
         elif operation == EXECUTED:
             token, flags, body = self.results.finish(data, index, length)
-            _, name, version, on_answer = self.asked.pop(token)
+            row = self.asked.pop(token, None)
+            if row is None:
+                return
+            _, name, version, on_answer = row
+            if flags & EXECUTED_FLAG_NOT_EXECUTED:
+                on_answer({"error_code": error_codes.NETWORK_EXCEPTION})
+                return
             if flags & EXECUTED_FLAG_CLOSE:
                 on_answer({"error_code": error_codes.UNKNOWN_SERVER_ERROR})
                 return
@@ -519,22 +534,25 @@ class IoWorker(SleepingChild):
         if peer.slot in self.passed:
             self.passed[peer.slot].clear()
             self.to_pass = {key: to for key, to in self.to_pass.items() if to is not peer}
-        self.asked = {token: row for token, row in self.asked.items() if row[0] is not peer}
+        self._fail_asked(peer)
         if peer.role == IO_WORKER:
             self.replication.on_sibling_lost(peer)
         if peer is self.cleaner:
             self.compaction.on_cleaner_lost()
         if peer is self.tier:
             self.tiering.on_tier_lost()
-        if peer is self.controller:
-            self._on_producer_ids({"error_code": -1})
-            self.replication.in_sync.on_answer(None, self.partitions)
 
     def on_peer_running(self, peer: Peer) -> None:
-        if peer is self.controller and self.broker_epoch < 0:
-            self.register()
         if peer is self.tier:
             self.tiering.on_tier_running()
+
+    def _fail_asked(self, peer: Peer) -> None:
+        """Nobody waits for its answers any more; what was asked may have been done."""
+        for token, (asked, _, _, on_answer) in list(self.asked.items()):
+            if asked is peer:
+                del self.asked[token]
+                if peer.role == CONTROLLER:
+                    on_answer({"error_code": error_codes.NOT_CONTROLLER})
 
     def pass_file(self, peer: Peer, segment: Any) -> None:
         """Before a slice of it is named for the first time."""
@@ -585,16 +603,21 @@ class IoWorker(SleepingChild):
 
     def ask_for_in_sync(self, body: dict[str, Any]) -> bool:
         """Have the controller change in-sync replicas; False while it can't be asked."""
-        if self.controller is None or not self.controller.incarnation:
+        controller = self.link.peer()
+        if controller is None:
             return False
         return self.ask(
-            self.controller,
+            controller,
             ALTER_PARTITION,
             "AlterPartition",
             3,
             body | {"broker_id": self.broker_id, "broker_epoch": self.broker_epoch},
-            lambda answer: self.replication.in_sync.on_answer(answer, self.partitions),
+            self._on_in_sync,
         )
+
+    def _on_in_sync(self, answer: dict[str, Any]) -> None:
+        is_sure = answer["error_code"] != error_codes.NOT_CONTROLLER
+        self.replication.in_sync.on_answer(answer if is_sure else None, self.partitions)
 
     def ask_cleaner(self, body: dict[str, Any]) -> bool:
         """Have the cleaner compact a log; False, and it is woken, while none runs."""
@@ -624,11 +647,14 @@ class IoWorker(SleepingChild):
 
     def follow_metadata(self) -> None:
         """Create, open and delete logs as the committed metadata says, and say how far we are."""
-        committed = self.words[METADATA_END_OFFSET_WORD]
-        if committed == self.image.offset:
+        if not self.link.is_behind():
             return
-        changes = self.follower.catch_up(committed)
+        epoch = self.link.epoch
+        changes = self.link.catch_up()
         self.image = self.follower.image
+        if self.link.epoch != epoch:
+            for peer in self.link.others():
+                self._fail_asked(peer)
         self.groups.consumers.on_image(self.image, changes)
         configured: set[str] = set()
         for kind, *what in changes:
@@ -663,8 +689,8 @@ class IoWorker(SleepingChild):
         if not to_apply:
             self.groups.is_opening = False
             self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = self.image.offset
-            if self.controller is not None:
-                self.controller.doorbell.ring()
+            if (controller := self.link.peer()) is not None:
+                controller.doorbell.ring()
 
     def _apply_partition(self, topic: Any, image: Any) -> None:
         """Open the log of a partition that is placed here, and take over who leads it."""
@@ -768,10 +794,11 @@ class IoWorker(SleepingChild):
         return ids[0]
 
     def _ask_for_ids(self) -> None:
-        if self.is_asking_for_ids or self.controller is None or not self.controller.incarnation:
+        controller = self.link.peer()
+        if self.is_asking_for_ids or controller is None:
             return
         self.is_asking_for_ids = self.ask(
-            self.controller,
+            controller,
             ALLOCATE_PRODUCER_IDS,
             "AllocateProducerIds",
             0,

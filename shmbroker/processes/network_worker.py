@@ -30,6 +30,7 @@ from shmbroker.ipc.operation_layout import (
     DROP_FILE,
     EXECUTED,
     EXECUTED_FLAG_CLOSE,
+    EXECUTED_FLAG_NOT_EXECUTED,
     EXECUTED_FLAG_STANDING,
     EXECUTED_PART,
     NEED_FILE,
@@ -39,13 +40,12 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.operation_proxy import PartialResults
 from shmbroker.ipc.peer import Peer
-from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import BROKER_CHANGED, BROKER_RESOURCE, CONFIG_CHANGED
-from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.network.connection import Connection
 from shmbroker.network.event_loop import EventLoop, Listener
 from shmbroker.network.file_send import FileTable
 from shmbroker.network.inflight import Request
+from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import BACKLOG_RETRY_S, Child
 from shmbroker.processes.shared_resources import (
     CONTROLLER,
@@ -113,16 +113,18 @@ class NetworkWorker(Child):
         self.fenced: frozenset[int] = frozenset()
         """Ids of brokers that run but have been fenced: they hang, and others lead in their place.
         """
-        self.controller: Peer | None = None
         self.files: dict[int, FileTable] = {}
         for peer in self.peers:
             if peer.role == IO_WORKER:
                 self.io_peers[peer.number] = peer
                 self.files[peer.slot] = FileTable(shared.passing[peer.slot, slot.index][1])
-            elif peer.role == CONTROLLER and self.controller is None:
-                self.controller = peer
-        metadata_log = config.metadata_directory(str(data_directory), 1)
-        self.follower = MetadataFollower(MetadataLogReader(metadata_log), cluster_id)
+        self.link = ActiveLink(
+            self.counters,
+            self.peers,
+            lambda number: config.metadata_directory(str(data_directory), number),
+            cluster_id,
+        )
+        self.follower = self.link.follower
         self.image = self.follower.image
         self.advertised = table.advertised()
         self.produce = produce.ProduceApi(self)
@@ -188,7 +190,7 @@ class NetworkWorker(Child):
                 timeout = 0.0
             elif loop.cold or self.has_backlog():
                 timeout = BACKLOG_RETRY_S
-            elif loop.blocked or self.unread or self.must_stop:
+            elif loop.blocked or self.unread or plain.to_ask_again or self.must_stop:
                 timeout = RETRY_S
             else:
                 timeout = self._timeout()
@@ -205,6 +207,8 @@ class NetworkWorker(Child):
             self.take_results()
             if self.unread:
                 self.retry_reads()
+            if plain.to_ask_again:
+                plain.retry_asking(self._now)
             if loop.cold:
                 loop.retry_cold()
             if loop.blocked:
@@ -323,6 +327,8 @@ class NetworkWorker(Child):
                 return
             if flags & EXECUTED_FLAG_CLOSE:
                 self.close_connection(request.connection, body.decode(errors="replace"))
+            elif flags & EXECUTED_FLAG_NOT_EXECUTED:
+                self.plain.ask_again(request, self._now)
             elif request.finish is not None:
                 request.finish(body)
             else:
@@ -404,6 +410,8 @@ class NetworkWorker(Child):
                 self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
             elif request.finish is not None:
                 self.plain.finish_again(request)
+            elif peer.role == CONTROLLER:
+                self.plain.fail_at_controller(request)
             else:
                 self.close_connection(request.connection, "the broker process restarted")
             self.touched.add(request.connection)
@@ -413,16 +421,19 @@ class NetworkWorker(Child):
 
     def follow_metadata(self) -> None:
         """Apply what the controller has committed; cached answers are of the image before."""
-        committed = self.words[METADATA_END_OFFSET_WORD]
-        if committed != self.image.offset:
-            changes = self.follower.catch_up(committed)
+        if self.link.is_behind():
+            epoch = self.link.epoch
+            changes = self.link.catch_up()
             self.image = self.follower.image
+            if self.link.epoch != epoch:
+                for peer in self.link.others():
+                    self._fail_pending(peer)
             self.plain.cache.clear()
             if any(change[:2] == (CONFIG_CHANGED, BROKER_RESOURCE) for change in changes):
                 self._apply_configs()
             if any(change[0] == BROKER_CHANGED for change in changes):
                 self._look_at_fences()
-            self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = committed
+            self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = self.image.offset
 
     def _look_at_fences(self) -> None:
         """Nobody waits for a broker that has been fenced; what it still answers is not wanted."""

@@ -17,6 +17,7 @@ Pairs that talk, and their rings:
     I/O worker → network worker   results, slices             RESULT_RING_BYTES
     I/O worker ↔ I/O worker       reads of followers, slices  RESULT_RING_BYTES
     network worker ↔ controller   requests as the client sent them   CONTROL_RING_BYTES
+                                  (controllers talk to each other over sockets: `voter_links`)
     I/O worker ↔ controller       registration, producer ids  CONTROL_RING_BYTES
     I/O worker ↔ cleaner          logs to compact             CONTROL_RING_BYTES
     I/O worker ↔ tier             segments to copy, to fetch  CONTROL_RING_BYTES

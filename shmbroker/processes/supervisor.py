@@ -158,7 +158,7 @@ class Supervisor:
             str(self.data_directory),
             config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1),
             config["shmbroker.io.workers"],
-            1,
+            config["shmbroker.controllers"],
             config["shmbroker.ring.data.bytes"],
             int(config.is_tier_enabled),
         )

@@ -8,7 +8,7 @@ at       size  field                stored by          meaning
 0x0008      8  slots                creator            process slots that follow
 0x0010      8  counters             creator            words of counters in each slot
 0x0080      8  control_generation   supervisor         +1 each time some slot's incarnation changed
-0x0100      8  metadata_leader      active controller  its epoch << 32 | its id; 0 is none
+0x0100      8  metadata_leader      active controller  its epoch << 32 | INACTIVE | its id
 0x0180      8  metadata_end_offset  active controller  one past the last committed offset of the
                                                        metadata log
 0x1000      …  slots                                   0x800 each
@@ -33,6 +33,8 @@ its half of their rings, then stores that incarnation as its acknowledgement. Wh
 supervisor forks the successor.
 
 metadata_leader is one word because two could be seen in halves: the new epoch with the old id.
+With the bit INACTIVE it says whose log holds what is committed, though nobody is active now; 0 is
+the time before the first one.
 Counters of a slot go on from its last incarnation; they begin at 0 with the family.
 """
 
@@ -88,6 +90,9 @@ STATE_NONE = 0
 STATE_STARTING = 1
 STATE_RUNNING = 2
 STATE_STOPPING = 3
+
+INACTIVE = 1 << 31
+"""In metadata_leader: that controller is active no more."""
 
 MAGIC = int.from_bytes(b"SHMCNTS1", "little")
 
@@ -169,14 +174,19 @@ class Counters:
         assert 0 <= slot < self.slots and 0 <= peer < self.slots, "no such slot"
         return SLOTS_START_WORD + self.slots * _SLOT_WORDS + slot * self.slots + peer
 
-    def store_metadata_leader(self, epoch: int, controller_id: int) -> None:
+    def store_metadata_leader(
+        self, epoch: int, controller_id: int, *, is_active: bool = True
+    ) -> None:
         """Say who leads the metadata log; its end offset is stored after this, and never falls."""
-        self.words[METADATA_LEADER_WORD] = epoch << 32 | controller_id
+        inactive = 0 if is_active else INACTIVE
+        self.words[METADATA_LEADER_WORD] = epoch << 32 | inactive | controller_id
 
-    def metadata_leader(self) -> tuple[int, int]:
-        """Epoch and id of the active controller; (0, 0) before the first."""
+    def metadata_leader(self) -> tuple[int, int, bool]:
+        """Epoch and id of the active controller, and whether it is that still; (0, 0, False)
+        before the first."""
         word = self.words[METADATA_LEADER_WORD]
-        return word >> 32, word & 0xFFFFFFFF
+        number = word & (INACTIVE - 1)
+        return word >> 32, number, number > 0 and not word & INACTIVE
 
     def totals(self) -> dict[str, int]:
         """Each counter by its name, summed over all slots."""

@@ -26,7 +26,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.token = 0
-        self.controller = None
+        self.link = SimpleNamespace(peer=lambda: None)
         self.touched: set[Any] = set()
         self.config = {"auto.create.topics.enable": True}
         self.image = SimpleNamespace(topics_by_name={}, topics_by_id={}, cluster_id="cluster")

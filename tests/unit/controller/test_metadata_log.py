@@ -9,12 +9,8 @@ import pytest
 from controller_at_work import NOW_MS
 
 from shmbroker.controller.bootstrap import FEATURE_LEVELS, bootstrap_checkpoint, bootstrap_records
-from shmbroker.controller.metadata_log import MetadataLog
-from shmbroker.controller.quorum_state import (
-    QuorumState,
-    read_quorum_state,
-    write_quorum_state,
-)
+from shmbroker.controller.quorum_state import QuorumState
+from shmbroker.controller.voter import Voter
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.records.batch import iterate_batches, iterate_records
@@ -22,6 +18,13 @@ from shmbroker.records.batch_layout import CONTROL_BIT
 from shmbroker.wire import codec
 
 LOG = "__cluster_metadata-0/00000000000000000000.log"
+
+
+def open_alone(directory: Path, node_id: int = 1) -> Voter:
+    """The only voter, on the log in a directory."""
+    voter = Voter.open(str(directory), node_id, now_ms=lambda: NOW_MS)
+    voter.start()
+    return voter
 
 
 def feature(level: int) -> tuple:
@@ -37,7 +40,7 @@ def levels(directory: Path, end_offset: int) -> list[int]:
 
 
 def test_an_epoch_begins_with_its_leader(tmp_path: Path) -> None:
-    log = MetadataLog.open(str(tmp_path), 3, NOW_MS)
+    log = open_alone(tmp_path, 3)
     assert (log.epoch, log.committed_offset, log.log_end_offset) == (1, 1, 1)
     log.close()
     content = (tmp_path / LOG).read_bytes()
@@ -53,30 +56,30 @@ def test_an_epoch_begins_with_its_leader(tmp_path: Path) -> None:
 
 def test_every_start_is_a_new_epoch(tmp_path: Path) -> None:
     for epoch in (1, 2, 3):
-        log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+        log = open_alone(tmp_path)
         assert log.epoch == epoch
-        assert read_quorum_state(log.directory).leader_epoch == epoch
+        assert QuorumState(log.directory).read() == (epoch, 1, -1)
         log.close()
 
 
 def test_epoch_does_not_go_back_when_either_file_is_gone(tmp_path: Path) -> None:
-    MetadataLog.open(str(tmp_path), 1, NOW_MS).close()
-    write_quorum_state(str(tmp_path / LOG).rpartition("/")[0], QuorumState(1, 7), [1])
-    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    open_alone(tmp_path).close()
+    QuorumState(str(tmp_path / LOG).rpartition("/")[0]).write(7, 1, -1)
+    log = open_alone(tmp_path)
     assert log.epoch == 8
     log.close()
     (tmp_path / "__cluster_metadata-0/quorum-state").unlink()
-    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    log = open_alone(tmp_path)
     assert log.epoch == 9
     log.close()
 
 
 def test_what_was_appended_is_there_after_a_kill(tmp_path: Path) -> None:
-    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    log = open_alone(tmp_path)
     assert log.append([feature(1), feature(2)], NOW_MS) == 3
     assert log.append([feature(3)], NOW_MS) == log.committed_offset == 4
     # no close: the process was killed
-    again = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    again = open_alone(tmp_path)
     assert again.committed_offset == 5
     assert levels(tmp_path, 5) == [1, 2, 3]
     again.close()
@@ -85,7 +88,7 @@ def test_what_was_appended_is_there_after_a_kill(tmp_path: Path) -> None:
 def test_nothing_is_committed_before_it_is_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    log = open_alone(tmp_path)
 
     def fail(_: int) -> None:
         raise OSError(errno.EIO, "no such luck")
@@ -98,20 +101,20 @@ def test_nothing_is_committed_before_it_is_flushed(
 
 
 def test_torn_last_batch_is_cut(tmp_path: Path) -> None:
-    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    log = open_alone(tmp_path)
     log.append([feature(1)], NOW_MS)
     log.append([feature(2)], NOW_MS)
     log.close()
     path = tmp_path / LOG
     path.write_bytes(path.read_bytes()[:-3])
-    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    log = open_alone(tmp_path)
     assert log.append([feature(4)], NOW_MS) == 4
     assert levels(tmp_path, 4) == [1, 4]
     log.close()
 
 
 def test_damaged_last_batch_is_cut(tmp_path: Path) -> None:
-    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    log = open_alone(tmp_path)
     log.append([feature(1)], NOW_MS)
     log.append([feature(2)], NOW_MS)
     log.close()
@@ -119,7 +122,7 @@ def test_damaged_last_batch_is_cut(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content + bytes(4096))
-    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    log = open_alone(tmp_path)
     assert levels(tmp_path, log.committed_offset) == [1]
     log.close()
 
@@ -127,7 +130,7 @@ def test_damaged_last_batch_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", [3, 11, 15, 16, 18, 26, 70])
 def test_damage_before_a_whole_batch_is_refused_and_nothing_is_cut(tmp_path: Path, at: int) -> None:
     """In base offset, length, epoch, magic, CRC, last offset delta, records."""
-    log = MetadataLog.open(str(tmp_path), 1, NOW_MS)
+    log = open_alone(tmp_path)
     for level in (1, 2, 3):
         log.append([feature(level)], NOW_MS)
     log.close()
@@ -137,28 +140,30 @@ def test_damage_before_a_whole_batch_is_refused_and_nothing_is_cut(tmp_path: Pat
     content[second + at] ^= 1
     path.write_bytes(content)
     with pytest.raises(CorruptFault, match=f"position {second} is damaged"):
-        MetadataLog.open(str(tmp_path), 1, NOW_MS)
+        open_alone(tmp_path)
     assert path.read_bytes() == content
 
 
 def test_quorum_state_is_written_as_kafka_does(tmp_path: Path) -> None:
-    write_quorum_state(str(tmp_path), QuorumState(1, 5), [1])
+    state = QuorumState(str(tmp_path))
+    state.voters = [1]
+    state.write(5, 1, -1)
     assert (tmp_path / "quorum-state").read_text() == (
         '{"clusterId":"","leaderId":1,"leaderEpoch":5,"votedId":-1,"appliedOffset":0,'
         '"currentVoters":[{"voterId":1}],"data_version":0}'
     )
-    state = read_quorum_state(str(tmp_path))
-    assert (state.leader_id, state.leader_epoch, state.data_version) == (1, 5, 0)
+    again = QuorumState(str(tmp_path))
+    assert (again.read(), again.voters, again.data_version) == ((5, 1, -1), [1], 0)
 
 
 def test_quorum_state_of_version_1_stays_one(tmp_path: Path) -> None:
-    MetadataLog.open(str(tmp_path), 1, NOW_MS).close()
+    open_alone(tmp_path).close()
     path = tmp_path / "__cluster_metadata-0/quorum-state"
     path.write_text(
         '{"leaderId":1,"leaderEpoch":4,"votedId":-1,'
         '"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     )
-    MetadataLog.open(str(tmp_path), 1, NOW_MS).close()
+    open_alone(tmp_path).close()
     state = json.loads(path.read_text())
     assert (state["leaderEpoch"], state["data_version"]) == (5, 1)
     assert "currentVoters" not in state
@@ -170,7 +175,7 @@ def test_quorum_state_of_version_1_stays_one(tmp_path: Path) -> None:
 def test_garbage_in_quorum_state_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "quorum-state").write_text(text)
     with pytest.raises(CorruptFault, match="quorum-state"):
-        read_quorum_state(str(tmp_path))
+        QuorumState(str(tmp_path))
 
 
 def test_bootstrap_checkpoint_holds_the_feature_levels(tmp_path: Path) -> None:

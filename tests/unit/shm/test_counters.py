@@ -72,9 +72,11 @@ def test_a_region_of_another_version_is_refused(view):
 
 def test_the_metadata_leader_is_one_word(view):
     counters = Counters(view, SLOTS)
-    assert counters.metadata_leader() == (0, 0)
+    assert counters.metadata_leader() == (0, 0, False)
     counters.store_metadata_leader(7, 3)
-    assert counters.metadata_leader() == (7, 3)
+    assert counters.metadata_leader() == (7, 3, True)
+    counters.store_metadata_leader(7, 3, is_active=False)
+    assert counters.metadata_leader() == (7, 3, False)
 
 
 def test_a_slot_or_counter_that_is_not_there_is_refused(view):

@@ -1,0 +1,72 @@
+"""Who the active controller is, for everybody else: whom to ask, and whose log files to follow.
+
+Rules of this file:
+* The committed offset is loaded before the word that says who leads: who stores them stores them
+  the other way round, so the log of that leader holds what the offset names.
+* A word of a lower epoch is of one that wakes up and does not know yet that it leads no more.
+* While nobody is active nobody is asked; what was committed is still read where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from shmbroker.ipc.peer import Peer
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.processes.shared_resources import CONTROLLER
+from shmbroker.shm.counters import (
+    METADATA_END_OFFSET_WORD,
+    Counters,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.metadata.image import Change
+
+
+class ActiveLink:
+    """One process's view of the controllers."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        peers: Iterable[Peer],
+        directory_of: Callable[[int], str],
+        cluster_id: str,
+    ) -> None:
+        self._counters = counters
+        self._words = counters.words
+        self._directory_of = directory_of
+        self.controllers = {peer.number: peer for peer in peers if peer.role == CONTROLLER}
+        self.epoch = 0
+        """The highest that was seen; `number` led it."""
+        self.number = 1
+        self.follower = MetadataFollower(MetadataLogReader(directory_of(1)), cluster_id)
+
+    def peer(self) -> Peer | None:
+        """The active controller, if there is one that can be asked."""
+        epoch, number, is_active = self._counters.metadata_leader()
+        if not is_active or epoch < self.epoch:
+            return None
+        peer = self.controllers.get(number)
+        return peer if peer is not None and peer.incarnation else None
+
+    def others(self) -> list[Peer]:
+        """The controllers that are not the one that led last."""
+        return [peer for number, peer in self.controllers.items() if number != self.number]
+
+    def is_behind(self) -> bool:
+        """Whether more is committed than the image has."""
+        return self._words[METADATA_END_OFFSET_WORD] > self.follower.image.offset
+
+    def catch_up(self) -> list[Change]:
+        """Apply what is committed to `follower.image`; see `MetadataFollower.catch_up`."""
+        committed = self._words[METADATA_END_OFFSET_WORD]
+        if committed <= self.follower.image.offset:
+            return []
+        epoch, number, _ = self._counters.metadata_leader()
+        if epoch > self.epoch:
+            self.epoch, self.number = epoch, number
+            self.follower.reader.move(self._directory_of(number))
+        return self.follower.catch_up(committed)
