@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from shmbroker.controller.partition_change import partition_change
 from shmbroker.controller.topics import replicas_complaint
-from shmbroker.metadata.image import changed_partition
+from shmbroker.metadata.image import RECOVERING, changed_partition
 from shmbroker.metadata.messages import fitting
 from shmbroker.wire.error_codes import (
     INVALID_REPLICA_ASSIGNMENT,
@@ -126,6 +126,7 @@ def _cancel(
     adding = partition.adding_replicas
     replicas = [broker_id for broker_id in partition.replicas if broker_id not in adding]
     isr = [broker_id for broker_id in partition.in_sync_replicas if broker_id not in adding]
+    recovery_state = None
     if not isr:
         # None of those that were is in sync: one would have to lead all the same.
         if not cluster.is_unclean_allowed(topic.name):
@@ -134,6 +135,7 @@ def _cancel(
                 f"Unable to revert partition assignment for {topic.name}:{partition.partition} "
                 "because it would require an unclean leader election.",
             )
+        recovery_state = RECOVERING
         isr = [next(filter(cluster.is_active, replicas), replicas[0])]
     change = partition_change(
         topic.topic_id,
@@ -143,6 +145,7 @@ def _cancel(
         replicas=replicas,
         removing=(),
         adding=(),
+        recovery_state=recovery_state,
     )
     return change, (NONE, None)
 

@@ -146,8 +146,9 @@ class ControllerProcess(SleepingChild):
         """In which `active` is what it is."""
         self.fault: StorageFault | None = None
         self.parked: list[tuple[int, float, Call, dict[str, Any]]] = []
+        at = self.counters.at
         self._brokers = [
-            (self.counters.at(other.index, STATE), self.counters.at(other.index, METADATA_APPLIED))
+            (other.number, at(other.index, STATE), at(other.index, METADATA_APPLIED))
             for other in shared.of_role(IO_WORKER)
         ]
         self.session_timeout_s = config["broker.session.timeout.ms"] / 1000
@@ -461,13 +462,14 @@ class ControllerProcess(SleepingChild):
             doorbell.ring_if_sleeping()
 
     def answer_parked(self, now: float) -> None:
-        """Answer what every running broker has applied, or has had its time for."""
+        """Answer what every running broker has applied that doesn't hang, or has had its time
+        for."""
         words = self.words
         applied = min(
             (
                 words[offset_index]
-                for state_index, offset_index in self._brokers
-                if words[state_index] == STATE_RUNNING
+                for number, state_index, offset_index in self._brokers
+                if words[state_index] == STATE_RUNNING and number not in self.hanging
             ),
             default=1 << 62,
         )

@@ -101,12 +101,13 @@ class World:
             assert now.partition_epoch > was.partition_epoch
         if set(was.replicas) - set(now.replicas):
             assert now.leader_epoch > was.leader_epoch, "who was taken away is fenced"
-        if now.leader_id not in (was.leader_id, NO_LEADER):
-            log = self.logs[now.leader_id]
+        if now.in_sync_replicas != was.in_sync_replicas or now.leader_id != was.leader_id:
+            log = self.logs[now.in_sync_replicas[0]]
             if log[: len(self.committed)] != self.committed:
                 assert self.is_unclean, "the new leader lacks what was committed"
                 assert now.leader_recovery_state == RECOVERING
-                assert now.in_sync_replicas == (now.leader_id,)
+                assert now.leader_id in (*now.in_sync_replicas, NO_LEADER)
+                assert len(now.in_sync_replicas) == 1
                 self.committed = log[:]
 
     def is_active(self, broker_id: int) -> bool:
