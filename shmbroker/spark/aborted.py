@@ -1,4 +1,4 @@
-"""Which records of a range belong to aborted transactions, and the batches without them. Pure.
+"""Which records of a range belong to aborted transactions. Pure.
 
 A segment's `.txnindex` has an entry for each aborted transaction whose marker lies in it (Kafka,
 `AbortedTxn`):
@@ -11,10 +11,11 @@ A segment's `.txnindex` has an entry for each aborted transaction whose marker l
    26     8  last_stable_offset  when it was aborted
 
 A Fetch answer names producer and first offset only; the end is the producer's next marker. A batch
-is left out where its producer has a transaction around it; only transactional batches are judged.
+is left out (by the decoder) where its producer has a transaction around it; only transactional
+batches are judged.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -27,7 +28,6 @@ from shmbroker.records.batch_layout import (
     H_PRODUCER_ID,
     HEADER_SIZE,
     LOG_OVERHEAD,
-    TRANSACTIONAL_BIT,
 )
 
 _ENTRY = Struct(">hqqqq")
@@ -65,29 +65,6 @@ def find_ends(data: memoryview, begun: Iterable[tuple[int, int]]) -> tuple[Abort
         ends = (at for at in markers.get(producer_id, ()) if at >= first_offset)
         found.append(AbortedTransaction(producer_id, first_offset, min(ends, default=last_offset)))
     return tuple(found)
-
-
-def without_aborted(
-    data: memoryview, aborted: Sequence[AbortedTransaction]
-) -> Iterator[memoryview]:
-    """The whole batches at the begin of `data`, in as few pieces as hold none of an aborted
-    transaction."""
-    if not aborted:
-        yield data
-        return
-    low = position = 0
-    for position, header in _headers(data):
-        is_aborted = header[H_ATTRIBUTES] & TRANSACTIONAL_BIT and any(
-            t.producer_id == header[H_PRODUCER_ID]
-            and t.first_offset <= header[H_BASE_OFFSET] <= t.last_offset
-            for t in aborted
-        )
-        if is_aborted:
-            if low < position:
-                yield data[low:position]
-            low = position + LOG_OVERHEAD + header[H_LENGTH]
-    if low < len(data):
-        yield data[low:]
 
 
 def _headers(data: memoryview) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from shmbroker.errors import CorruptFault
-from shmbroker.spark.aborted import AbortedTransaction, without_aborted
+from shmbroker.spark.aborted import AbortedTransaction
 from shmbroker.spark.consumer_options import Consumer
 from shmbroker.spark.faults import DataLossFault, NoFilesFault
 from shmbroker.spark.fetching import fetch
@@ -53,17 +53,25 @@ Decode = Callable[[memoryview, int, int], "Iterator[pa.RecordBatch]"]
 """Bytes of whole batches, start and end offset to the records' Arrow batches."""
 
 
-def read(piece: Piece, reading: Reading, columns: tuple[str, ...]) -> "Iterator[pa.RecordBatch]":
-    """Yield the piece's records as Arrow batches with these columns."""
+def read(
+    piece: Piece, reading: Reading, columns: tuple[str, ...], has_views: bool = False
+) -> "Iterator[pa.RecordBatch]":
+    """Yield the piece's records as Arrow batches with these columns; `has_views`: see `decode`."""
     from shmbroker.spark.decode import decode
 
     start_offset, end_offset = piece.start_offset, piece.end_offset
     for data, aborted in raw_batches(piece, reading):
         try:
-            for part in without_aborted(data, aborted):
-                yield from decode(
-                    part, start_offset, end_offset, columns, piece.topic, piece.partition
-                )
+            yield from decode(
+                data,
+                start_offset,
+                end_offset,
+                columns,
+                piece.topic,
+                piece.partition,
+                aborted=aborted,
+                has_views=has_views,
+            )
         except CorruptFault as fault:
             name = piece.path or f"{piece.topic}-{piece.partition}"
             raise CorruptFault(f"{name} from {piece.low or start_offset}: {fault}") from fault

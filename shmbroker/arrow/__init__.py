@@ -1,0 +1,27 @@
+"""Topics as Arrow data, without Spark.
+
+    read("topic", bootstrap_servers="127.0.0.1:9092")               a pyarrow Table
+    scan("topic", bootstrap_servers="127.0.0.1:9092")               batch by batch, as it is decoded
+    write(table, "topic", bootstrap_servers="127.0.0.1:9092")       a table, a polars frame, …
+    with Producer("127.0.0.1:9092", topic="topic") as producer:     batch by batch
+        producer.send(batch)
+
+Both work with any Kafka cluster; on the host of a shmbroker, reading takes the log files. How:
+`docs/arrow.md`.
+"""
+
+from shmbroker.arrow.reader import COLUMNS, read, scan
+from shmbroker.producer.faults import ClusterFault, DeliveryFault
+from shmbroker.producer.producer import PartitionWritten, Producer, Written, write
+
+__all__ = [
+    "COLUMNS",
+    "ClusterFault",
+    "DeliveryFault",
+    "PartitionWritten",
+    "Producer",
+    "Written",
+    "read",
+    "scan",
+    "write",
+]
