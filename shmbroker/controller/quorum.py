@@ -434,7 +434,7 @@ class Quorum:
         self.has_fetched = False
         self._snapshot = None
         self._elections_lost = 0
-        self._enter(FOLLOWER, now + self.timeouts.fetch)
+        self._enter(FOLLOWER, self._fetch_deadline(now))
         self._ask(now)
 
     def _leave_leader(self, deadline: int) -> None:
@@ -706,4 +706,8 @@ class Quorum:
 
     def _heard_from_leader(self, now: int) -> None:
         self.has_fetched = True
-        self.deadline = now + self.timeouts.fetch
+        self.deadline = self._fetch_deadline(now)
+
+    def _fetch_deadline(self, now: int) -> int:
+        """When the leader has been silent for too long; not at the same time for all."""
+        return now + self.timeouts.fetch + self._stagger(self.voters.index(self.node_id))

@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker import clock
-from shmbroker.errors import ConfigFault
+from shmbroker.controller.voter_links import socket_name
+from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.log.meta_properties import (
     FILE_NAME,
@@ -243,6 +244,7 @@ class Supervisor:
             else:
                 cluster_id = cluster_id or found.cluster_id
         self.cluster_id = cluster_id
+        self._change_voters()
         for extra in directory.glob("node-*"):
             number = int(extra.name[5:]) if extra.name[5:].isdecimal() else 0
             if number > self.config["shmbroker.io.workers"] and _holds_replicas(extra):
@@ -250,6 +252,28 @@ class Supervisor:
                     f"{extra} holds replicas of a broker that would not run: start with at least "
                     f"--io-workers {number}."
                 )
+
+    def _change_voters(self) -> None:
+        """Where the family had another number of controllers: see `voter_change`."""
+        from shmbroker.controller.voter_change import change_voters
+
+        config, voters = self.config, range(1, self.config["shmbroker.controllers"] + 1)
+        numbers = set(range(1, config["shmbroker.io.workers"] + 1))
+        numbers |= {
+            int(node.name[5:])  # of an earlier, larger family
+            for node in self.data_directory.glob("node-*")
+            if node.name[5:].isdecimal()
+        }
+        metadata = {
+            number: config.metadata_directory(str(self.data_directory), number)
+            for number in sorted(numbers)
+        }
+        try:
+            is_changed = change_voters(metadata, voters, clock.now_ms)
+        except (CorruptFault, StorageFault) as fault:
+            raise ConfigFault(f"The controllers can't become {len(voters)}: {fault}") from fault
+        if is_changed:
+            logger.warning("the controllers are %d now", len(voters))
 
     def _raise_descriptor_limit(self) -> None:
         import resource
@@ -538,6 +562,8 @@ class Supervisor:
         if not alive:
             notify("STATUS=stopped")
             (self.data_directory / CONTROL_SOCKET).unlink(missing_ok=True)
+            for slot in self.shared.of_role(CONTROLLER):
+                (self.data_directory / socket_name(slot.number)).unlink(missing_ok=True)
             return True
         if clock.monotonic() > self.stop_deadline:
             logger.error("still running after %.0f s: killed", STOP_S)
