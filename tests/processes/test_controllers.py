@@ -153,7 +153,7 @@ def test_data_goes_on_while_no_controller_lives(family: Broker) -> None:
         after = quorum_after(client, before["leader_epoch"])
         assert after["high_watermark"] > before["high_watermark"]
         created(client, "after-all-died")
-        assert {"data", "minority", "after-all-died"} <= set(topics(client))
+        assert {"data", "after-all-died"} <= set(topics(client))
 
 
 def test_more_and_fewer_controllers_on_the_same_directory(tmp_path: Path) -> None:
