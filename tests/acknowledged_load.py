@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from shmbroker import clock
 from shmbroker.records.batch import iterate_batches, iterate_records
+from shmbroker.wire import error_codes
 from tests.raw_client import RawClient, batch_of
 
 IN_FLIGHT_MAX = 2000
@@ -107,13 +108,24 @@ def batch_now(*values: bytes, **more: Any) -> bytes:
 
 def read_values(client: RawClient, topic: str, partition: int) -> list[bytes]:
     """The values of everything that a partition has below its high watermark, in order."""
+    values, is_whole = read_some(client, topic, partition, 0)
+    assert is_whole, "the leader has changed"
+    return values
+
+
+def read_some(
+    client: RawClient, topic: str, partition: int, offset: int
+) -> tuple[list[bytes], bool]:
+    """The values of what a partition has from `offset` to its high watermark, in order; and whether
+    that is all, or its leader has changed meanwhile."""
     values: list[bytes] = []
-    offset = 0
     while True:
         answer = client.fetch(topic, offset, partition, max_bytes=8 << 20)
+        if answer["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER:
+            return values, False
         assert answer["error_code"] == 0, answer
         if offset >= answer["high_watermark"]:
-            return values
+            return values, True
         records = bytes(answer["records"])
         for position, _ in iterate_batches(records):
             for found, _, _, value, _ in iterate_records(records, position):
@@ -123,18 +135,31 @@ def read_values(client: RawClient, topic: str, partition: int) -> list[bytes]:
                     offset += 1
 
 
-def read_numbers(address: str, topic: str, partitions: int) -> list[list[int]]:
-    """The numbers of each partition; partition leaders are looked up."""
+def leader_of(address: str, topic: str, partition: int) -> str | None:
+    """The address of who leads a partition; None while nobody does that lives."""
     with RawClient(address) as client:
         answer = client.ask("Metadata", 12, {"topics": [{"name": topic}]})
-    addresses = {
-        broker["node_id"]: f"{broker['host']}:{broker['port']}" for broker in answer["brokers"]
-    }
-    leaders = {
-        row["partition_index"]: row["leader_id"] for row in answer["topics"][0]["partitions"]
-    }
+    (leader,) = (
+        row["leader_id"]
+        for row in answer["topics"][0]["partitions"]
+        if row["partition_index"] == partition
+    )
+    for broker in answer["brokers"]:
+        if broker["node_id"] == leader:
+            return f"{broker['host']}:{broker['port']}"
+    return None
+
+
+def read_numbers(address: str, topic: str, partitions: int) -> list[list[int]]:
+    """The numbers of each partition, from whoever leads it."""
     found = []
     for partition in range(partitions):
-        with RawClient(addresses[leaders[partition]]) as client:
-            found.append([int(value) for value in read_values(client, topic, partition)])
+        numbers: list[int] = []
+        is_whole = False
+        while not is_whole:
+            leader = wait_until(lambda at=partition: leader_of(address, topic, at), "a leader")
+            with RawClient(leader) as client:
+                values, is_whole = read_some(client, topic, partition, len(numbers))
+            numbers += map(int, values)
+        found.append(numbers)
     return found
