@@ -74,6 +74,7 @@ class PartitionLog:
 
     __slots__ = (
         "_boundaries",
+        "_closed_bytes",
         "_created_files",
         "_descriptors",
         "_file_ids",
@@ -96,6 +97,7 @@ class PartitionLog:
         "log_start_offset",
         "producers",
         "recovery_point",
+        "retired",
         "segments",
         "snapshot_offsets",
     )
@@ -129,10 +131,15 @@ class PartitionLog:
         """Below it compaction has been: offsets may be missing, whatever the policy is now."""
         self.leader_epochs = LeaderEpochs(os.path.join(directory, LEADER_EPOCH_CHECKPOINT))
         self.producers = ProducerState()
+        self.retired: list[Segment] = []
+        """No longer of this log; their files wait under `.deleted` (`deleted_paths`) for the owner
+        of the log directory to unlink them, as answers under way may still name them."""
         self.snapshot_offsets: list[int] = []
         """Offsets of the producer snapshots on disk, ascending."""
         self._boundaries: dict[int, tuple[Segment, int]] = {}
         """offset -> (segment, position) of batch boundaries where a reader stopped lately."""
+        self._closed_bytes = -1
+        """Valid bytes of all segments but the active one; negative: to be added up anew."""
         self._latest_epoch = -1
         # The active segment takes appends as they are up to these; beyond, `_prepare` looks.
         self._limit = 0
@@ -361,6 +368,7 @@ class PartitionLog:
     def activate(self) -> None:
         """Take the last segment as active and reckon its limits anew."""
         segment = self.active = self.segments[-1]
+        self._closed_bytes = -1
         last = segment.offset_index.last()
         self._index_after = self.config.index_interval_bytes + (last[1] if last else 0)
         self._latest_epoch = self.leader_epochs.latest
@@ -402,8 +410,10 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """Valid bytes of all segments."""
-        return sum(segment.size for segment in self.segments)
+        """Valid bytes of all segments; looks at each only where they have changed since."""
+        if self._closed_bytes < 0:
+            self._closed_bytes = sum(segment.size for segment in self.segments[:-1])
+        return self._closed_bytes + self.active.size
 
     # --- read ---
 
@@ -635,29 +645,35 @@ class PartitionLog:
             self._store_position(active.base_offset, active.size, self.log_end_offset)
 
     def delete_segments_before(self, offset: int) -> int:
-        """Remove the finished segments that end at or before `offset`; how many."""
-        count = self._remove_segments_before(offset)
+        """Take out the finished segments that end at or before `offset` (`retired`); how many."""
+        count = self._retire_segments_before(offset)
         if count:
             self.advance_log_start(self.segments[0].base_offset)
         return count
 
     def delete_local_before(self, offset: int) -> int:
         """The same where the store has them: the log start offset stays; how many."""
-        count = self._remove_segments_before(offset)
+        count = self._retire_segments_before(offset)
         if count:
             self.find_local_start()
             self._remove_old_snapshots()
         return count
 
-    def _remove_segments_before(self, offset: int) -> int:
+    def _retire_segments_before(self, offset: int) -> int:
         count = 0
         while self.segments[0] is not self.active and self.segments[0].end_offset <= offset:
-            self.segments[0].remove()
-            del self.segments[0]
+            self._set_aside(self.segments[0])
+            self.retired.append(self.segments.pop(0))
+            self._closed_bytes = -1
             count += 1
         if count:
             self._boundaries.clear()
         return count
+
+    def _set_aside(self, segment: Segment) -> None:
+        segment.close()
+        rename_files(self.directory, segment.base_offset, "", DELETED)
+        segment.path += DELETED  # Slices of it may still be asked for.
 
     def find_local_start(self) -> None:
         """Follow `segments` and the log start offset, one of which has changed."""
@@ -687,14 +703,13 @@ class PartitionLog:
             place = self.segments.index(old[0])
             assert self.segments[place : place + len(old)] == old, "the log has changed meanwhile"
             for segment in old:
-                segment.close()
-                rename_files(self.directory, segment.base_offset, "", DELETED)
-                segment.path += DELETED  # Slices of it may still be asked for.
+                self._set_aside(segment)
                 paths += deleted_paths(self.directory, segment.base_offset)
             new = self.new_segment(old[0].base_offset, now_ms)
             new.size, new.end_offset = size, old[-1].end_offset
             rename_files(self.directory, new.base_offset, SWAP, "")
             self.segments[place : place + len(old)] = [new]
+        self._closed_bytes = -1
         self._boundaries.clear()
         self._prune_snapshots()
         return paths

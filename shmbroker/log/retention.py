@@ -8,9 +8,11 @@ from shmbroker.log.segment import Segment
 
 
 def retain(log: PartitionLog, high_watermark: int, now_ms: int) -> int:
-    """Delete what `retention.ms`, `retention.bytes` and the log start offset allow; how many.
+    """Take out what `retention.ms`, `retention.bytes` and the log start offset allow; how many
+    segments (`PartitionLog.retired`).
 
-    An active segment that is too old as a whole is rolled first.
+    An active segment that is too old as a whole is rolled first. A log where there is nothing to do
+    costs the same however many segments it has: a look at the oldest one and at a total.
     """
     count = log.delete_segments_before(log.log_start_offset)
     if not log.config.is_deleted:

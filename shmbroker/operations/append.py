@@ -233,18 +233,23 @@ class Appender:
                 return -1, Refusal(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None, [])
             return -1, Refusal(error_codes.INVALID_TXN_STATE, "transactions are not served", [])
         is_stamped_here = partition.is_log_append_time
+        newest_ms = min(now_ms + partition.timestamp_after_max_ms, TIMESTAMP_MAX)
+        must_walk = partition.is_walked or (max_timestamp > newest_ms and not is_stamped_here)
+        is_bad_claim = attributes & TIMESTAMP_TYPE_BIT != 0 and (
+            is_stamped_here or max_timestamp == NO_TIMESTAMP
+        )
+        if not must_walk and not is_bad_claim:
+            return max_timestamp, None
         rules = Rules(
             f"{partition.topic}-{partition.partition}",
             partition.is_compacted,
             is_stamped_here,
             max(now_ms - partition.timestamp_before_max_ms, TIMESTAMP_MIN),
-            min(now_ms + partition.timestamp_after_max_ms, TIMESTAMP_MAX),
+            newest_ms,
         )
-        if partition.is_walked or (max_timestamp > rules.newest_ms and not is_stamped_here):
+        if must_walk:
             return judge_records(batch, header, rules)
-        if attributes & TIMESTAMP_TYPE_BIT and (is_stamped_here or max_timestamp == NO_TIMESTAMP):
-            return max_timestamp, refuse_stamps(header, rules)
-        return max_timestamp, None
+        return max_timestamp, refuse_stamps(header, rules)
 
     def on_durable(
         self,
@@ -294,8 +299,10 @@ class Appender:
     ) -> None:
         """Answer an append that was not stored; with the log start if the log has looked at it."""
         text = detail.encode()[:1024] if detail is not None else b""
-        room = peer.writer.payload_bytes_max - APPENDED_HEAD.size - len(text)
-        count, errors = pack_record_errors(record_errors, room)
+        count, errors = 0, b""
+        if record_errors:
+            room = peer.writer.payload_bytes_max - APPENDED_HEAD.size - len(text)
+            count, errors = pack_record_errors(record_errors, room)
         start = -1
         if partition is not None and error_code not in _JUDGED_BEFORE_THE_LOG:
             start = partition.log.log_start_offset

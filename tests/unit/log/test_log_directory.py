@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from shmbroker.errors import ConfigFault
+from shmbroker.log.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_log import PartitionLog
@@ -147,6 +148,63 @@ def test_old_segments_go(path):
     again = log_in(path, log_start_offset=6, batches=1)
     assert again.log_end_offset == 7
     again.close(clean=False)
+
+
+def test_deleted_segments_wait_under_another_name(path):
+    log = log_in(path, {"segment.bytes": "400", "retention.bytes": "600"}, batches=8)
+    content = log.segments[0].read_bytes(0, log.segments[0].size)
+    assert retain(log, 8, 1000) == 2
+    removed = log.retired
+    assert [segment.base_offset for segment in removed] == [0, 2]
+    assert removed[0].read_bytes(0, removed[0].size) == content
+    waiting = [
+        path for segment in removed for path in deleted_paths(log.directory, segment.base_offset)
+    ]
+    found = {name for name in os.listdir(log.directory) if name.endswith(".deleted")}
+    assert found == {os.path.basename(path) for path in waiting if "txn" not in path}
+    log.close(clean=False)
+    again = log_in(path, batches=0)
+    assert (again.log_start_offset, again.log_end_offset) == (4, 8)
+    assert not [name for name in os.listdir(log.directory) if name.endswith(".deleted")]
+    again.close(clean=False)
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact", "delete,compact", ""])
+def test_policy_says_whether_age_counts(path, policy):
+    settings = {"segment.bytes": "400", "retention.ms": "100", "cleanup.policy": policy}
+    log = log_in(path, settings, batches=6, timestamp=1000)
+    assert bool(retain(log, 6, 1101)) == ("delete" in policy)
+    log.close(clean=False)
+
+
+def test_active_segment_rolls_when_all_of_it_is_old(path):
+    log = log_in(path, {"retention.ms": "100"})
+    for timestamp in (1000, 1050):
+        add(log, 1, timestamp)
+    assert not retain(log, 2, 1150)
+    assert not retain(log, 1, 1151)  # one record is not below the high watermark
+    assert retain(log, 2, 1151) == 1
+    assert (bases(log), log.log_start_offset, log.size_bytes) == ([2], 2, 0)
+    assert not retain(log, 2, 9999)  # an empty one stays
+    log.close(clean=False)
+
+
+def test_total_size_follows_every_change(path):
+    log = log_in(path, {"segment.bytes": "400", "retention.bytes": "900"}, batches=9)
+
+    def is_right():
+        return log.size_bytes == sum(segment.size for segment in log.segments) > 0
+
+    assert is_right()
+    retain(log, 9, 1000)
+    assert is_right()
+    log.truncate_to(7)
+    assert is_right()
+    add(log, 5)
+    assert is_right()
+    log.roll(1000)
+    assert is_right()
+    log.close(clean=True)
 
 
 def test_segments_beyond_the_size_go(path):
