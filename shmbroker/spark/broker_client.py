@@ -77,6 +77,7 @@ class BrokerClient:
         self.consumer = consumer
         self.bootstrap = parse_addresses(consumer.bootstrap_servers)
         self.data_directory = data_directory
+        self.has_other_name = data_directory is not None
         self.timeout_s = consumer.timeout_s
         self.brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[object, Connection] = {}
@@ -184,7 +185,7 @@ class BrokerClient:
 
     def _partition_files(self, name: str, leader: int, p: dict[str, Any]) -> PartitionFiles:
         directory = p["directory"]
-        if not os.path.isabs(directory):
+        if self.has_other_name or not os.path.isabs(directory):
             directory = os.path.join(
                 self._find_data(), f"node-{leader}", os.path.basename(directory)
             )

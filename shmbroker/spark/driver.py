@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from shmbroker import clock
-from shmbroker.errors import ConfigFault
+from shmbroker.errors import ConfigFault, Fault
 from shmbroker.ids import uuid_text
 from shmbroker.spark.aborted import AbortedTransaction
 from shmbroker.spark.broker_client import BrokerClient, PartitionFiles, Topic
@@ -26,7 +26,7 @@ from shmbroker.spark.faults import NoFilesFault
 from shmbroker.spark.offsets import Ends, TopicPartition, within_limit
 from shmbroker.spark.options import EARLIEST, LATEST, Options, Position
 from shmbroker.spark.planning import Piece, Range, ends_within_bytes, plan
-from shmbroker.spark.reading import FETCH, FILES, Reading, warn_once
+from shmbroker.spark.reading import AUTO, FETCH, FILES, Reading, warn_once
 from shmbroker.spark.segment_files import GoneFault, SegmentFiles, aborted_transactions
 
 PLAN_TRIES = 3
@@ -148,31 +148,48 @@ def plan_tasks(
     client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
 ) -> Plan:
     """Tasks for these ranges. Files that vanish meanwhile are listed once more."""
-    asked = [tp for tp in sorted(ends) if starts[tp] != ends[tp]]
-    for tries_left in reversed(range(PLAN_TRIES)):
-        found = _again(
-            options,
-            lambda: _partitions(client, options, topics, asked),
-            lambda found: all(_watermark(options, found[tp]) >= ends[tp] for tp in asked),
-        )
-        ranges = [_range(options, found[tp], starts[tp], ends[tp]) for tp in asked]
+    for _ in range(PLAN_TRIES - 1):
         try:
-            with SegmentFiles() as looked_at:
-                tasks = plan(
-                    ranges,
-                    looked_at.index_of,
-                    looked_at.header_at,
-                    os.cpu_count() or 1,
-                    options.tasks_min,
-                    options.records_per_task_max,
-                )
+            return _plan(client, options, topics, starts, ends)
         except GoneFault:
-            if not tries_left:
-                raise
-        else:
-            has_files = any(piece.path for task in tasks for piece in task)
-            return Plan(tasks, FILES if has_files else FETCH)
-    raise AssertionError
+            continue
+        except NoFilesFault:
+            break
+    try:
+        return _plan(client, options, topics, starts, ends)
+    except (GoneFault, NoFilesFault) as fault:
+        return _plan(client, _fetching(options, fault), topics, starts, ends)
+
+
+def _plan(
+    client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
+) -> Plan:
+    asked = [tp for tp in sorted(ends) if starts[tp] != ends[tp]]
+    found = _again(
+        options,
+        lambda: _partitions(client, options, topics, asked),
+        lambda found: all(_watermark(options, found[tp]) >= ends[tp] for tp in asked),
+    )
+    ranges = [_range(options, found[tp], starts[tp], ends[tp]) for tp in asked]
+    with SegmentFiles() as looked_at:
+        tasks = plan(
+            ranges,
+            looked_at.index_of,
+            looked_at.header_at,
+            os.cpu_count() or 1,
+            options.tasks_min,
+            options.records_per_task_max,
+        )
+    has_files = any(piece.path for task in tasks for piece in task)
+    return Plan(tasks, FILES if has_files else FETCH)
+
+
+def _fetching(options: Options, fault: Fault) -> Options:
+    """The same options, with the files given up for this reason; or the reason is raised."""
+    if options.read_way != AUTO:
+        raise fault
+    warn_once(f"records are fetched from the broker, not read from its files: {fault}")
+    return options._replace(read_way=FETCH)
 
 
 def within_limits(
@@ -191,10 +208,13 @@ def within_limits(
     for tp in asked:
         files = found[tp]
         ranges.append(Range(*tp, files.topic_id, starts[tp], ends[tp], files.segments))
-    with SegmentFiles() as looked_at:
-        limited = ends_within_bytes(
-            ranges, options.bytes_per_trigger_max, looked_at.index_of, looked_at.batch_at
-        )
+    try:
+        with SegmentFiles() as looked_at:
+            limited = ends_within_bytes(
+                ranges, options.bytes_per_trigger_max, looked_at.index_of, looked_at.batch_at
+            )
+    except (GoneFault, NoFilesFault) as fault:
+        return within_limits(client, _fetching(options, fault), topics, starts, ends)
     return ends | dict(zip(asked, limited, strict=True))
 
 
@@ -252,9 +272,7 @@ def _partitions(
         try:
             return client.files(topics, asked)
         except NoFilesFault as fault:
-            if options.read_way == FILES:
-                raise
-            warn_once(f"records are fetched from the broker, not read from its files: {fault}")
+            options = _fetching(options, fault)
     firsts = client.offsets(topics, dict.fromkeys(asked, EARLIEST))
     ends = client.offsets(topics, dict.fromkeys(asked, LATEST))
     sizes = client.sizes(topics, asked)

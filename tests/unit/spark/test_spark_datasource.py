@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from shmbroker.errors import ConfigFault, CorruptFault
-from shmbroker.spark import broker_client
+from shmbroker.spark import broker_client, segment_files
 from shmbroker.spark.datasource import WAY, ShmbrokerDataSource, Task
 from shmbroker.spark.faults import BrokerFault, DataLossFault
 from shmbroker.spark.offsets import to_json
@@ -211,7 +211,42 @@ def test_a_segment_that_stays_away_is_a_fault(family: FakeFamily) -> None:
     partition.fill(10)
     (partition.directory / partition.segments[0]["file_name"]).unlink()
     with pytest.raises(GoneFault):
-        batch_rows(family)
+        batch_rows(family, **FILES)
+
+
+def test_files_that_the_tasks_cannot_open_are_fetched(
+    family: FakeFamily, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    family.create("t")[0].fill(5, 3)
+    reader = source(family).reader(COLUMNS)
+    tasks = reader.partitions()
+    assert tasks[0].pieces[0].path
+
+    def refuse(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(segment_files.os, "open", refuse)
+    assert rows(reader, tasks) == [("t", 0, i) for i in range(15)]
+    assert "fetched from the broker instead of its files: user" in caplog.text
+    strict = source(family, **FILES).reader(COLUMNS)
+    with pytest.raises(BrokerFault, match="run Spark as the broker's user"):
+        rows(strict, tasks)
+
+
+def test_files_that_the_driver_cannot_see_are_fetched(family: FakeFamily, tmp_path: Path) -> None:
+    """As under another mount: the control socket is there, the logs are not."""
+    family.create("t")[0].fill(5, 3)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "control.sock").symlink_to(family.data / "control.sock")
+    where = {"shmbroker.data": str(hidden)}
+    assert len(batch_rows(family, **where)) == 15
+    with pytest.raises(GoneFault):
+        batch_rows(family, **where, **FILES)
+    limited = {"maxBytesPerTrigger": "100", "startingOffsets": "earliest", **where}
+    reader = source(family, **limited).streamReader(COLUMNS)
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert 0 < end["t"]["0"] < 15
 
 
 def test_another_file_than_the_planned_one_is_a_fault(family: FakeFamily) -> None:
