@@ -16,6 +16,7 @@ COMMANDS = {
     "group": "shmbroker.cli.group",
     "log": "shmbroker.cli.log",
     "produce": "shmbroker.cli.produce",
+    "quorum": "shmbroker.cli.quorum",
     "serve": "shmbroker.cli.serve",
     "topic": "shmbroker.cli.topic",
 }

@@ -17,7 +17,7 @@ Rules of this file:
 
 import logging
 import select
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -524,10 +524,12 @@ class NetworkWorker(Child):
         }
 
     def controller_broker_id(self) -> int:
-        """Who clients are told is the controller: any live broker passes such requests on."""
-        return min(self._told_brokers())
+        """Who clients are told is the controller: the broker beside the active one, if it lives;
+        any broker passes such requests on."""
+        told = self._told_brokers()
+        return self.link.number if self.link.number in told else min(told)
 
-    def _told_brokers(self) -> Iterable[int]:
+    def _told_brokers(self) -> Collection[int]:
         """The live brokers; all of them while none lives, as librdkafka never connects again once
         it was told that there are none."""
         return self.live_brokers() or self.ports

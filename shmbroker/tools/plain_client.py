@@ -1,7 +1,8 @@
 """The few requests that the client library has no call for, over a connection of their own.
 
-OffsetDelete, and the settings of all brokers together (an empty resource name). One request, one
-answer, no TLS, no SASL; versions that every Kafka since 2.4 knows.
+OffsetDelete, the settings of all brokers together (an empty resource name), and the quorum of
+controllers. One request, one answer, no TLS, no SASL; versions that every Kafka since 2.4 knows
+(of the quorum: 3.3).
 
 Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give one is a ClientFault.
 """
@@ -10,10 +11,14 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from shmbroker import clock
 from shmbroker.errors import Fault, ProtocolFault
+from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.wire import codec, error_codes, frame
 from shmbroker.wire.api_keys import (
+    DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
+    DESCRIBE_QUORUM,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     OFFSET_DELETE,
@@ -23,6 +28,8 @@ from shmbroker.wire.api_keys import (
 VERSIONS = {
     FIND_COORDINATOR: 2,
     DESCRIBE_CONFIGS: 1,
+    DESCRIBE_QUORUM: 1,
+    DESCRIBE_CLUSTER: 0,
     INCREMENTAL_ALTER_CONFIGS: 0,
     OFFSET_DELETE: 0,
 }
@@ -124,6 +131,26 @@ def alter_default_broker_configs(
     body = {"resources": [resource], "validate_only": False}
     (result,) = ask(addresses, INCREMENTAL_ALTER_CONFIGS, body)["responses"]
     _refuse(result["error_code"], "settings of all brokers", result["error_message"])
+
+
+def describe_quorum(addresses: Sequence[Address]) -> tuple[str, dict[str, Any]]:
+    """Cluster id, and the metadata log's partition of a DescribeQuorum answer.
+
+    Where the active controller changes just now, it is asked for again for some seconds.
+    """
+    cluster = ask(addresses, DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
+    _refuse(cluster["error_code"], "the cluster", cluster["error_message"])
+    partition = {"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}
+    deadline = clock.monotonic() + ANSWER_S
+    while True:
+        answer = ask(addresses, DESCRIBE_QUORUM, {"topics": [partition]})
+        rows = [row for topic in answer["topics"] for row in topic["partitions"]]
+        error = answer["error_code"] or rows[0]["error_code"]
+        if not error:
+            return cluster["cluster_id"], rows[0]
+        if clock.monotonic() > deadline or not error_codes.is_retriable(error):
+            _refuse(error, "the controllers")
+        clock.sleep(0.1)
 
 
 def _refuse(error: int, about: str, message: str | None = None) -> None:

@@ -3,8 +3,11 @@
 SHMBROKER_CONTROLLER_KILLS: how often the active one is killed under load (3).
 """
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,3 +175,23 @@ def test_more_and_fewer_controllers_on_the_same_directory(tmp_path: Path) -> Non
     assert not list(tmp_path.glob("*.sock"))
     with Broker("--io-workers", "3", data=tmp_path) as family, RawClient(family.address) as client:
         assert {"alone", "three"} <= set(topics(client))
+
+
+def test_the_command_shows_the_quorum(family: Broker) -> None:
+    def shown(*words: str) -> Any:
+        command = [sys.executable, "-m", "shmbroker", "quorum", *words]
+        command += ["--bootstrap-server", family.address]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    with RawClient(family.address, 30) as client:
+        leader_id = quorum(client)["leader_id"]
+    status = json.loads(shown("status", "--json"))
+    assert (status["leader_id"], status["voters"], status["observers"]) == (
+        leader_id,
+        [1, 2, 3],
+        [],
+    )
+    rows = json.loads(shown("replication", "--json"))
+    assert {row["node"]: row["status"] for row in rows}[leader_id] == "leader"
+    assert shown("status").splitlines()[1].split() == ["leader", "id", str(leader_id)]
+    assert shown("replication").splitlines()[0].split()[:4] == ["NODE", "STATUS", "LOG-END", "LAG"]
