@@ -630,21 +630,40 @@ _broker(
     "1",
     "Processes that compact logs; there is one here, whatever the number.",
     least=0,
+    is_dynamic=True,
 )
 _broker(
     "log.cleaner.dedupe.buffer.size",
     LONG,
     "134217728",
     "Memory for the keys of one pass of compaction, 24 bytes each at a load of 0.7; what does not "
-    "fit waits for the next pass.",
+    "fit waits for the next pass. A change counts from the next pass on.",
     least=1 << 10,
+    is_dynamic=True,
+)
+_broker(
+    "log.cleaner.io.buffer.size",
+    INT,
+    "524288",
+    "Memory for the bytes that compaction reads and writes; here it is about 16 MiB, whatever this "
+    "says.",
+    least=0,
+    is_dynamic=True,
+)
+_broker(
+    "log.cleaner.io.buffer.load.factor",
+    DOUBLE,
+    "0.9",
+    "Part of the keys' memory that Kafka fills; here it is 0.7, whatever this says.",
+    is_dynamic=True,
 )
 _broker(
     "log.cleaner.io.max.bytes.per.second",
     DOUBLE,
     "1.7976931348623157E308",
-    "How many bytes compaction may read and write in a second.",
-    least=1,
+    "How many bytes compaction may read and write in a second; a change counts at once. Less than "
+    "1 is taken for 1.",
+    is_dynamic=True,
 )
 _broker(
     "log.cleaner.backoff.ms",
@@ -652,6 +671,7 @@ _broker(
     "15000",
     "How long compaction waits before it looks again, when there was nothing to compact.",
     least=0,
+    is_dynamic=True,
 )
 _broker(
     "log.retention.check.interval.ms",

@@ -17,6 +17,8 @@ WITHOUT_EFFECT = {
     "leader.imbalance.per.broker.percentage",
     "leader.replication.throttled.rate",
     "leader.replication.throttled.replicas",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
     "log.cleaner.threads",
     "log.flush.offset.checkpoint.interval.ms",
     "log.flush.start.offset.checkpoint.interval.ms",

@@ -16,6 +16,8 @@ from shmbroker.config import (
     BROKER_SETTINGS,
     LIST,
     TOPIC_SETTINGS,
+    broker_layers,
+    effective_broker_config,
     effective_topic_config,
     validate_broker_config,
     validate_topic_configs,
@@ -65,6 +67,8 @@ SUBTRACT = 3
 _WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 _LEVELS = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
 _MIN_ISR = "min.insync.replicas"
+_CLEANER_THREADS = "log.cleaner.threads"
+_CLEANER_MEMORY = "log.cleaner.dedupe.buffer.size"
 _OK: Complaint = (NONE, None)
 
 
@@ -156,7 +160,7 @@ def _alter(
     }
     complaint = _type_complaint(type_)
     if not complaint[0] and type_ == BROKER_RESOURCE:
-        complaint = _broker_complaint(name, operations, image)
+        complaint = _broker_complaint(name, operations, image, config)
     if not complaint[0] and any(not SET <= kind <= SUBTRACT for kind, _ in operations.values()):
         complaint = UNKNOWN_SERVER_ERROR, None
     if complaint[0]:
@@ -182,7 +186,7 @@ def _replace(
     complaint = _type_complaint(type_)
     if not complaint[0] and type_ == BROKER_RESOURCE:
         operations = {key: (SET, value) for key, value in values.items()}
-        complaint = _broker_complaint(name, operations, image)
+        complaint = _broker_complaint(name, operations, image, config)
     if complaint[0]:
         return [], complaint
     changes = dict(values)
@@ -275,7 +279,10 @@ def _topic_complaint(
 
 
 def _broker_complaint(
-    name: str, operations: Mapping[str, tuple[int, str]], image: MetadataImage
+    name: str,
+    operations: Mapping[str, tuple[int, str]],
+    image: MetadataImage,
+    config: BrokerConfig,
 ) -> Complaint:
     """What a broker says to changes of itself or, without a name, of all brokers."""
     if name:
@@ -306,7 +313,39 @@ def _broker_complaint(
     for key in known_settings:
         if complaint := validate_broker_config(key, operations[key][1]):
             return INVALID_REQUEST, complaint
+    values = {key: operations[key][1] for key in known_settings}
+    if complaint := _cleaner_complaint(name, values, image, config):
+        return INVALID_REQUEST, complaint
     return _OK
+
+
+def _cleaner_complaint(
+    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
+) -> str | None:
+    """How compaction's threads and memory may change (Kafka `LogCleaner`, `KafkaConfig`)."""
+    if not values.keys() & {_CLEANER_THREADS, _CLEANER_MEMORY}:
+        return None
+    own = image.config(BROKER_RESOURCE, name) if name else {}
+    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
+    current = effective_broker_config(_CLEANER_THREADS, config, layers)
+    threads = int(values.get(_CLEANER_THREADS, current))
+    memory = effective_broker_config(_CLEANER_MEMORY, config, layers)
+    memory = int(values.get(_CLEANER_MEMORY, memory))
+    refusal = None
+    if threads < 1:
+        refusal = "should be at least 1"
+    elif memory // threads <= 1 << 20:
+        return f"requirement failed: {_CLEANER_MEMORY} must be at least 1MB per cleaner thread."
+    elif threads < current // 2:
+        refusal = f"cannot be reduced to less than half the current value {current}"
+    elif threads > current * 2:
+        refusal = f"cannot be increased to more than double the current value {current}"
+    if refusal is None:
+        return None
+    return (
+        "Invalid value org.apache.kafka.common.config.ConfigException: Log cleaner threads "
+        f"{refusal} for configuration Invalid dynamic configuration"
+    )
 
 
 def _min_isr_complaint(

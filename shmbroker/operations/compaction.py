@@ -50,6 +50,7 @@ class Compaction:
         self.store = store
         self.is_enabled = config["log.cleaner.enable"]
         self.backoff_ms = config["log.cleaner.backoff.ms"]
+        self.map_bytes = config["log.cleaner.dedupe.buffer.size"]
         self.ask = ask
         self.count = count
         self.current: tuple[Partition, list[Segment]] | None = None
@@ -57,6 +58,11 @@ class Compaction:
         self._deaths: dict[bytes, int] = {}
         self._next_ms = 0
         self._next_checkpoint_ms = 0
+
+    def on_config(self, backoff_ms: int, map_bytes: int, now_ms: int) -> None:
+        """The broker's settings may have changed: a pass looks at them when it begins."""
+        self.backoff_ms, self.map_bytes = backoff_ms, map_bytes
+        self._next_ms = min(self._next_ms, now_ms + backoff_ms)
 
     def run(self, now_ms: int) -> None:
         """Begin a pass if one is due; write the checkpoint if that is."""
@@ -71,7 +77,7 @@ class Compaction:
             self._next_ms = now_ms + self.backoff_ms
             return
         partition, cleanable = chosen
-        if self.ask(_request(partition, cleanable, now_ms)):
+        if self.ask(_request(partition, cleanable, now_ms) | {"map_bytes": self.map_bytes}):
             self.current = partition, cleanable.segments
 
     def _choose(self, now_ms: int) -> tuple[Partition, Cleanable] | None:

@@ -19,6 +19,7 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.log.cleaned_files import remove_cleaned
 from shmbroker.processes.child import BACKLOG_RETRY_S, LIVENESS_INTERVAL_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
+from shmbroker.shm.counters import CLEANER_RATE
 from shmbroker.wire.api_keys import CLEAN_LOG
 from shmbroker.wire.error_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NONE
 
@@ -31,19 +32,37 @@ class Abandoned(Exception):
     """Nobody wants the answer any more."""
 
 
-class Cleaner(SleepingChild):
-    """The main loop; `config` gives the memory for keys and the throttle."""
+class Throttle:
+    """Bytes that were moved too early for the rate, which may change meanwhile."""
 
-    def __init__(self, shared: SharedResources, slot: Slot, config: Any) -> None:
+    __slots__ = ("_debt", "_last")
+
+    def __init__(self, now: float) -> None:
+        self._debt = 0.0
+        self._last = now
+
+    def add(self, count: int) -> None:
+        """So many bytes were moved."""
+        self._debt += count
+
+    def wait_s(self, bytes_per_s: int, now: float) -> float:
+        """How long to wait before the next ones at this rate; time without bytes saves nothing."""
+        self._debt = max(0.0, self._debt - (now - self._last) * bytes_per_s)
+        self._last = now
+        return self._debt / bytes_per_s
+
+
+class Cleaner(SleepingChild):
+    """The main loop; memory and throttle are as the worker says that asks."""
+
+    def __init__(self, shared: SharedResources, slot: Slot) -> None:
         super().__init__(shared, slot)
-        self.map_bytes = config["log.cleaner.dedupe.buffer.size"]
-        self.bytes_per_s = config["log.cleaner.io.max.bytes.per.second"]
         self.executor = Executor({CLEAN_LOG: ("CleanLog", self.on_call)})
         self._call: Call | None = None
         self._directory = ""
         self._is_abandoned = False
         self._began = 0.0
-        self._bytes = 0
+        self._throttle = Throttle(0.0)
 
     def run(self) -> None:
         """Serve until asked to stop."""
@@ -70,14 +89,15 @@ class Cleaner(SleepingChild):
 
         self._call, self._is_abandoned = call, False
         self._directory = body["directory"]
-        self._began, self._bytes = clock.monotonic(), 0
+        self._began = clock.monotonic()
+        self._throttle = Throttle(self._began)
         settings = Settings(
             body["now_ms"],
             body["delete_retention_ms"],
             body["segment_bytes"],
             body["segment_index_bytes"],
             body["index_interval_bytes"],
-            self.map_bytes,
+            body["map_bytes"],
         )
         try:
             report = compact(
@@ -116,14 +136,16 @@ class Cleaner(SleepingChild):
 
     def on_progress(self, count: int) -> None:
         """Between two chunks: signs of life, deaths, and no more bytes a second than allowed."""
-        self._bytes += count
-        due = self._began + self._bytes / self.bytes_per_s
+        assert self._call is not None
+        rate_at = self.counters.at(self._call.peer.slot, CLEANER_RATE)
+        self._throttle.add(count)
         while True:
             now = clock.monotonic()
             self.sign(now)
             self.check_control()
             if self._is_abandoned or self.must_stop:
                 raise Abandoned
-            if now >= due:
+            wait_s = self._throttle.wait_s(self.words[rate_at], now)
+            if not wait_s:
                 return
-            clock.sleep(min(due - now, THROTTLE_STEP_S))
+            clock.sleep(min(wait_s, THROTTLE_STEP_S))

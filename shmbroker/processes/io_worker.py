@@ -24,7 +24,7 @@ from typing import Any
 
 from shmbroker import clock
 from shmbroker.apis import init_producer_id, table
-from shmbroker.config import broker_layers, effective_topic_configs
+from shmbroker.config import broker_layers, effective_broker_config, effective_topic_configs
 from shmbroker.coordinator.group_coordinator import GroupCoordinator
 from shmbroker.coordinator.group_partition import GROUP_TOPIC
 from shmbroker.errors import StorageFault
@@ -78,6 +78,7 @@ from shmbroker.purgatory import Purgatory
 from shmbroker.records import validation
 from shmbroker.replication.partition import Partition
 from shmbroker.shm.counters import (
+    CLEANER_RATE,
     CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
     METADATA_APPLIED,
@@ -238,6 +239,7 @@ class IoWorker(SleepingChild):
         self.unopened: dict[bytes, tuple[Any, Any]] = {}
         """Topic and partition of each log that the disk had no room for: tried again."""
         self._now_ms = clock.now_ms()
+        self._set_up_compaction()
         self._next_housekeeping = 0.0
         self._next_fault_line: dict[bytes, float] = {}
 
@@ -742,14 +744,18 @@ class IoWorker(SleepingChild):
         self.groups.on_topic_deleted(topic.name)
         self.drop_files()
 
-    def _log_config(self, topic: str) -> LogConfig:
+    def _layers(self) -> Any:
+        """Where this broker's settings are looked for."""
         image = self.image
-        layers = broker_layers(
+        return broker_layers(
             self.config,
             image.config(BROKER_RESOURCE, str(self.broker_id)),
             image.config(BROKER_RESOURCE, ""),
         )
-        values = effective_topic_configs(image.config(TOPIC_RESOURCE, topic), layers)
+
+    def _log_config(self, topic: str) -> LogConfig:
+        overrides = self.image.config(TOPIC_RESOURCE, topic)
+        values = effective_topic_configs(overrides, self._layers())
         if self.tiering is None or topic in INTERNAL_TOPICS:
             values["remote.storage.enable"] = "false"
         config = LogConfig(values)
@@ -759,6 +765,8 @@ class IoWorker(SleepingChild):
 
     def _apply_configs(self, topics: set[str]) -> None:
         """Settings of these topics have changed; "" stands for the broker's own, so all topics."""
+        if "" in topics:
+            self._set_up_compaction()
         made: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         for partition in self.partitions.values():
             if partition.topic in topics or "" in topics:
@@ -771,6 +779,19 @@ class IoWorker(SleepingChild):
                 partition.on_config(config)
                 if self.tiering is not None:
                     self.tiering.on_partition(partition)
+
+    def _set_up_compaction(self) -> None:
+        """Take over what the settings that may change while it runs say now."""
+        layers = self._layers()
+
+        def value(name: str) -> Any:
+            return effective_broker_config(name, self.config, layers)
+
+        rate = value("log.cleaner.io.max.bytes.per.second")
+        self.words[self.counters.at(self.slot.index, CLEANER_RATE)] = int(min(max(rate, 1), 1e18))
+        self.compaction.on_config(
+            value("log.cleaner.backoff.ms"), value("log.cleaner.dedupe.buffer.size"), self._now_ms
+        )
 
     # ── what the API modules ask ────────────────────────────────────────────────────────────────
 

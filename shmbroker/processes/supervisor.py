@@ -361,7 +361,7 @@ class Supervisor:
         if role == CLEANER:
             from shmbroker.processes.cleaner import Cleaner
 
-            return lambda shared, slot: Cleaner(shared, slot, config)
+            return Cleaner
         if role == TIER:
             from shmbroker.processes.tier import Tier
 

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from shmbroker.testing.broker import Broker
 from tests.acknowledged_load import wait_until
+from tests.raw_client import RawClient
 
 TOPIC = "latest"
 QUICK = ("--set", "log.cleaner.backoff.ms=200")
@@ -132,6 +133,30 @@ def test_the_last_value_of_each_key_is_left(quick: Broker) -> None:
     assert f"{TOPIC} 0 " in text
     quick.start()
     writer.check(quick)
+
+
+def set_broker(broker: Broker, name: str, value: str) -> None:
+    entry = {"name": name, "config_operation": 0, "value": value}
+    resource = {"resource_type": 4, "resource_name": "", "configs": [entry]}
+    body = {"resources": [resource], "validate_only": False}
+    with RawClient(broker.address) as client:
+        (row,) = client.ask("IncrementalAlterConfigs", 1, body)["responses"]
+    assert row["error_code"] == 0, row
+
+
+def test_settings_that_change_while_it_runs() -> None:
+    slow = ("--set", "log.cleaner.backoff.ms=3600000")
+    with Broker(*slow, "--set", "log.cleaner.io.max.bytes.per.second=1") as broker:
+        create(broker)
+        writer = Writer(broker)
+        writer.write(6000)
+        assert "cleaner-1" not in broker.children()
+        set_broker(broker, "log.cleaner.backoff.ms", "100")
+        wait_until(lambda: "cleaner-1" in broker.children(), "a pass")
+        assert not is_compacted(broker)  # it is under way, and would be for a month
+        set_broker(broker, "log.cleaner.io.max.bytes.per.second", "1e9")
+        wait_until(lambda: is_compacted(broker), "compaction")
+        writer.check(broker)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

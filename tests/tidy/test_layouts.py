@@ -156,6 +156,7 @@ SLOT = {
     "open_connections": "OPEN_CONNECTIONS",
     "metadata_applied": "METADATA_APPLIED",
     "cleaner_wanted": "CLEANER_WANTED",
+    "cleaner_rate": "CLEANER_RATE",
     "counters": "COUNTERS_START",
 }
 

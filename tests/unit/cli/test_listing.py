@@ -127,7 +127,7 @@ def test_settings_without_effect_are_those_that_no_module_reads() -> None:
     # What only the table itself goes by.
     read |= {"remote.log.storage.system.enable", "remote.log.delete.on.disable"}
     # Named, but only to be stored and shown.
-    read -= {"compression.type"}
+    read -= {"compression.type", "log.cleaner.threads"}
     by_synonym = {
         synonym for name in read if name in TOPIC_SETTINGS
         for synonym, _ in TOPIC_SETTINGS[name].synonyms

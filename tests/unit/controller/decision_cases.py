@@ -155,6 +155,15 @@ _CHARACTERS = "contains one or more characters other than ASCII alphanumerics, '
 _BY_HAND = "The manual partition assignment includes"
 _AT_LEAST = "Value must be at least"
 _AT_MOST = "Value must be no more than"
+_INVALID = "Invalid value {} for configuration {}: {}"
+_MORE_THREADS = (
+    "Invalid value org.apache.kafka.common.config.ConfigException: Log cleaner threads cannot be "
+    "increased to more than double the current value 1 for configuration Invalid dynamic "
+    "configuration"
+)
+_LESS_MEMORY = (
+    "requirement failed: log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
+)
 _THROTTLED = (
     "must be the literal '*' or a list of replicas in the following format: "
     "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
@@ -541,6 +550,43 @@ ALTER: list[Case] = [
                 [("num.partitions", 0, "3")],
                 (42, "Cannot update these configs dynamically: Set(num.partitions)"),
             ),
+            (
+                "1",
+                [("log.cleaner.enable", 0, "false")],
+                (42, "Cannot update these configs dynamically: Set(log.cleaner.enable)"),
+            ),
+            ("1", [("log.cleaner.threads", 0, "3")], (42, _MORE_THREADS)),
+            (
+                "",
+                [("log.cleaner.threads", 0, "-1")],
+                (42, _INVALID.format("-1", "log.cleaner.threads", "Value must be at least 0")),
+            ),
+            ("", [("log.cleaner.dedupe.buffer.size", 0, "1048576")], (42, _LESS_MEMORY)),
+            ("", [("log.cleaner.dedupe.buffer.size", 0, "1048577")], (0, None)),
+            (
+                "1",
+                [
+                    ("log.cleaner.threads", 0, "2"),
+                    ("log.cleaner.dedupe.buffer.size", 0, "2097152"),
+                ],
+                (42, _LESS_MEMORY),
+            ),
+            (
+                "1",
+                [
+                    ("log.cleaner.threads", 0, "2"),
+                    ("log.cleaner.dedupe.buffer.size", 0, "4194304"),
+                ],
+                _OK,
+            ),
+            ("1", [("log.cleaner.io.max.bytes.per.second", 0, "0.5")], _OK),
+            ("1", [("log.cleaner.backoff.ms", 0, "0")], (0, None)),
+            (
+                "1",
+                [("log.cleaner.backoff.ms", 0, "-1")],
+                (42, _INVALID.format("-1", "log.cleaner.backoff.ms", "Value must be at least 0")),
+            ),
+            ("1", [("log.cleaner.io.buffer.size", 0, "0")], (0, None)),
             (
                 "1",
                 [("log.retention.ms", 0, "abc")],
