@@ -29,6 +29,7 @@ from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, Fault, StorageFault
 from shmbroker.ids import METADATA_TOPIC_ID
 from shmbroker.log.checkpoints import remove_files, sync_directory
+from shmbroker.log.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import (
     LOG,
@@ -286,10 +287,10 @@ class MetadataLog:
                 return
             self._remove_snapshots([(oldest.end_offset, oldest.epoch)])
             self._log.advance_log_start(following.end_offset)
-            while self._log.segments[0] is not self._log.active and (
-                self._log.segments[0].end_offset <= following.end_offset
-            ):
-                self._log.segments.pop(0).remove()
+            self._log.delete_segments_before(following.end_offset)
+            for segment in self._log.retired:
+                remove_files(deleted_paths(self.directory, segment.base_offset))
+            self._log.retired.clear()
 
     def _finish(self, fd: int, snapshot: SnapshotId) -> None:
         """Make a written .part the snapshot, durably."""

@@ -1,0 +1,104 @@
+"""The metadata log goes to Apache Kafka and back: one controller or three, twice over.
+
+KAFKA_ON is a command that opens data directories with Apache Kafka 4.2.1, as nodes on ports in a
+row: KAFKA_ON DIR,DIR,DIR PORT, with CONTROLLERS=N in its environment if only the first N hold a
+controller. KAFKA_OFF PORT ends that. KAFKA_PORT is the first port (15310).
+"""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raw_client import RawClient
+
+from shmbroker.testing.broker import Broker
+
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif("KAFKA_ON" not in os.environ, reason="no Apache Kafka to go to"),
+]
+PORT = int(os.environ.get("KAFKA_PORT", "15310"))
+QUORUM = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+
+
+@contextmanager
+def kafka(data: Path, nodes: int, controllers: int) -> Iterator[str]:
+    """Apache Kafka on the directories of a family; its address."""
+    directories = ",".join(str(data / f"node-{number}") for number in range(1, nodes + 1))
+    command = [*shlex.split(os.environ["KAFKA_ON"]), directories, str(PORT)]
+    try:
+        subprocess.run(command, check=True, env=os.environ | {"CONTROLLERS": str(controllers)})
+        yield f"127.0.0.1:{PORT}"
+    finally:
+        subprocess.run([*shlex.split(os.environ["KAFKA_OFF"]), str(PORT)], check=True)
+
+
+def topics(client: RawClient) -> dict[str, bytes]:
+    rows = client.ask("Metadata", 12, {"topics": None})["topics"]
+    return {row["name"]: row["topic_id"] for row in rows if not row["is_internal"]}
+
+
+def retention(client: RawClient, topic: str) -> str:
+    resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": ["retention.ms"]}
+    (result,) = client.ask("DescribeConfigs", 4, {"resources": [resource]})["results"]
+    (row,) = result["configs"]
+    return row["value"]
+
+
+def voters(client: RawClient) -> list[int]:
+    answer: dict[str, Any] = client.ask("DescribeQuorum", 1, QUORUM)
+    return [row["replica_id"] for row in answer["topics"][0]["partitions"][0]["current_voters"]]
+
+
+@pytest.mark.parametrize(("nodes", "controllers"), [(1, 1), (3, 3), (3, 1)])
+def test_the_metadata_is_there_on_the_other_side_and_goes_on(
+    tmp_path: Path, nodes: int, controllers: int
+) -> None:
+    flags = ["--io-workers", str(nodes), "--controllers", str(controllers)]
+    # Snapshots often, so that Kafka begins with ours, and we with what follows.
+    flags += ["--set", "metadata.log.max.record.bytes.between.snapshots=1000"]
+    known: dict[str, bytes] = {}
+    for turn in range(2):
+        with Broker(*flags, data=tmp_path) as broker, RawClient(broker.address, 30) as client:
+            assert topics(client) == known
+            assert voters(client) == list(range(1, controllers + 1))
+            for number in range(12):
+                name = f"ours-{turn}-{number}"
+                known[name] = client.create_topic(name, 2, retention_ms=str(1_000_000 + number))
+        with (
+            kafka(tmp_path, nodes, controllers) as address,
+            RawClient(address, 60) as client,
+        ):
+            assert topics(client) == known
+            assert voters(client) == list(range(1, controllers + 1))
+            assert retention(client, f"ours-{turn}-7") == "1000007"
+            for number in range(3):
+                name = f"theirs-{turn}-{number}"
+                known[name] = client.create_topic(name, 2, retention_ms="2000000")
+    with Broker(*flags, data=tmp_path) as broker, RawClient(broker.address, 30) as client:
+        assert topics(client) == known
+        assert retention(client, "theirs-1-2") == "2000000"
+
+
+def test_controllers_that_came_by_growing_are_kafkas_too(tmp_path: Path) -> None:
+    with Broker("--io-workers", "3", data=tmp_path) as broker, RawClient(broker.address) as client:
+        known = {"alone": client.create_topic("alone")}
+    flags = ("--io-workers", "3", "--controllers", "3")
+    with Broker(*flags, data=tmp_path) as broker, RawClient(broker.address) as client:
+        known["three"] = client.create_topic("three")
+    with kafka(tmp_path, 3, 3) as address, RawClient(address, 60) as client:
+        assert topics(client) == known
+        assert voters(client) == [1, 2, 3]
+        known["theirs"] = client.create_topic("theirs")
+    with Broker("--io-workers", "3", data=tmp_path) as broker, RawClient(broker.address) as client:
+        assert topics(client) == known
+        known["alone-again"] = client.create_topic("alone-again")
+    with kafka(tmp_path, 3, 1) as address, RawClient(address, 60) as client:
+        assert topics(client) == known
+        assert voters(client) == [1]

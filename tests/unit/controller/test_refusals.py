@@ -1,0 +1,43 @@
+"""NOT_CONTROLLER for every request that the controller answers, in every version."""
+
+import pytest
+
+from shmbroker.apis import table
+from shmbroker.controller.refusals import not_controller
+from shmbroker.wire import codec
+from shmbroker.wire.error_codes import NOT_CONTROLLER
+
+ROWS = [
+    (name, version)
+    for _, name, least, most in table.IN_CONTROLLER
+    for version in range(least, most + 1)
+]
+REQUESTS = {
+    "CreateTopics": {
+        "topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}],
+        "timeout_ms": 1,
+    },
+    "CreatePartitions": {"topics": [{"name": "t", "count": 2}], "timeout_ms": 1},
+    "AlterConfigs": {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]},
+}
+
+
+def request_of(name: str, version: int) -> dict:
+    if name == "DeleteTopics":
+        named = {"topics": [{"name": "t"}]} if version >= 6 else {"topic_names": ["t"]}
+        return named | {"timeout_ms": 1}
+    return REQUESTS.get(name.removeprefix("Incremental"), {})
+
+
+@pytest.mark.parametrize(("name", "version"), ROWS)
+def test_every_answer_says_not_controller(name: str, version: int) -> None:
+    request = request_of(name, version)
+    encoded = codec.encode(name + "Request", version, request)
+    decoded = codec.decode_all(name + "Request", version, encoded)
+    answer = not_controller(name, version, decoded)
+    body = codec.encode(name + "Response", version, answer)
+    found = codec.decode_all(name + "Response", version, body)
+    rows = [found, *found.get("topics", ()), *found.get("responses", ()), *found.get("results", ())]
+    errors = {row["error_code"] for row in rows if "error_code" in row} - {0}
+    assert errors == ({NOT_CONTROLLER} if (name, version) != ("ElectLeaders", 0) else set())
+    assert not codec.unknown_keys(name + "Response", answer)

@@ -1,0 +1,231 @@
+"""Snapshots: written, retained, read by those that come late, fetched by voters that lag."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from controller_at_work import CLUSTER_ID, DIRECTORY_ID, NOW_MS, join
+
+from shmbroker.config import BrokerConfig
+from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.metadata_log import MetadataLog
+from shmbroker.controller.quorum import FOLLOWER, LEADER, Quorum
+from shmbroker.controller.quorum_messages import SnapshotId
+from shmbroker.controller.quorum_state import QuorumState
+from shmbroker.controller.snapshots import SnapshotSchedule, image_snapshot
+from shmbroker.errors import CorruptFault
+from shmbroker.log.config import LogConfig
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.image import MetadataImage
+from shmbroker.metadata.image_records import image_records
+from shmbroker.metadata.log_reader import MetadataLogReader, snapshot_ids
+
+METADATA = "__cluster_metadata-0"
+
+
+def now_ms() -> int:
+    return NOW_MS
+
+
+def feature(level: int) -> tuple:
+    return "FeatureLevelRecord", 0, {"name": "test.version", "feature_level": level}
+
+
+def follower_of(directory: Path) -> MetadataFollower:
+    return MetadataFollower(MetadataLogReader(str(directory / METADATA)), CLUSTER_ID)
+
+
+@pytest.fixture
+def lived_in(controller: ActiveController) -> ActiveController:
+    """A controller with topics, settings, producer ids, a fenced broker."""
+    topic = {"num_partitions": 2, "replication_factor": 1, "assignments": []}
+    configs = [{"name": "retention.ms", "value": "1234567"}]
+    topics = [topic | {"name": "a", "configs": configs}, topic | {"name": "b", "configs": []}]
+    request = {"topics": topics, "validate_only": False, "timeout_ms": 1}
+    controller.handle("CreateTopics", 7, request, NOW_MS)
+    controller.allocate_producer_ids(1, controller.image.brokers[1].broker_epoch, NOW_MS)
+    join(controller, 2)
+    controller.fence_broker(2, NOW_MS)
+    return controller
+
+
+def test_an_image_is_what_its_records_make(lived_in: ActiveController) -> None:
+    image = lived_in.image
+    records = [(at, 0, *record) for at, record in enumerate(image_records(image, []))]
+    made, _ = MetadataImage(CLUSTER_ID).apply(records, image.offset, image.epoch)
+    assert made == image
+
+
+def test_who_begins_late_begins_with_the_snapshot(
+    lived_in: ActiveController, tmp_path: Path
+) -> None:
+    image, log = lived_in.image, lived_in._log.log
+    snapshot = SnapshotId(image.offset, image.epoch)
+    log.add_snapshot(snapshot, image_snapshot(image, NOW_MS, NOW_MS))
+    assert snapshot_ids(log.directory) == [tuple(snapshot)]
+    late = follower_of(tmp_path)
+    late.catch_up(image.offset)
+    assert late.reader.began_anew
+    assert late.image == image
+
+
+def test_snapshots_come_by_growth_and_by_time_and_old_ones_go(tmp_path: Path) -> None:
+    config = BrokerConfig(
+        {
+            "metadata.log.max.record.bytes.between.snapshots": "500",
+            "metadata.log.max.snapshot.interval.ms": "1000",
+            "metadata.max.retention.bytes": "800",
+        }
+    )
+    log = MetadataLog.open(str(tmp_path), now_ms, LogConfig({"segment.bytes": "400"}))
+    schedule = SnapshotSchedule(log, config)
+    follower = follower_of(tmp_path)
+    written = []
+    for level in range(40):
+        log.append(1, [feature(level)], NOW_MS)
+        log.flush()
+        follower.catch_up(log.log_end_offset)
+        if schedule.maybe_write(follower, NOW_MS):
+            written.append(log.log_end_offset)
+    assert len(written) > 3
+    assert log.log_start_offset > 0
+    assert snapshot_ids(log.directory)[-1][0] == written[-1]
+    assert not list((tmp_path / METADATA).glob("*.deleted")), "nobody reads them by descriptor"
+    assert log.log_start_offset in {end for end, _ in snapshot_ids(log.directory)}
+    log.append(1, [feature(99)], NOW_MS)
+    log.flush()
+    follower.catch_up(log.log_end_offset)
+    assert not schedule.maybe_write(follower, NOW_MS + 900)
+    assert schedule.maybe_write(follower, NOW_MS + 1000)
+    assert not schedule.maybe_write(follower, NOW_MS + 9000), "nothing has changed since"
+    end_offset = log.log_end_offset
+    log.close()
+    again = MetadataLog.open(str(tmp_path), now_ms)
+    assert again.log_end_offset == end_offset
+    late = follower_of(tmp_path)
+    late.catch_up(end_offset)
+    assert late.image.features == {"test.version": 99}
+    again.close()
+
+
+def test_a_reader_whose_segments_are_gone_goes_on_with_a_snapshot(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), now_ms, LogConfig({"segment.bytes": "300"}))
+    behind = follower_of(tmp_path)
+    ahead = follower_of(tmp_path)
+    for level in range(1, 30):
+        log.append(1, [feature(level)], NOW_MS)
+        log.flush()
+        if level == 2:
+            behind.catch_up(log.log_end_offset)
+        if level % 10 == 0:
+            ahead.catch_up(log.log_end_offset)
+            snapshot = SnapshotId(ahead.image.offset, ahead.image.epoch)
+            log.add_snapshot(snapshot, image_snapshot(ahead.image, NOW_MS, NOW_MS))
+            log.retain(0, -1)
+    behind.catch_up(log.log_end_offset)
+    assert behind.image.features == {"test.version": 29}
+    assert behind.image.offset == log.log_end_offset
+    log.close()
+
+
+def test_a_log_that_no_snapshot_leads_to_is_refused(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), now_ms, LogConfig({"segment.bytes": "300"}))
+    for level in range(1, 10):
+        log.append(1, [feature(level)], NOW_MS)
+    log.close()
+    (tmp_path / METADATA / f"{0:020d}.log").unlink()
+    with pytest.raises(CorruptFault, match="no snapshot leads there"):
+        MetadataLog.open(str(tmp_path), now_ms)
+
+
+def test_a_voter_that_lags_fetches_the_snapshot_in_pieces_and_then_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shmbroker.controller.metadata_log.SNAPSHOT_BYTES_MAX", 100)
+    voters = {}
+    for node in (1, 2, 3):
+        (tmp_path / f"node-{node}").mkdir()
+        log = MetadataLog.open(
+            str(tmp_path / f"node-{node}"), now_ms, LogConfig({"segment.bytes": "300"})
+        )
+        voters[node] = Quorum(node, (1, 2, 3), log, QuorumState(log.directory), Random(1))
+        voters[node].start(1000)
+    clock = [1000]
+
+    def run(nodes: tuple[int, ...], ms: int) -> None:
+        end = clock[0] + ms
+        while clock[0] < end:
+            clock[0] += 10
+            for node in nodes:
+                voters[node].tick(clock[0])
+            while any(voters[node].outbox for node in nodes):
+                for node in nodes:
+                    outbox, voters[node].outbox = voters[node].outbox, []
+                    for to, token, message in outbox:
+                        if to not in nodes:
+                            voters[node].on_failed(clock[0], to, token)
+                        elif "Answer" in type(message).__name__:
+                            voters[to].on_answer(clock[0], node, token, message)
+                        else:
+                            voters[to].on_request(clock[0], node, token, message)
+
+    run((1, 2), 2000)
+    (leader,) = (voter for voter in voters.values() if voter.state == LEADER)
+    follower = follower_of(tmp_path / f"node-{leader.node_id}")
+    for level in range(30):
+        leader.log.append(leader.epoch, [feature(level)], NOW_MS)
+        leader.on_appended(clock[0])
+        leader.log.flush()
+        leader.on_flushed(clock[0])
+        run((1, 2), 20)
+        if level % 10 == 9:
+            follower.catch_up(leader.high_watermark)
+            image = follower.image
+            leader.log.add_snapshot(
+                SnapshotId(image.offset, image.epoch), image_snapshot(image, NOW_MS, NOW_MS)
+            )
+            leader.log.retain(0, -1)
+    assert leader.log.log_start_offset > 0
+    run((1, 2, 3), 3000)
+    assert voters[3].state == FOLLOWER
+    assert voters[3].log.log_end_offset == leader.log.log_end_offset
+    assert voters[3].high_watermark == leader.high_watermark
+    assert voters[3].log.log_start_offset > 0
+    late = follower_of(tmp_path / "node-3")
+    late.catch_up(voters[3].high_watermark)
+    assert late.image.features == {"test.version": 29}
+    for voter in voters.values():
+        voter.log.close()
+    reopened = MetadataLog.open(str(tmp_path / "node-3"), now_ms)
+    assert (reopened.log_end_offset, reopened.last_epoch) == (
+        leader.log.log_end_offset,
+        leader.epoch,
+    )
+    reopened.close()
+
+
+def test_who_moves_to_another_directory_goes_on_at_the_same_offset(tmp_path: Path) -> None:
+    follower = None
+    for node in ("one", "two"):
+        (tmp_path / node).mkdir()
+        log = MetadataLog.open(str(tmp_path / node), now_ms)
+        for level in range(1, 6 if node == "one" else 9):
+            log.append(1, [feature(level)], NOW_MS)
+        log.flush()
+        if follower is None:
+            follower = follower_of(tmp_path / node)
+        else:
+            follower.reader.move(str(tmp_path / node / METADATA))
+        follower.catch_up(log.log_end_offset)
+        assert not follower.reader.began_anew
+        log.close()
+    assert follower.image.features == {"test.version": 8}
+
+
+def test_directory_ids_stay(lived_in: ActiveController) -> None:
+    (record,) = (
+        message
+        for name, _, message in image_records(lived_in.image, [])
+        if name == "RegisterBrokerRecord" and message["broker_id"] == 1
+    )
+    assert record["log_dirs"] == [DIRECTORY_ID]
