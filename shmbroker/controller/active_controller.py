@@ -50,6 +50,7 @@ from shmbroker.wire.error_codes import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     from shmbroker.config import BrokerConfig
@@ -83,12 +84,11 @@ class ActiveController:
     """What a voter that leads decides. Make one with `activate`, or `open`."""
 
     __slots__ = (
+        "_doubts",
         "_follower",
         "_log",
         "_new_topic_id",
         "_preferred_due",
-        "_safe",
-        "_unclean",
         "_unclean_due",
         "config",
         "observers",
@@ -110,9 +110,7 @@ class ActiveController:
         """Who follows the metadata log without a vote, as of now."""
         self._preferred_due: float | None = None
         self._unclean_due: float | None = None
-        self._unclean: set[int] = set()
-        self._safe: set[int] = set()
-        """Brokers that have registered with us, by whether they may have lost records."""
+        self._doubts = in_sync.Doubts()
 
     @classmethod
     def open(
@@ -261,10 +259,12 @@ class ActiveController:
         incarnation_id: bytes,
         directories: list[bytes],
         now_ms: int,
+        is_clean: bool = True,
     ) -> int:
         """Register a broker that starts, fenced as yet; its broker epoch.
 
-        `directories`: ids of its log directories. Faults: DiskFullFault, StorageFault.
+        `directories`: ids of its log directories. `is_clean`: it has all records that it ever had.
+        Faults: DiskFullFault, StorageFault.
         """
         broker_epoch = self._log.log_end_offset
         end_point = {"name": "PLAINTEXT", "host": host, "port": port, "security_protocol": 0}
@@ -282,28 +282,31 @@ class ActiveController:
             "log_dirs": directories,
         }
         self._commit([("RegisterBrokerRecord", 3, message)], now_ms)
+        self._doubts.note(broker_id, is_clean)
         return broker_epoch
 
-    def note_shutdown(self, broker_id: int, is_clean: bool, now_ms: int) -> None:
-        """How a broker that has registered ended before. One that may have lost records leaves the
-        ISR and the ELR where a broker is that has lost none; where all have ended in the same way,
-        none is better than the others, and all stay."""
-        (self._safe if is_clean else self._unclean).add(broker_id)
-        (self._unclean if is_clean else self._safe).discard(broker_id)
-        if self._safe:
-            for unclean_id in sorted(self._unclean):
-                records = in_sync.broker_unclean(self._cluster(), unclean_id, self._safe)
-                self._commit_in_parts(records, now_ms)
-
-    def unfence_broker(self, broker_id: int, now_ms: int) -> None:
+    def unfence_broker(
+        self, broker_id: int, now_ms: int, pending: AbstractSet[int] = frozenset()
+    ) -> None:
         """The broker has caught up and serves: clients may be sent there. It leads what nobody at
-        work leads, where it is in sync or eligible."""
-        self._set_fenced(broker_id, False, now_ms)
+        work leads, where it is in sync or eligible. `pending`: brokers of the family that may not
+        have registered since it started."""
+        changes = self._doubts.broker_back(self._cluster(), broker_id, pending)
+        self._set_fenced(broker_id, False, now_ms, changes)
+        self.settle(now_ms, pending)
+
+    def settle(self, now_ms: int, pending: AbstractSet[int]) -> None:
+        """Once more what `in_sync.Doubts` knows; free where there are none."""
+        if self._doubts.unclean or not pending:
+            self._doubts.settle(
+                pending, self._cluster, lambda records: self._commit_in_parts(records, now_ms)
+            )
 
     def fence_broker(self, broker_id: int, now_ms: int) -> None:
         """The broker is gone or hangs: clients are sent there no more, and others lead what it led,
         but for what only it can lead (`in_sync.broker_gone`)."""
-        self._set_fenced(broker_id, True, now_ms)
+        changes = in_sync.broker_gone(self._cluster(), broker_id)
+        self._set_fenced(broker_id, True, now_ms, changes)
 
     @property
     def is_replicated(self) -> bool:
@@ -358,7 +361,9 @@ class ActiveController:
         self._follower.reader.close()
         self._log.close()
 
-    def _set_fenced(self, broker_id: int, is_fenced: bool, now_ms: int) -> None:
+    def _set_fenced(
+        self, broker_id: int, is_fenced: bool, now_ms: int, changes: list[Record]
+    ) -> None:
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.is_fenced == is_fenced:
             return
@@ -367,8 +372,6 @@ class ActiveController:
             "broker_epoch": broker.broker_epoch,
             "fenced": 1 if is_fenced else -1,
         }
-        change = in_sync.broker_gone if is_fenced else in_sync.broker_back
-        changes = change(self._cluster(), broker_id)
         self._commit_in_parts([("BrokerRegistrationChangeRecord", 0, message), *changes], now_ms)
 
     def _commit_in_parts(self, records: list[Record], now_ms: int) -> None:

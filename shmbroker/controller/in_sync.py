@@ -30,7 +30,8 @@ from shmbroker.wire.error_codes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     from shmbroker.controller.metadata_log import Record
@@ -158,6 +159,55 @@ def broker_unclean(cluster: Cluster, broker_id: int, safe: set[int]) -> list[Rec
     return _without(cluster, broker_id, (broker_id,), True, safe)
 
 
+class Doubts:
+    """Which brokers may have lost records, while a family starts: a power cut takes what was not on
+    the disk yet, of some brokers more than of others.
+
+    Each broker says at its registration how it ended: cleanly, or not. One that may have lost
+    records leaves ISR and ELR where one is that has lost none, and is not elected as long as
+    somebody who is in sync or eligible has not registered. When all have, what nobody is better for
+    stays with whoever has it; then there are no doubts any more.
+    """
+
+    __slots__ = ("safe", "unclean")
+
+    def __init__(self) -> None:
+        self.safe: set[int] = set()
+        self.unclean: set[int] = set()
+
+    def note(self, broker_id: int, is_clean: bool) -> None:
+        """A broker registers."""
+        (self.safe if is_clean else self.unclean).add(broker_id)
+        (self.unclean if is_clean else self.safe).discard(broker_id)
+
+    def broker_back(
+        self, cluster: Cluster, broker_id: int, pending: AbstractSet[int]
+    ) -> list[Record]:
+        """As the function; `pending`: brokers of the family that may not have registered yet."""
+        pending = pending - self.safe - self.unclean
+        return broker_back(cluster, broker_id, self.unclean, self.safe, pending)
+
+    def settle(
+        self,
+        pending: AbstractSet[int],
+        cluster: Callable[[], Cluster],
+        commit: Callable[[list[Record]], None],
+    ) -> None:
+        """Act on what is known now; to be called after each registration, and while there are
+        doubts."""
+        pending = pending - self.safe - self.unclean
+        if self.safe:
+            for broker_id in sorted(self.unclean):
+                commit(broker_unclean(cluster(), broker_id, self.safe))
+        if pending:
+            return
+        for broker_id in sorted(self.unclean):
+            if cluster().is_active(broker_id):
+                commit(broker_back(cluster(), broker_id))
+        self.safe.clear()
+        self.unclean.clear()
+
+
 def _without(
     cluster: Cluster,
     broker_id: int,
@@ -189,24 +239,40 @@ def _without(
     return records
 
 
-def broker_back(cluster: Cluster, broker_id: int) -> list[Record]:
+def broker_back(
+    cluster: Cluster,
+    broker_id: int,
+    unclean: AbstractSet[int] = frozenset(),
+    safe: AbstractSet[int] = frozenset(),
+    pending: AbstractSet[int] = frozenset(),
+) -> list[Record]:
     """PartitionChangeRecords for a broker that is about to be unfenced: it leads what nobody at
     work leads, where it is eligible.
 
     That, too, is how partitions get leaders which Apache Kafka left without one: when it stops,
     every leader is -1, and with eligible leader replicas on even the ISRs are empty. Where nobody
     is in sync or eligible, but the broker is the only replica, no record is anywhere else.
+
+    unclean, safe, pending: as in `Doubts`. Where somebody safe or pending is in sync or eligible,
+    the unclean are not asked.
     """
+    barred: AbstractSet[int] = frozenset()
 
     def is_acceptable(other: int) -> bool:
-        return other == broker_id or cluster.is_active(other)
+        return (other == broker_id or cluster.is_active(other)) and other not in barred
 
     records: list[Record] = []
     for topic in cluster.image.topics_by_id.values():
         rules = None
         for partition in topic.partitions:
+            barred = frozenset()
             if broker_id not in partition.replicas or is_acceptable(partition.leader_id):
                 continue
+            if unclean:
+                holders = {*partition.in_sync_replicas, *partition.eligible_leader_replicas}
+                barred = unclean if holders & safe or holders & pending else barred
+                if holders & pending and broker_id in unclean:
+                    continue
             rules = rules or cluster.rules(topic, is_acceptable)
             is_lost = not partition.in_sync_replicas and not partition.eligible_leader_replicas
             isr = partition.replicas if is_lost and partition.replicas == (broker_id,) else None

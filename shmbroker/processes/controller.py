@@ -334,6 +334,7 @@ class ControllerProcess(SleepingChild):
         """Elections that nobody asks for, when their time has come."""
         if (active := self.active) is not None:
             self.decide(lambda: active.elect_due(clock.monotonic(), clock.now_ms()))
+            self.decide(lambda: active.settle(clock.now_ms(), self.pending()))
 
     def set_fenced(self, broker_id: int, is_fenced: bool) -> bool:
         """Fence a broker or end that; False if nothing has changed."""
@@ -409,9 +410,9 @@ class ControllerProcess(SleepingChild):
                 body["incarnation_id"],
                 body["log_dirs"],
                 now_ms,
+                self.was_clean(body, known),
             )
-            active.unfence_broker(body["broker_id"], now_ms)
-            active.note_shutdown(body["broker_id"], self.was_clean(body, known), now_ms)
+            active.unfence_broker(body["broker_id"], now_ms, self.pending())
         except DiskFullFault as fault:
             if known is None:
                 raise
@@ -428,6 +429,10 @@ class ControllerProcess(SleepingChild):
         if self.words[self.counters.at(slot.index, INCARNATION)] > 1 or known is None:
             return True
         return bool(body["previous_broker_epoch"] == known.broker_epoch)
+
+    def pending(self) -> set[int]:
+        """Brokers that may not have registered since the family started."""
+        return {number for number, _, applied in self._brokers if self.words[applied] == 0}
 
     def on_alter_partition(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         """A leader changes who is in sync: answered when it is committed."""

@@ -46,6 +46,7 @@ class World:
         self.value = 0
         self.is_unclean = False
         self.broker_epoch = 100
+        self.doubts = in_sync.Doubts()
         replicas = chance.sample(BROKERS, chance.randint(1, 4))
         min_isr = str(chance.randint(1, 3))
         for broker_id in BROKERS:
@@ -125,15 +126,19 @@ class World:
         }
         self.commit([("RegisterBrokerRecord", 3, message)])
 
-    def fence(self, broker_id: int, *, is_fenced: bool) -> None:
-        change = in_sync.broker_gone if is_fenced else in_sync.broker_back
+    def fence(
+        self, broker_id: int, *, is_fenced: bool, pending: frozenset[int] = frozenset()
+    ) -> None:
+        if is_fenced:
+            changes = in_sync.broker_gone(self.cluster(), broker_id)
+        else:
+            changes = self.doubts.broker_back(self.cluster(), broker_id, pending)
         message = {
             "broker_id": broker_id,
             "broker_epoch": self.image.brokers[broker_id].broker_epoch,
             "fenced": 1 if is_fenced else -1,
         }
         registration = ("BrokerRegistrationChangeRecord", 0, message)
-        changes = change(self.cluster(), broker_id)
         self.commit([registration, *changes])
 
     def step(self) -> str:
@@ -276,14 +281,14 @@ class World:
         for broker_id in sorted(set(BROKERS) - clean):
             log = self.logs[broker_id]
             del log[chance.randint(0, len(log)) :]
-        safe: set[int] = set()
-        unclean: set[int] = set()
+        pending = set(BROKERS)
         for broker_id in chance.sample(BROKERS, len(BROKERS)):
             self.register(broker_id)
-            self.fence(broker_id, is_fenced=False)
-            (safe if broker_id in clean else unclean).add(broker_id)
-            for other in sorted(unclean) if safe else ():
-                self.commit(in_sync.broker_unclean(self.cluster(), other, safe))
+            self.doubts.note(broker_id, broker_id in clean)
+            self.fence(broker_id, is_fenced=False, pending=frozenset(pending))
+            pending.discard(broker_id)
+            self.doubts.settle(pending, self.cluster, self.commit)
+        assert not self.doubts.unclean
 
     # ── what always holds ───────────────────────────────────────────────────────────────────────
 

@@ -12,12 +12,24 @@ CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 Start = Callable[..., ActiveController]
 
 
-def join(controller: ActiveController, broker_id: int) -> int:
+def join(
+    controller: ActiveController,
+    broker_id: int,
+    *,
+    is_clean: bool = True,
+    pending: frozenset[int] = frozenset(),
+) -> int:
     """Register a broker and let it work; its broker epoch."""
     epoch = controller.register_broker(
-        broker_id, "127.0.0.1", 9091 + broker_id, bytes([broker_id]) * 16, [DIRECTORY_ID], NOW_MS
+        broker_id,
+        "127.0.0.1",
+        9091 + broker_id,
+        bytes([broker_id]) * 16,
+        [DIRECTORY_ID],
+        NOW_MS,
+        is_clean,
     )
-    controller.unfence_broker(broker_id, NOW_MS)
+    controller.unfence_broker(broker_id, NOW_MS, pending)
     return epoch
 
 

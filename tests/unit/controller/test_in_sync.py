@@ -1,7 +1,7 @@
 """AlterPartition, fencing and unfencing with several replicas: what the controller decides."""
 
 import pytest
-from controller_at_work import NOW_MS, alter, at, create
+from controller_at_work import NOW_MS, Start, alter, at, create, join
 from decision_cases import topic
 
 from shmbroker.controller.active_controller import ActiveController
@@ -93,3 +93,108 @@ def test_thousands_of_partitions_are_handed_over_at_once(three: ActiveController
     three.fence_broker(1, NOW_MS)
     assert three.committed_offset - batches == 2001
     assert all(p.leader_id != 1 for p in three.image.topics_by_name["t"].partitions)
+
+
+@pytest.mark.parametrize(
+    ("clean", "leader_id", "isr"),
+    [
+        ((), 1, (1, 2, 3)),
+        ((2,), 2, (2,)),
+        ((1,), 1, (1,)),
+        ((2, 3), 2, (2, 3)),
+        ((1, 2, 3), 1, (1, 2, 3)),
+    ],
+)
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_after_a_power_cut_those_lead_that_have_lost_nothing(
+    three: ActiveController,
+    start: Start,
+    order: tuple[int, ...],
+    clean: tuple[int, ...],
+    leader_id: int,
+    isr: tuple[int, ...],
+) -> None:
+    create(three, topic("t", 1, 3))
+    three.close()
+    controller = start(shmbroker_replicas="3")
+    for at_work, broker_id in enumerate(order):
+        pending = frozenset(order[at_work:])
+        join(controller, broker_id, is_clean=broker_id in clean, pending=pending)
+    partition = at(controller, "t")
+    assert (partition.leader_id, partition.in_sync_replicas) == (leader_id, isr)
+    assert not partition.eligible_leader_replicas
+
+
+def test_nobody_in_doubt_is_elected_before_all_have_registered(
+    three: ActiveController, start: Start
+) -> None:
+    create(three, topic("t", 1, 3))
+    alter(three, "t", [1, 2])
+    three.fence_broker(2, NOW_MS)
+    three.fence_broker(1, NOW_MS)
+    assert at(three, "t").eligible_leader_replicas == (2,)
+    three.close()
+    controller = start(shmbroker_replicas="3")
+    join(controller, 2, is_clean=False, pending=frozenset({1, 2, 3}))
+    assert at(controller, "t").leader_id == 1
+    join(controller, 3, is_clean=False, pending=frozenset({1, 3}))
+    assert at(controller, "t").leader_id == 1
+    join(controller, 1, is_clean=False, pending=frozenset({1}))
+    partition = at(controller, "t")
+    assert (partition.leader_id, partition.in_sync_replicas) == (1, (1,))
+
+
+def test_change_of_min_isr_empties_the_elr(three: ActiveController) -> None:
+    create(three, topic("t", 1, 3), topic("u", 1, 3))
+    three.fence_broker(2, NOW_MS)
+    three.fence_broker(3, NOW_MS)
+    assert at(three, "t").eligible_leader_replicas == (3,)
+    assert at(three, "u").eligible_leader_replicas == (3,)
+    config = {"name": "min.insync.replicas", "config_operation": 0, "value": "1"}
+    for name, kind in (("t", 2), ("", 4)):
+        resource = {"resource_type": kind, "resource_name": name, "configs": [config]}
+        request = {"resources": [resource], "validate_only": False}
+        three.handle("IncrementalAlterConfigs", 1, request, NOW_MS)
+        assert at(three, "t").eligible_leader_replicas == ()
+        assert bool(at(three, "u").eligible_leader_replicas) == (kind == 2)
+
+
+def test_preferred_leaders_lead_again_when_it_is_time(three: ActiveController) -> None:
+    create(three, topic("t", 1, 3))
+    three.fence_broker(1, NOW_MS)
+    three.unfence_broker(1, NOW_MS)
+    three.elect_due(0.0, NOW_MS)
+    three.elect_due(301.0, NOW_MS)
+    assert at(three, "t").leader_id == 2, "the first replica is not in sync yet"
+    alter(three, "t", [2, 3, 1])
+    three.elect_due(600.0, NOW_MS)
+    assert at(three, "t").leader_id == 2, "it isn't time"
+    three.elect_due(602.0, NOW_MS)
+    assert at(three, "t").leader_id == 1
+
+
+def test_unclean_election_is_for_topics_that_want_it(three: ActiveController) -> None:
+    create(three, topic("t", 1, 3, min_insync_replicas="1"))
+    alter(three, "t", [1])
+    three.fence_broker(1, NOW_MS)
+    assert at(three, "t").leader_id == 1
+    ask = {"election_type": 1, "topic_partitions": [{"topic": "t", "partitions": [0]}]}
+    config = {
+        "name": "unclean.leader.election.enable",
+        "config_operation": 0,
+        "value": "true",
+    }
+    resource = {"resource_type": 2, "resource_name": "t", "configs": [config]}
+    three.elect_due(0.0, NOW_MS)
+    three.elect_due(301.0, NOW_MS)
+    assert at(three, "t").leader_id == 1
+    request = {"resources": [resource], "validate_only": False}
+    three.handle("IncrementalAlterConfigs", 1, request, NOW_MS)
+    three.elect_due(602.0, NOW_MS)
+    partition = at(three, "t")
+    assert (partition.leader_id, partition.in_sync_replicas) == (2, (2,))
+    assert partition.leader_recovery_state == 1
+    answer = three.handle("ElectLeaders", 2, ask, NOW_MS)
+    (row,) = answer["replica_election_results"][0]["partition_result"]
+    assert row["error_code"] == 84
+    assert alter(three, "t", [2, 3])["leader_recovery_state"] == 0
