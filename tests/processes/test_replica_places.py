@@ -1,0 +1,80 @@
+"""Where replicas are and who leads: partitions that move with their records, elections."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from shmbroker.testing.broker import Broker
+from tests.acknowledged_load import batch_now, wait_until
+from tests.processes.test_kill_under_load import kill
+from tests.raw_client import RawClient
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker("--replicas", "3") as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[RawClient]:
+    with RawClient(broker.address) as client:
+        yield client
+
+
+def create(client: RawClient, name: str, replicas: list[int]) -> None:
+    assignment = {"partition_index": 0, "broker_ids": replicas}
+    topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "configs": []}
+    body = {"topics": [topic | {"assignments": [assignment]}], "timeout_ms": 5000}
+    answer = client.ask("CreateTopics", 5, body | {"validate_only": False})
+    assert answer["topics"][0]["error_code"] == 0
+
+
+def described(client: RawClient, name: str) -> dict:
+    body = {"topics": [{"name": name}], "response_partition_limit": 9, "cursor": None}
+    return client.ask("DescribeTopicPartitions", 0, body)["topics"][0]["partitions"][0]
+
+
+def produce(broker: Broker, node: int, name: str, value: bytes) -> dict:
+    with RawClient(f"127.0.0.1:{broker.port + node - 1}") as leader:
+        return leader.produce(name, batch_now(value))
+
+
+def test_partition_moves_with_its_records(broker: Broker, client: RawClient) -> None:
+    create(client, "moves", [1])
+    for value in (b"one", b"two"):
+        assert produce(broker, 1, "moves", value)["error_code"] == 0
+    partition = {"partition_index": 0, "replicas": [2, 3]}
+    body = {"timeout_ms": 5000, "topics": [{"name": "moves", "partitions": [partition]}]}
+    answer = client.ask("AlterPartitionReassignments", 0, body)
+    assert answer["responses"][0]["partitions"][0]["error_code"] == 0
+    asked = {"timeout_ms": 5000, "topics": None}
+    wait_until(lambda: not client.ask("ListPartitionReassignments", 0, asked)["topics"], "its end")
+    found = described(client, "moves")
+    assert (found["leader_id"], found["replica_nodes"]) == (2, [2, 3])
+    assert sorted(found["isr_nodes"]) == [2, 3]
+    assert produce(broker, 1, "moves", b"late")["error_code"] == 6
+    with RawClient(f"127.0.0.1:{broker.port + 1}") as leader:
+        wait_until(lambda: leader.fetch("moves", 0)["high_watermark"] == 2, "its new leader")
+        records = bytes(leader.fetch("moves", 0)["records"])
+        assert b"one" in records and b"two" in records
+    old = broker.data / "node-1" / "moves-0"
+    wait_until(lambda: not old.exists(), "the end of the old replica")
+
+
+def test_preferred_leader_leads_again_when_it_is_asked(broker: Broker, client: RawClient) -> None:
+    create(client, "prefers", [1, 2, 3])
+    kill(broker, "io-worker-1")
+    wait_until(lambda: described(client, "prefers")["leader_id"] == 2, "another leader")
+    wait_until(lambda: 1 in described(client, "prefers")["isr_nodes"], "the first in sync again")
+    body = {"election_type": 0, "timeout_ms": 5000}
+    body["topic_partitions"] = [{"topic": "prefers", "partitions": [0]}]
+    codes = []
+    for _ in range(2):
+        answer = client.ask("ElectLeaders", 2, body)
+        codes += [
+            row["error_code"] for row in answer["replica_election_results"][0]["partition_result"]
+        ]
+    assert codes == [0, 84]
+    assert described(client, "prefers")["leader_id"] == 1
+    assert produce(broker, 1, "prefers", b"x")["error_code"] == 0
