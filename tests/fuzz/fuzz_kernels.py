@@ -1,0 +1,198 @@
+"""Random bytes and numbers for the kernels; run by `scripts/fuzz_kernels`, under a sanitizer.
+
+Buffers are exactly as large as they must be and lie in the heap, so that a step outside is seen.
+What the kernels answer is looked at by other tests: here they only must not leave their buffers.
+"""
+
+import random
+import sys
+import time
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from typing import Any
+
+NAME = "shmbroker.kernels._native"
+
+
+def load(path: str) -> Any:
+    loader = ExtensionFileLoader(NAME, path)
+    spec = spec_from_loader(NAME, loader)
+    assert spec
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def zeros(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+def int64s(values: list[int]) -> bytearray:
+    return bytearray(b"".join((v & (2**64 - 1)).to_bytes(8, "little") for v in values))
+
+
+def varint(value: int) -> bytes:
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+class Fuzz:
+    def __init__(self, native: Any, seed: int) -> None:
+        self.native = native
+        self.rng = random.Random(seed)
+
+    def record(self, delta: int) -> bytes:
+        rng = self.rng
+        parts = [b"\0", varint(rng.choice([0, 1, 70, -5, 10**6, 2**40])), varint(delta)]
+        for _ in range(2):
+            size = rng.choice([-1, 0, 8, 15, 16, 17, 63, 64, 65, 100, 511, 512, 513, 900])
+            parts.append(varint(size) + bytes(max(size, 0)))
+        headers = rng.choice([0, 0, 0, 1, 3])
+        parts.append(varint(headers))
+        contents = [varint(-1), varint(5) + b"12345"]
+        parts += [varint(3) + b"abc" + rng.choice(contents) for _ in range(headers)]
+        body = b"".join(parts)
+        return varint(len(body)) + body
+
+    def batch(self, base_offset: int) -> tuple[bytes, int]:
+        rng, count = self.rng, self.rng.choice([1, 2, 10, 70, 400])
+        records = b"".join(self.record(i) for i in range(count))
+        head = base_offset.to_bytes(8, "big") + (49 + len(records)).to_bytes(4, "big")
+        fields = rng.choice([b"\0\0", b"\0\x08", b"\0\x20"])
+        fields += (count - 1).to_bytes(4, "big") + bytes(16) + b"\xff" * 14
+        return head + bytes(4) + b"\x02" + bytes(4) + fields + count.to_bytes(
+            4, "big"
+        ) + records, count
+
+    def damaged(self, data: bytes) -> bytes:
+        rng, out = self.rng, bytearray(data)
+        for _ in range(rng.choice([0, 0, 1, 2, 5, 40])):
+            if out:
+                out[rng.randrange(len(out))] = rng.choice(
+                    [0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)]
+                )
+        if rng.random() < 0.3:
+            del out[rng.randrange(len(out) + 1) :]
+        return bytes(out)
+
+    def log(self) -> bytes:
+        offset, parts = self.rng.choice([0, 7, 2**62]), []
+        for _ in range(self.rng.choice([1, 1, 3, 60])):
+            data, count = self.batch(offset)
+            parts.append(data)
+            offset += count
+        return b"".join(parts)
+
+    def decode(self) -> None:
+        native, rng = self.native, self.rng
+        # what a buffer ends with must end the allocation
+        data = memoryview(bytearray(self.damaged(self.log())))
+        table = bytearray(8 * native.BATCH_FIELDS * rng.choice([1, 5, 100]))
+        start, end = rng.choice([(0, 2**62), (5, 9), (0, 2**63 - 1), (-(2**63), 2**63 - 1)])
+        found, *_ = native.scan(
+            data, 0, start, end, rng.choice([0, -5]), 2**40, 2**40, rng.random() < 0.1, table
+        )
+        if rng.random() < 0.2 and found:
+            at = 8 * rng.randrange(native.BATCH_FIELDS * found)
+            table[at : at + 8] = int64s([rng.choice([0, -1, 1, len(data), 2**63 - 1, -(2**63)])])
+        rows = rng.choice([0, 1, 7, 8, 9, 100, 1000])
+        state = bytearray(8 * native.STATE_FIELDS)
+        for _ in range(30):
+            if native.decode(data, table, found, rows, start, end, state, self.outputs(rows)) == 0:
+                break
+
+    def outputs(self, rows: int) -> tuple[Any, ...]:
+        rng = self.rng
+        room = rng.choice([0, 1, 100, 600, 5000, 100_000])
+        bits = (rows + 7) // 8
+        keys, values = rng.choice("nbv"), rng.choice("nbv")
+        has_headers = rng.random() < 0.4
+        outputs: list[Any] = [zeros(8 * rows), zeros(8 * rows), zeros(4 * rows)]
+        for at in range(3):
+            if rng.random() < 0.3:
+                outputs[at] = None
+        for kind in (keys, values):
+            is_bytes = kind == "b"
+            outputs += [zeros(4 * rows + 4), zeros(room)] if is_bytes else [None, None]
+            outputs.append(None if kind == "n" else zeros(bits))
+        outputs += [zeros(16 * rows) if kind == "v" else None for kind in (keys, values)]
+        if has_headers:
+            pairs = rng.choice([0, 1, 3, 50])
+            ends = [zeros(4 * pairs + 4), zeros(4 * pairs + 4)]
+            outputs += [
+                zeros(4 * rows + 4),
+                zeros(bits),
+                ends[0],
+                zeros(room),
+                ends[1],
+                zeros(room),
+            ]
+            outputs.append(zeros((pairs + 7) // 8))
+        else:
+            outputs += [None] * 7
+        return tuple(outputs)
+
+    def walk(self) -> None:
+        data, count = self.batch(0)
+        self.native.walk(
+            self.damaged(data[61:]), count + self.rng.choice([0, 0, 1, -1]), 0, 10, True, 5
+        )
+
+    def lz4(self) -> None:
+        from lz4.frame import compress
+
+        rng = self.rng
+        content = rng.choice([bytes(3000), rng.randbytes(300), b"abcdefgh" * 90_00, self.log()])
+        frame = self.damaged(
+            compress(content, block_linked=rng.random() < 0.5, content_checksum=rng.random() < 0.2)
+        )
+        room = len(content) + rng.choice([0, 0, -1, -20, 5, 100])
+        self.native.lz4_decompress(frame, zeros(max(room, 0)), 0)
+
+    def encode(self) -> None:
+        rng, rows = self.rng, self.rng.choice([0, 1, 5, 40])
+        offsets = [0]
+        for _ in range(rows + 2):
+            offsets.append(offsets[-1] + rng.choice([0, 3, 70]))
+        content = zeros(offsets[-1])
+        if rng.random() < 0.3:
+            offsets[rng.randrange(len(offsets))] = rng.choice([-1, 5, 2**31 - 1])
+        ends = bytearray(b"".join((x & (2**32 - 1)).to_bytes(4, "little") for x in offsets))
+        column = (
+            rng.choice([None, rng.randbytes((rows + 9) // 8)]),
+            ends,
+            content,
+            rng.choice([0, 2]),
+        )
+        pairs = (None, ends, 0, column, column)
+        index = rng.choice([None, bytearray(4 * rows)])
+        out = zeros(rng.choice([0, 10, 300, 9000]))
+        self.native.murmur2(column, rows, zeros(4 * rows))
+        delta = rng.choice([0, 60, 2**31 - 2])
+        headers = rng.choice([None, pairs])
+        self.native.encode(
+            out, 0, len(out), delta, index, 0, rows, column, column, None, 0, headers, rows
+        )
+
+
+def main() -> None:
+    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else time.time_ns()
+    print(f"seed {seed}", flush=True)
+    fuzz = Fuzz(load(sys.argv[1]), seed)
+    kinds = [fuzz.decode, fuzz.decode, fuzz.walk, fuzz.lz4, fuzz.encode]
+    deadline, runs, refused = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < deadline:
+        try:
+            fuzz.rng.choice(kinds)()
+        except ValueError:
+            refused += 1
+        runs += 1
+    print(f"{runs} runs, {refused} refused, nothing outside of a buffer")
+
+
+main()
