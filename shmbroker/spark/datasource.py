@@ -124,6 +124,8 @@ class _Reads:
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield a task's records, or what they are planned by, as Arrow batches."""
+        import shmbroker.spark.decode  # noqa: F401  # before what is imported is frozen
+
         freeze_once()
         if not isinstance(partition, Task):
             return  # Spark's way to say that there is nothing to read

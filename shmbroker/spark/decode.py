@@ -21,10 +21,12 @@ import pyarrow as pa
 from shmbroker.kernels import native
 from shmbroker.spark.arrow_columns import COLUMNS, arrow_schema, column_types
 
-__all__ = ["COLUMNS", "ENGINE", "AbortedRange", "arrow_schema", "decode"]
+if native is not None:
+    from shmbroker.spark import decode_native as engine
+else:
+    from shmbroker.spark import decode_numpy as engine  # type: ignore[no-redef]
 
-ENGINE = "numpy" if native is None else "native"
-"""Which engine decodes."""
+__all__ = ["COLUMNS", "AbortedRange", "arrow_schema", "decode", "engine"]
 
 AbortedRange = tuple[int, int, int]
 """Producer id, first and last offset of an aborted transaction: Kafka's `AbortedTxn`."""
@@ -51,12 +53,6 @@ def decode(
     `check.crcs`.
     """
     types = column_types(columns, has_views)
-    if ENGINE == "native":
-        from shmbroker.spark import decode_native
-
-        engine = decode_native.decode
-    else:
-        from shmbroker.spark import decode_numpy
-
-        engine = decode_numpy.decode
-    return engine(data, start_offset, end_offset, types, topic, partition, aborted, checks_crc)
+    return engine.decode(
+        data, start_offset, end_offset, types, topic, partition, aborted, checks_crc
+    )

@@ -13,7 +13,7 @@ from shmbroker.errors import CorruptFault
 from shmbroker.kernels import native
 from shmbroker.records import batch_scan, record_lengths
 from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT
-from shmbroker.spark import arrow_columns, decode_native
+from shmbroker.spark import arrow_columns, decode_native, decode_numpy
 from shmbroker.spark import decode as module
 from shmbroker.spark.decode import COLUMNS, decode
 
@@ -23,6 +23,9 @@ EVER = 1 << 62
 
 def decoded(data: bytes, start: int = 0, end: int = EVER, columns: tuple[str, ...] = ALL) -> list:
     return list(decode(memoryview(data), start, end, columns, "a topic", 7))
+
+
+ENGINES = {"native": decode_native, "numpy": decode_numpy}
 
 
 @pytest.fixture(
@@ -38,7 +41,7 @@ def decoded(data: bytes, start: int = 0, end: int = EVER, columns: tuple[str, ..
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every test runs with both engines."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ENGINE", request.param)
+        patch.setattr(module, "engine", ENGINES[request.param])
         yield request.param
 
 
