@@ -47,6 +47,8 @@ logger = logging.getLogger("shmbroker")
 
 COPIERS = 4
 READERS = 8
+LINE_INTERVAL_S = 10.0
+"""Between two lines about a store that fails: one that works by halves would fill the log."""
 RETRY_S = 5.0
 """Before what belongs to nobody is tried to be removed once more."""
 
@@ -98,6 +100,7 @@ class Tier(SleepingChild):
         self.next_look = 0.0
         """When the store is looked through for topics that are not there any more."""
         self.is_failing = False
+        self.next_line = 0.0
 
     def run(self) -> None:
         """Serve until asked to stop; what is under way then is left as it is."""
@@ -344,10 +347,12 @@ class Tier(SleepingChild):
 
     def _note_health(self, body: Body) -> None:
         error = body["error_code"]
+        now = clock.monotonic()
         if error == KAFKA_STORAGE_ERROR:
             self.count("tier_faults")
-            if not self.is_failing:
+            if not self.is_failing and now >= self.next_line:
                 self.is_failing = True
+                self.next_line = now + LINE_INTERVAL_S
                 logger.error("the remote store fails: %s; tried again", body["error_message"])
         elif error == CORRUPT_MESSAGE:
             self.count("tier_damaged")

@@ -19,10 +19,14 @@ CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 30
 CONNECTIONS_MAX = 32
 """One for each thread that may be at work."""
-DELETES_MAX = 1000
-"""Keys in one request, as S3 has it."""
+KEYS_MAX = 1000
+"""In one listing, or one deletion, as S3 has it."""
 
 _MISSING = ("NoSuchKey", "404", "NotFound")
+
+
+class _BehindEnd(StoreFault):
+    """The object has nothing of that range; an empty one has no range at all."""
 
 
 class S3Store:
@@ -56,7 +60,9 @@ class S3Store:
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") in _MISSING:
                 raise MissingFault(f"there is no s3://{self.bucket}/{what}") from error
-            raise StoreFault(f"s3://{self.bucket}/{what}: {error}") from error
+            is_behind = error.response.get("Error", {}).get("Code") == "InvalidRange"
+            kind = _BehindEnd if is_behind else StoreFault
+            raise kind(f"s3://{self.bucket}/{what}: {error}") from error
         except (BotoCoreError, OSError) as error:
             raise StoreFault(f"s3://{self.bucket}/{what}: {error}") from error
 
@@ -81,7 +87,10 @@ class S3Store:
         if start or length >= 0:
             end = start + length - 1 if length >= 0 else ""
             arguments["Range"] = f"bytes={start}-{end}"
-        answer = self._call("get_object", key, Key=key, **arguments)
+        try:
+            answer = self._call("get_object", key, Key=key, **arguments)
+        except _BehindEnd:
+            return b""
         try:
             data: bytes = answer["Body"].read()
         except (BotoCoreError, OSError) as error:
@@ -91,7 +100,7 @@ class S3Store:
         return data
 
     def _pages(self, prefix: str, **arguments: Any) -> Iterator[Any]:
-        arguments["Prefix"] = self.prefix + prefix
+        arguments |= {"Prefix": self.prefix + prefix, "MaxKeys": KEYS_MAX}
         while True:
             page = self._call("list_objects_v2", arguments["Prefix"], **arguments)
             yield page
@@ -111,8 +120,8 @@ class S3Store:
 
     def delete(self, keys: Iterable[str]) -> None:
         names = [{"Key": self.prefix + key} for key in keys]
-        for first in range(0, len(names), DELETES_MAX):
-            some = names[first : first + DELETES_MAX]
+        for first in range(0, len(names), KEYS_MAX):
+            some = names[first : first + KEYS_MAX]
             answer = self._call(
                 "delete_objects", some[0]["Key"], Delete={"Objects": some, "Quiet": True}
             )
