@@ -679,10 +679,6 @@ class PartitionLog:
         """Follow `segments` and the log start offset, one of which has changed."""
         self.local_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
 
-    def lower_log_start(self, offset: int) -> None:
-        """Take back a log start offset: what lies from `offset` on is in the store after all."""
-        self.log_start_offset = min(self.log_start_offset, offset)
-
     # --- compaction ---
 
     def prepare_swap(self, groups: list[tuple[list[Segment], int]]) -> None:

@@ -25,15 +25,13 @@ from shmbroker import clock
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import uuid_from_text
 from shmbroker.ipc.operation_adapter import Call, Executor
-from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import CONFIG_CHANGED, TOPIC_DELETED, TOPIC_RESOURCE
-from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import BACKLOG_RETRY_S, LIVENESS_INTERVAL_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
-from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
 from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of, topic_prefix
-from shmbroker.tier.object_store import open_store, store_url
+from shmbroker.tier.object_store import StoreFault, open_store, store_url
 from shmbroker.tier.remote_log import RemoteSegment
 from shmbroker.wire.api_keys import TIER_COPY, TIER_DELETE, TIER_FETCH, TIER_FIND, TIER_LOAD
 from shmbroker.wire.error_codes import (
@@ -86,8 +84,11 @@ class Tier(SleepingChild):
                 TIER_FIND: ("TierFind", self.on_find),
             }
         )
-        self.follower = MetadataFollower(
-            MetadataLogReader(config.metadata_directory(str(data_directory), 1)), cluster_id
+        self.link = ActiveLink(
+            self.counters,
+            (),
+            lambda number: config.metadata_directory(str(data_directory), number),
+            cluster_id,
         )
         self.swept: set[str] = set()
         """Prefixes of partitions in which no interrupted copy is left."""
@@ -113,7 +114,7 @@ class Tier(SleepingChild):
                 self.done.get()()
                 had_work = True
             now = clock.monotonic()
-            if now >= self.next_look and self.follower.image.brokers:
+            if now >= self.next_look and self.link.follower.image.brokers:
                 self.look_through()
             if self.to_drop:
                 self.drop_some(now)
@@ -130,11 +131,10 @@ class Tier(SleepingChild):
 
     def follow_metadata(self) -> None:
         """Note the topics whose copies are to go."""
-        committed = self.words[METADATA_END_OFFSET_WORD]
-        if committed == self.follower.image.offset:
+        if not self.link.is_behind():
             return
-        before = self.follower.image
-        changes = self.follower.catch_up(committed)
+        before = self.link.follower.image
+        changes = self.link.catch_up()
         for kind, *what in changes:
             if kind == TOPIC_DELETED:
                 was = what[0]
@@ -146,7 +146,7 @@ class Tier(SleepingChild):
                 self._drop(topic_prefix(self.cluster_id, was.name, was.topic_id))
 
     def _is_kept(self, topic_id: bytes) -> bool:
-        image = self.follower.image
+        image = self.link.follower.image
         topic = image.topics_by_id.get(topic_id)
         return topic is not None and _is_tiered(image, topic)
 
@@ -155,7 +155,10 @@ class Tier(SleepingChild):
         self.swept = {kept for kept in self.swept if not kept.startswith(prefix)}
 
     def look_through(self) -> None:
-        """Once: what a deletion that was interrupted, or that nobody saw, has left."""
+        """Once: what a deletion that was interrupted, or that nobody saw, has left.
+
+        By now the I/O workers of this start are registered, so all topics are in the image.
+        """
         self.next_look = float("inf")
 
         def work() -> Body:
@@ -354,6 +357,8 @@ class Tier(SleepingChild):
                 self.is_failing = True
                 self.next_line = now + LINE_INTERVAL_S
                 logger.error("the remote store fails: %s; tried again", body["error_message"])
+        elif error == UNKNOWN_SERVER_ERROR:
+            logger.warning("%s; tried again", body["error_message"])
         elif error == CORRUPT_MESSAGE:
             self.count("tier_damaged")
             logger.error("%s", body["error_message"])
@@ -400,8 +405,10 @@ def _answer_of(work: Callable[[], Body]) -> Body:
         return work()
     except CorruptFault as fault:
         return _fault(CORRUPT_MESSAGE, str(fault))
-    except StorageFault as fault:
+    except StoreFault as fault:
         return _fault(KAFKA_STORAGE_ERROR, str(fault))
+    except StorageFault as fault:  # of a disk here; of a log that is deleted by now, too
+        return _fault(UNKNOWN_SERVER_ERROR, str(fault))
     except Exception as fault:
         # A library may raise anything; it must not take the thread with it.
         logger.exception("the store's library failed")
