@@ -20,6 +20,7 @@ Source: KIP-595, KIP-630, KIP-631; Kafka's `KafkaRaftLog`, `Snapshots`.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import mmap
 import os
@@ -31,6 +32,7 @@ from shmbroker.ids import METADATA_TOPIC_ID
 from shmbroker.log.checkpoints import remove_files, sync_directory
 from shmbroker.log.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
+from shmbroker.log.faults import DiskFullFault
 from shmbroker.log.file_names import (
     LOG,
     PARTITION_METADATA,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX = 8 << 20
 """Of one decision (Kafka: `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`)."""
 PART = ".part"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class TooLargeFault(Fault):
@@ -259,7 +262,7 @@ class MetadataLog:
         self._remove_snapshots([each for each in self._snapshots if each != tuple(snapshot)])
 
     def add_snapshot(self, snapshot: SnapshotId, content: Iterable[bytes]) -> None:
-        """Write one of our own, of what is committed."""
+        """Write one of our own, of what is committed. DiskFullFault: nothing has changed."""
         if tuple(snapshot) in self._snapshots:
             return
         path = self._path(snapshot) + PART
@@ -269,7 +272,9 @@ class MetadataLog:
                 for piece in content:
                     file.write(piece)
         except OSError as error:
-            raise StorageFault(f"can't write {path}: {error}") from error
+            remove_files([path])
+            kind = DiskFullFault if error.errno in FULL else StorageFault
+            raise kind(f"can't write {path}: {error}") from error
         self._finish(fd, snapshot)
 
     def retain(self, bytes_max: int, ms_max: int) -> None:

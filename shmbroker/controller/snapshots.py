@@ -13,9 +13,11 @@ comes late begins there. Source: KIP-630; Kafka's `SnapshotGenerator`, `RecordsS
 from __future__ import annotations
 
 import itertools
+import logging
 
 from shmbroker.controller.bootstrap import FEATURE_LEVELS
 from shmbroker.controller.quorum_messages import SnapshotId
+from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.image_records import image_records
 from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.records.batch_layout import CONTROL_SNAPSHOT_FOOTER, CONTROL_SNAPSHOT_HEADER
@@ -32,7 +34,10 @@ if TYPE_CHECKING:
     from shmbroker.metadata.follower import MetadataFollower
     from shmbroker.metadata.image import MetadataImage
 
+logger = logging.getLogger("shmbroker")
+
 BATCH_RECORDS = 1000
+DISK_RETRY_MS = 60_000
 
 
 def image_snapshot(image: MetadataImage, last_timestamp_ms: int, now_ms: int) -> Iterator[bytes]:
@@ -88,7 +93,10 @@ class SnapshotSchedule:
         self._end_offset = latest.end_offset if latest else 0
 
     def maybe_write(self, follower: MetadataFollower, now_ms: int) -> bool:
-        """Write one if it is time, and let old ones go. StorageFault, DiskFullFault."""
+        """Write one if it is time, and let old ones go; while the disk is full, later.
+
+        StorageFault if it is bad.
+        """
         log, image = self._log, follower.image
         if not self._next_ms:
             self._next_ms = now_ms + self._interval_ms
@@ -98,7 +106,12 @@ class SnapshotSchedule:
         if not is_due or follower.reader.is_in_transaction or image.offset <= self._end_offset:
             return False
         pieces = image_snapshot(image, follower.reader.last_timestamp_ms, now_ms)
-        log.add_snapshot(SnapshotId(image.offset, image.epoch), pieces)
+        try:
+            log.add_snapshot(SnapshotId(image.offset, image.epoch), pieces)
+        except DiskFullFault as fault:
+            logger.error("%s", fault)
+            self._size_then, self._next_ms = log.size_bytes, now_ms + DISK_RETRY_MS
+            return False
         self._end_offset = image.offset
         self._next_ms = now_ms + self._interval_ms
         log.retain(*self._retention)

@@ -18,6 +18,7 @@ Source: KIP-595, KIP-630, KIP-631, KIP-868 (transactions).
 from __future__ import annotations
 
 import os
+from struct import Struct
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, ProtocolFault
@@ -42,6 +43,7 @@ READ_BYTES = 256 << 10
 BATCH_BYTES_MAX = 64 << 20
 """Kafka's controller writes at most 8 MiB at once; beyond this a length is garbage."""
 
+_INDEX_ENTRY = Struct(">II")
 _NO_OP = b"\x01\x14\x00\x00"
 """NoOpRecord v0. Kafka's controller writes two of them a second."""
 
@@ -100,10 +102,10 @@ class MetadataLogReader:
         return records
 
     def move(self, directory: str) -> None:
-        """Go on in another controller's directory, at the same offset."""
-        if directory != self._directory:
-            self.close()
-            self._directory, self._path = directory, ""
+        """Go on in another controller's directory, at the same offset; or in the same one, whose
+        files it may have made anew."""
+        self.close()
+        self._directory, self._path = directory, ""
 
     def close(self) -> None:
         if self._file >= 0:
@@ -128,11 +130,39 @@ class MetadataLogReader:
                 self._read_snapshot(path, records)
                 self.next_offset, self.epoch = latest, epoch
         first = max((base for base in bases if base <= self.next_offset), default=self.next_offset)
-        if self.next_offset < end_offset and not self._open_segment(first):
+        if self.next_offset >= end_offset:
+            return
+        if self._open_segment(first):
+            self._position = self._indexed_position(first)
+        else:
             raise CorruptFault(
                 f"{self._path or self._directory} ends at offset {self.next_offset}, "
                 f"before the committed offset {end_offset}"
             )
+
+    def _indexed_position(self, base_offset: int) -> int:
+        """Where a batch before the next offset ends, as the segment's index knows; else 0.
+
+        The index is a sequence of (last offset of a batch, less the base; its position), big-endian
+        and 4 bytes each, up to the first zeros. It is only believed if there is such a batch.
+        """
+        try:
+            with open(self._path.removesuffix(".log") + ".index", "rb") as file:
+                index = file.read()
+        except FileNotFoundError:
+            return 0
+        entries = memoryview(index)[: len(index) // 8 * 8]
+        found = (0, 0)
+        for last_offset, position in _INDEX_ENTRY.iter_unpack(entries):
+            if position <= found[1] or base_offset + last_offset >= self.next_offset:
+                break
+            found = last_offset, position
+        header = os.pread(self._file, HEADER_SIZE, found[1])
+        if len(header) == HEADER_SIZE:
+            row = BATCH_HEADER.unpack(header)
+            if row[3] == MAGIC and row[0] + row[6] == base_offset + found[0]:
+                return found[1]
+        return 0
 
     def _open_segment(self, base_offset: int) -> bool:
         path = os.path.join(self._directory, f"{base_offset:020d}.log")

@@ -67,6 +67,7 @@ class ActiveLink:
             return []
         epoch, number, _ = self._counters.metadata_leader()
         if epoch > self.epoch:
-            self.epoch, self.number = epoch, number
-            self.follower.reader.move(self._directory_of(number))
+            is_first, self.epoch, self.number = self.epoch == 0, epoch, number
+            if not is_first or number != 1:
+                self.follower.reader.move(self._directory_of(number))
         return self.follower.catch_up(committed)

@@ -1,5 +1,6 @@
 """Snapshots: written, retained, read by those that come late, fetched by voters that lag."""
 
+import errno
 from pathlib import Path
 from random import Random
 
@@ -229,3 +230,49 @@ def test_directory_ids_stay(lived_in: ActiveController) -> None:
         if name == "RegisterBrokerRecord" and message["broker_id"] == 1
     )
     assert record["log_dirs"] == [DIRECTORY_ID]
+
+
+def test_who_moves_finds_the_place_by_the_index(tmp_path: Path) -> None:
+    log = MetadataLog.open(str(tmp_path), now_ms)
+    follower = follower_of(tmp_path)
+    for level in range(1, 400):
+        log.append(1, [feature(level)], NOW_MS)
+        if level == 300:
+            log.flush()
+            follower.catch_up(log.log_end_offset)
+    log.flush()
+    reader = follower.reader
+    reader.move(log.directory)
+    follower.catch_up(log.log_end_offset)
+    assert follower.image.features == {"test.version": 399}
+    reader.move(log.directory)
+    reader.next_offset = 300
+    assert len(reader.catch_up(log.log_end_offset)) == 99
+    reader.move(log.directory)
+    reader.next_offset = 300
+    reader._open_segment(0)
+    assert 0 < reader._indexed_position(0) < log.size_bytes * 300 // 399
+    log.close()
+
+
+def test_a_full_disk_costs_a_snapshot_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = BrokerConfig({"metadata.log.max.record.bytes.between.snapshots": "10"})
+    log = MetadataLog.open(str(tmp_path), now_ms)
+    schedule = SnapshotSchedule(log, config)
+    follower = follower_of(tmp_path)
+    log.append(1, [feature(1)], NOW_MS)
+    log.flush()
+    follower.catch_up(log.log_end_offset)
+
+    def full(*_: object) -> list:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shmbroker.controller.snapshots.image_snapshot", lambda *_: map(full, [1]))
+        assert not schedule.maybe_write(follower, NOW_MS)
+    assert not list((tmp_path / METADATA).glob("*.part"))
+    assert not schedule.maybe_write(follower, NOW_MS + 59_000)
+    assert schedule.maybe_write(follower, NOW_MS + 60_000)
+    log.close()
