@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import mmap
 import os
 
@@ -40,7 +41,7 @@ from shmbroker.log.file_names import (
     partition_directory,
 )
 from shmbroker.log.partition_log import PartitionLog
-from shmbroker.log.partition_metadata import write_partition_metadata
+from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
 from shmbroker.metadata.log_reader import snapshot_ids, snapshot_name
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.records.batch import control_batch, encode_batch, iterate_batches
@@ -55,6 +56,8 @@ from shmbroker.records.batch_layout import (
 )
 from shmbroker.wire import codec
 from shmbroker.wire.metadata_records import encode_metadata_record
+
+logger = logging.getLogger("shmbroker")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,9 +101,7 @@ class MetadataLog:
         """
         directory = os.path.join(node_directory, partition_directory(METADATA_TOPIC, 0))
         os.makedirs(directory, exist_ok=True)
-        metadata_path = os.path.join(directory, PARTITION_METADATA)
-        if not os.path.exists(metadata_path):
-            write_partition_metadata(metadata_path, METADATA_TOPIC_ID)
+        _take_identity(node_directory, os.path.join(directory, PARTITION_METADATA))
         _refuse_damage(directory)
         remove_files(
             os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(PART)
@@ -315,6 +316,17 @@ class MetadataLog:
 
     def _path(self, snapshot: SnapshotId) -> str:
         return os.path.join(self.directory, snapshot_name(*snapshot))
+
+
+def _take_identity(node_directory: str, path: str) -> None:
+    """Its `partition.metadata`, durable before anything is committed."""
+    try:
+        if read_partition_metadata(path) == METADATA_TOPIC_ID:
+            return
+    except CorruptFault as fault:
+        logger.warning("%s; written anew", fault)
+    sync_directory(node_directory)
+    write_partition_metadata(path, METADATA_TOPIC_ID, is_synced=True)
 
 
 def _log_start(directory: str, snapshots: list[tuple[int, int]]) -> int:

@@ -44,6 +44,7 @@ from shmbroker.log.meta_properties import (
     write_meta_properties,
 )
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.metadata.topic_names import METADATA_TOPIC
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,9 @@ class LogDirectory:
     """The directory that one I/O worker (or controller) writes to; make it with `open`."""
 
     __slots__ = (
+        "_gone",
         "_lock_fd",
+        "are_cleaned_known",
         "clean_broker_epoch",
         "cleaned_offsets",
         "cluster_id",
@@ -87,9 +90,12 @@ class LogDirectory:
         self.log_start_offsets: Offsets = {}
         self.cleaned_offsets: Offsets = {}
         """Where the last compaction of a log ended: before it, it is clean."""
+        self.are_cleaned_known = True
+        """The file of these could be read: behind them no log has holes."""
         self.is_cleaned_moved = False
         self.descriptors = Descriptors()
         """Bounds the open files of all logs here: hand it to `PartitionLog.open`."""
+        self._gone: set[tuple[str, int]] = set()
         self._lock_fd = -1
 
     @classmethod
@@ -110,7 +116,7 @@ class LogDirectory:
             self.recovery_points = self._load(RECOVERY_POINT)
             self.high_watermarks = self._load(HIGH_WATERMARK)
             self.log_start_offsets = self._load(LOG_START_OFFSET)
-            self.cleaned_offsets = self._load(CLEANER)
+            self.cleaned_offsets = self._load_cleaned()
         except BaseException:
             self.unlock()
             raise
@@ -138,6 +144,13 @@ class LogDirectory:
     def _take_identity(self, node_id: int, cluster_id: str) -> None:
         path = os.path.join(self.path, FILE_NAME)
         found = read_meta_properties(path)
+        cleaner = os.path.join(self.path, CLEANER)
+        if not os.path.exists(cleaner) and not any(
+            parsed[0] != METADATA_TOPIC
+            for name in os.listdir(self.path)
+            if (parsed := parse_partition_directory(name))
+        ):
+            write_offsets(cleaner, {})  # Nothing is here, so nothing is compacted.
         if found is None:
             found = MetaProperties(node_id, cluster_id, random_uuid())
             write_meta_properties(path, found)
@@ -167,6 +180,21 @@ class LogDirectory:
             self.is_clean = False
             return {}
 
+    def _load_cleaned(self) -> Offsets:
+        path = os.path.join(self.path, CLEANER)
+        try:
+            offsets = read_offsets(path)
+            self.are_cleaned_known = os.path.exists(path)
+        except CorruptFault as fault:
+            logger.warning("%s; going on without it", fault)
+            self.are_cleaned_known = False
+            return {}
+        return offsets
+
+    def cleaned_offset(self, log: tuple[str, int]) -> int:
+        """Where the last compaction of a log ended; 0: none was; -1: that is not known."""
+        return self.cleaned_offsets.get(log, 0 if self.are_cleaned_known else -1)
+
     def logs(self) -> list[tuple[str, int, str]]:
         """(topic, partition, directory) of every log here; leftovers of deletions are removed."""
         found = []
@@ -179,26 +207,71 @@ class LogDirectory:
         return found
 
     def checkpoint(self, logs: Logs, high_watermarks: Offsets | None = None) -> None:
-        """Write the recovery points and log start offsets of all logs, and high watermarks."""
+        """Write the recovery points and log start offsets of these logs, and high watermarks.
+
+        What the files say of logs that could not be opened stays.
+        """
         logs = list(logs)
-        recovery_points = {(topic, partition): log.recovery_point for topic, partition, log in logs}
-        self._store(RECOVERY_POINT, recovery_points, self.recovery_points)
-        self.recovery_points = recovery_points
+        points = {(topic, partition): log.recovery_point for topic, partition, log in logs}
+        self.recovery_points = self._store(
+            RECOVERY_POINT, self._kept(self.recovery_points) | points, self.recovery_points
+        )
         self.checkpoint_log_starts(logs)
         if high_watermarks is not None:
-            self._store(HIGH_WATERMARK, high_watermarks, self.high_watermarks)
-            self.high_watermarks = dict(high_watermarks)
+            stored = self.high_watermarks
+            self.high_watermarks = self._store(
+                HIGH_WATERMARK, self._kept(stored) | high_watermarks, stored
+            )
+        self._gone.clear()
 
     def checkpoint_log_starts(self, logs: Logs) -> None:
         """Write the log start offsets; those at the beginning of a segment need no entry, unless
-        there may be segments before it in the store (as Kafka's `LogManager` has it)."""
-        offsets = {
-            (topic, partition): log.log_start_offset
-            for topic, partition, log in logs
-            if log.log_start_offset > log.segments[0].base_offset or log.config.is_tiered
-        }
-        self._store(LOG_START_OFFSET, offsets, self.log_start_offsets)
-        self.log_start_offsets = offsets
+        there may be segments before it in the store (as Kafka's `LogManager` has it).
+
+        Where none is needed since DeleteRecords, the unlinks are made durable first: nothing of what
+        was deleted comes back.
+        """
+        offsets = self._kept(self.log_start_offsets)
+        for topic, partition, log in logs:
+            name = topic, partition
+            if log.log_start_offset > log.segments[0].base_offset or log.config.is_tiered:
+                offsets[name] = log.log_start_offset
+            elif offsets.pop(name, None) is not None or log.is_start_raised:
+                _sync(log.directory)
+            log.is_start_raised = False
+        self.log_start_offsets = self._store(LOG_START_OFFSET, offsets, self.log_start_offsets)
+
+    def lower_recovery_point(self, log: tuple[str, int], offset: int) -> None:
+        """The log is about to end at `offset`, or was found to end there."""
+        lowered = self.recovery_points | {log: offset}
+        self.recovery_points = self._store(RECOVERY_POINT, lowered, self.recovery_points)
+
+    def forget(self, log: tuple[str, int]) -> None:
+        """A log is gone: the next checkpoint says nothing of it any more."""
+        self._gone.add(log)
+        self.note_cleaned(log, None)
+
+    def forget_topics_but(self, topics: set[str]) -> None:
+        """Likewise all logs of topics that are no more."""
+        for offsets in (self.recovery_points, self.high_watermarks, self.log_start_offsets):
+            self._gone |= {log for log in offsets if log[0] not in topics}
+
+    def begin(self, log: tuple[str, int]) -> None:
+        """A log is made: what the files say of one of its name, deleted before, must not count."""
+        known = (
+            (RECOVERY_POINT, self.recovery_points),
+            (LOG_START_OFFSET, self.log_start_offsets),
+            (HIGH_WATERMARK, self.high_watermarks),
+        )
+        if not any(log in offsets for _, offsets in known):
+            return
+        self._gone.add(log)
+        for name, offsets in known:
+            kept = self._kept(offsets)
+            write_offsets(os.path.join(self.path, name), kept)
+            offsets.clear()
+            offsets.update(kept)
+        self._gone.clear()
 
     def note_cleaned(self, log: tuple[str, int], offset: int | None) -> None:
         """A log is clean up to `offset`; None: it is gone. `checkpoint_cleaned` writes it."""
@@ -213,11 +286,16 @@ class LogDirectory:
         self.is_cleaned_moved = False
         write_offsets(os.path.join(self.path, CLEANER), self.cleaned_offsets)
 
-    def _store(self, name: str, offsets: Offsets, stored: Offsets) -> None:
+    def _store(self, name: str, offsets: Offsets, stored: Offsets) -> Offsets:
+        """Write offsets over those that are stored; what the file holds then."""
         path = os.path.join(self.path, name)
         # Two fsyncs a file are saved where nothing moved.
         if offsets != stored or not os.path.exists(path):
             write_offsets(path, offsets)
+        return offsets
+
+    def _kept(self, stored: Offsets) -> Offsets:
+        return {log: offset for log, offset in stored.items() if log not in self._gone}
 
     def close_clean(
         self, logs: Logs, high_watermarks: Offsets | None = None, broker_epoch: int = -1
@@ -237,6 +315,13 @@ class LogDirectory:
         """Let go of the directory as it is; the next start scans."""
         self.descriptors.close_all()
         self.unlock()
+
+
+def _sync(directory: str) -> None:
+    try:
+        sync_directory(directory)
+    except OSError as error:
+        raise StorageFault(f"can't fsync {directory}: {error}") from error
 
 
 def remove_deleted(path: str) -> None:

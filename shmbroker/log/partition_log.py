@@ -34,6 +34,7 @@ from shmbroker.log.file_names import (
     DELETE,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
+    PARTITION_METADATA,
     SNAPSHOT,
     file_name,
     marked_directory,
@@ -75,7 +76,6 @@ class PartitionLog:
     __slots__ = (
         "_boundaries",
         "_closed_bytes",
-        "_created_files",
         "_descriptors",
         "_file_ids",
         "_index_after",
@@ -88,9 +88,11 @@ class PartitionLog:
         "_snapshot_after",
         "_store_position",
         "active",
+        "are_names_new",
         "cleaned_offset",
         "config",
         "directory",
+        "is_start_raised",
         "leader_epochs",
         "local_start_offset",
         "log_end_offset",
@@ -98,6 +100,7 @@ class PartitionLog:
         "producers",
         "recovery_point",
         "retired",
+        "rolled",
         "segments",
         "snapshot_offsets",
     )
@@ -148,7 +151,12 @@ class PartitionLog:
         self._roll_offset = 0
         self._index_after = 0
         self._snapshot_after = config.producer_snapshot_interval
-        self._created_files = False
+        self.rolled: list[Segment] = []
+        """Finished since the last flush, or nobody knows when."""
+        self.are_names_new = False
+        """Files were made, renamed or removed that the next flush has to make durable."""
+        self.is_start_raised = False
+        """By DeleteRecords, and no checkpoint says so yet."""
 
     @classmethod
     def open(
@@ -162,7 +170,7 @@ class PartitionLog:
         clean: bool = True,
         recovery_point: int = 0,
         log_start_offset: int = 0,
-        cleaned_offset: int = 0,
+        cleaned_offset: int = -1,
         now_ms: int = 0,
         descriptors: Descriptors | None = None,
     ) -> "PartitionLog":
@@ -171,7 +179,8 @@ class PartitionLog:
         trusted: (segment base offset, position, end offset) that the last writer left in shared
         memory; only the last batch is checked. clean: the log directory was closed cleanly; no
         scan. Otherwise everything from the recovery point on is scanned, and cut at the first
-        thing that is wrong. Where what is trusted turns out wrong, it is scanned too.
+        thing that is wrong. cleaned_offset: how far compaction has been, and may have left holes;
+        0: nowhere, -1: nobody knows. Where what is trusted turns out wrong, it is scanned too.
 
         `file_ids` gives numbers that are never used twice; `descriptors` bounds the open files of
         all logs that share it. StorageFault if the disk fails; CorruptFault never for a torn tail.
@@ -278,7 +287,7 @@ class PartitionLog:
         segment = self.active
         if segment.size and self._is_roll_due(need, next_offset, max_timestamp, now_ms):
             segment = self._roll(need, now_ms)
-        self._created_files |= segment.map is None
+        self.are_names_new |= segment.map is None
         segment.make_ready(need, now_ms, self.config.segment_bytes)
         if not segment.size:
             segment.first_timestamp = max_timestamp
@@ -338,9 +347,10 @@ class PartitionLog:
         if need:
             # First of all, so that a full disk leaves everything as it was.
             new.make_ready(need, now_ms, self.config.segment_bytes)
-            self._created_files = True
+            self.are_names_new = True
         old.end_offset = self.log_end_offset
         old.finish()
+        self.rolled.append(old)
         self.add_segment(new)
         self.snapshot_producers()
         return new
@@ -768,21 +778,30 @@ class PartitionLog:
         """
         paths = []
         number = self.segment_number(self.recovery_point)
-        for segment in self.segments[number:]:
+        # A segment is cut to its content when it rolls: that needs a flush after the last append's.
+        rolled = [segment for segment in self.rolled if segment in self.segments[:number]]
+        for segment in rolled + self.segments[number:]:
             if segment.size:
                 paths.append(segment.path)
-            if segment is not self.active:
+            if segment is not self.active or (segment.map is None and segment.has_indexes()):
                 paths += (segment.offset_index.path, segment.time_index.path)
+        for offset in reversed(self.snapshot_offsets):
+            if offset < self.recovery_point:
+                break
+            paths.append(os.path.join(self.directory, file_name(offset, SNAPSHOT)))
         if paths:
             # An epoch without a batch needs no file: most partitions of an install are empty.
             self.leader_epochs.write()
         if self.leader_epochs.is_flush_needed:
             paths.append(self.leader_epochs.path)
             self.leader_epochs.is_flush_needed = False
-            self._created_files = True
-        if self._created_files:
+            self.are_names_new = True
+        if self.are_names_new:
+            identity = os.path.join(self.directory, PARTITION_METADATA)
+            if os.path.exists(identity):
+                paths.append(identity)
             paths += (self.directory, os.path.dirname(self.directory))
-            self._created_files = False
+            self.are_names_new = False
         descriptors: list[int] = []
         try:
             for path in paths:
@@ -791,6 +810,7 @@ class PartitionLog:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise StorageFault(f"can't open {path} to flush it: {error}") from error
+        self.rolled.clear()
         return descriptors, self.log_end_offset
 
     def on_flushed(self, recovery_point: int) -> None:
@@ -817,7 +837,7 @@ class PartitionLog:
             if self.active.size:
                 self.active.finish()
                 self.snapshot_producers()
-                self._created_files = True
+                self.are_names_new = True
             self.flush()
         for segment in self.segments:
             segment.close()

@@ -9,10 +9,10 @@ from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.log.checkpoints import read_file, write_file
 
 
-def write_partition_metadata(path: str, topic_id: bytes) -> None:
-    """Not synced: creating 50 partitions would wait for 100 fsyncs, and it can be made again."""
+def write_partition_metadata(path: str, topic_id: bytes, *, is_synced: bool = False) -> None:
+    """Not synced: creating 50 partitions would wait for 100 fsyncs. The log's first flush does."""
     text = f"version: 0\ntopic_id: {uuid_text(topic_id)}"
-    write_file(path, text, is_synced=False)
+    write_file(path, text, is_synced=is_synced)
 
 
 def read_partition_metadata(path: str) -> bytes | None:

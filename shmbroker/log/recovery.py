@@ -13,6 +13,7 @@ first that is wrong: later segments go, the file is cut there and synced before 
 (Where compaction is or has been, offsets need only grow.)
 """
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -33,6 +34,8 @@ from shmbroker.records.batch_layout import (
     LOG_OVERHEAD,
     MAGIC,
 )
+
+logger = logging.getLogger("shmbroker")
 
 _CHUNK_BYTES = 1 << 20
 _WINDOW_ENTRIES = 256
@@ -60,6 +63,11 @@ def load(
         log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
     log.recovery_point = recovery_point
     _load_epochs(log)
+    if not clean:
+        # Nobody knows what the process before had synced, besides what the recovery point says.
+        log.are_names_new = True
+        log.rolled = log.segments[log.segment_number(max(recovery_point - 1, 0)) : -1]
+        log.leader_epochs.is_flush_needed = bool(log.leader_epochs.entries)
     if trusted is not None:
         is_found, is_window_walked = _take_trusted(log, trusted), True
     else:
@@ -78,6 +86,8 @@ def load(
     log.activate()
     for snapshot in [taken for taken in log.snapshot_offsets if taken > log.log_end_offset]:
         log._remove_snapshot(snapshot)
+    if not clean:
+        _remove_torn_snapshots(log, recovery_point)
     rebuild_producers(log, is_window_walked=is_window_walked)
     if now_ms:
         log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
@@ -115,18 +125,21 @@ def _list_files(log: PartitionLog, now_ms: int) -> None:
 
 def _load_epochs(log: PartitionLog) -> None:
     """The epoch history, from its file, or where that is damaged from the batches."""
+    epochs = log.leader_epochs
     try:
-        log.leader_epochs.load()
-        return
-    except CorruptFault:
-        pass
+        epochs.load()
+        if epochs.entries:
+            return
+        # A file that was renamed into place and not synced may have lost its content.
+    except CorruptFault as fault:
+        logger.warning("%s; made anew from the batches", fault)
+        epochs.is_written = False
     for segment in log.segments:
         try:
             for _, header in segment.headers(0, segment.size):
-                log.leader_epochs.assign(header[2], header[0])
+                epochs.assign(header[2], header[0])
         except CorruptFault:
             break
-    log.leader_epochs.is_written = False
 
 
 def _take_trusted(log: PartitionLog, trusted: tuple[int, int, int]) -> bool:
@@ -203,31 +216,43 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
 
 def _scan(log: PartitionLog, recovery_point: int) -> None:
     """Read every batch from the recovery point on and cut the log at the first bad one."""
-    first = log.segment_number(recovery_point)
+    # With the one that ends there: its flush may have come before the cut that it got at its roll.
+    first = log.segment_number(max(recovery_point - 1, 0))
     expected = log.segments[first].base_offset
-    gaps_end = _gaps_end(log)
+    holes_end = _holes_end(log)
     for number in range(first, len(log.segments)):
         segment = log.segments[number]
         if segment.base_offset < expected or (
-            segment.base_offset > expected and expected >= gaps_end
+            segment.base_offset > expected and expected >= holes_end
         ):
             # Offsets twice, or a hole between segments: nothing from here on can be served.
             _drop_segments(log, number)
             break
         is_whole = _scan_segment(log, segment, recovery_point)
         expected = log.log_end_offset = segment.end_offset
-        if not is_whole:
+        following = log.segments[number + 1 : number + 2]
+        if not is_whole and following and following[0].base_offset != expected:
+            # Else what was cut is space that was allocated ahead.
             _drop_segments(log, number + 1)
             break
-        if number + 1 < len(log.segments) and expected < gaps_end:
+        if number + 1 < len(log.segments) and expected < holes_end:
             # A gap that compaction left at the end belongs to this segment.
             segment.end_offset = log.segments[number + 1].base_offset
     sync_directory(log.directory)
 
 
 def _gaps_end(log: PartitionLog) -> int:
-    """Where the part ends in which offsets may be missing."""
+    """Where the part ends in which offsets may be missing between batches of a segment."""
     return 1 << 63 if log.config.is_compacted else log.cleaned_offset
+
+
+def _holes_end(log: PartitionLog) -> int:
+    """Where the part ends in which they may be missing between segments.
+
+    Only compaction leaves such holes, and it says how far it goes before it does.
+    """
+    is_unknown = log.cleaned_offset < 0 and log.config.is_compacted
+    return 1 << 63 if is_unknown else log.cleaned_offset
 
 
 def _drop_segments(log: PartitionLog, number: int) -> None:
@@ -295,6 +320,7 @@ def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
         try:
             position = segment.indexed_position(last[1], POSITION)
             segment.restore_timestamps(segment.size)
+            _mend_time_index(segment)
             if not segment.is_rebuilt:
                 for _, header in segment.headers(position, segment.size):
                     return position, header[0]
@@ -305,6 +331,28 @@ def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
     segment.set_max_timestamp(-1, -1)
     segment.is_rebuilt = False
     return 0, segment.base_offset
+
+
+def _mend_time_index(segment: Segment) -> None:
+    """Put entries back where the end of the time index is lost, which looks like any other end.
+
+    The offset index tells where entries were due.
+    """
+    index, times = segment.offset_index, segment.time_index
+    newest = times.last()
+    known = index.count_below(newest[1] + 1, 0) if newest else 0
+    entries = index.read(max(known - 1, 0), index.count - max(known - 1, 0))
+    due = {entry[1] for entry in entries}
+    start, end = (entries[0][1] if known else 0), entries[-1][1]
+    for position, header in segment.headers(start, segment.size):
+        if position > end:
+            break
+        if header[8] > segment.max_timestamp_so_far:
+            segment.set_max_timestamp(header[8], header[0] + header[6])
+        if position in due:
+            times.maybe_append(
+                segment.max_timestamp_so_far, segment.max_timestamp_offset - segment.base_offset
+            )
 
 
 def _good_batches(segment: Segment, position: int) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -339,6 +387,15 @@ def _chunk(segment: Segment, position: int, length: int) -> memoryview:
 
 
 # --- producers ---
+
+
+def _remove_torn_snapshots(log: PartitionLog, recovery_point: int) -> None:
+    """Those before the recovery point are durable."""
+    for snapshot in [taken for taken in log.snapshot_offsets if taken >= recovery_point]:
+        try:
+            read_snapshot(os.path.join(log.directory, file_name(snapshot, SNAPSHOT)))
+        except CorruptFault:
+            log._remove_snapshot(snapshot)
 
 
 def rebuild_producers(log: PartitionLog, *, is_window_walked: bool = True) -> None:

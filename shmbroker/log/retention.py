@@ -33,7 +33,9 @@ def delete_records(log: PartitionLog, offset: int, high_watermark: int) -> int |
         offset = high_watermark
     if not 0 <= offset <= high_watermark:
         return None
-    log.advance_log_start(offset)
+    if offset > log.log_start_offset:
+        log.advance_log_start(offset)
+        log.is_start_raised = True
     return log.log_start_offset
 
 

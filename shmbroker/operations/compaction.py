@@ -93,7 +93,8 @@ class Compaction:
                 found = find_cleanable(
                     log,
                     cleaned.get((partition.topic, partition.partition), -1),
-                    partition.last_stable_offset,
+                    # Behind a flush, so that a hole is never one that a power cut has made.
+                    min(partition.last_stable_offset, log.recovery_point),
                     now_ms,
                 )
             except StorageFault as fault:
@@ -167,8 +168,13 @@ class Compaction:
     def _swap(
         self, partition: Partition, groups: list[tuple[list[Segment], int]], end: int, now_ms: int
     ) -> None:
-        """`.swap` names, made durable by the flushing thread, then the rest."""
+        """`.swap` names, made durable by the flushing thread, then the rest.
+
+        Before all of it the checkpoint: a recovery takes a hole behind it for lost segments.
+        """
         log, store = partition.log, self.store
+        store.log_directory.note_cleaned((partition.topic, partition.partition), end)
+        store.log_directory.checkpoint_cleaned()
         log.prepare_swap(groups)
 
         def finish(fault: OSError | None) -> None:

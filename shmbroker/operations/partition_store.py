@@ -25,6 +25,7 @@ from shmbroker.log.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import (
     DELETE,
+    LOG,
     PARTITION_METADATA,
     STRAY,
     mark_of,
@@ -121,12 +122,14 @@ class PartitionStore:
             clean=is_new or self.log_directory.is_clean,
             recovery_point=self.log_directory.recovery_points.get(name, 0),
             log_start_offset=self.log_directory.log_start_offsets.get(name, 0),
-            cleaned_offset=self.log_directory.cleaned_offsets.get(name, 0),
+            cleaned_offset=self.log_directory.cleaned_offset(name),
             now_ms=now_ms,
             descriptors=self.log_directory.descriptors,
         )
         if config.is_fsync and log.recovery_point < log.log_end_offset:
             log.flush()  # What can be read from now on must outlive a power cut.
+        if self.log_directory.recovery_points.get(name, 0) > log.recovery_point:
+            self.log_directory.lower_recovery_point(name, log.recovery_point)
         log.store_position()
         partition = Partition(key, topic.name, topic.topic_id, index, log)
         partition.known_high_watermark = max(
@@ -142,25 +145,46 @@ class PartitionStore:
         """Its directory, with the right topic id in it, and whether it was made just now."""
         path = os.path.join(self.log_directory.path, partition_directory(topic.name, index))
         metadata = os.path.join(path, PARTITION_METADATA)
+        if not os.path.isdir(path):
+            self.log_directory.begin((topic.name, index))
         try:
             os.mkdir(path)
         except FileExistsError:
-            try:
-                found = read_partition_metadata(metadata)
-            except CorruptFault as fault:
-                logger.warning("%s; written anew", fault)
-                found = None
-            if found is not None and found != topic.topic_id:
-                self._set_aside(topic.name, index, "it belongs to another topic id")
+            found = self._identity_of(path, (topic.name, index), topic.topic_id)
+            if found != topic.topic_id:
+                why = "it belongs to another topic id" if found else "nothing says whose it is"
+                self._set_aside(topic.name, index, why)
                 return self._directory_of(topic, index)
-            if found is None:
-                write_partition_metadata(metadata, topic.topic_id)
         except OSError as fault:
             raise StorageFault(f"can't make {path}: {fault}") from fault
         else:
             write_partition_metadata(metadata, topic.topic_id)
             return path, True
         return path, False
+
+    def _identity_of(self, path: str, name: tuple[str, int], topic_id: bytes) -> bytes | None:
+        """The topic id of a directory that is there; None if nobody can say.
+
+        Its file is durable from the first flush on. Lost before that, by a power cut, it may have
+        been that of a topic of the same name which is deleted since: so only a log that is empty or
+        was flushed is taken for the topic that is asked for (Kafka: a log without topic id is
+        stray).
+        """
+        metadata = os.path.join(path, PARTITION_METADATA)
+        try:
+            found = read_partition_metadata(metadata)
+            if found is not None:
+                return found
+            is_lost = True
+        except CorruptFault as fault:
+            logger.warning("%s", fault)
+            is_lost = _is_zeros(metadata)
+        is_flushed = self.log_directory.is_clean or self.log_directory.recovery_points.get(name)
+        if is_lost and not is_flushed and _has_batches(path):
+            return None
+        logger.warning("%s is written anew, with the topic id of that name", metadata)
+        write_partition_metadata(metadata, topic_id)
+        return topic_id
 
     def _set_aside(self, topic: str, index: int, why: str) -> None:
         path = os.path.join(self.log_directory.path, partition_directory(topic, index))
@@ -182,7 +206,7 @@ class PartitionStore:
     def delete(self, partition: Partition, now_ms: int) -> None:
         """Take the log away at once, its files after file.delete.delay.ms."""
         del self.partitions[partition.key]
-        self.log_directory.note_cleaned((partition.topic, partition.partition), None)
+        self.log_directory.forget((partition.topic, partition.partition))
         partition.is_leader = False
         self._clean_ms.pop(partition.key, None)
         self._sizes.pop(partition.key, None)
@@ -194,8 +218,12 @@ class PartitionStore:
         self._to_remove.append((now_ms + partition.log.config.file_delete_delay_ms, away))
 
     def take_stock(self, topics_by_id: dict[bytes, Any], now_ms: int) -> None:
-        """At boot: what a deletion left behind is removed, a log without a topic set aside."""
+        """At boot: what a deletion left behind is removed, a log without a topic set aside.
+
+        A log without a topic id is one of those, if its name is no topic's.
+        """
         directory = self.log_directory.path
+        names = {topic.name for topic in topics_by_id.values()}
         for name in os.listdir(directory):
             path = os.path.join(directory, name)
             if mark_of(name) == DELETE:
@@ -203,10 +231,13 @@ class PartitionStore:
             elif (parsed := parse_partition_directory(name)) and parsed[0] != METADATA_TOPIC:
                 try:
                     topic_id = read_partition_metadata(os.path.join(path, PARTITION_METADATA))
-                    if topic_id is not None and topic_id not in topics_by_id:
-                        self._set_aside(*parsed, "its topic was deleted")
+                    is_stray = topic_id is not None and topic_id not in topics_by_id
                 except StorageFault as fault:
-                    logger.warning("%s; left alone", fault)
+                    logger.warning("%s", fault)
+                    is_stray = False
+                if is_stray or parsed[0] not in names:
+                    self._set_aside(*parsed, "its topic was deleted")
+        self.log_directory.forget_topics_but(names)
 
     # ── upkeep ──────────────────────────────────────────────────────────────────────────────────
 
@@ -343,6 +374,17 @@ class PartitionStore:
             for partition in self.partitions.values()
         }
 
+    def truncate(self, partition: Partition, offset: int) -> bool:
+        """Drop everything from `offset` on, durably; True if there was anything.
+
+        The checkpoint goes first: a scan that begins behind the cut would miss what is torn there.
+        """
+        log = partition.log
+        name = partition.topic, partition.partition
+        if self.log_directory.recovery_points.get(name, 0) > offset:
+            self.log_directory.lower_recovery_point(name, offset)
+        return bool(log.truncate_to(offset))
+
     def flush(
         self,
         logs: list[PartitionLog],
@@ -398,3 +440,16 @@ class PartitionStore:
         for _, path in self._to_remove:
             remove_deleted(path)
         self.log_directory.close_clean(self._logs(), self._high_watermarks(), broker_epoch)
+
+
+def _has_batches(directory: str) -> bool:
+    return any(
+        name.endswith(LOG) and os.path.getsize(os.path.join(directory, name))
+        for name in os.listdir(directory)
+    )
+
+
+def _is_zeros(path: str) -> bool:
+    """What a power cut makes of a small file, where it doesn't lose it: it has its size alone."""
+    with open(path, "rb") as file:
+        return not file.read().strip(b"\0")

@@ -35,6 +35,7 @@ from shmbroker import clock
 from shmbroker.controller.voter_links import socket_name
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.ids import random_uuid, uuid_text
+from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.meta_properties import (
     FILE_NAME,
     MetaProperties,
@@ -240,6 +241,7 @@ class Supervisor:
             found = read_meta_properties(path)
             if found is None:
                 cluster_id = cluster_id or uuid_text(random_uuid())
+                sync_directory(str(directory))  # With the ids in it, its name is durable too.
                 write_meta_properties(path, MetaProperties(number, cluster_id, random_uuid()))
             else:
                 cluster_id = cluster_id or found.cluster_id
