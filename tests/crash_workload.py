@@ -340,7 +340,7 @@ class Life:
         topic.durable_end = min(topic.durable_end, offset)
         for base in [base for base in topic.batches if base >= offset]:
             del topic.batches[base]
-        self.store.truncate(partition, offset)
+        log.truncate_to(offset)
         topic.before = None
         topic.end = log.log_end_offset
         assert topic.end == offset
@@ -592,7 +592,7 @@ def _check_lookups(log: Any, served: Any) -> None:
     for header, data in served[:: max(1, len(served) // 12)]:
         segment, position = log.translate(header[0] + header[6])
         assert segment.read_bytes(position, len(data)) == data, f"D: {header[0]} is not there"
-        if header[0] < log.log_start_offset:
+        if header[0] < log.log_start_offset or not header[12]:
             continue
         newest = header[8]
         first = next(

@@ -225,11 +225,11 @@ class LogDirectory:
         self._gone.clear()
 
     def checkpoint_log_starts(self, logs: Logs) -> None:
-        """Write the log start offsets; those at the beginning of a segment need no entry, unless
-        there may be segments before it in the store (as Kafka's `LogManager` has it).
+        """Write the log start offsets; those at the beginning of a segment need no entry.
 
-        Where none is needed since DeleteRecords, the unlinks are made durable first: nothing of what
-        was deleted comes back.
+        Unless there may be segments before it in the store (as Kafka's `LogManager` has it). Where
+        none is needed since DeleteRecords, the unlinks are made durable first: nothing of what was
+        deleted comes back.
         """
         offsets = self._kept(self.log_start_offsets)
         for topic, partition, log in logs:
@@ -242,7 +242,12 @@ class LogDirectory:
         self.log_start_offsets = self._store(LOG_START_OFFSET, offsets, self.log_start_offsets)
 
     def lower_recovery_point(self, log: tuple[str, int], offset: int) -> None:
-        """The log is about to end at `offset`, or was found to end there."""
+        """The log is about to end at `offset`, or was found to end there.
+
+        A scan that begins behind that would miss what is torn before it.
+        """
+        if self.recovery_points.get(log, 0) <= offset:
+            return
         lowered = self.recovery_points | {log: offset}
         self.recovery_points = self._store(RECOVERY_POINT, lowered, self.recovery_points)
 

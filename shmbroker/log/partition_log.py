@@ -20,7 +20,7 @@ Recovery is in `recovery`, what to delete in `retention`.
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, Protocol
 
@@ -97,6 +97,7 @@ class PartitionLog:
         "local_start_offset",
         "log_end_offset",
         "log_start_offset",
+        "on_cut",
         "producers",
         "recovery_point",
         "retired",
@@ -155,6 +156,8 @@ class PartitionLog:
         """Finished since the last flush, or nobody knows when."""
         self.are_names_new = False
         """Files were made, renamed or removed that the next flush has to make durable."""
+        self.on_cut: Callable[[int], None] | None = None
+        """Told of the new end before a cut: no checkpoint may be ahead of it."""
         self.is_start_raised = False
         """By DeleteRecords, and no checkpoint says so yet."""
 
@@ -602,6 +605,8 @@ class PartitionLog:
             self.leader_epochs.truncate_from_end(offset)
             self._latest_epoch = self.leader_epochs.latest
             return False
+        if self.on_cut is not None:
+            self.on_cut(offset)
         self._boundaries.clear()
         if offset <= self.segments[0].base_offset:
             self.truncate_fully(offset, min(self.log_start_offset, offset))
@@ -621,6 +626,8 @@ class PartitionLog:
 
         log_start: the log start offset, where it is less, as what lies between is in the store.
         """
+        if self.on_cut is not None:
+            self.on_cut(new_start_offset)
         self._boundaries.clear()
         for segment in self.segments:
             segment.remove()

@@ -11,6 +11,7 @@ Rules of this file:
 * The position of an open log is stored at once, so that a successor need not scan.
 """
 
+import functools
 import heapq
 import itertools
 import logging
@@ -128,8 +129,8 @@ class PartitionStore:
         )
         if config.is_fsync and log.recovery_point < log.log_end_offset:
             log.flush()  # What can be read from now on must outlive a power cut.
-        if self.log_directory.recovery_points.get(name, 0) > log.recovery_point:
-            self.log_directory.lower_recovery_point(name, log.recovery_point)
+        self.log_directory.lower_recovery_point(name, log.recovery_point)
+        log.on_cut = functools.partial(self.log_directory.lower_recovery_point, name)
         log.store_position()
         partition = Partition(key, topic.name, topic.topic_id, index, log)
         partition.known_high_watermark = max(
@@ -373,17 +374,6 @@ class PartitionStore:
             (partition.topic, partition.partition): partition.high_watermark
             for partition in self.partitions.values()
         }
-
-    def truncate(self, partition: Partition, offset: int) -> bool:
-        """Drop everything from `offset` on, durably; True if there was anything.
-
-        The checkpoint goes first: a scan that begins behind the cut would miss what is torn there.
-        """
-        log = partition.log
-        name = partition.topic, partition.partition
-        if self.log_directory.recovery_points.get(name, 0) > offset:
-            self.log_directory.lower_recovery_point(name, offset)
-        return bool(log.truncate_to(offset))
 
     def flush(
         self,
