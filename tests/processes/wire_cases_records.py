@@ -253,3 +253,61 @@ def produce_record_rules(side: Side) -> Answers:
                     answer = asked(side, topic, data)
                     answer.pop("base_offset", None)
                     yield f"{which}, {size}, codec {codec}: {name}", 9, answer
+
+
+TIMES = {
+    # name: the timestamps of each batch, in ms after TIME; None stands for no timestamp
+    "rising": ((0, 10), (20, 30), (500, 510), (520, 530), (1000, 1010)),
+    "late ones": ((0, 10), (900, 10), (500, 20), (30, 40), (1000, 5)),
+    "the latest in the middle": ((0, 10), (5000, 700), (600, 4999), (5100, 1), (20,)),
+    "the latest twice": ((10, 700, 700), (0, 700), (900, 0), (900,), (1,)),
+    "without": ((None, None), (None,), (500, None), (None, None), (900, 7)),
+    "falling": ((900, 800, 700), (600, 500), (400,), (300, 299)),
+    "none at all": ((None,), (None, None)),
+}
+"""Segments last 100 ms, so most of these logs have several."""
+
+
+@scenario
+def list_offsets_times(side: Side) -> Answers:
+    """By time, in closed segments and in the active one; with the broker's time as well."""
+    names = list(TIMES)
+    created = walked(side, "times", 2 * len(names), segment_ms="100", retention_ms="-1")
+    stamped = walked(side, "stamped-times", message_timestamp_type="LogAppendTime")
+
+    def look_up(topic: str, index: int, timestamp: int) -> Any:
+        row = {"partition_index": index, "timestamp": timestamp}
+        body = {"replica_id": -1, "topics": [{"name": topic, "partitions": [row]}]}
+        found = side.ask("ListOffsets", 7, body)["topics"][0]["partitions"][0]
+        found.pop("partition_index", None)
+        return found
+
+    for number, name in enumerate(names):
+        for codec in (0, 1):
+            index = 2 * number + codec
+            for times in TIMES[name]:
+                rows = [(-1 if ms is None else TIME + ms, b"k", b"v", ()) for ms in times]
+                asked(side, created, encode_batch(rows, codec=codec), index)
+            told = {ms for times in TIMES[name] for ms in times if ms is not None} | {0}
+            for ms in sorted(told | {near + 1 for near in told} | {-1}):
+                yield (
+                    f"{name}, codec {codec}: {ms}", 7, look_up(created, index, TIME + ms),
+                )  # fmt: skip
+            yield f"{name}, codec {codec}: 0 since 1970", 7, look_up(created, index, 0)
+            yield f"{name}, codec {codec}: latest", 7, look_up(created, index, -3)
+    begin = clock.now_ms()
+    for ms in (0, 5_000, 1):
+        rows = [(TIME + ms, b"k", b"v", ())] * 3
+        asked(side, stamped, encode_batch(rows))
+    for name, timestamp in (
+        ("long ago", TIME), ("before all", begin - 1000), ("after all", begin + 3_600_000),
+    ):  # fmt: skip
+        yield f"LogAppendTime, {name}", 7, offset_of(look_up(stamped, 0, timestamp))
+    latest = look_up(stamped, 0, -3)
+    assert latest.pop("timestamp") >= begin
+    # Batches of one millisecond may share it: then the first of them has it.
+    yield "LogAppendTime, latest", 7, latest.pop("offset", 0) % 3
+
+
+def offset_of(row: dict[str, Any]) -> Any:
+    return row.get("offset", 0)

@@ -55,6 +55,8 @@ DIFFERENT = {
     "produce_records / gzip *": "bytes that can't be unpacked are invalid; Kafka fails with -1",
     "produce_records / * garbage": "likewise",
     "produce_records / zstd cut off": "likewise",
+    "list_offsets_times / without, *": "found; Kafka ends at a segment without timestamps",
+    "list_offsets_times / none at all, *": "none is the latest; Kafka names the first",
     "produce_requests / one partition twice": "both are stored; Kafka loses the first",
     "produce_requests / the ends in the end": "both are stored; Kafka loses the first",
     "produce_requests / one topic twice": "answered as asked: two entries",
