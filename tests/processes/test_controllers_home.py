@@ -7,6 +7,7 @@ controller. KAFKA_OFF PORT ends that. KAFKA_PORT is the first port (15310).
 
 import os
 import shlex
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from raw_client import RawClient
 
+from shmbroker import clock
 from shmbroker.testing.broker import Broker
 
 pytestmark = [
@@ -24,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif("KAFKA_ON" not in os.environ, reason="no Apache Kafka to go to"),
 ]
 PORT = int(os.environ.get("KAFKA_PORT", "15310"))
+START_S = 120.0
 QUORUM = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
 
 
@@ -33,10 +36,24 @@ def kafka(data: Path, nodes: int, controllers: int) -> Iterator[str]:
     directories = ",".join(str(data / f"node-{number}") for number in range(1, nodes + 1))
     command = [*shlex.split(os.environ["KAFKA_ON"]), directories, str(PORT)]
     try:
-        subprocess.run(command, check=True, env=os.environ | {"CONTROLLERS": str(controllers)})
+        subprocess.run(command, check=False, env=os.environ | {"CONTROLLERS": str(controllers)})
+        wait_for(range(PORT, PORT + nodes))
         yield f"127.0.0.1:{PORT}"
     finally:
         subprocess.run([*shlex.split(os.environ["KAFKA_OFF"]), str(PORT)], check=True)
+
+
+def wait_for(ports: range) -> None:
+    """Several Java machines that start at once may take longer than the command waits."""
+    deadline = clock.monotonic() + START_S
+    for port in ports:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert clock.monotonic() < deadline, f"nobody serves port {port}"
+                clock.sleep(0.1)
 
 
 def topics(client: RawClient) -> dict[str, bytes]:
