@@ -118,11 +118,17 @@ def test_a_write_of_a_series_is_done_once(spark: Any, broker: Broker) -> None:
 
 
 def start(spark: Any, broker: Broker, path: Path, source: str, sink: str, **options: str) -> Any:
+    """A query from topic to topic; with the option `fails` its tasks end at one of the rows."""
+    fails = options.pop("fails", "")
     reader = spark.readStream.format("shmbroker").option("kafka.bootstrap.servers", broker.address)
     rows = reader.option("subscribe", source).option("startingOffsets", "earliest")
-    stream = rows.options(**options).load().select("key", "value").writeStream
+    value = F.col("value")
+    if fails:
+        failure = F.raise_error(F.lit("failed as it should"))
+        value = F.when(value == F.lit(fails.encode()), failure).otherwise(value).alias("value")
+    stream = rows.options(**options).load().select("key", value)
     return (
-        stream.format("shmbroker")
+        stream.writeStream.format("shmbroker")
         .option("kafka.bootstrap.servers", broker.address)
         .option("kafka.compression.type", "lz4")
         .option("topic", sink)
@@ -147,7 +153,13 @@ def test_a_stream_is_exactly_once_over_repeated_batches_and_killed_processes(
     create(broker, "to", 3)
     rows = spark.range(6000).selectExpr("cast(id % 11 as string) key", "cast(id as string) value")
     write(rows, broker, topic="from")
-    query = start(spark, broker, tmp_path, "from", "to", maxOffsetsPerTrigger="3000")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    limit = {"maxOffsetsPerTrigger": "3000"}
+    with pytest.raises(Exception, match="failed as it should"):
+        start(spark, broker, tmp_path, "from", "to", fails="4500", **limit).awaitTermination()
+    some = numbers(spark, broker, "to")
+    assert 3000 < len(some) < 6000
+    query = start(spark, broker, tmp_path, "from", "to", **limit)
     killer = threading.Thread(
         target=lambda: os.kill(broker.children()["io-worker-1"], signal.SIGKILL)
     )
@@ -163,6 +175,7 @@ def test_a_stream_is_exactly_once_over_repeated_batches_and_killed_processes(
     query.awaitTermination()
     assert query.exception() is None
     assert numbers(spark, broker, "to") == list(range(7000))
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 PROGRAM = """
