@@ -158,7 +158,7 @@ def _open(path: str, inode: int) -> int:
         os.close(descriptor)
     if os.path.exists(path):
         raise GoneFault(f"{path} is another file than the one listed: was it compacted?")
-    raise GoneFault(f"{path} is gone: deleted by retention since it was listed")
+    raise GoneFault(f"{path} is gone, deleted since it was listed, or is not to be seen here")
 
 
 def _beside(log_path: str, suffix: str) -> str:
