@@ -8,6 +8,8 @@ Version notes: 2 flexible; 3 top-level error; 4 total and usable bytes (KIP-827)
 import os
 from typing import Any
 
+from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
+
 API_KEY = 35
 NAME = "DescribeLogDirs"
 VERSION_MIN = 1
@@ -17,6 +19,16 @@ VERSION_MIN_ADVERTISED = 1
 
 def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
     """All partitions, or those asked for that are here; null topics means all."""
+    if worker.store.is_fenced:
+        return {
+            "results": [
+                {
+                    "error_code": KAFKA_STORAGE_ERROR,
+                    "log_dir": str(worker.log_directory.path),
+                    "topics": [],
+                }
+            ]
+        }
     wanted: dict[str, set[int]] | None = None
     if body["topics"] is not None:
         wanted = {}

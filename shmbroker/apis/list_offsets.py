@@ -8,6 +8,7 @@ local (KIP-405); 9 latest tiered; 11 earliest pending upload.
 
 from typing import Any
 
+from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.replication.partition import not_led_error
 from shmbroker.wire import error_codes
@@ -120,7 +121,11 @@ def _look_up(
     elif timestamp in VERSION_OF_SENTINEL and timestamp != MAX_TIMESTAMP:
         _fill(partition, row, version, -1, _end(worker, partition, timestamp))
     else:
-        _find(worker, partition, timestamp, version, row, pending)
+        try:
+            _find(worker, partition, timestamp, version, row, pending)
+        except StorageFault as fault:
+            worker.on_storage_fault(partition, fault)
+            row["error_code"] = error_codes.KAFKA_STORAGE_ERROR
 
 
 def _end(worker: Any, partition: Any, which: int) -> int:

@@ -25,7 +25,7 @@ from struct import Struct
 from typing import Any, Protocol
 
 from shmbroker.crc32c import crc32c
-from shmbroker.errors import ProtocolFault, StorageFault
+from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.cleaned_files import CLEANED, DELETED, SWAP, deleted_paths, rename_files
 from shmbroker.log.config import LogConfig
@@ -499,8 +499,15 @@ class PartitionLog:
         while True:
             segment = self.segments[number]
             position, header = segment.find(offset)
-            if header is not None or segment is self.active:
+            if segment is self.active:
                 return segment, position
+            if header is None:
+                if 0 <= self.cleaned_offset <= offset and not self.config.is_compacted:
+                    raise CorruptFault(f"{segment.path} does not hold offset {offset}")
+            elif header[0] < segment.end_offset:
+                return segment, position
+            else:
+                raise CorruptFault(f"{segment.path} holds offset {header[0]}: it is another's")
             number += 1
 
     def segment_number(self, offset: int) -> int:

@@ -18,6 +18,7 @@ Rules of this file:
 from collections.abc import Callable
 from typing import Any
 
+from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     READ_DONE,
     READ_DONE_HEAD,
@@ -37,6 +38,10 @@ INLINE_BYTES = 256 << 10
 
 _pack_slice = READ_SLICE.pack
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
+
+
+def _raise(_partition: Partition, fault: StorageFault) -> None:
+    raise fault
 
 
 class DelayedRead(DelayedOperation):
@@ -97,6 +102,7 @@ class Reader:
         pass_file: Callable[[Peer, Any], None],
         tiering: Tiering | None = None,
         tier_wait_ms: int = 0,
+        on_storage_fault: Callable[[Partition, StorageFault], None] = _raise,
     ) -> None:
         self.partitions = partitions
         self.purgatory = purgatory
@@ -104,6 +110,7 @@ class Reader:
         self.pass_file = pass_file
         self.tiering = tiering
         self.tier_wait_ms = tier_wait_ms
+        self.on_storage_fault = on_storage_fault
         self.waiting: dict[tuple[int, int], DelayedRead] = {}
         self._is_tier_awaited = False
 
@@ -201,7 +208,14 @@ class Reader:
                 continue
             limit = min(partition_max_bytes, max_bytes - total)
             if offset >= log.local_start_offset:
-                found = log.read(offset, limit, end, total == 0)
+                try:
+                    found = log.read(offset, limit, end, total == 0)
+                except StorageFault as fault:
+                    # Damage, found when somebody comes to it: what is whole is served as before.
+                    self.on_storage_fault(partition, fault)
+                    results.append((error_codes.KAFKA_STORAGE_ERROR, partition))
+                    must_answer = True
+                    continue
                 assert found is not None, "in range a moment ago"
             else:
                 assert self.tiering is not None, "only a tiered log has a local start of its own"

@@ -181,6 +181,7 @@ class IoWorker(SleepingChild):
             self.pass_file,
             self.tiering,
             config["remote.fetch.max.wait.ms"],
+            self.on_storage_fault,
         )
         self.groups = GroupCoordinator(
             config,
@@ -837,7 +838,10 @@ class IoWorker(SleepingChild):
             call.reply(init_producer_id.answer_now(self, request))
 
     def on_storage_fault(self, partition: Partition, fault: StorageFault) -> None:
-        """The disk refused an append; logged every ten seconds for each partition."""
+        """The disk refused an append or a read, or gave something damaged.
+
+        Logged every ten seconds for each partition.
+        """
         now = clock.monotonic()
         if now >= self._next_fault_line.get(partition.key, 0.0):
             self._next_fault_line[partition.key] = now + FAULT_LINE_INTERVAL_S
