@@ -491,14 +491,14 @@ class Tiering:
         end = -1
         for number, segment in enumerate(log.segments):
             excess -= segment.size
-            is_too_old = limit_ms >= 0 and now_ms - _newest(segment) > limit_ms
-            is_too_much = limit_bytes >= 0 and excess >= 0
-            if not (is_too_old or is_too_much) or not segment.size:
-                break
+            if segment.size:
+                is_too_old = limit_ms >= 0 and now_ms - _newest(segment) > limit_ms
+                is_too_much = limit_bytes >= 0 and excess >= 0
+                if not (is_too_old or is_too_much):
+                    break
             if segment is log.active:
-                if remote.partition.is_leader and (
-                    log.log_end_offset <= remote.partition.high_watermark
-                ):
+                is_all_committed = log.log_end_offset <= remote.partition.high_watermark
+                if segment.size and remote.partition.is_leader and is_all_committed:
                     log.roll(now_ms)
                     log.active.create_files()
             elif number < covered:

@@ -1,0 +1,276 @@
+"""A tiered log against a plain list of its records, with deaths at every step of the store.
+
+The log, `operations.tiering` and `tier.transfer` are the real ones; the store is a dict that dies
+after so many changes, and the tier process a queue of what it was asked.
+"""
+
+import itertools
+import os
+import tempfile
+from collections import deque
+from types import SimpleNamespace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shmbroker.errors import StorageFault
+from shmbroker.log.config import LogConfig
+from shmbroker.log.descriptors import Descriptors
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.retention import delete_records, retain
+from shmbroker.operations.tiering import Tiering
+from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
+from shmbroker.replication.partition import Partition
+from shmbroker.tier import transfer
+from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of
+from shmbroker.tier.remote_log import RemoteSegment
+from tests.unit.tier.stores import Killed, MemoryStore
+
+TOPIC_ID = bytes(range(16))
+KEY = TOPIC_ID + bytes(4)
+NAME = PartitionName("t", TOPIC_ID, 0)
+PREFIX = partition_prefix("cluster", NAME)
+RECORDS = 3
+FIELDS = RemoteSegment._fields
+CONFIG = {
+    "remote.log.manager.task.interval.ms": 1,
+    "remote.list.offsets.request.timeout.ms": 1000,
+    "shmbroker.tier.cache.bytes": 3000,
+    "shmbroker.io.workers": 1,
+}
+
+
+class World:
+    """One partition with everything around it."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.store = MemoryStore()
+        self.now_ms = 1_000_000
+        self.records: list[bytes] = []
+        self.start = 0
+        self.asked: deque = deque()
+        self.is_swept = False
+        self.incarnation = 0
+        self.log_start = 0
+        self.settings = {"remote.storage.enable": "true", "index.interval.bytes": "150"}
+        self.open()
+
+    def open(self) -> None:
+        """The I/O worker begins (again): the page cache has survived."""
+        self.incarnation += 1
+        self.file_ids = itertools.count(self.incarnation << 20)
+        self.asked.clear()
+        self.log = PartitionLog.open(
+            os.path.join(self.directory, "t-0"),
+            LogConfig(self.settings),
+            file_ids=self.file_ids,
+            clean=False,
+            log_start_offset=self.log_start,
+        )
+        self.partition = Partition(KEY, "t", TOPIC_ID, 0, self.log)
+        image = SimpleNamespace(
+            leader_id=1, leader_epoch=0, partition_epoch=0, replicas=(1,), in_sync_replicas=(1,)
+        )
+        self.partition.on_leadership(1, image)
+        store = SimpleNamespace(
+            log_directory=SimpleNamespace(
+                path=os.path.join(self.directory, "node-1"), descriptors=Descriptors()
+            ),
+            file_ids=self.file_ids,
+            dropped_file_ids=[],
+            note_log_start=self.note_log_start,
+            retain=lambda partition, now_ms: self.retain(),
+        )
+        self.tiering = Tiering(
+            store, CONFIG, self.ask, lambda key: None, lambda: self.now_ms,
+            os.path.join(self.directory, "cache"), self.incarnation,
+        )  # fmt: skip
+        self.tiering.on_partition(self.partition)
+
+    def note_log_start(self) -> None:
+        self.log_start = self.log.log_start_offset
+
+    def retain(self) -> None:
+        if self.tiering.retain(self.partition, self.now_ms):
+            retain(self.log, self.partition.high_watermark, self.now_ms)
+        self.log.retired.clear()
+        self.note_log_start()
+        self.start = max(self.start, self.log.log_start_offset)
+
+    # ── the tier process ────────────────────────────────────────────────────────────────────────
+
+    def ask(self, _key: int, name: str, body: dict, on_answer) -> bool:
+        self.asked.append((name, body, on_answer))
+        return True
+
+    def answer(self) -> None:
+        """Do what was asked; a kill ends all of it."""
+        while self.asked:
+            name, body, on_answer = self.asked.popleft()
+            try:
+                found = getattr(self, name)(body)
+            except Killed:
+                self.store.steps_left = 1 << 30
+                self.asked.clear()
+                self.is_swept = False
+                self.tiering.on_tier_lost()
+                self.tiering.on_tier_running()
+                continue
+            except StorageFault as fault:
+                found = {"error_code": 56, "error_message": str(fault)}
+            on_answer({"error_code": 0} | found)
+
+    def TierLoad(self, _body: dict) -> dict:
+        found = transfer.load_segments(self.store, PREFIX, NAME, is_swept=not self.is_swept)
+        self.is_swept = True
+        assert not found.damaged
+        return {"segments": [one._asdict() for one in found.segments]}
+
+    def TierCopy(self, body: dict) -> dict:
+        assert self.is_swept
+        segment = RemoteSegment(**{field: body[field] for field in FIELDS})
+        epochs = [(one["epoch"], one["start_offset"]) for one in body["epochs"]]
+        transfer.copy_segment(
+            self.store, PREFIX, NAME, body["directory"], segment, epochs, lambda _: None
+        )
+        return {}
+
+    def TierDelete(self, body: dict) -> dict:
+        stems = [
+            stem_of(one["base_offset"], one["end_offset"], one["leader_epoch"])
+            for one in body["segments"]
+        ]
+        transfer.delete_segments(self.store, PREFIX, stems)
+        return {}
+
+    def TierFetch(self, body: dict) -> dict:
+        segment = RemoteSegment(**{field: body[field] for field in FIELDS})
+        chunk = transfer.fetch_chunk(
+            self.store, PREFIX, segment, body["offset"], body["directory"],
+            transfer.Indexes(), 500,
+        )  # fmt: skip
+        return chunk._asdict()
+
+    # ── what happens ────────────────────────────────────────────────────────────────────────────
+
+    def append(self, batches: int) -> None:
+        for _ in range(batches):
+            values = [b"v%d" % (len(self.records) + n) for n in range(RECORDS)]
+            batch = encode_batch([(self.now_ms, None, value, []) for value in values])
+            self.log.append(memoryview(batch), RECORDS - 1, self.now_ms, 0, self.now_ms)
+            self.partition.advance_high_watermark()
+            self.records += values
+
+    def roll(self, _: int) -> None:
+        self.log.roll(self.now_ms)
+        self.log.active.create_files()
+        self.log.flush()
+
+    def tick(self, answers: int) -> None:
+        self.now_ms += 120_000
+        self.tiering.run(self.now_ms)
+        if answers:
+            self.answer()
+
+    def keep_local(self, segments: int) -> None:
+        self.settings["local.retention.bytes"] = str(segments * 400)
+        self.log.set_config(LogConfig(self.settings))
+        self.retain()
+
+    def keep_in_all(self, segments: int) -> None:
+        self.settings["retention.bytes"] = str((segments + 3) * 400)
+        self.log.set_config(LogConfig(self.settings))
+        self.retain()
+        del self.settings["retention.bytes"]
+        self.log.set_config(LogConfig(self.settings))
+
+    def delete_records(self, part: int) -> None:
+        offset = self.start + (len(self.records) - self.start) * part // 8
+        assert delete_records(self.log, offset, self.partition.high_watermark) is not None
+        self.start = max(self.start, offset)
+        self.note_log_start()
+        self.retain()
+
+    def kill_tier(self, steps: int) -> None:
+        self.store.steps_left = steps
+        self.tick(1)
+        self.store.steps_left = 1 << 30
+
+    def kill_worker(self, _: int) -> None:
+        self.log.close(clean=False)
+        self.open()
+
+    def fail_store(self, _: int) -> None:
+        self.store.is_down = True
+        self.tick(1)
+        self.store.is_down = False
+
+    # ── what must hold ──────────────────────────────────────────────────────────────────────────
+
+    def read(self, offset: int) -> bytes:
+        """Bytes from `offset` on, after as many rounds as it takes."""
+        for _ in range(6):
+            log = self.log
+            if offset >= log.local_start_offset:
+                found = log.read(offset, 300, self.partition.high_watermark)
+            else:
+                found = self.tiering.read(self.partition, offset, 300, True)
+            if type(found) is tuple and found[2]:
+                segment, position, length = found
+                return segment.read_bytes(position, length)
+            self.now_ms += 120_000
+            self.tiering.run(self.now_ms)
+            self.answer()
+        raise AssertionError(f"offset {offset} can't be read: {found}")
+
+    def check(self) -> None:
+        log = self.log
+        assert log.log_start_offset <= self.start or log.log_start_offset == self.start
+        assert log.log_start_offset <= log.local_start_offset <= log.log_end_offset
+        offset = self.start
+        values = self.records
+        while offset < len(values):
+            data = self.read(offset)
+            for position, _ in iterate_batches(data):
+                for found, _, _, value, _ in iterate_records(data, position):
+                    if found >= offset:
+                        assert (found, value) == (offset, values[offset])
+                        offset += 1
+
+    def settle(self) -> None:
+        """Nobody dies any more: what is closed is copied, what is not needed is gone."""
+        self.roll(0)
+        for _ in range(40):
+            self.tick(1)
+        assert self.tiering.end_offset(self.partition) == self.log.log_end_offset or not (
+            self.log.log_end_offset > self.log.log_start_offset
+        )
+        self.is_swept = False
+        before = set(self.store.objects)
+        loaded = self.TierLoad({})["segments"]
+        assert set(self.store.objects) == before, "orphans were left"
+        assert all(one["end_offset"] > self.log.log_start_offset for one in loaded)
+
+
+OPERATIONS = (
+    "append", "append", "roll", "roll", "tick", "tick", "keep_local", "keep_in_all",
+    "delete_records", "kill_tier", "kill_tier", "kill_worker", "fail_store",
+)  # fmt: skip
+
+
+@settings(max_examples=int(os.environ.get("TIERING_EXAMPLES", "40")), deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 7)), min_size=5, max_size=40))
+def test_every_record_is_read_whatever_happens(operations):
+    with tempfile.TemporaryDirectory() as directory:
+        world = World(directory)
+        try:
+            world.answer()
+            for name, argument in operations:
+                getattr(world, name)(argument)
+                if name in ("tick", "kill_worker", "kill_tier", "keep_local"):
+                    world.check()
+            world.settle()
+            world.check()
+        finally:
+            world.log.close(clean=False)
