@@ -5,6 +5,7 @@
 
     decoding      record batches to Arrow          spark/decode.py        else numpy
     encoding      Arrow columns to record batches  arrow/                 else numpy
+    walk          records of a produced batch      records/validation.py  else numpy, a plain loop
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the
