@@ -1,4 +1,4 @@
-"""`shmbroker log`: dump and verify files, without a broker."""
+"""`shmbroker log`: dump, verify and repair files, without a broker."""
 
 import json
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ def command() -> None:
     shmbroker log dump ~/.local/state/shmbroker/node-1/flights-0/00000000000000000000.log
     shmbroker log dump ~/.local/state/shmbroker/node-1/__consumer_offsets-7 --records
     shmbroker log verify ~/.local/state/shmbroker
+    shmbroker log repair ~/.local/state/shmbroker --dry-run
     """
 
 
@@ -160,3 +161,38 @@ def verify(paths: tuple[str, ...], with_records: bool, as_json: bool) -> None:
     bad = sum(verdict.fault is not None for verdict in verdicts)
     if bad:
         raise CommandFault(f"{bad} of {len(verdicts)} places are damaged")
+
+
+@command.command()
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path())
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@json_option
+def repair(paths: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+    """Mend what can be derived, put aside what can't. No broker may run on it.
+
+    \b
+    shmbroker log repair ~/.local/state/shmbroker --dry-run
+    shmbroker log repair ~/.local/state/shmbroker/node-1/flights-0
+
+    PATHs are a data directory, a node's or a partition's. Indexes, snapshots and epochs are made
+    anew, torn tails cut. Where a batch in the middle is damaged, the log ends before it, and the
+    segments from there on lie in quarantine/ beside the node's directory. Exit status 1 if anything
+    stays wrong: with --dry-run, if there is anything to do.
+    """
+    from shmbroker.tools.log_repair import repair as mend
+
+    found = []
+    for path in paths:
+        for row in mend(path, is_applied=not dry_run):
+            found.append(row)
+            if not as_json:
+                does = row.action or "can't be repaired here; restore it from a copy"
+                word = "done" if row.is_done else "TODO" if row.action else "BAD "
+                click.echo(f"{word} {row.fault}: {does}")
+    if as_json:
+        print_json([row._asdict() for row in found])
+    left = sum(not row.is_done for row in found)
+    if left:
+        raise CommandFault(f"{left} of {len(found)} faults are left")
+    if not found:
+        say("nothing is wrong")

@@ -363,15 +363,21 @@ def _refuse_damage(directory: str) -> None:
                 break
             expected, epoch = header[0] + header[6] + 1, header[2]
             position += header[1] + LOG_OVERHEAD
-        # A length may be what is damaged, so look everywhere behind for a batch's magic.
-        magic = position + MAGIC_POSITION
-        while (magic := content.find(bytes([MAGIC]), magic)) >= 0:
-            if _whole_batch(content, magic - MAGIC_POSITION):
-                raise CorruptFault(
-                    f"{path}: the batch at position {position} is damaged, and committed records "
-                    "follow it; restore the file from a copy"
-                )
-            magic += 1
+        if has_whole_batch(content, position):
+            raise CorruptFault(
+                f"{path}: the batch at position {position} is damaged, and committed records "
+                "follow it; restore the file from a copy"
+            )
+
+
+def has_whole_batch(content: mmap.mmap, position: int) -> bool:
+    """Whether one begins anywhere from `position` on: a length may be what is damaged."""
+    magic = position + MAGIC_POSITION
+    while (magic := content.find(bytes([MAGIC]), magic)) >= 0:
+        if _whole_batch(content, magic - MAGIC_POSITION):
+            return True
+        magic += 1
+    return False
 
 
 def _whole_batch(content: mmap.mmap, position: int) -> tuple[int, ...] | None:
