@@ -192,23 +192,28 @@ class PlainApis:
             if connection.listener.broker_id in self.worker.fenced and peer.incarnation:
                 view.release()
                 raise ProtocolFault(f"broker {peer.number} hangs")  # clients look for another
+        host = connection.client.rpartition(":")[0].encode()
+        request = Request(connection, api_key, version, correlation_id)
+        if api_key in table.CONTROLLER_KEYS:
+            request.body = (client_id, bytes(view[body_at:]), host)
+            if peer is None:  # nobody is the active controller just now: somebody will be
+                view.release()
+                self.to_ask_again.append((self.worker.now() + ASK_AGAIN_S, request))
+                connection.inflight.append(request)
+                return True
         if peer is None or not peer.incarnation:
             view.release()
             return False
         token = self.worker.token + 1
         body = view[body_at:]
-        host = connection.client.rpartition(":")[0].encode()
-        kept = (client_id, bytes(body), host) if api_key in table.CONTROLLER_KEYS else None
         sent = try_execute(peer, token, api_key, version, client_id, body, host)
         body.release()
         view.release()
         if not sent:
             return False
         self.worker.token = token
-        request = Request(connection, api_key, version, correlation_id)
         request.tokens = [token]
         request.peer = peer
-        request.body = kept
         self.worker.pending[token] = request
         connection.inflight.append(request)
         return True

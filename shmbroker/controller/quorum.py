@@ -272,7 +272,8 @@ class Quorum:
         asked = self.asked.get(voter)
         if asked is not None and asked.request_id == request_id:
             del self.asked[voter]
-            self.retry_at[voter] = now + RETRY_MS
+            # A leader has time: who is gone asks it when it is back.
+            self.retry_at[voter] = now + (10 * RETRY_MS if self.state == LEADER else RETRY_MS)
 
     def on_voter_lost(self, now: int, voter: int) -> None:
         """The process of another voter is dead, for sure."""

@@ -5,7 +5,7 @@ import os
 import pytest
 from quorum_simulation import simulate
 
-SEEDS = int(os.environ.get("SHMBROKER_SEEDS", "150"))
+SEEDS = int(os.environ.get("SHMBROKER_SEEDS", "100"))
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 50))
