@@ -14,6 +14,7 @@ import contextlib
 import os
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--partitions", type=int, default=4)
     wanted = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and so leave nothing behind
     scratch = Path(tempfile.mkdtemp(prefix="shmbroker-cluster-"))
     os.environ["JAVA_HOME"] = java_home()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

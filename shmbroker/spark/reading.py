@@ -82,6 +82,12 @@ def raw_batches(
 ) -> Iterator[tuple[memoryview, tuple[AbortedTransaction, ...]]]:
     """Yield the piece's record batches as they lie in the log, and which of its transactions were
     aborted. The batches at both ends may hold more than the piece's offsets."""
+    if not piece.path and reading.way == FILES:
+        raise NoFilesFault(
+            f"offsets {piece.start_offset} to {piece.end_offset - 1} of {piece.topic}-"
+            f"{piece.partition} are in no file of this host any more: shmbroker.read=auto fetches"
+            " them"
+        )
     if piece.path and reading.way != FETCH:
         try:
             data = map_piece(piece)

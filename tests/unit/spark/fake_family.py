@@ -29,6 +29,8 @@ class FakePartition:
     log_start_offset: int = 0
     high_watermark: int = 0
     segments: list[dict] = field(default_factory=list)
+    remote: list[dict] = field(default_factory=list)
+    """Segments that a leader serves, and doesn't list as files of its own."""
     error: int = 0
     tail: int = 0
     """Bytes of a batch that no longer fits, at the end of a Fetch answer, as a leader may send."""
@@ -67,7 +69,7 @@ class FakePartition:
     def fetched(self, offset: int, size: int) -> bytes:
         """The batches from the one with `offset` on, one at least, as a leader answers a Fetch."""
         found = b""
-        for segment in self.segments:
+        for segment in [*self.remote, *self.segments]:
             data = (self.directory / segment["file_name"]).read_bytes()[: segment["valid_bytes"]]
             at = 0
             while at < len(data):

@@ -314,6 +314,26 @@ def test_a_forced_fetch_gives_the_same_rows(family: FakeFamily) -> None:
     assert batch_rows(family, **start, **end, **FETCH, **small) == expected
 
 
+def test_what_only_remote_storage_has_is_fetched(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10)
+    partition.fill(10, roll=True)
+    partition.fill(10, 2)
+    expected = [("t", 0, i) for i in range(5, 40)]
+    start = {"startingOffsets": '{"t": {"0": 5}}'}
+    partition.remote.append(partition.segments.pop(0))
+    reader = source(family, **start).reader(COLUMNS)
+    tasks = reader.partitions()
+    pieces = [piece for task in tasks for piece in task.pieces]
+    assert [(bool(p.path), p.start_offset, p.end_offset) for p in pieces] == [
+        (False, 5, 10),
+        (True, 10, 40),
+    ]
+    assert rows(reader, tasks) == expected
+    with pytest.raises(BrokerFault, match=r"offsets 5 to 9 of t-0 are in no file.*read=auto"):
+        batch_rows(family, **start, **FILES)
+
+
 def test_a_fetch_is_split_as_asked(family: FakeFamily) -> None:
     family.create("t")[0].fill(100)
     reader = source(family, minPartitions="4", **FETCH).reader(COLUMNS)
