@@ -12,7 +12,7 @@ from spark_batches import batch, is_readable, record, rows_by_loop, rows_of, var
 from shmbroker.errors import CorruptFault
 from shmbroker.kernels import native
 from shmbroker.records import batch_scan, record_lengths
-from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT
+from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
 from shmbroker.spark import arrow_columns, decode_native, decode_numpy
 from shmbroker.spark import decode as module
 from shmbroker.spark.decode import COLUMNS, decode
@@ -304,3 +304,68 @@ def test_an_arrow_batch_does_not_keep_the_input() -> None:
     view.release()
     data.extend(b"x")  # BufferError while anything holds a view
     assert found[0].num_rows == 100
+
+
+# --- aborted transactions, views, CRCs -----------------------------------------------------------
+
+
+def transactional(data: bytes, producer_id: int) -> bytes:
+    out = bytearray(data)
+    out[21:23] = (int.from_bytes(out[21:23], "big") | TRANSACTIONAL_BIT).to_bytes(2, "big")
+    out[43:51] = producer_id.to_bytes(8, "big")
+    return with_right_crc(out)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=40)
+def test_batches_of_aborted_transactions_are_left_out(data: st.DataObject) -> None:
+    log, expected, offset = b"", [], 0
+    aborted = data.draw(
+        st.lists(
+            st.tuples(st.integers(1, 3), st.integers(0, 60), st.integers(0, 60)).map(
+                lambda one: (one[0], min(one[1:]), max(one[1:]))
+            ),
+            max_size=3,
+        )
+    )
+    for _ in range(data.draw(st.integers(1, 12))):
+        count = data.draw(st.integers(1, 9))
+        one = uniform(count, offset, codec=data.draw(st.sampled_from([0, 3])))
+        producer_id = data.draw(st.integers(0, 3))
+        if producer_id:
+            one = transactional(one, producer_id)
+        log += one
+        if not any(i == producer_id and low <= offset <= high for i, low, high in aborted):
+            expected += rows_by_loop(one, 0, EVER)
+        offset += count
+    found = decode(memoryview(log), 0, EVER, ALL, "a topic", 7, aborted=aborted)
+    assert rows_of(found) == expected
+
+
+@given(logs(), st.data())
+@settings(deadline=None, max_examples=40)
+def test_views_hold_the_same(log: bytes, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, 300))
+    end = data.draw(st.integers(start, 700))
+    found = list(decode(memoryview(log), start, end, ALL, "a topic", 7, has_views=True))
+    assert rows_of(found) == rows_by_loop(log, start, end)
+    assert all(batch.schema.field("value").type == pa.binary_view() for batch in found)
+
+
+def test_views_outlive_what_they_were_decoded_from() -> None:
+    """A buffer that batches are decompressed to is not used again while views point into it."""
+    data = b"".join(uniform(40, i * 40, size=30 + i, codec=3) for i in range(20))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_columns, "BLOCK_ROWS", 50)
+        patch.setattr(batch_scan, "GROUP_BYTES", 300)
+        found = list(decode(memoryview(data), 0, EVER, ALL, "a topic", 7, has_views=True))
+    assert len(found) > 10
+    assert rows_of(found) == rows_by_loop(data, 0, EVER)
+
+
+def test_crcs_are_compared_unless_they_need_not_be() -> None:
+    data = uniform(5, crc=1)
+    with pytest.raises(CorruptFault, match="CRC"):
+        decoded(data)
+    found = decode(memoryview(data), 0, EVER, ALL, "a topic", 7, checks_crc=False)
+    assert rows_of(found) == rows_by_loop(data, 0, EVER)
