@@ -50,8 +50,9 @@ static uint32_t (*update)(uint32_t, const uint8_t *, size_t) = by_tables;
 
 #define LONG 4096 /* a stretch: three of them are 12 KiB of a usual batch of 16 */
 #define SHORT 512
+#define TINY 64
 
-static uint64_t two_long, one_long, two_short, one_short;
+static uint64_t two_long, one_long, two_short, one_short, two_tiny, one_tiny;
 
 /* x^bits modulo the polynomial, reflected: multiplied with a CRC and reduced by the crc32
  * instruction (which multiplies by x^32 itself, and the product of reflected numbers lies one bit
@@ -99,6 +100,8 @@ in_hardware(uint32_t crc, const uint8_t *p, size_t size) {
         crc = three(crc, p, LONG, two_long, one_long);
     for (; size >= 3 * SHORT; p += 3 * SHORT, size -= 3 * SHORT)
         crc = three(crc, p, SHORT, two_short, one_short);
+    for (; size >= 3 * TINY; p += 3 * TINY, size -= 3 * TINY)
+        crc = three(crc, p, TINY, two_tiny, one_tiny);
     uint64_t wide = crc;
     for (; size >= 8; p += 8, size -= 8)
         wide = _mm_crc32_u64(wide, load64(p));
@@ -117,6 +120,8 @@ use_hardware(void) {
     one_long = shift_by(LONG);
     two_short = shift_by(2 * SHORT);
     one_short = shift_by(SHORT);
+    two_tiny = shift_by(2 * TINY);
+    one_tiny = shift_by(TINY);
     update = in_hardware;
     return 1;
 }

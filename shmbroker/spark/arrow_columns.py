@@ -1,6 +1,7 @@
 """The columns of a decoded topic, and what both engines make them with."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,6 +62,12 @@ class ConstantColumns:
     def of(self, rows: int) -> dict[str, pa.Array]:
         """Both, for an Arrow batch of at most BLOCK_ROWS rows."""
         return {"topic": self._topic.slice(0, rows), "partition": self._partition.slice(0, rows)}
+
+
+@lru_cache(maxsize=64)
+def constant_columns(topic: str, partition: int) -> ConstantColumns:
+    """They take 0.3 ms to make, which shows where a piece is small."""
+    return ConstantColumns(topic, partition)
 
 
 def text_of(names: pa.Array) -> pa.Array:

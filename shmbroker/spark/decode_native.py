@@ -17,7 +17,12 @@ from shmbroker.kernels import native
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import COMPRESSION_MASK, LZ4
 from shmbroker.spark import arrow_columns
-from shmbroker.spark.arrow_columns import ConstantColumns, header_pairs, is_aborted
+from shmbroker.spark.arrow_columns import (
+    ConstantColumns,
+    constant_columns,
+    header_pairs,
+    is_aborted,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -206,7 +211,7 @@ class _Rows:
     ) -> None:
         self._types = types
         self._schema = pa.schema(list(types.items()))
-        self._constants = ConstantColumns(topic, partition)
+        self._constants = constant_columns(topic, partition)
         self._range = (start_offset, end_offset)
         self._room: dict[str, int] = {}
 

@@ -25,7 +25,7 @@ from shmbroker.spark.arrow_columns import (
     BLOCK_ROWS,
     COLUMNS,
     MAX_TIMESTAMP_MS,
-    ConstantColumns,
+    constant_columns,
     header_pairs,
     is_aborted,
 )
@@ -134,7 +134,7 @@ class _Rows:
     ) -> None:
         self.types = types
         self.schema = pa.schema(list(types.items()))
-        self.constants = ConstantColumns(topic, partition)
+        self.constants = constant_columns(topic, partition)
         self.start_offset = start_offset
         self.end_offset = end_offset
 
