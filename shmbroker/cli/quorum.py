@@ -29,21 +29,19 @@ def status(cluster: Cluster, as_json: bool) -> None:
     shmbroker quorum status
     """
     cluster_id, found = _described(cluster)
-    now_ms = clock.now_ms()
-    followers = [row for row in found["current_voters"] if row["replica_id"] != found["leader_id"]]
-    caught_up = [row["last_caught_up_timestamp"] for row in followers]
+    end_offset = _end_offset(found)
+    behind = [row for row in found["current_voters"] if row["log_end_offset"] < end_offset]
+    caught_up = [row["last_caught_up_timestamp"] for row in behind]
     rows = {
         "cluster_id": cluster_id,
         "leader_id": found["leader_id"],
         "leader_epoch": found["leader_epoch"],
         "high_watermark": found["high_watermark"],
-        "max_follower_lag": max(
-            (_end_offset(found) - row["log_end_offset"] for row in followers), default=0
-        ),
+        "max_follower_lag": max((end_offset - row["log_end_offset"] for row in behind), default=0),
         # -1: somebody has never been caught up.
         "max_follower_lag_ms": -1
         if min(caught_up, default=0) < 0
-        else max((now_ms - at for at in caught_up), default=0),
+        else max((clock.now_ms() - at for at in caught_up), default=0),
         "voters": [row["replica_id"] for row in found["current_voters"]],
         "observers": [row["replica_id"] for row in found["observers"]],
     }

@@ -2,7 +2,8 @@
 
 KAFKA_ON is a command that opens data directories with Apache Kafka 4.2.1, as nodes on ports in a
 row: KAFKA_ON DIR,DIR,DIR PORT, with CONTROLLERS=N in its environment if only the first N hold a
-controller. KAFKA_OFF PORT ends that. KAFKA_PORT is the first port (15310).
+controller. KAFKA_OFF PORT ends that, whatever it takes: Kafka's controllers do not stop without a
+majority. KAFKA_PORT is the first port (15310).
 """
 
 import os
