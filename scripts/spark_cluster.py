@@ -166,7 +166,7 @@ def check(
             best = min(best, time.perf_counter() - started)
         require(row[0] == records, f"{records:,} rows are counted, {row[0]:,} are there")
         require(row[1] == records * (records - 1) // 2, "every number is there once")
-        print(f"{master}: count and sum {records / best / 1e6:.2f} M rows/s", flush=True)
+        print(f"{master}: count and sum {records / best:,.0f} rows/s", flush=True)
 
         table = scratch / ("table-" + master.split(":")[0])
         stream = spark.readStream.format("shmbroker").options(**options)
@@ -184,10 +184,11 @@ def check(
         took = time.perf_counter() - started
         found = spark.read.parquet(str(table)).agg(F.count("*"), F.countDistinct("n")).first()
         require(tuple(found) == (records, records), "the stream has every record once")
-        print(f"{master}: stream into Parquet {records / took / 1e6:.2f} M rows/s", flush=True)
+        print(f"{master}: stream into Parquet {records / took:,.0f} rows/s", flush=True)
         if options.get("shmbroker.data"):
-            hosts = len(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keys().toSeq())
-            print(f"{master}: {hosts - 1} executors", flush=True)
+            # the driver is one of them
+            executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+            require(executors == WORKERS, f"both workers take part, {executors} executors do")
     finally:
         spark.stop()
     used = resource.getrusage(resource.RUSAGE_SELF)
