@@ -138,7 +138,11 @@ class Life:
         )
         self.compaction = Compaction(
             self.store,
-            {"log.cleaner.enable": True, "log.cleaner.backoff.ms": 0},
+            {
+                "log.cleaner.enable": True,
+                "log.cleaner.backoff.ms": 0,
+                "log.cleaner.dedupe.buffer.size": 1 << 20,
+            },
             self._compact,
             lambda _name: None,
         )

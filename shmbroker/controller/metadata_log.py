@@ -42,17 +42,14 @@ from shmbroker.log.file_names import (
 )
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from shmbroker.log.quarantine import find_whole_batch, whole_batch_at
 from shmbroker.metadata.log_reader import snapshot_ids, snapshot_name
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.records.batch import control_batch, encode_batch, iterate_batches
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
-    BATCH_HEADER,
     CONTROL_LEADER_CHANGE,
-    HEADER_SIZE,
     LOG_OVERHEAD,
-    MAGIC,
-    MAGIC_POSITION,
 )
 from shmbroker.wire import codec
 from shmbroker.wire.metadata_records import encode_metadata_record
@@ -358,36 +355,13 @@ def _refuse_damage(directory: str) -> None:
         return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
         position = epoch = 0
-        while header := _whole_batch(content, position):
+        while header := whole_batch_at(content, position):
             if header[0] != expected or header[2] < epoch:
                 break
             expected, epoch = header[0] + header[6] + 1, header[2]
             position += header[1] + LOG_OVERHEAD
-        if has_whole_batch(content, position):
+        if find_whole_batch(content, position) >= 0:
             raise CorruptFault(
                 f"{path}: the batch at position {position} is damaged, and committed records "
                 "follow it; restore the file from a copy"
             )
-
-
-def has_whole_batch(content: mmap.mmap, position: int) -> bool:
-    """Whether one begins anywhere from `position` on: a length may be what is damaged."""
-    magic = position + MAGIC_POSITION
-    while (magic := content.find(bytes([MAGIC]), magic)) >= 0:
-        if _whole_batch(content, magic - MAGIC_POSITION):
-            return True
-        magic += 1
-    return False
-
-
-def _whole_batch(content: mmap.mmap, position: int) -> tuple[int, ...] | None:
-    """The header of the batch at `position`, if it is one and right by its CRC."""
-    if position + HEADER_SIZE > len(content):
-        return None
-    header = BATCH_HEADER.unpack_from(content, position)
-    end = position + LOG_OVERHEAD + header[1]
-    if header[3] != MAGIC or not position + HEADER_SIZE <= end <= len(content):
-        return None
-    if header[4] != crc32c(content[position + ATTRIBUTES_POSITION : end]):
-        return None
-    return header

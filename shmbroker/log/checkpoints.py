@@ -40,7 +40,7 @@ def write_file(path: str, content: str, *, is_synced: bool = True) -> None:
     try:
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.write(fd, content.encode())
+            write_all(fd, content.encode())
             if is_synced:
                 os.fsync(fd)
         finally:
@@ -61,6 +61,14 @@ def remove_files(paths: Iterable[str]) -> None:
             pass
         except OSError as error:
             raise StorageFault(f"can't remove {path}: {error}") from error
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """All of it, or OSError: a disk that fills up takes the first bytes without a word."""
+    while written := os.write(fd, data):
+        if written == len(data):
+            return
+        data = data[written:]
 
 
 def sync_directory(directory: str) -> None:

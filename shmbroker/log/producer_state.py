@@ -30,6 +30,7 @@ from struct import Struct
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log.checkpoints import write_all
 from shmbroker.wire.error_codes import (
     INVALID_PRODUCER_EPOCH,
     NONE,
@@ -195,7 +196,7 @@ class ProducerState:
         try:
             fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                os.write(fd, self.encode_snapshot())
+                write_all(fd, self.encode_snapshot())
             finally:
                 os.close(fd)
             os.rename(beside, path)

@@ -22,9 +22,11 @@ from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.cleaned_files import settle
 from shmbroker.log.file_names import LOG, SNAPSHOT, file_name, offset_of
+from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
 from shmbroker.log.offset_index import POSITION
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.producer_state import ProducerState, read_snapshot
+from shmbroker.log.quarantine import put_aside, put_tail_aside
 from shmbroker.log.segment import Segment
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
@@ -256,9 +258,41 @@ def _holes_end(log: PartitionLog) -> int:
 
 
 def _drop_segments(log: PartitionLog, number: int) -> None:
+    """What follows can't be served, as the offsets don't go on: put aside, not removed."""
+    dropped = [segment.path for segment in log.segments[number:] if segment.size]
+    if dropped:
+        logger.error(
+            "%s ends at offset %d: %d segments from %s on do not follow; they are in quarantine/",
+            log.directory,
+            log.log_end_offset,
+            len(dropped),
+            os.path.basename(dropped[0]),
+        )
+        if _has_node(log.directory):
+            put_aside(log.directory, dropped)
     for segment in log.segments[number:]:
         segment.remove()
     del log.segments[number:]
+
+
+def _has_node(directory: str) -> bool:
+    """Whether it lies in a node's directory, so that there is a place beside that."""
+    return os.path.exists(os.path.join(os.path.dirname(directory), META_PROPERTIES))
+
+
+def _cut(log: PartitionLog, segment: Segment, size: int) -> None:
+    """Cut a segment behind its last good batch; what is whole behind the damage is put aside."""
+    kept = put_tail_aside(segment.path, size + 1) if _has_node(log.directory) else 0
+    if kept:
+        logger.error(
+            "%s is damaged at position %d, where the log ends now; %d bytes that follow are in "
+            "quarantine/",
+            segment.path,
+            size,
+            kept,
+        )
+    segment.cut_file(size, is_synced=True)
+    segment.size = size
 
 
 def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int) -> bool:
@@ -299,8 +333,7 @@ def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int) -> b
     segment.end_offset = expected
     is_whole = size == segment.size
     if not is_whole:
-        segment.cut_file(size, is_synced=True)
-        segment.size = size
+        _cut(log, segment, size)
     if segment is not log.segments[-1]:
         segment.finish()
     return is_whole

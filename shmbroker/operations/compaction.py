@@ -69,7 +69,11 @@ class Compaction:
         offsets = self.store.log_directory
         if offsets.is_cleaned_moved and now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
-            offsets.checkpoint_cleaned()
+            try:
+                offsets.checkpoint_cleaned()
+            except StorageFault as fault:
+                logger.warning("%s; tried again later", fault)
+                offsets.is_cleaned_moved = True
         if not self.is_enabled or self.current is not None or now_ms < self._next_ms:
             return
         chosen = self._choose(now_ms)
@@ -174,7 +178,14 @@ class Compaction:
         """
         log, store = partition.log, self.store
         store.log_directory.note_cleaned((partition.topic, partition.partition), end)
-        store.log_directory.checkpoint_cleaned()
+        try:
+            store.log_directory.checkpoint_cleaned()
+        except StorageFault as fault:
+            logger.warning("%s; compaction is tried again", fault)
+            self.current = None
+            remove_cleaned(log.directory)
+            self._next_ms = now_ms + self.backoff_ms
+            return
         log.prepare_swap(groups)
 
         def finish(fault: OSError | None) -> None:

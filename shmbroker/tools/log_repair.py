@@ -20,20 +20,18 @@ import fcntl
 import itertools
 import mmap
 import os
-import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from shmbroker.controller.metadata_log import has_whole_batch
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
-from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.cleaned_files import CLEANED, DELETED, SWAP, settle
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import LOG, file_name, mark_of, offset_of, parse_partition_directory
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN, LOCK
 from shmbroker.log.meta_properties import read_meta_properties
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.quarantine import find_whole_batch, put_aside, quarantine_of
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.records.batch_layout import ATTRIBUTES_POSITION
 from shmbroker.tools import log_files
@@ -41,7 +39,6 @@ from shmbroker.tools.log_dump import dump
 from shmbroker.tools.log_verify import verify
 
 SUPERVISOR_LOCK = ".supervisor.lock"
-QUARANTINE = "quarantine"
 
 
 class Repair(NamedTuple):
@@ -122,7 +119,7 @@ def _repair_node(node: str, is_applied: bool) -> Iterator[Repair]:
                 continue
             if kind == log_files.OFFSET_CHECKPOINT:
                 if is_applied:
-                    _put_aside(node, "", [path], is_kept=False)
+                    put_aside(os.path.join(node, ""), [path])
                 yield Repair(path, fault, "put aside; the next start scans", is_applied)
             else:
                 yield Repair(path, fault, "", False)
@@ -165,13 +162,13 @@ def _repair_partition(directory: str, is_applied: bool) -> Iterator[Repair]:
         ]
         if is_applied:
             damaged = os.path.join(directory, file_name(segments[damage.number], LOG))
-            _put_aside(node, name, [damaged], is_kept=damage.position > 0)
-            _put_aside(node, name, behind, is_kept=False)
+            put_aside(directory, [damaged], is_kept=damage.position > 0)
+            put_aside(directory, behind)
             if damage.position:
                 os.truncate(damaged, damage.position)
             is_touched = True
         count = len(segments) - damage.number
-        action = f"ends there; {count} segments put aside in {_quarantine(node, name)}"
+        action = f"ends there; {count} segments put aside in {quarantine_of(directory)}"
         yield Repair(directory, damage.fault, action, is_applied)
     elif damage is not None:
         yield Repair(directory, damage.fault, "torn tail cut off", is_applied)
@@ -233,25 +230,7 @@ def _is_whole_behind(path: str, position: int) -> bool:
         if position >= os.fstat(file.fileno()).st_size:
             return False
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-            return has_whole_batch(content, position + 1)
-
-
-def _quarantine(node: str, name: str) -> str:
-    return os.path.join(os.path.dirname(node), QUARANTINE, os.path.basename(node), name)
-
-
-def _put_aside(node: str, name: str, paths: list[str], *, is_kept: bool) -> None:
-    """Move files (or copy them, if `is_kept`) beside the node's directory; nothing is replaced."""
-    away = _quarantine(node, name)
-    os.makedirs(away, exist_ok=True)
-    for path in paths:
-        target = os.path.join(away, os.path.basename(path))
-        for number in itertools.count(1):
-            if not os.path.exists(target):
-                break
-            target = os.path.join(away, f"{os.path.basename(path)}.{number}")
-        (shutil.copy2 if is_kept else shutil.move)(path, target)
-    sync_directory(away)
+            return find_whole_batch(content, position + 1) >= 0
 
 
 def _scan(node: str, directory: str) -> None:

@@ -1,0 +1,108 @@
+"""What a start or a repair takes out of a log, as it can't be served: kept beside the node's
+directory, for whoever wants to look.
+
+   <data directory>/node-1/flights-0/…
+   <data directory>/quarantine/node-1/flights-0/<20 digits>.log
+
+Never inside: Apache Kafka ends on what it can't place there. Nothing is ever replaced or removed.
+"""
+
+import itertools
+import mmap
+import os
+import shutil
+
+from shmbroker.crc32c import crc32c
+from shmbroker.errors import StorageFault
+from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.file_names import LOG, file_name
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    BATCH_HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+)
+
+QUARANTINE = "quarantine"
+
+
+def quarantine_of(directory: str) -> str:
+    """Where the files of a partition's directory are put aside."""
+    node, name = os.path.split(directory)
+    data, node_name = os.path.split(node)
+    return os.path.join(data, QUARANTINE, node_name, name)
+
+
+def put_aside(directory: str, paths: list[str], *, is_kept: bool = False) -> None:
+    """Move files there, or copy them if `is_kept`. StorageFault if the disk refuses."""
+    away = quarantine_of(directory)
+    try:
+        os.makedirs(away, exist_ok=True)
+        for path in paths:
+            target = _free_name(os.path.join(away, os.path.basename(path)))
+            (shutil.copy2 if is_kept else shutil.move)(path, target)
+        sync_directory(away)
+    except OSError as error:
+        raise StorageFault(f"can't put files of {directory} aside: {error}") from error
+
+
+def put_tail_aside(path: str, position: int) -> int:
+    """Copy what is whole behind a damaged place of a segment, as a segment; how many bytes.
+
+    Nothing for a torn write, or for space that was allocated.
+    """
+    with open(path, "rb") as file:
+        if position >= os.fstat(file.fileno()).st_size:
+            return 0
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
+            found = find_whole_batch(content, position)
+            if found < 0:
+                return 0
+            header = BATCH_HEADER.unpack_from(content, found)
+            tail = content[found:].rstrip(b"\0")
+    away = quarantine_of(os.path.dirname(path))
+    try:
+        os.makedirs(away, exist_ok=True)
+        target = _free_name(os.path.join(away, file_name(max(header[0], 0), LOG)))
+        with open(target, "xb") as file:
+            file.write(tail)
+        sync_directory(away)
+    except OSError as error:
+        raise StorageFault(f"can't put the end of {path} aside: {error}") from error
+    return len(tail)
+
+
+def _free_name(path: str) -> str:
+    if not os.path.exists(path):
+        return path
+    return next(
+        name for number in itertools.count(1) if not os.path.exists(name := f"{path}.{number}")
+    )
+
+
+def find_whole_batch(content: mmap.mmap, position: int) -> int:
+    """Where one begins, anywhere from `position` on; -1: nowhere.
+
+    It looks everywhere, as a length may be what is damaged.
+    """
+    magic = position + MAGIC_POSITION
+    while (magic := content.find(bytes([MAGIC]), magic)) >= 0:
+        if whole_batch_at(content, magic - MAGIC_POSITION):
+            return magic - MAGIC_POSITION
+        magic += 1
+    return -1
+
+
+def whole_batch_at(content: mmap.mmap, position: int) -> tuple[int, ...] | None:
+    """The header of the batch at `position`, if it is one and right by its CRC."""
+    if position + HEADER_SIZE > len(content):
+        return None
+    header = BATCH_HEADER.unpack_from(content, position)
+    end = position + LOG_OVERHEAD + header[1]
+    if header[3] != MAGIC or not position + HEADER_SIZE <= end <= len(content):
+        return None
+    if header[4] != crc32c(content[position + ATTRIBUTES_POSITION : end]):
+        return None
+    return header
