@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from shmbroker.errors import ConfigFault
 from shmbroker.producer.columns import Chunk
-from shmbroker.producer.encoding import Columns, murmur2
+from shmbroker.producer.encoding import BinaryColumn, Columns, murmur2
 
 Weights = Callable[[], Sequence[int]]
 """How likely each partition shall be chosen; asked at each change."""
@@ -77,8 +78,7 @@ def place(chunk: Chunk, count: int, topic: str, sticky: Sticky, weights: Weights
         placed = None
         free = np.ones(chunk.rows, bool)
     else:
-        hashes = murmur2(chunk.key, chunk.rows)
-        placed = ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
+        placed = _of_hashes(murmur2(chunk.key, chunk.rows), count)
         free = None
         if chunk.key_array.null_count:
             free = chunk.key_array.is_null().to_numpy(zero_copy_only=False)
@@ -92,6 +92,15 @@ def place(chunk: Chunk, count: int, topic: str, sticky: Sticky, weights: Weights
     rows = np.flatnonzero(free)
     placed[rows] = sticky.place(_sizes(chunk)[rows], weights)
     return placed
+
+
+def of_keys(keys: pa.Array, count: int) -> Any:
+    """int32 partitions of binary keys, of `count`; those of null mean nothing."""
+    return _of_hashes(murmur2(BinaryColumn(keys), len(keys)), count)
+
+
+def _of_hashes(hashes: Any, count: int) -> Any:
+    return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
 
 
 def by_partition(placed: Any) -> list[tuple[int, Any, int, int]]:

@@ -62,18 +62,26 @@ class Stored:
         self._places.setdefault(_digest(key, value, headers), []).append(partition)
         self.records += 1
 
-    def take(self, key: bytes | None, value: bytes | None, headers: Any, partition: int) -> bool:
-        """Whether a record like this is there, in this partition (-1: any); once for each."""
-        digest = _digest(key, value, headers)
-        places = self._places.get(digest)
+    def take(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Any,
+        partition: int,
+        likely: int = -1,
+    ) -> bool:
+        """Whether a record like this is there, in this partition (-1: in any); once for each.
+
+        `likely`: the partition to which its key would take it, if any will do.
+        """
+        places = self._places.get(_digest(key, value, headers))
         if not places:
             return False
         if partition < 0:
-            places.pop()
-        elif partition in places:
-            places.remove(partition)
-        else:
+            partition = likely if likely in places else places[-1]
+        elif partition not in places:
             return False
+        places.remove(partition)
         self.records -= 1
         return True
 

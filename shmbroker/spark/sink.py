@@ -25,7 +25,8 @@ Exactly once
 
    It holds if the repeated task has the same rows, in whatever order, as the first time; and as
    long as brokers remember the producer id (a day). Rows that differ (rand(), a changed program,
-   another split into tasks) are written too: then it is at least once, with a warning.
+   another split into tasks) are written too: then it is at least once, with a warning. So are, of
+   equal rows without a key, those with a partition of their own, if others of them have none.
 
    Two attempts would not notice each other if their batches had the same first sequence and the
    same count with other rows; so each attempt has a batch size of its own by lot.
@@ -244,7 +245,7 @@ class _TaskWriter:
 
         for name in names:
             own = rows if topic is not None else rows.filter(pc.equal(taken["topic"], name))
-            self._producer.send(self._left(own, self._stored[name]), name)
+            self._producer.send(self._left(name, own), name)
 
     def committed(self) -> Committed:
         """What has become of the rows."""
@@ -269,23 +270,32 @@ class _TaskWriter:
             )
             self._producer.go_on(topic, stored.sequences)
 
-    def _left(self, rows: "pa.RecordBatch", stored: "Stored") -> "pa.RecordBatch":
+    def _left(self, topic: str, rows: "pa.RecordBatch") -> "pa.RecordBatch":
         """The rows that are not there."""
         import pyarrow as pa
 
+        stored = self._stored[topic]
         nothing: list[Any] = [None] * rows.num_rows
         held = {name: rows.column(name).to_pylist() for name in rows.schema.names}
+        likely = [-1] * rows.num_rows
+        if "key" in held:
+            from shmbroker.producer.placement import of_keys
+
+            count = len(self._producer.cluster.topics[topic].leaders)
+            likely = of_keys(rows.column("key").cast(pa.binary()), count).tolist()
         left = []
-        for key, value, headers, partition in zip(
+        for key, value, headers, partition, place in zip(
             held.get("key", nothing),
             held["value"],
             held.get("headers", nothing),
             held.get("partition", nothing),
+            likely,
             strict=True,
         ):
             pairs = [(pair["key"].encode(), pair["value"]) for pair in headers or ()]
-            place = -1 if partition is None else partition
-            left.append(not stored.take(_bytes(key), _bytes(value), pairs, place))
+            own = -1 if partition is None else partition
+            by_key = -1 if key is None else place
+            left.append(not stored.take(_bytes(key), _bytes(value), pairs, own, by_key))
         self._left_out += left.count(False)
         return rows.filter(pa.array(left))
 
