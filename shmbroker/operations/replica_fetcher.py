@@ -223,10 +223,15 @@ class ReplicaFetcher:
         rows_max = (peer.writer.payload_bytes_max - READ_HEAD.size) // READ_PARTITION.size
         gone = link.gone[:rows_max]
         parts = [READ_PARTITION.pack(bytes(20), which, -1, -1, -1, -1, -1) for which in gone]
-        rows = list(link.changed)[: rows_max - len(gone)]
-        for row in rows:
+        rows = []
+        for row in list(link.changed)[: rows_max - len(gone)]:
             partition = row.partition
             log = partition.log
+            if partition.is_fsync and log.recovery_point < log.log_end_offset:
+                del link.changed[row]
+                self._say_when_durable(row)
+                continue
+            rows.append(row)
             last_epoch = -1 if row.is_compared else log.leader_epochs.latest
             parts.append(
                 READ_PARTITION.pack(
@@ -234,6 +239,8 @@ class ReplicaFetcher:
                     log.log_end_offset, partition.high_watermark, log.log_start_offset,
                 )
             )  # fmt: skip
+        if not parts and link.token:
+            return  # nothing to say after all
         flags = READ_FLAG_FOLLOWER | (READ_FLAG_NEW if link.is_new else 0)
         token = self._new_token()
         head = READ_HEAD.pack(token, 0, 1, 0, 0, flags, len(parts), 0)
@@ -308,10 +315,7 @@ class ReplicaFetcher:
         if log_start > log.log_start_offset:
             log.advance_log_start(min(log_start, partition.high_watermark))
         if length:
-            if partition.is_fsync:
-                self._say_when_durable(row)
-            else:
-                row.link.changed[row] = None
+            row.link.changed[row] = None
 
     def _again(self, row: Row, delay_ms: int) -> None:
         """Read it again after a while."""
