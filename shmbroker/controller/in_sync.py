@@ -247,7 +247,7 @@ def broker_back(
     pending: AbstractSet[int] = frozenset(),
 ) -> list[Record]:
     """PartitionChangeRecords for a broker that is about to be unfenced: it leads what nobody at
-    work leads, where it is eligible.
+    work leads, where it is eligible; what it leads still, it leads in a new epoch.
 
     That, too, is how partitions get leaders which Apache Kafka left without one: when it stops,
     every leader is -1, and with eligible leader replicas on even the ISRs are empty. Where nobody
@@ -266,6 +266,15 @@ def broker_back(
         rules = None
         for partition in topic.partitions:
             barred = frozenset()
+            if partition.leader_id == broker_id and len(partition.replicas) > 1:
+                # What it had not flushed may be gone, and followers compare in a new epoch only.
+                message = {
+                    "partition_id": partition.partition,
+                    "topic_id": topic.topic_id,
+                    "leader": broker_id,
+                }
+                records.append(("PartitionChangeRecord", 2, message))
+                continue
             if broker_id not in partition.replicas or is_acceptable(partition.leader_id):
                 continue
             if unclean:

@@ -384,7 +384,8 @@ class PartitionLog:
         self._closed_bytes = -1
         last = segment.offset_index.last()
         self._index_after = self.config.index_interval_bytes + (last[1] if last else 0)
-        self._latest_epoch = self.leader_epochs.latest
+        # One that is not in its file yet must be, before the first batch of it.
+        self._latest_epoch = self.leader_epochs.latest if self.leader_epochs.is_written else -1
         self._draw_roll_ms()
         self._set_limits()
 

@@ -190,7 +190,7 @@ class Partition:
     def advance_high_watermark(self) -> bool:
         """Move it as far as the in-sync replicas allow; True if it moved."""
         end = self.log.recovery_point if self.is_fsync else self.log.log_end_offset
-        if self.is_under_min_in_sync:
+        if self.is_under_min_in_sync or not self.is_leader:
             return False
         for follower in self.waits_for:
             if follower.log_end_offset < end:

@@ -14,7 +14,7 @@ everything is well again. Values are unique: (producer, number), the numbers of 
                           partition
     poll-skip             a member is not given an offset that the log holds, while it keeps its
                           partition
-    commit-lost           a member begins before an offset whose commit was acknowledged to the group
+    commit-lost           a member begins before an offset that the group has committed
     watermark-back        a high watermark was less than before
     unseen                acknowledged, and never polled by the group, though that has read it all
 

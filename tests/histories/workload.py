@@ -245,10 +245,14 @@ def run(seed: int, seconds: float, say: Callable[[str], None] = lambda line: Non
         watcher.thread.join()
         history.final = read_all(broker.address)
         total = sum(map(len, history.final.values()))
-        seen = lambda: {value for session in list(history.polls) for _, _, value in list(session)}
         stored = {value for content in history.final.values() for value in content.values()}
+
+        def has_read_it_all() -> bool:
+            polls = list(history.polls)
+            return stored <= {value for session in polls for _, _, value in list(session)}
+
         try:
-            wait_until(lambda: stored <= seen(), "the group to read it all", 60)
+            wait_until(has_read_it_all, "the group to read it all", 60)
         except AssertionError:
             pass  # then there is something unseen, or the checker says what
         for member in members:

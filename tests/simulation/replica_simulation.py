@@ -39,6 +39,7 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.metadata.image import MetadataImage
+from shmbroker.network.file_send import OpenFile
 from shmbroker.operations.append import Appender
 from shmbroker.operations.replication import Replication
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
@@ -257,17 +258,8 @@ class Node:
     def pass_file(self, peer: Any, segment: Any) -> None:
         other = self.world.nodes[peer.number]
         if other.is_up:
-            path = segment.path
-
-            class File:
-                @property
-                def fd(self) -> int:
-                    return self._file.fileno()
-
-                def __init__(self) -> None:
-                    self._file = open(path, "rb")
-
-            other.files[self.number].setdefault(segment.file_id, File())
+            fd = os.open(segment.path, os.O_RDONLY)
+            other.files[self.number].setdefault(segment.file_id, OpenFile(fd))
 
     def ask(self, body: dict[str, Any]) -> bool:
         broker = self.follower.image.brokers[self.number]
@@ -419,6 +411,7 @@ class World:
         self.unsafe = 0
         self.sent: dict[int, int] = {}
         """token: number of the batch; in order"""
+        self.sent_to = (0, 0, 0)
         self.answers: dict[int, tuple[int, int]] = {}
         self.pending: deque[tuple[int, bytes]] = deque()
         """number and batch of the appends that have no good answer yet, in order"""
@@ -450,6 +443,10 @@ class World:
             batch = encode_batch([(1, None, struct.pack(">q", self.unsafe), ())])
             self.append(leader, next(self.tokens), batch, 1)
             return
+        place = (leader.number, leader.incarnation, self.image.leader_epoch)
+        if self.sent and self.sent_to != place:
+            return  # what is under way elsewhere comes first
+        self.sent_to = place
         if not self.sent and self.pending:
             again = list(self.pending)
         elif len(self.pending) < 5:
