@@ -268,12 +268,12 @@ def broker_back(
             barred = frozenset()
             if partition.leader_id == broker_id and len(partition.replicas) > 1:
                 # What it had not flushed may be gone, and followers compare in a new epoch only.
-                message = {
+                again = {
                     "partition_id": partition.partition,
                     "topic_id": topic.topic_id,
                     "leader": broker_id,
                 }
-                records.append(("PartitionChangeRecord", 2, message))
+                records.append(("PartitionChangeRecord", 2, again))
                 continue
             if broker_id not in partition.replicas or is_acceptable(partition.leader_id):
                 continue
