@@ -79,14 +79,13 @@ class DirectoryStore:
             with open(path, "rb", buffering=0) as file:
                 there = os.fstat(file.fileno()).st_size - start
                 wanted = there if length < 0 else min(length, there)
-                data = bytearray(max(wanted, 0))
-                view, done = memoryview(data), 0
-                while done < len(data):
-                    count = os.preadv(file.fileno(), [view[done:]], start + done)
-                    if not count:
+                data = b""
+                while len(data) < wanted:
+                    more = os.pread(file.fileno(), wanted - len(data), start + len(data))
+                    if not more:
                         break
-                    done += count
-                return bytes(view[:done])
+                    data = data + more if data else more
+                return data
         except FileNotFoundError as error:
             raise MissingFault(f"there is no {path}") from error
         except OSError as error:

@@ -296,3 +296,52 @@ def test_identity_says_what_a_broker_is() -> None:
     assert identity["node.id"] == identity["broker.id"] == "2"
     assert identity["listeners"] == "PLAINTEXT://127.0.0.1:9093"
     assert all(BROKER_SETTINGS[name].is_given for name in identity)
+
+
+TIERED = {"remote.storage.enable": "true"}
+
+
+@pytest.mark.parametrize(
+    ("configs", "before", "complaint"),
+    [
+        (TIERED, {}, None),
+        (TIERED | {"cleanup.policy": ""}, {}, None),
+        (TIERED | {"cleanup.policy": "compact"}, {}, "only supports topics with cleanup.policy"),
+        (TIERED | {"cleanup.policy": "compact,delete"}, {}, "only supports topics with"),
+        (TIERED | {"local.retention.ms": "-1"}, {}, "Value must not be -1 as retention.ms value"),
+        (TIERED | {"local.retention.ms": "-1", "retention.ms": "-1"}, {}, None),
+        (
+            TIERED | {"local.retention.ms": "9", "retention.ms": "8"},
+            {},
+            "Invalid value 9 for configuration local.retention.ms: "
+            "Value must not be more than retention.ms property value: 8",
+        ),
+        (TIERED | {"local.retention.bytes": "9"}, {}, None),
+        (TIERED | {"local.retention.bytes": "9", "retention.bytes": "8"}, {}, "more than"),
+        (TIERED | {"local.retention.bytes": "-2", "retention.bytes": "8"}, {}, None),
+        (TIERED | {"remote.log.copy.disable": "true"}, {}, None),
+        (
+            TIERED | {"remote.log.copy.disable": "true", "local.retention.ms": "5"},
+            {},
+            "the `local.retention.ms` and `retention.ms` must be set to the identical value",
+        ),
+        ({"local.retention.ms": "-1"}, {}, None),
+        ({}, TIERED, "invalid to disable remote storage without deleting remote data"),
+        ({"remote.log.delete.on.disable": "true"}, TIERED, None),
+    ],
+)
+def test_tiered_topic_is_refused_as_by_kafka(configs, before, complaint):
+    config = BrokerConfig({"remote.log.storage.system.enable": "true"})
+    found = validate_topic_configs(configs, before, config)
+    assert found is None if complaint is None else complaint in found
+
+
+def test_tiered_topic_needs_a_store():
+    disabled = "Tiered Storage functionality is disabled in the broker."
+    named = {"shmbroker.tier.store": "s3://b"}
+    off = BrokerConfig(named | {"remote.log.storage.system.enable": "false"})
+    assert validate_topic_configs(TIERED, {}, BrokerConfig(named)) is None
+    for broker in (None, BrokerConfig(), off):
+        assert validate_topic_configs(TIERED, {}, broker).startswith(disabled)
+    with pytest.raises(ConfigFault, match="must not be more than"):
+        BrokerConfig(named | {"log.local.retention.bytes": "9", "log.retention.bytes": "8"})
