@@ -754,6 +754,17 @@ class IoWorker(SleepingChild):
             image.config(BROKER_RESOURCE, ""),
         )
 
+    def _set_tier_waits(self) -> None:
+        """Take how long reads and lookups wait for the remote store."""
+        if self.tiering is not None:
+            layers = self._layers()
+            self.reader.tier_wait_ms = effective_broker_config(
+                "remote.fetch.max.wait.ms", self.config, layers
+            )
+            self.tiering.find_timeout_ms = effective_broker_config(
+                "remote.list.offsets.request.timeout.ms", self.config, layers
+            )
+
     def _log_config(self, topic: str) -> LogConfig:
         overrides = self.image.config(TOPIC_RESOURCE, topic)
         values = effective_topic_configs(overrides, self._layers())
@@ -768,6 +779,7 @@ class IoWorker(SleepingChild):
         """Settings of these topics have changed; "" stands for the broker's own, so all topics."""
         if "" in topics:
             self._set_up_compaction()
+            self._set_tier_waits()
         made: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         for partition in self.partitions.values():
             if partition.topic in topics or "" in topics:
