@@ -10,11 +10,21 @@ from shmbroker.testing.broker import Broker
 OUR_NAMES = "shmbroker-"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def nothing_left_in_shared_memory() -> Iterator[None]:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that run side by side: a file stays together, and all of Spark, which has one JVM."""
+    for item in items:
+        is_spark = item.get_closest_marker("spark") is not None
+        item.add_marker(pytest.mark.xdist_group("spark" if is_spark else str(item.path)))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """No test leaves a name of ours behind."""
-    yield
-    assert [name for name in os.listdir("/dev/shm") if name.startswith(OUR_NAMES)] == []
+    if hasattr(session.config, "workerinput"):
+        return  # the others still run
+    left = [name for name in os.listdir("/dev/shm") if name.startswith(OUR_NAMES)]
+    if left:
+        print(f"\nleft in /dev/shm: {left}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture

@@ -22,7 +22,9 @@ pytestmark = pytest.mark.skipif(native is None, reason="the kernels are not buil
 # --- CRC-32C -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [*range(20), 191, 192, 193, 511, 1535, 1536, 4095, 12287, 12288, 30001])
+@pytest.mark.parametrize(
+    "size", [*range(20), 191, 192, 193, 511, 1535, 1536, 4095, 12287, 12288, 30001]
+)
 def test_crc_is_that_of_the_library(size: int) -> None:
     data = random.Random(size).randbytes(size)
     assert native.crc32c(data) == crc32c(data)
