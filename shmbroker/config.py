@@ -353,7 +353,8 @@ _topic(
     None,
     LIST,
     "",
-    "Replicas whose copying is throttled at the follower; kept, not acted upon.",
+    "Replicas that copy within their broker's follower.replication.throttled.rate, as "
+    "PARTITION:BROKER pairs or * for all.",
     check=_throttled_replicas("follower.replication.throttled.replicas"),
 )
 _topic(
@@ -369,7 +370,8 @@ _topic(
     None,
     LIST,
     "",
-    "Replicas whose copying is throttled at the leader; kept, not acted upon.",
+    "Leaders, as PARTITION:BROKER pairs or * for all, that give to followers within their "
+    "broker's leader.replication.throttled.rate.",
     check=_throttled_replicas("leader.replication.throttled.replicas"),
 )
 _topic(
@@ -972,8 +974,8 @@ _broker(
     "leader.replication.throttled.rate",
     LONG,
     _LONG_MAX,
-    "Bytes a second that a broker gives to followers of the replicas in "
-    "leader.replication.throttled.replicas.",
+    "Bytes a second that a broker gives to followers of the partitions whose "
+    "leader.replication.throttled.replicas name it. Followers in sync count, but never wait.",
     least=0,
     is_dynamic=True,
     is_hidden=True,
@@ -982,8 +984,8 @@ _broker(
     "follower.replication.throttled.rate",
     LONG,
     _LONG_MAX,
-    "Bytes a second that a broker copies for the replicas in "
-    "follower.replication.throttled.replicas.",
+    "Bytes a second that a broker copies of the partitions whose "
+    "follower.replication.throttled.replicas name it. Replicas in sync count, but never wait.",
     least=0,
     is_dynamic=True,
     is_hidden=True,

@@ -2,8 +2,13 @@
 
 Versions: 1-11.
 Where: the I/O worker of the connection's port.
-Version notes: 2 isolation level; 4 leader epoch; 6 flexible; 7 max timestamp (KIP-734); 8 earliest
-local (KIP-405); 9 latest tiered; 11 earliest pending upload.
+Version notes: 2 isolation level; 4 leader epoch; 5 OFFSET_NOT_AVAILABLE; 6 flexible; 7 max
+timestamp (KIP-734); 8 earliest local (KIP-405); 9 latest tiered; 11 earliest pending upload.
+
+A new leader does not know how far its predecessor had got until the followers have read as far as
+its own log went when it took over. Until then its high watermark may be behind what a client was
+told before: the end, and a time after what is known, are answered with OFFSET_NOT_AVAILABLE
+(KIP-207), as they would go back.
 """
 
 from typing import Any
@@ -115,6 +120,9 @@ def _look_up(
         row["error_code"] = error_codes.UNSUPPORTED_VERSION
         return
     if timestamp == LATEST:
+        if partition.is_high_watermark_behind:
+            row["error_code"] = _not_available(version)
+            return
         row["offset"] = partition.high_watermark
         if version >= 4:
             row["leader_epoch"] = partition.leader_epoch
@@ -163,7 +171,7 @@ def _find(
             found = log.max_timestamp()
         else:
             found = log.offset_for_timestamp(timestamp)
-        _fill(partition, row, version, *(found or (-1, -1)))
+        _fill_found(partition, row, version, *(found or (-1, -1)))
 
     wanted = timestamp
     if timestamp == MAX_TIMESTAMP and tiering is not None:
@@ -181,16 +189,30 @@ def _find(
         elif offset < 0:
             find_here()
         else:
-            _fill(partition, row, version, found_timestamp, offset)
+            _fill_found(partition, row, version, found_timestamp, offset)
         pending.on_row()
 
     pending.count += 1
     tiering.find_time(partition, wanted, on_found)
 
 
+def _fill_found(
+    partition: Any, row: dict[str, Any], version: int, timestamp: int, offset: int
+) -> None:
+    """A record that was found, if readers may know of it."""
+    if 0 <= offset < partition.high_watermark:
+        _fill(partition, row, version, timestamp, offset)
+    elif partition.is_high_watermark_behind:
+        row["error_code"] = _not_available(version)
+
+
+def _not_available(version: int) -> int:
+    """What a client retries, whatever its version."""
+    return error_codes.OFFSET_NOT_AVAILABLE if version >= 5 else error_codes.LEADER_NOT_AVAILABLE
+
+
 def _fill(partition: Any, row: dict[str, Any], version: int, timestamp: int, offset: int) -> None:
-    """What was found, if readers may know of it."""
-    if offset < 0 or (timestamp >= 0 and offset >= partition.high_watermark):
+    if offset < 0:
         return
     row["timestamp"], row["offset"] = timestamp, offset
     if version >= 4:

@@ -49,6 +49,7 @@ class LogConfig:
         "file_delete_delay_ms",
         "flush_messages",
         "flush_ms",
+        "follower_throttled_replicas",
         "index_interval_bytes",
         "is_compacted",
         "is_copied",
@@ -57,6 +58,7 @@ class LogConfig:
         "is_log_append_time",
         "is_tiered",
         "is_validated",
+        "leader_throttled_replicas",
         "local_retention_bytes",
         "local_retention_ms",
         "max_compaction_lag_ms",
@@ -144,6 +146,8 @@ class LogConfig:
         self.is_log_append_time = self.message_timestamp_type == "LogAppendTime"
         self.is_validated = self.shmbroker_validation == "records"
         """Produce looks at every record."""
+        self.leader_throttled_replicas = _items(values, "leader.replication.throttled.replicas")
+        self.follower_throttled_replicas = _items(values, "follower.replication.throttled.replicas")
         self.preallocate = _is_true(values, "preallocate")
         """Kept for Kafka's sake: segments are always allocated ahead here, in extents."""
         self.producer_id_expiration_ms = _DAY_MS
@@ -154,6 +158,11 @@ class LogConfig:
 
 def _is_true(values: dict[str, str], name: str) -> bool:
     return values.get(name, "false").lower() == "true"
+
+
+def _items(values: dict[str, str], name: str) -> tuple[str, ...]:
+    text = values.get(name, "")
+    return tuple(text.split(",")) if text else ()
 
 
 def _integer(values: dict[str, str], name: str, default: int, least: int, most: int) -> int:

@@ -13,6 +13,7 @@ Rules of this file:
   HIGH_WATERMARK_DELAY_MS.
 * A follower whose log diverges is told where (KIP-595), one out of range where the log begins, one
   whose offset only the remote store has where the local log does (KIP-405).
+* A row of a throttled replica that is not in sync is held back while there is no room (KIP-73).
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.ipc.peer import Peer
 from shmbroker.replication.follower import UNKNOWN, may_join
 from shmbroker.replication.partition import Partition, not_led_error
+from shmbroker.replication.throttle import Throttle
 from shmbroker.wire import error_codes
 
 SLICE_BYTES_MAX = 1 << 20
@@ -80,8 +82,8 @@ class Session:
 
 
 class FollowerReads:
-    """Those of one I/O worker as a leader. `moved` collects partitions whose high watermark did,
-    `may_join` those that a follower could join the in-sync replicas of."""
+    """Those of one I/O worker as a leader, broker `broker_id`. `moved` collects partitions whose
+    high watermark did, `may_join` those that a follower could join the in-sync replicas of."""
 
     def __init__(
         self,
@@ -89,6 +91,7 @@ class FollowerReads:
         now_ms: Callable[[], int],
         pass_file: Callable[[Peer, Any], None],
         moved: set[Partition],
+        broker_id: int,
     ) -> None:
         self.partitions = partitions
         self.now_ms = now_ms
@@ -96,6 +99,11 @@ class FollowerReads:
         self.moved = moved
         self.may_join: set[Partition] = set()
         self.sessions: dict[int, Session] = {}
+        self.broker_id = broker_id
+        self.throttle = Throttle()
+        self.held: dict[Row, None] = {}
+        """Rows that wait for room."""
+        self.held_until_ms = 0
 
     # ── what followers ask ──────────────────────────────────────────────────────────────────────
 
@@ -133,6 +141,7 @@ class FollowerReads:
             row.diverging = None
             row.error = self._judge(row, partition, epoch, last_epoch, offset)
             row.is_waiting = False
+            self.held.pop(row, None)
             if row.error or row.diverging:
                 session.ready[row] = None
                 continue
@@ -214,6 +223,8 @@ class FollowerReads:
     def on_leadership(self, partition: Partition) -> None:
         """Its leader, epoch or replicas have changed: followers read anew when they know too."""
         for row in list(partition.followed_rows):
+            if self.held.pop(row, 0) is None:
+                row.session.ready[row] = None  # perhaps it is in sync now
             if not partition.is_leader:
                 row.error = not_led_error(partition)
                 row.is_waiting = False
@@ -231,10 +242,16 @@ class FollowerReads:
             for session in self.sessions.values()
             if session.behind_since_ms and session.token
         ]
+        if self.held:
+            due.append(self.held_until_ms)
         return min(due, default=None)
 
     def answer_all(self) -> None:
         """Answer the READs about which there is something to say."""
+        if self.held and self.held_until_ms <= self.now_ms():
+            for row in self.held:
+                row.session.ready[row] = None
+            self.held.clear()
         for session in self.sessions.values():
             if not session.token:
                 continue
@@ -260,9 +277,16 @@ class FollowerReads:
             error, diverging, length, file_id, position = row.error, row.diverging, 0, 0, 0
             if partition is not None and not error and diverging is None:
                 log = partition.log
+                bytes_max = min(SLICE_BYTES_MAX, ANSWER_BYTES_MAX - total)
+                is_throttled = self.broker_id in partition.leader_throttled
+                if is_throttled and peer.number not in partition.in_sync_replicas:
+                    bytes_max = min(bytes_max, self.throttle.room(self.now_ms()))
+                    if not bytes_max:
+                        self._hold(row)
+                        continue
                 found = log.read(
                     row.fetch_offset,
-                    min(SLICE_BYTES_MAX, ANSWER_BYTES_MAX - total),
+                    bytes_max,
                     log.log_end_offset,
                     total == 0,
                 )
@@ -276,6 +300,8 @@ class FollowerReads:
                         session.ready[row] = None  # in the next answer
                         continue
                     total += length
+                    if is_throttled:
+                        self.throttle.take(length, self.now_ms())
                     if (
                         0 < length <= INLINE_SLICE_BYTES
                         and segment.map is not None
@@ -290,7 +316,13 @@ class FollowerReads:
             parts.append(_slice_of(row, error, diverging, length, file_id, position))
             if total >= ANSWER_BYTES_MAX:
                 break
-        self._send(session, parts, inline)
+        if parts:
+            self._send(session, parts, inline)
+
+    def _hold(self, row: Row) -> None:
+        if not self.held:
+            self.held_until_ms = self.now_ms() + self.throttle.wait_ms()
+        self.held[row] = None
 
     def _answer_behind(self, session: Session) -> None:
         """Tell high watermarks and log starts alone."""
@@ -342,6 +374,7 @@ class FollowerReads:
         row.session.rows.pop(row.which, None)
 
     def _detach(self, row: Row) -> None:
+        self.held.pop(row, None)
         if row.partition is not None and row in row.partition.followed_rows:
             row.partition.followed_rows.remove(row)
         row.partition = None

@@ -51,6 +51,7 @@ from shmbroker.records.batch_layout import (
     MAGIC,
 )
 from shmbroker.replication.partition import Partition
+from shmbroker.replication.throttle import Throttle
 from shmbroker.wire import error_codes
 
 logger = logging.getLogger("shmbroker")
@@ -124,6 +125,7 @@ class ReplicaFetcher:
         on_gap: Callable[[Partition], None],
         is_last: Callable[[Partition], bool],
         flush: Callable[..., None],
+        broker_id: int,
     ) -> None:
         self.links = {number: Link(*link) for number, link in links.items()}
         """By the broker id of the leader."""
@@ -136,6 +138,8 @@ class ReplicaFetcher:
         self._on_gap = on_gap
         self._is_last = is_last
         self._flush = flush
+        self.broker_id = broker_id
+        self.throttle = Throttle()
         self._retries: list[tuple[int, Row]] = []
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.copied_bytes = 0
@@ -216,7 +220,7 @@ class ReplicaFetcher:
         if due:
             self._retries = [retry for retry in self._retries if retry[0] > now_ms]
             for row in due:
-                row.link.changed[row] = None
+                self._read_on(row)
 
     def _send(self, link: Link) -> None:
         peer = link.peer
@@ -315,6 +319,20 @@ class ReplicaFetcher:
         if log_start > log.log_start_offset:
             log.advance_log_start(min(log_start, partition.high_watermark))
         if length:
+            if self.broker_id in partition.follower_throttled:
+                self.throttle.take(length, self._now_ms())
+            self._read_on(row)
+
+    def _read_on(self, row: Row) -> None:
+        """Have the next READ name it, unless it is throttled and there is no room (KIP-73)."""
+        partition = row.partition
+        if (
+            self.broker_id in partition.follower_throttled
+            and self.broker_id not in partition.in_sync_replicas
+            and not self.throttle.room(now_ms := self._now_ms())
+        ):
+            self._retries.append((now_ms + self.throttle.wait_ms(), row))
+        else:
             row.link.changed[row] = None
 
     def _again(self, row: Row, delay_ms: int) -> None:

@@ -68,7 +68,9 @@ class Replication:
         self.siblings = siblings
         self._now_ms = appender.now_ms
         self._on_high_watermark = on_high_watermark
-        self.reads = FollowerReads(appender.partitions, appender.now_ms, pass_file, self.moved)
+        self.reads = FollowerReads(
+            appender.partitions, appender.now_ms, pass_file, self.moved, broker_id
+        )
         self.fetcher = ReplicaFetcher(
             links,
             new_token,
@@ -78,6 +80,7 @@ class Replication:
             note_gap,
             self.is_last,
             flush,
+            broker_id,
         )
         self.in_sync = InSyncChanges(self.reads.may_join, ask)
 
@@ -126,6 +129,11 @@ class Replication:
         """Once a second: who lags, who has caught up."""
         self.forget_places()
         self.in_sync.look_at_all(self.partitions.values(), image, self._now_ms(), self.lag_max_ms)
+
+    def set_rates(self, as_leader: int, as_follower: int) -> None:
+        """Bytes a second that throttled replicas may take here."""
+        self.reads.throttle.set_rate(as_leader)
+        self.fetcher.throttle.set_rate(as_follower)
 
     # ── what changes ────────────────────────────────────────────────────────────────────────────
 

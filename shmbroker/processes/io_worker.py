@@ -240,7 +240,7 @@ class IoWorker(SleepingChild):
         self.unopened: dict[bytes, tuple[Any, Any]] = {}
         """Topic and partition of each log that the disk had no room for: tried again."""
         self._now_ms = clock.now_ms()
-        self._set_up_compaction()
+        self._apply_broker_settings()
         self._next_housekeeping = 0.0
         self._next_fault_line: dict[bytes, float] = {}
 
@@ -778,7 +778,7 @@ class IoWorker(SleepingChild):
     def _apply_configs(self, topics: set[str]) -> None:
         """Settings of these topics have changed; "" stands for the broker's own, so all topics."""
         if "" in topics:
-            self._set_up_compaction()
+            self._apply_broker_settings()
             self._set_tier_waits()
         made: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         for partition in self.partitions.values():
@@ -793,7 +793,7 @@ class IoWorker(SleepingChild):
                 if self.tiering is not None:
                     self.tiering.on_partition(partition)
 
-    def _set_up_compaction(self) -> None:
+    def _apply_broker_settings(self) -> None:
         """Take over what the settings that may change while it runs say now."""
         layers = self._layers()
 
@@ -804,6 +804,9 @@ class IoWorker(SleepingChild):
         self.words[self.counters.at(self.slot.index, CLEANER_RATE)] = int(min(max(rate, 1), 1e18))
         self.compaction.on_config(
             value("log.cleaner.backoff.ms"), value("log.cleaner.dedupe.buffer.size"), self._now_ms
+        )
+        self.replication.set_rates(
+            value("leader.replication.throttled.rate"), value("follower.replication.throttled.rate")
         )
 
     # ── what the API modules ask ────────────────────────────────────────────────────────────────

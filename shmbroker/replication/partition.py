@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shmbroker.replication.follower import Follower
+from shmbroker.replication.throttle import throttled_brokers
 from shmbroker.wire import error_codes
 
 _NEVER = 2**63 - 1
@@ -35,6 +36,7 @@ class Partition:
         "epoch_start_offset",
         "flush_messages",
         "followed_rows",
+        "follower_throttled",
         "followers",
         "high_watermark",
         "in_sync_replicas",
@@ -50,6 +52,7 @@ class Partition:
         "known_high_watermark",
         "leader_epoch",
         "leader_id",
+        "leader_throttled",
         "log",
         "message_bytes_max",
         "min_in_sync_replicas",
@@ -121,6 +124,11 @@ class Partition:
         self.segment_bytes_max = config.segment_bytes
         self.min_in_sync_replicas = config.min_insync_replicas
         self.is_fsync = config.is_fsync
+        self.leader_throttled = throttled_brokers(config.leader_throttled_replicas, self.partition)
+        self.follower_throttled = throttled_brokers(
+            config.follower_throttled_replicas, self.partition
+        )
+        """Brokers that copy it at a limited rate, as its leader and as a follower."""
         self.flush_messages = 1 if config.is_fsync else config.flush_messages
         """Records not yet on the disk with which an ack waits for it."""
         self.count_in_sync()
@@ -216,6 +224,12 @@ class Partition:
         self.high_watermark = max(
             min(self.high_watermark, log.log_end_offset), log.log_start_offset
         )
+
+    @property
+    def is_high_watermark_behind(self) -> bool:
+        """Whether the leader before may have told a higher one (KIP-207): the followers have not
+        read yet as far as this log went when it began to lead."""
+        return self.high_watermark < self.epoch_start_offset
 
     @property
     def last_stable_offset(self) -> int:

@@ -62,6 +62,45 @@ def test_partition_moves_with_its_records(broker: Broker, client: RawClient) -> 
     wait_until(lambda: not old.exists(), "the end of the old replica")
 
 
+def set_configs(client: RawClient, kind: int, name: str, **values: str | None) -> None:
+    """IncrementalAlterConfigs: set, or delete what is None. An underscore is a dot."""
+    configs = [
+        {"name": key.replace("_", "."), "config_operation": int(value is None), "value": value}
+        for key, value in values.items()
+    ]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+    body = {"resources": [resource], "validate_only": False}
+    answer = client.ask("IncrementalAlterConfigs", 1, body)
+    assert answer["responses"][0]["error_code"] == 0, answer
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_throttled_partition_moves_when_the_throttle_lets_it(
+    broker: Broker, client: RawClient, side: str
+) -> None:
+    name = f"throttled-{side}"
+    create(client, name, [1])
+    set_configs(client, 2, name, **{f"{side}_replication_throttled_replicas": "0:1,0:2"})
+    rate = f"{side}_replication_throttled_rate"
+    for node in ("1", "2"):
+        set_configs(client, 4, node, **{rate: "1000"})
+    value = bytes(400_000)
+    for _ in range(8):
+        assert produce(broker, 1, name, value)["error_code"] == 0
+    partition = {"partition_index": 0, "replicas": [2]}
+    body = {"timeout_ms": 5000, "topics": [{"name": name, "partitions": [partition]}]}
+    answer = client.ask("AlterPartitionReassignments", 0, body)
+    assert answer["responses"][0]["partitions"][0]["error_code"] == 0
+    log = broker.data / "node-2" / f"{name}-0" / f"{0:020}.log"
+    wait_until(lambda: log.exists() and log.read_bytes().rstrip(b"\0"), "the first bytes")
+    asked = {"timeout_ms": 5000, "topics": None}
+    assert client.ask("ListPartitionReassignments", 0, asked)["topics"]
+    for node in ("1", "2"):
+        set_configs(client, 4, node, **{rate: None})
+    wait_until(lambda: not client.ask("ListPartitionReassignments", 0, asked)["topics"], "its end")
+    assert described(client, name)["replica_nodes"] == [2]
+
+
 def test_preferred_leader_leads_again_when_it_is_asked(broker: Broker, client: RawClient) -> None:
     create(client, "prefers", [1, 2, 3])
     kill(broker, "io-worker-1")

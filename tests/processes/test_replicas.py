@@ -3,6 +3,7 @@
 Fault groups A and E of the reliability catalogue, as far as they concern replicas.
 """
 
+import contextlib
 import os
 import signal
 
@@ -124,6 +125,57 @@ def test_one_replica_left_takes_no_acks_all_and_loses_nothing() -> None:
                 os.kill(pid, signal.SIGCONT)
             wait_for_all_in_sync(broker)
             wait_until(lambda: high_watermark(client) == 2, "the high watermark")
+
+
+def resume(pid: int) -> None:
+    """Unless the supervisor has found it to hang for too long, and there is another one."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def list_offsets(client: RawClient, timestamp: int, version: int = 7) -> tuple[int, int]:
+    """(error code, offset) for partition 0."""
+    asked = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
+    topics = [{"name": TOPIC, "partitions": [asked]}]
+    answer = client.ask("ListOffsets", version, {"topics": topics, "isolation_level": 0})
+    (row,) = answer["topics"][0]["partitions"]
+    return row["error_code"], row["offset"]
+
+
+def test_the_last_replica_that_dies_leads_again_with_all_it_has() -> None:
+    with Broker(*FLAGS) as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            leader = partition_rows(client)[0]["leader_id"]
+        address = f"127.0.0.1:{broker.port + leader - 1}"
+        title = f"io-worker-{leader}"
+        stopped = [broker.children()[f"io-worker-{node}"] for node in NODES if node != leader]
+        with RawClient(address) as client:
+            assert client.produce(TOPIC, batch_now(b"first"))["error_code"] == 0
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            wait_until(
+                lambda: partition_rows(client)[0]["isr_nodes"] == [leader], "a single in-sync one"
+            )
+            epoch = partition_rows(client)[0]["leader_epoch"]
+            assert client.produce(TOPIC, batch_now(b"second"), acks=1)["error_code"] == 0
+            before = broker.children()
+            kill(broker, title)
+            wait_for_successors(broker, before, title)
+            wait_until(
+                lambda: client.fetch(TOPIC, 0)["error_code"] == 0, "the same one to lead again"
+            )
+            row = partition_rows(client)[0]
+            assert row["leader_id"] == leader and row["isr_nodes"] == [leader]
+            if row["leader_epoch"] > epoch:
+                # What it may have told before is not known to it (KIP-207).
+                assert list_offsets(client, -1) == (78, -1)
+                assert list_offsets(client, -1, 4) == (5, -1)
+            assert list_offsets(client, -2) == (0, 0)
+            for pid in stopped:
+                resume(pid)
+            wait_for_all_in_sync(broker)
+            wait_until(lambda: list_offsets(client, -1) == (0, 2), "the second to be committed")
 
 
 def committed_offsets(consumer: Consumer, asked: list[TopicPartition]) -> list[TopicPartition]:
