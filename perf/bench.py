@@ -74,7 +74,13 @@ class Side:
 class Bench:
     """One run of one program: its options, its sides, its cases, its result file."""
 
-    def __init__(self, name: str, description: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+    ) -> None:
+        """`add_options`: those of one program alone."""
         self.name = name
         parser = argparse.ArgumentParser(
             description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -89,6 +95,7 @@ class Bench:
         parser.add_argument("--against", metavar="HOST:PORT", help="another broker, in turn")
         parser.add_argument("--against-pid", type=int, metavar="PID")
         parser.add_argument("--out", type=Path, help="result file  [default: perf/results/…]")
+        add_options(parser)
         self.options = options = parser.parse_args()
         if bool(options.broker) != bool(options.pid):
             parser.error("--broker and --pid go together")
@@ -96,7 +103,8 @@ class Bench:
             parser.error("--against and --against-pid go together")
         self.cases: list[dict[str, Any]] = []
         self.environment = environment()
-        self._broker: Broker | None = None
+        self.broker: Broker | None = None
+        """What is started here for side A."""
 
     # ── sides ───────────────────────────────────────────────────────────────────────────────────
 
@@ -107,22 +115,22 @@ class Bench:
             self.sides = [Side("A", options.broker, options.pid)]
         else:
             self._data = tempfile.mkdtemp(prefix="shmbroker-perf-", dir=options.data)
-            self._broker = Broker(*options.serve.split(), data=Path(self._data))
-            self.sides = [Side("A", self._broker.address, self._broker.pid)]
+            self.broker = Broker(*options.serve.split(), data=Path(self._data))
+            self.sides = [Side("A", self.broker.address, self.broker.pid)]
         if options.against:
             self.sides.append(Side("B", options.against, options.against_pid))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._broker is not None:
-            self._broker.stop()
+        if self.broker is not None:
+            self.broker.stop()
         if self._data:
             shutil.rmtree(self._data, ignore_errors=True)
 
     @property
     def is_started_here(self) -> bool:
         """Whether side A has served nobody before."""
-        return self._broker is not None
+        return self.broker is not None
 
     # ── cases ───────────────────────────────────────────────────────────────────────────────────
 

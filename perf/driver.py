@@ -20,13 +20,16 @@ from shmbroker.records.batch import encode_batch
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_response_header, request_frame
 
-PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 19, 20
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 3, 19, 20
+DESCRIBE_QUORUM = 55
 NAMES = {
     PRODUCE: "Produce",
     FETCH: "Fetch",
     LIST_OFFSETS: "ListOffsets",
+    METADATA: "Metadata",
     CREATE_TOPICS: "CreateTopics",
     DELETE_TOPICS: "DeleteTopics",
+    DESCRIBE_QUORUM: "DescribeQuorum",
 }
 PRODUCE_VERSION = 9
 FETCH_VERSION = 11
@@ -114,12 +117,15 @@ def frame_of(key: int, version: int, body: dict[str, Any]) -> bytes:
 # ── topics ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def create_topic(address: str, name: str) -> None:
-    """A topic of one partition whose leader takes batches when this returns."""
+def create_topic(address: str, name: str, replicas: list[int] | None = None) -> None:
+    """A topic of one partition whose leader takes batches when this returns. `replicas`: the
+    brokers that hold it, the first leads; else one, whichever."""
+    assignments = [{"partition_index": 0, "broker_ids": replicas}] if replicas else []
     topic = {
         "name": name,
-        "num_partitions": 1,
-        "replication_factor": 1,
+        "num_partitions": -1 if replicas else 1,
+        "replication_factor": -1 if replicas else 1,
+        "assignments": assignments,
         "configs": [{"name": "file.delete.delay.ms", "value": "1000"}],
     }
     with Connection(address) as connection:
