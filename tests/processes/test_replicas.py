@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from shmbroker.log.file_names import LOG
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import IMPATIENT, Load, batch_now, wait_until
+from tests.acknowledged_load import IMPATIENT, Load, batch_now, leader_of, wait_until
 from tests.processes.test_kill_under_load import kill, wait_for_successors
 from tests.raw_client import RawClient
 
@@ -25,6 +25,11 @@ def partition_rows(client: RawClient, topic: str = TOPIC) -> list[dict]:
     """What Metadata says of the partitions, in their order."""
     body = client.ask("Metadata", 12, {"topics": [{"name": topic}]})
     return sorted(body["topics"][0]["partitions"], key=lambda row: row["partition_index"])
+
+
+def partition_rows_of(broker: Broker) -> list[dict]:
+    with RawClient(broker.address) as client:
+        return partition_rows(client)
 
 
 def high_watermark(client: RawClient) -> int:
@@ -63,7 +68,12 @@ def assert_replicas_are_equal(broker: Broker, partitions: int = 3) -> None:
 
 @pytest.mark.parametrize(
     "titles",
-    [["io-worker-1"], ["io-worker-2", "network-worker-1"], ["io-worker-3", "controller-1"]],
+    [
+        ["io-worker-1"],
+        ["io-worker-2", "network-worker-1"],
+        ["io-worker-3", "controller-1"],
+        ["io-worker-2", "io-worker-3"],  # some partition's two followers, of others one and leader
+    ],
     ids="+".join,
 )
 def test_killed_workers_lose_nothing(titles: list[str]) -> None:
@@ -225,6 +235,84 @@ def test_committed_offsets_survive_their_coordinator() -> None:
         consumer.close()
         load.finish()
         load.check(broker.address)
+
+
+def test_a_worker_that_keeps_dying_harms_nobody_and_keeps_its_data() -> None:
+    with Broker(*FLAGS) as broker:
+        load = load_on(broker)
+        for _ in range(4):
+            before = broker.children()
+            kill(broker, "io-worker-2")
+            wait_for_successors(broker, before, "io-worker-2")
+        load.wait_for_more()
+        assert "starting another in 1.0 s" in broker.log, "it backs off"
+        wait_for_all_in_sync(broker)
+        load.finish()
+        load.check(broker.address)
+        assert broker.stop() == 0
+        assert_replicas_are_equal(broker)
+
+
+def test_sequences_of_a_producer_are_known_to_the_next_leader() -> None:
+    with Broker(*FLAGS) as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(TOPIC)
+            answer = client.ask(
+                "InitProducerId", 4, {"transactional_id": None, "transaction_timeout_ms": 60_000}
+            )
+        ids = {"producer_id": answer["producer_id"]}
+
+        def send(sequence: int, epoch: int = 1) -> tuple[int, int]:
+            """(error code, base offset) from whoever leads."""
+            batch = batch_now(b"x", producer_epoch=epoch, base_sequence=sequence, **ids)
+
+            def taken() -> dict | None:
+                leader = leader_of(broker.address, TOPIC, 0)
+                if leader is None:
+                    return None
+                with RawClient(leader) as client:
+                    answer = client.produce(TOPIC, batch)
+                return None if answer["error_code"] in (6, 19, 20) else answer
+
+            found = wait_until(taken, "an answer")
+            return found["error_code"], found["base_offset"]
+
+        assert [send(sequence) for sequence in range(3)] == [(0, 0), (0, 1), (0, 2)]
+        row = wait_for_all_in_sync(broker)[0]
+        before = broker.children()
+        title = f"io-worker-{row['leader_id']}"
+        kill(broker, title)
+        wait_until(
+            lambda: (
+                leader_of(broker.address, TOPIC, 0) is not None
+                and partition_rows_of(broker)[0]["leader_id"] != row["leader_id"]
+            ),
+            "another leader",
+        )
+        assert send(2) == (0, 2), "a repetition"
+        assert send(0) == (0, 0), "a repetition"
+        assert send(4)[0] == 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert send(3, epoch=0)[0] == 47  # INVALID_PRODUCER_EPOCH: a zombie
+        assert send(3) == (0, 3)
+        wait_for_successors(broker, before, title)
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["SIGTERM", "supervisor killed"])
+def test_family_that_ends_under_load_and_starts_again(is_clean: bool) -> None:
+    with Broker(*FLAGS) as broker:
+        load = load_on(broker)
+        if is_clean:
+            assert broker.stop() == 0
+        else:
+            os.kill(broker.pid, signal.SIGKILL)
+            broker.process.wait()
+        broker.start()
+        load.wait_for_more()
+        load.finish()
+        wait_for_all_in_sync(broker)
+        load.check(broker.address)
+        assert broker.stop() == 0
+        assert_replicas_are_equal(broker)
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
