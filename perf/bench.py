@@ -190,23 +190,33 @@ class Bench:
 
     def write(self) -> None:
         """The result file, and where it is."""
-        moment = datetime.now().astimezone()
         kept = ("rounds", "seconds", "only", "serve", "against")
         options = {key: value for key in kept if (value := getattr(self.options, key))}
-        result = {
-            "bench": self.name,
-            "finished": moment.isoformat(timespec="seconds"),
-            "environment": self.environment,
-            "options": options,
-            "cases": self.cases,
-        }
-        out = self.options.out
-        if out is None:
-            commit = self.environment["commit"][:9]
-            out = RESULTS / f"local-{self.name}-{moment:%Y%m%d-%H%M%S}-{commit}.json"
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-        print(f"\nwritten to {out}")
+        write_result(self.name, self.environment, options, self.cases, self.options.out)
+
+
+def write_result(
+    name: str,
+    measured_in: dict[str, Any],
+    options: dict[str, Any],
+    cases: list[dict[str, Any]],
+    out: Path | None,
+) -> None:
+    """A result file, and where it is. measured_in: `environment()`, taken before the first case."""
+    moment = datetime.now().astimezone()
+    result = {
+        "bench": name,
+        "finished": moment.isoformat(timespec="seconds"),
+        "environment": measured_in,
+        "options": options,
+        "cases": cases,
+    }
+    if out is None:
+        commit = measured_in["commit"][:9]
+        out = RESULTS / f"local-{name}-{moment:%Y%m%d-%H%M%S}-{commit}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    print(f"\nwritten to {out}")
 
 
 def main(bench: Bench, run: Callable[[Bench], None]) -> None:

@@ -37,6 +37,36 @@ def pss_without_files_mib(pid: int) -> float:
     return round(kib / 1024, 1)
 
 
+def pss_mib(pid: int) -> float:
+    """Proportional set size with all of its pages: those of files, too."""
+    kib = 0
+    for member in list(members(pid)):
+        for line in _read(f"/proc/{member}/smaps_rollup").splitlines():
+            if line.startswith("Pss:"):
+                kib += int(line.split()[1])
+    return round(kib / 1024, 1)
+
+
+def scheduled_s(pid: int) -> tuple[float, float]:
+    """Seconds that a process ran, and that it could have but waited for a core."""
+    run, waited = (_read(f"/proc/{pid}/schedstat").split() or ["0", "0"])[:2]
+    return int(run) / 1e9, int(waited) / 1e9
+
+
+def descriptors(pid: int) -> int:
+    """Open descriptors of them all."""
+    return sum(len(_list(f"/proc/{member}/fd")) for member in list(members(pid)))
+
+
+def maps(pid: int, containing: str = "") -> int:
+    """Memory maps of them all, or those of files with this in their path."""
+    return sum(
+        containing in line
+        for member in list(members(pid))
+        for line in _read(f"/proc/{member}/maps").splitlines()
+    )
+
+
 def _list(path: str) -> list[str]:
     try:
         return os.listdir(path)

@@ -26,6 +26,7 @@ LOG_START_OFFSET = "log-start-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
 
 _FILE_BYTES_MAX = 64 << 20
+_READ_BYTES = 16 << 10
 _NUMBER = re.compile(r"0|[1-9]\d{0,18}")
 
 Offsets = dict[tuple[str, int], int]
@@ -83,8 +84,7 @@ def sync_directory(directory: str) -> None:
 def read_file(path: str) -> str | None:
     """The text of a small file; None if there is none; CorruptFault if it is no text."""
     try:
-        with open(path, "rb") as file:
-            raw = file.read(_FILE_BYTES_MAX + 1)
+        raw = _read(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -95,6 +95,21 @@ def read_file(path: str) -> str | None:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise CorruptFault(f"{path} is no text: {error}") from None
+
+
+def _read(path: str) -> bytes:
+    """As `open` and `read` would, which take twice as long: starts read thousands of them."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        raw = os.read(fd, _READ_BYTES)
+        if len(raw) == _READ_BYTES:
+            chunks = [raw]
+            while len(chunks) <= _FILE_BYTES_MAX // _READ_BYTES and chunks[-1]:
+                chunks.append(os.read(fd, _READ_BYTES))
+            raw = b"".join(chunks)
+        return raw
+    finally:
+        os.close(fd)
 
 
 def encode_entries(entries: list[str]) -> str:

@@ -27,6 +27,8 @@ CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"
 
+_MARKS = (CLEANED, SWAP, DELETED)
+
 SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 """The files of a segment, in the order in which they are renamed."""
 
@@ -69,12 +71,15 @@ def deleted_paths(directory: str, base_offset: int) -> list[str]:
     ]
 
 
-def settle(directory: str, names: list[str]) -> bool:
+def settle(directory: str, names: list[str], others: list[str]) -> bool:
     """At start-up: finish or undo what was interrupted; True if there was anything.
 
-    `names` are the directory's. StorageFault if the disk fails; CorruptFault if a `.swap` file is
-    damaged, which is only ever renamed when it is whole.
+    `names` are the directory's, `others` those of them that no plain file of a segment has.
+    StorageFault if the disk fails; CorruptFault if a `.swap` file is damaged, which is only ever
+    renamed when it is whole.
     """
+    if not any(name.endswith(_MARKS) for name in others):
+        return False
     undone: list[int] = []
     swaps: list[int] = []
     leftovers = []
@@ -88,8 +93,6 @@ def settle(directory: str, names: list[str]) -> bool:
             if plain != name and (digits := plain[:20]).isdigit():
                 undone.append(int(digits))
     swap_names = [name for name in names if name.endswith(SWAP)]
-    if not leftovers and not swap_names:
-        return False
     limit = min(undone, default=1 << 63)
     # `.swap` first: without the `.cleaned` beside it, it would pass for one to be finished.
     unfinished = [name for name in swap_names if int(name[:20]) >= limit]

@@ -1,8 +1,23 @@
-"""Read-only descriptors of segment files: opened when asked for, bounded for a log directory."""
+"""Read-only descriptors of segment files: opened when asked for, bounded for a log directory.
+
+With a descriptor goes what else was read of the segment: who is no longer among those used last is
+told to forget it. So 100,000 segments that were read once cost no more than those kept open.
+"""
 
 import os
+from typing import Protocol
 
 from shmbroker.errors import StorageFault
+
+
+class Reading(Protocol):
+    """What has a file open here: a segment."""
+
+    file_id: int
+    path: str
+
+    def forget(self) -> None:
+        """Let go of what was read of its files."""
 
 
 class Descriptors:
@@ -15,30 +30,32 @@ class Descriptors:
 
     def __init__(self, limit: int = 512) -> None:
         self.limit = limit
-        self._open: dict[int, int] = {}
+        self._open: dict[int, tuple[int, Reading]] = {}
 
-    def of(self, file_id: int, path: str) -> int:
+    def of(self, reading: Reading) -> int:
         """The descriptor of a segment's file; StorageFault if it can't be opened."""
-        fd = self._open.pop(file_id, -1)
-        if fd < 0:
+        row = self._open.pop(reading.file_id, None)
+        if row is None:
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = os.open(reading.path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
-                raise StorageFault(f"can't open {path}: {error}") from error
+                raise StorageFault(f"can't open {reading.path}: {error}") from error
+            row = fd, reading
             if len(self._open) >= self.limit:
-                oldest = next(iter(self._open))
-                os.close(self._open.pop(oldest))
+                oldest, forgetting = self._open.pop(next(iter(self._open)))
+                os.close(oldest)
+                forgetting.forget()
         # Put back as the newest: a dict keeps the order of insertion.
-        self._open[file_id] = fd
-        return fd
+        self._open[reading.file_id] = row
+        return row[0]
 
     def close(self, file_id: int) -> None:
         """Close a file that is deleted or left alone; nothing happens if it isn't open."""
-        fd = self._open.pop(file_id, -1)
-        if fd >= 0:
-            os.close(fd)
+        row = self._open.pop(file_id, None)
+        if row is not None:
+            os.close(row[0])
 
     def close_all(self) -> None:
-        for fd in self._open.values():
+        for fd, _ in self._open.values():
             os.close(fd)
         self._open.clear()

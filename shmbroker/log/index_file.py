@@ -31,6 +31,7 @@ class IndexFile:
         "_fd",
         "bytes_max",
         "count",
+        "is_torn",
         "path",
     )
 
@@ -39,11 +40,14 @@ class IndexFile:
         self.bytes_max = bytes_max
         self.count = 0
         """Entries; known after `load`, kept by `append`."""
+        self.is_torn = False
+        """As loaded: it isn't there, or ends within an entry."""
         self._fd = -1
         self._allocated = 0
-        self._forget_block()
+        self.forget_block()
 
-    def _forget_block(self) -> None:
+    def forget_block(self) -> None:
+        """Let go of what is kept in memory for the next search."""
         self._block = b""
         self._block_first = self._block_end = 0
 
@@ -55,10 +59,13 @@ class IndexFile:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
+            self.is_torn = True
             return
         try:
             size = self.ENTRY.size
-            low, high = 0, os.fstat(fd).st_size // size
+            high, rest = divmod(os.fstat(fd).st_size, size)
+            self.is_torn = rest > 0
+            low = 0
             zero = bytes(size)
             # Entries grow, so zeros are one run at the end.
             while low < high:
@@ -182,7 +189,7 @@ class IndexFile:
     def truncate(self, count: int) -> None:
         """Keep the first `count` entries and give the rest of the file back."""
         self.count = min(self.count, count)
-        self._forget_block()
+        self.forget_block()
         try:
             os.truncate(self.path, self.count * self.ENTRY.size)
         except FileNotFoundError:
@@ -197,7 +204,7 @@ class IndexFile:
             os.close(self._fd)
         self._fd = -1
         self._allocated = 0
-        self._forget_block()
+        self.forget_block()
 
     def remove(self) -> None:
         self.close()

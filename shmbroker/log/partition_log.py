@@ -358,8 +358,13 @@ class PartitionLog:
         self.snapshot_producers()
         return new
 
-    def new_segment(self, base_offset: int, now_ms: int, extent_bytes: int = 0) -> Segment:
-        """A segment of this log that is not part of it yet; no file is touched."""
+    def new_segment(
+        self, base_offset: int, now_ms: int, extent_bytes: int = 0, *, is_found: bool = False
+    ) -> Segment:
+        """A segment of this log that is not part of it yet; no file is touched.
+
+        is_found: its files are there.
+        """
         segment = Segment(
             self.directory,
             base_offset,
@@ -367,6 +372,7 @@ class PartitionLog:
             next(self._file_ids),
             self._descriptors,
             created_ms=now_ms,
+            is_found=is_found,
         )
         if extent_bytes:
             segment.extent_bytes = extent_bytes
@@ -415,10 +421,8 @@ class PartitionLog:
     def set_config(self, config: LogConfig) -> None:
         """Take new settings; they count from the next append on."""
         self.config = config
-        for segment in self.segments:
-            segment.offset_index.bytes_max = segment.time_index.bytes_max = (
-                config.segment_index_bytes
-            )
+        for index in (self.active.offset_index, self.active.time_index):
+            index.bytes_max = config.segment_index_bytes
         self._draw_roll_ms()
         self._set_limits()
 

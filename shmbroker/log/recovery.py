@@ -21,7 +21,15 @@ from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.cleaned_files import settle
-from shmbroker.log.file_names import LOG, SNAPSHOT, file_name, offset_of
+from shmbroker.log.file_names import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    file_name,
+    offset_of,
+    sort_by_suffix,
+)
 from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
 from shmbroker.log.offset_index import POSITION
 from shmbroker.log.partition_log import PartitionLog
@@ -53,7 +61,7 @@ def load(
     now_ms: int,
 ) -> None:
     """Fill a new PartitionLog from its directory; see `PartitionLog.open`."""
-    _list_files(log, now_ms)
+    without_indexes = _list_files(log, now_ms)
     log.log_start_offset = log_start_offset
     if not log.segments:
         segment = log.new_segment(log_start_offset, now_ms)
@@ -77,7 +85,9 @@ def load(
     if not is_found:
         is_window_walked = True
         _scan(log, recovery_point)
-    _mend_indexes(log.segments[:-1])
+    for segment in log.segments[:-1]:
+        if segment.base_offset in without_indexes and segment.size and not segment.has_indexes():
+            segment.mend_indexes()
     log.segments[-1].end_offset = log.log_end_offset
     log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
     log.find_local_start()
@@ -96,33 +106,49 @@ def load(
     log.store_position()
 
 
-def _list_files(log: PartitionLog, now_ms: int) -> None:
-    """Segments and snapshots of the directory; what interrupted work left behind is removed."""
+def _list_files(log: PartitionLog, now_ms: int) -> set[int]:
+    """Segments and snapshots of the directory; what interrupted work left behind is removed.
+
+    The base offsets of the segments that lack an index. No file is looked at: with thousands of
+    logs of many segments each, that is what a start would take its time for.
+    """
     try:
-        os.makedirs(log.directory, exist_ok=True)
-        names = os.listdir(log.directory)
-        if settle(log.directory, names):
+        try:
             names = os.listdir(log.directory)
+        except FileNotFoundError:
+            os.makedirs(log.directory)
+            names = []
+        kinds, others = sort_by_suffix(names)
+        if others and settle(log.directory, names, others):
+            kinds, others = sort_by_suffix(os.listdir(log.directory))
+        for name in others:
+            if name.endswith(".tmp"):
+                os.unlink(os.path.join(log.directory, name))
     except OSError as error:
         raise StorageFault(f"can't open {log.directory}: {error}") from error
-    sizes = []
-    for name in names:
-        base_offset = offset_of(name, LOG)
-        if base_offset is not None:
-            size = os.stat(os.path.join(log.directory, name)).st_size
-            sizes.append((base_offset, size))
-        elif (snapshot := offset_of(name, SNAPSHOT)) is not None:
-            log.snapshot_offsets.append(snapshot)
-        elif name.endswith(".tmp"):
-            os.unlink(os.path.join(log.directory, name))
-    log.snapshot_offsets.sort()
-    sizes.sort()
-    for base_offset, size in sizes:
-        segment = log.new_segment(base_offset, now_ms)
-        segment.size = size
-        if log.segments:
-            log.segments[-1].end_offset = base_offset
+    log.snapshot_offsets = _offsets(kinds, SNAPSHOT)
+    last: Segment | None = None
+    for base_offset in _offsets(kinds, LOG):
+        segment = log.new_segment(base_offset, now_ms, is_found=True)
+        if last is not None:
+            last.end_offset = base_offset
         log.segments.append(segment)
+        last = segment
+    if len(kinds[LOG]) == len(kinds[INDEX]) == len(kinds[TIME_INDEX]):
+        return set()
+    return {
+        offset
+        for offset in _offsets(kinds, LOG)
+        if file_name(offset, INDEX) not in kinds[INDEX]
+        or file_name(offset, TIME_INDEX) not in kinds[TIME_INDEX]
+    }
+
+
+def _offsets(kinds: dict[str, list[str]], suffix: str) -> list[int]:
+    """The offsets in the names with a suffix, ascending."""
+    names = kinds[suffix]
+    names.sort()
+    return [offset for name in names if (offset := offset_of(name, suffix)) is not None]
 
 
 def _load_epochs(log: PartitionLog) -> None:
@@ -130,7 +156,7 @@ def _load_epochs(log: PartitionLog) -> None:
     epochs = log.leader_epochs
     try:
         epochs.load()
-        if epochs.entries:
+        if epochs.latest >= 0:
             return
         # A file that was renamed into place and not synced may have lost its content.
     except CorruptFault as fault:
@@ -172,16 +198,6 @@ def _take_clean(log: PartitionLog) -> bool:
         log.log_end_offset = segment.base_offset
         return True
     return _ends_at(log, segment, segment.size, None)
-
-
-def _mend_indexes(segments: list[Segment]) -> None:
-    """Rebuild indexes that are missing or torn, by the batches' headers: nothing is cut here."""
-    for segment in segments:
-        if segment.size and not segment.has_indexes():
-            try:
-                segment.rebuild_indexes()
-            except CorruptFault:
-                pass  # Whoever reads there is told.
 
 
 def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int | None) -> bool:

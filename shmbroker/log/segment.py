@@ -17,6 +17,9 @@ The active segment is mapped by its one writer. What the operating system makes 
  * The map holds a descriptor of its own (dup), so the one used to open the file is closed at once.
    Reading goes through `Descriptors`.
 
+Most segments of a start are never asked for anything, and there may be 100,000 of them: path, size
+and the two indexes of one that was found on the disk are made when they are first used.
+
 Valid bytes are [0, size); what lies behind is zeros up to the end of the file. Only the owner cuts
 a file, and only the unused tail or above the high watermark; a reader elsewhere gets a short read.
 """
@@ -26,6 +29,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from errno import EDQUOT, EFBIG, EINVAL, ENOSPC, ENOSYS
+from typing import TYPE_CHECKING, Any
 
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import remove_files
@@ -61,9 +65,9 @@ class Segment:
 
     __slots__ = (
         "_are_indexes_loaded",
+        "_config",
         "_descriptors",
         "_extent_ms",
-        "_index_interval_bytes",
         "_inode",
         "allocated_bytes",
         "base_offset",
@@ -83,6 +87,11 @@ class Segment:
         "size",
         "time_index",
     )
+    path: str
+    size: int
+    """Valid bytes: a batch boundary."""
+    offset_index: OffsetIndex
+    time_index: TimeIndex
 
     def __init__(
         self,
@@ -94,16 +103,17 @@ class Segment:
         *,
         created_ms: int = 0,
         extent_bytes: int = EXTENT_BYTES_MIN,
+        is_found: bool = False,
     ) -> None:
+        """is_found: its files are there, and its size is that of the .log."""
         self.directory = directory
         self.base_offset = base_offset
         self.end_offset = base_offset
         """One past the last offset. For the active segment read the log's `log_end_offset`."""
-        self.path = os.path.join(directory, file_name(base_offset, LOG))
         self.file_id = file_id
         """Never used again for another file: what slices name (`Slices` in ARCHITECTURE.md)."""
-        self.size = 0
-        """Valid bytes: a batch boundary."""
+        if not is_found:
+            self.size = 0
         self.map: mmap.mmap | None = None
         self.allocated_bytes = 0
         self.ready_bytes = 0
@@ -116,41 +126,63 @@ class Segment:
         self.max_timestamp_so_far = _NOT_READ
         """See `max_timestamp`; known for the active segment."""
         self.max_timestamp_offset = -1
-        index_bytes_max = config.segment_index_bytes
-        self.offset_index = OffsetIndex(self._sibling(INDEX), index_bytes_max)
-        self.time_index = TimeIndex(self._sibling(TIME_INDEX), index_bytes_max)
-        self._index_interval_bytes = config.index_interval_bytes
+        self._config = config
         self._are_indexes_loaded = False
         self.is_rebuilt = False
         """The indexes were made anew because they were wrong: once, then it is the .log itself."""
         self._descriptors = descriptors
         self._inode = 0
 
+    if not TYPE_CHECKING:  # Those that it makes are annotated above.
+
+        def __getattr__(self, name: str) -> Any:
+            """Asked for a slot that is empty: what it holds is made now. StorageFault for `size`,
+            if the file can't be looked at."""
+            if name == "path":
+                value = self._sibling(LOG)
+            elif name == "size":
+                value = self._stat().st_size
+            elif name == "offset_index":
+                value = OffsetIndex(self._sibling(INDEX), self._config.segment_index_bytes)
+            elif name == "time_index":
+                value = TimeIndex(self._sibling(TIME_INDEX), self._config.segment_index_bytes)
+            else:
+                raise AttributeError(name)
+            setattr(self, name, value)
+            return value
+
     def _sibling(self, suffix: str) -> str:
-        return os.path.join(self.directory, file_name(self.base_offset, suffix))
+        return f"{self.directory}/{file_name(self.base_offset, suffix)}"
 
     # --- reading ---
 
     @property
     def fd(self) -> int:
         """A descriptor to read or send from; opened on demand, one of a bounded number."""
-        return self._descriptors.of(self.file_id, self.path)
+        return self._descriptors.of(self)
+
+    def forget(self) -> None:
+        """Its descriptor is closed: keep in memory no longer what was read of it."""
+        self.offset_index.forget_block()
+        self.time_index.forget_block()
 
     @property
     def inode(self) -> int:
         if not self._inode:
-            try:
-                self._inode = os.stat(self.path).st_ino
-            except OSError as error:
-                raise StorageFault(f"can't stat {self.path}: {error}") from error
+            self._stat()
         return self._inode
+
+    def _stat(self) -> os.stat_result:
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise StorageFault(f"can't stat {self.path}: {error}") from error
+        self._inode = found.st_ino
+        return found
 
     def modified_ms(self) -> int:
         """When the file was last written to: stands in where no record has a timestamp."""
-        try:
-            return int(os.stat(self.path).st_mtime * 1000)
-        except OSError as error:
-            raise StorageFault(f"can't stat {self.path}: {error}") from error
+        return int(self._stat().st_mtime * 1000)
 
     @property
     def max_timestamp(self) -> int:
@@ -191,13 +223,27 @@ class Segment:
             pass  # Whoever reads there is told.
 
     def load_indexes(self) -> None:
-        """Count the entries of the index files, once."""
+        """Count the entries of the index files, once.
+
+        Those of a finished segment are rebuilt where they are torn or missing.
+        """
         if self._are_indexes_loaded:
             return
         self._are_indexes_loaded = True
+        is_torn = False
         for index in (self.offset_index, self.time_index):
             if not index.count:
                 index.load()
+                is_torn |= index.is_torn
+        if is_torn and self.end_offset > self.base_offset and self.map is None and self.size:
+            self.mend_indexes()
+
+    def mend_indexes(self) -> None:
+        """Rebuild both indexes; where the segment is damaged, whoever reads there is told."""
+        try:
+            self.rebuild_indexes()
+        except CorruptFault:
+            pass
 
     def has_indexes(self) -> bool:
         """Whether both index files are there and hold whole entries."""
@@ -250,7 +296,7 @@ class Segment:
             last_offset = header[0] + header[6]
             if header[8] > self.max_timestamp_so_far:
                 self.set_max_timestamp(header[8], last_offset)
-            if position - indexed_at > self._index_interval_bytes:
+            if position - indexed_at > self._config.index_interval_bytes:
                 indexed_at = position
                 self.add_index_entry(position, last_offset)
         if self.map is None:

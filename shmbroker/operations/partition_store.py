@@ -146,22 +146,19 @@ class PartitionStore:
         """Its directory, with the right topic id in it, and whether it was made just now."""
         path = os.path.join(self.log_directory.path, partition_directory(topic.name, index))
         metadata = os.path.join(path, PARTITION_METADATA)
-        if not os.path.isdir(path):
-            self.log_directory.begin((topic.name, index))
+        if os.path.isdir(path):
+            found = self._identity_of(path, (topic.name, index), topic.topic_id)
+            if found == topic.topic_id:
+                return path, False
+            why = "it belongs to another topic id" if found else "nothing says whose it is"
+            self._set_aside(topic.name, index, why)
+        self.log_directory.begin((topic.name, index))
         try:
             os.mkdir(path)
-        except FileExistsError:
-            found = self._identity_of(path, (topic.name, index), topic.topic_id)
-            if found != topic.topic_id:
-                why = "it belongs to another topic id" if found else "nothing says whose it is"
-                self._set_aside(topic.name, index, why)
-                return self._directory_of(topic, index)
         except OSError as fault:
             raise StorageFault(f"can't make {path}: {fault}") from fault
-        else:
-            write_partition_metadata(metadata, topic.topic_id)
-            return path, True
-        return path, False
+        write_partition_metadata(metadata, topic.topic_id)
+        return path, True
 
     def _identity_of(self, path: str, name: tuple[str, int], topic_id: bytes) -> bytes | None:
         """The topic id of a directory that is there; None if nobody can say.
@@ -225,11 +222,16 @@ class PartitionStore:
         """
         directory = self.log_directory.path
         names = {topic.name for topic in topics_by_id.values()}
+        opened = {(one.topic, one.partition) for one in self.partitions.values()}
         for name in os.listdir(directory):
             path = os.path.join(directory, name)
             if mark_of(name) == DELETE:
                 self._to_remove.append((now_ms, path))
-            elif (parsed := parse_partition_directory(name)) and parsed[0] != METADATA_TOPIC:
+            elif (
+                (parsed := parse_partition_directory(name))
+                and parsed not in opened
+                and parsed[0] != METADATA_TOPIC
+            ):
                 try:
                     topic_id = read_partition_metadata(os.path.join(path, PARTITION_METADATA))
                     is_stray = topic_id is not None and topic_id not in topics_by_id

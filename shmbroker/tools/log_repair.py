@@ -145,7 +145,8 @@ def _repair_partition(directory: str, is_applied: bool) -> Iterator[Repair]:
     if leftovers:
         fault = f"{directory}: {len(leftovers)} files of interrupted work"
         if is_applied:
-            settle(directory, os.listdir(directory))
+            names = os.listdir(directory)
+            settle(directory, names, names)
             is_touched = True
         yield Repair(directory, fault, "finished or undone", is_applied)
     damage = _find_damage(directory)
