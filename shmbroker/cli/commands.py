@@ -14,6 +14,7 @@ COMMANDS = {
     "config": "shmbroker.cli.config",
     "consume": "shmbroker.cli.consume",
     "group": "shmbroker.cli.group",
+    "ingest": "shmbroker.cli.ingest",
     "log": "shmbroker.cli.log",
     "produce": "shmbroker.cli.produce",
     "quorum": "shmbroker.cli.quorum",

@@ -37,9 +37,9 @@ def add_lag(progress: Any) -> Any:
     """The same progress (`query.lastProgress`, an event's, or its JSON as a dict), with the lag
     among the metrics of each source that is a shmbroker."""
     for source in progress["sources"]:
-        latest = _document(source.get("latestOffset"))
+        latest = document_of(source.get("latestOffset"))
         if TOPIC_IDS in latest:
-            metrics = behind_latest(_document(source.get("endOffset")), latest)
+            metrics = behind_latest(document_of(source.get("endOffset")), latest)
             source.setdefault("metrics", {}).update(metrics)
     return progress
 
@@ -78,7 +78,8 @@ class LagListener(StreamingQueryListener):
         self.latest.pop(self._names.pop(str(event.id), ""), None)
 
 
-def _document(text: Any) -> dict[str, Any]:
+def document_of(text: Any) -> dict[str, Any]:
+    """An offset of a progress, which is JSON text or parsed; empty if it is neither."""
     try:
         parsed = json.loads(text) if isinstance(text, str) else text
     except ValueError:

@@ -102,7 +102,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """A task's rows."""
-        return _write(iterator, self.writing)
+        return write_rows(iterator, self.writing)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -121,7 +121,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise ConfigFault(
                 "Spark does not tell which micro-batch this is: give exactlyOnce=false"
             )
-        return _write(iterator, self.writing._replace(name=f"query:{query}", version=int(batch)))
+        return write_rows(
+            iterator, self.writing._replace(name=f"query:{query}", version=int(batch))
+        )
 
 
 # --- the driver ----------------------------------------------------------------------------------
@@ -189,7 +191,8 @@ def identity_of(name: str, version: int, task: int) -> "Identity":
     return Identity(_OWN_IDS | digest % _OWN_IDS, version % VERSIONS)
 
 
-def _write(batches: "Iterator[pa.RecordBatch]", writing: Writing) -> Committed:
+def write_rows(batches: "Iterator[pa.RecordBatch]", writing: Writing) -> Committed:
+    """A task's rows, as `writing.columns` says where they are, into their topics."""
     from shmbroker.producer.producer import Producer
     from shmbroker.spark.datasource import freeze_once
 

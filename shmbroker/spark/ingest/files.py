@@ -1,0 +1,281 @@
+"""Files of an ingest: where they are, how they are committed, how small ones are merged.
+
+    PATH/
+      carrier=UA/flights-6409ed68-00000012-00003-000.parquet      topic, id, micro-batch, task, n
+      _shmbroker/6409ed68/                                        id: of the checkpoint
+        batches/00000012.json                                     what this micro-batch is made of
+        temporary/00000012-00003-<attempt>-000.part               what a task writes
+
+A micro-batch's files are there once, whatever is repeated:
+
+    1  each attempt of a task writes files of its own name under `temporary`
+    2  the driver writes the micro-batch's document, which names the files of one attempt of each
+       task: this decides, as it is renamed into place whole
+    3  the files are renamed to where readers find them
+    4  Spark notes the micro-batch as done
+
+A driver that dies between 2 and 4 gets the same micro-batch again: it finds the document, finishes
+3, and drops what was written anew. So readers that know nothing of this (pyarrow, DuckDB, pandas)
+see whole files of committed micro-batches only, each record once. They may see a part of a
+micro-batch while 3 goes on. Nothing is forced to the disk, as with Spark's own sinks.
+
+A file that 3 has placed may be merged away by `compact`; that both its names are gone is no fault.
+
+Merging has a document, too, `_shmbroker/merge.json`: the new file is written under a hidden name,
+then the document, then the old ones are deleted, then the new one is renamed. A merge that was
+interrupted is finished by the next one, or by the next ingest. Between the last two steps readers
+miss rows, for milliseconds: merge when nobody reads, or use Delta, where it is one commit.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from shmbroker.errors import ConfigFault
+from shmbroker.ids import random_uuid
+from shmbroker.spark.faults import BrokerFault
+
+STATE = "_shmbroker"
+"""Readers leave out directories whose name begins with "_"."""
+
+BATCHES_KEPT = 100
+"""Documents of micro-batches; Spark repeats no more than the last one."""
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+class FilesFault(BrokerFault):
+    """The files of a table can't be committed, or merged."""
+
+
+class Written(NamedTuple):
+    """A file that a task has written."""
+
+    temporary: str
+    final: str
+    rows: int
+    size: int
+    partition_values: dict[str, str | None]
+
+
+def state_directory(path: str, ingest_id: str) -> Path:
+    """Where an ingest keeps what is its own, beside the table's files."""
+    return Path(path) / STATE / ingest_id
+
+
+def document_path(path: str, ingest_id: str, batch: int) -> Path:
+    """A micro-batch's document."""
+    return state_directory(path, ingest_id) / "batches" / f"{batch:08d}.json"
+
+
+def temporary_path(path: str, ingest_id: str, batch: int, task: int, attempt: str, n: int) -> str:
+    """A file that an attempt of a task is about to write."""
+    name = f"{batch:08d}-{task:05d}-{attempt}-{n:03d}.part"
+    return str(state_directory(path, ingest_id) / "temporary" / name)
+
+
+def final_path(
+    path: str, name: str, ingest_id: str, batch: int, task: int, n: int, folder: str, suffix: str
+) -> str:
+    """Where readers find it."""
+    file = f"{name}-{ingest_id}-{batch:08d}-{task:05d}-{n:03d}.{suffix}"
+    return str(Path(path) / folder / file)
+
+
+def folder_of(values: dict[str, str | None]) -> str:
+    """The directory of a partition, as Hive and Spark name it: `a=1/b=x%2Fy`."""
+    return "/".join(
+        f"{quote(name, safe='')}={quote(value, safe=' ,@+') if value else NULL_PARTITION}"
+        for name, value in values.items()
+    )
+
+
+# --- micro-batches -------------------------------------------------------------------------------
+
+
+def commit(document: Path, files: Sequence[Written], counts: dict[str, int]) -> bool:
+    """Commit a micro-batch; False if it was before, and these files are dropped."""
+    if document.exists():
+        finish(document)
+        for file in files:
+            if all(file.temporary != each.temporary for each in read_document(document)[0]):
+                Path(file.temporary).unlink(missing_ok=True)
+        return False
+    missing = [file.temporary for file in files if not os.path.exists(file.temporary)]
+    if missing:
+        raise FilesFault(
+            f"{missing[0]} was written and is not there: --to has to be one directory that the"
+            " driver and all executors share"
+        )
+    _replace(document, {"files": [file._asdict() for file in files], "counts": counts})
+    finish(document)
+    old = document.with_name(f"{int(document.stem) - BATCHES_KEPT:08d}.json")
+    old.unlink(missing_ok=True)
+    return True
+
+
+def finish(document: Path) -> None:
+    """Rename what a committed micro-batch has not renamed yet."""
+    folders = set()
+    for file in read_document(document)[0]:
+        folder = os.path.dirname(file.final)
+        if folder not in folders:
+            os.makedirs(folder, exist_ok=True)
+            folders.add(folder)
+        try:
+            os.rename(file.temporary, file.final)
+        except FileNotFoundError:
+            pass  # renamed before
+
+
+def read_document(document: Path) -> tuple[list[Written], dict[str, int]]:
+    """The files and counts of a micro-batch; FilesFault if the document is none."""
+    try:
+        found = json.loads(document.read_bytes())
+        return [Written(**file) for file in found["files"]], found["counts"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise FilesFault(f"{document} is damaged: {error}") from error
+
+
+def recover(path: str, ingest_id: str) -> int:
+    """Finish what a killed driver has left, and drop what no micro-batch has; the number of the
+    last committed micro-batch, -1 if there is none."""
+    finish_merge(path)
+    state = state_directory(path, ingest_id)
+    documents = sorted((state / "batches").glob("*.json"))
+    if documents:
+        finish(documents[-1])
+    shutil.rmtree(state / "temporary", ignore_errors=True)
+    (state / "temporary").mkdir(parents=True, exist_ok=True)
+    (state / "batches").mkdir(parents=True, exist_ok=True)
+    return int(documents[-1].stem) if documents else -1
+
+
+def _replace(path: Path, document: dict[str, Any]) -> None:
+    """Write a document whole or not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".new")
+    part.write_text(json.dumps(document))
+    os.replace(part, path)
+
+
+# --- merging -------------------------------------------------------------------------------------
+
+
+class Merge(NamedTuple):
+    """Files of one directory that become one."""
+
+    folder: str
+    names: tuple[str, ...]
+    size: int
+
+
+def plan_merges(files: Iterable[tuple[str, str, int]], target: int) -> list[Merge]:
+    """What to merge of (folder, name, bytes): files below half of the target, in the order of
+    their names, as many as fit into the target. Pure."""
+    merges: list[Merge] = []
+    names: list[str] = []
+    total, current = 0, ""
+
+    def close() -> None:
+        if len(names) > 1:
+            merges.append(Merge(current, tuple(names), total))
+
+    for folder, name, size in sorted(files):
+        if size * 2 > target:
+            continue
+        if folder != current or total + size > target:
+            close()
+            names, total, current = [], 0, folder
+        names.append(name)
+        total += size
+    close()
+    return merges
+
+
+def table_files(path: str) -> list[tuple[str, str, int]]:
+    """(folder, name, bytes) of the Parquet files below a path, hidden ones left out."""
+    found: list[tuple[str, str, int]] = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name[0] not in "_."]
+        found += [
+            (folder, name, os.path.getsize(os.path.join(folder, name)))
+            for name in names
+            if name.endswith(".parquet") and name[0] not in "_."
+        ]
+    return found
+
+
+def merge_document(path: str) -> Path:
+    """What is being merged below a path."""
+    return Path(path) / STATE / "merge.json"
+
+
+def finish_merge(path: str) -> None:
+    """Finish a merge that was interrupted."""
+    document = merge_document(path)
+    if not document.exists():
+        return
+    try:
+        found = json.loads(document.read_bytes())
+        old, temporary, final = found["old"], found["temporary"], found["final"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise FilesFault(f"{document} is damaged: {error}") from error
+    for name in old:
+        Path(name).unlink(missing_ok=True)
+    try:
+        os.rename(temporary, final)
+    except FileNotFoundError:
+        pass  # renamed before
+    document.unlink(missing_ok=True)  # a merge that runs beside may have done it
+
+
+def merge(path: str, wanted: Merge) -> int:
+    """Merge these files; the size of the new one, in bytes. FilesFault if they don't go together.
+
+    One merge at a time: two would write the same document.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    olds = [os.path.join(wanted.folder, name) for name in wanted.names]
+    state = Path(path) / STATE
+    state.mkdir(exist_ok=True)
+    temporary = str(state / f"merge-{random_uuid().hex()}.part")
+    stem = wanted.names[0].split(".")[0]
+    final = os.path.join(wanted.folder, f"{stem}-merged-{random_uuid().hex()[:8]}.parquet")
+    try:
+        first = pq.read_schema(olds[0])
+        codec = _codec_of(olds[0])
+        with pq.ParquetWriter(temporary, first, compression=codec) as writer:
+            for old in olds:
+                writer.write_table(pq.read_table(old, partitioning=None).cast(first))
+    except (pa.ArrowException, ValueError) as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise FilesFault(f"the files in {wanted.folder} don't go together: {error}") from error
+    _replace(merge_document(path), {"old": olds, "temporary": temporary, "final": final})
+    finish_merge(path)
+    return os.path.getsize(final)
+
+
+def _codec_of(path: str) -> str:
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(path)
+    if not metadata.num_row_groups or not metadata.num_columns:
+        return "snappy"
+    codec = metadata.row_group(0).column(0).compression.lower()
+    return "none" if codec == "uncompressed" else str(codec)
+
+
+def local_path(text: str) -> str:
+    """An absolute directory of a path or file: URL; ConfigFault for other URLs."""
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    if "://" in text:
+        raise ConfigFault(f"{text} is no directory: mount it, then name where it is mounted")
+    return os.path.abspath(os.path.expanduser(text))

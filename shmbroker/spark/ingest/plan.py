@@ -1,0 +1,131 @@
+"""What an ingest does, as its tasks and its checkpoint know it.
+
+The document `ingest.json` in the checkpoint keeps the plan, so that an ingest that goes on is the
+same one: with the schema that was found out at first, into the same files. Pure but for the schema.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from shmbroker.errors import ConfigFault
+from shmbroker.spark.ingest import values
+
+PARQUET = "parquet"
+DELTA = "delta"
+JSON = "json"
+FORMATS = (PARQUET, DELTA, JSON)
+COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "none")
+
+RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""Of the files where values stay as they are."""
+
+_RECORD_TYPES = {
+    "key": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
+}
+RECORD_COLUMNS = tuple(_RECORD_TYPES)
+"""What may stand beside a value's columns, with a "_" before the name; date: of the timestamp."""
+
+
+class Plan(NamedTuple):
+    """All that tasks need; small enough to go to each."""
+
+    ingest_id: str
+    topic: str
+    path: str
+    format: str = PARQUET
+    values: str = values.RAW
+    schema: str = ""
+    """DDL, or JSON for Avro; empty for raw values."""
+    delimiter: str = ","
+    record_columns: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    compression: str = "snappy"
+    target_bytes: int = 128 << 20
+    dead_letter_topic: str = ""
+    dead_letter_path: str = ""
+    bootstrap_servers: str = ""
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns of the rows, partition columns included."""
+        if self.values == values.RAW:
+            kinds = _RECORD_TYPES | {"value": pa.binary(), "timestampType": pa.int32()}
+            return pa.schema([(name, kinds[name]) for name in RAW_COLUMNS])
+        columns = list(values.columns_of(self.values, self.schema))
+        columns += [pa.field(f"_{name}", _RECORD_TYPES[name]) for name in self.record_columns]
+        return pa.schema([field.with_nullable(True) for field in columns])
+
+    def check(self) -> None:
+        """ConfigFault for what does not go together."""
+        if self.format not in FORMATS:
+            raise ConfigFault(f"the format {self.format!r} is none of {', '.join(FORMATS)}")
+        if self.values not in values.KINDS:
+            raise ConfigFault(f"values are none of {', '.join(values.KINDS)}: {self.values!r}")
+        for name in self.record_columns:
+            if name not in RECORD_COLUMNS:
+                raise ConfigFault(
+                    f"a record has no column {name}; it has {', '.join(RECORD_COLUMNS)}"
+                )
+        if self.values != values.RAW:
+            values.decoder(self.values, self.schema, self.delimiter)
+        schema = self.arrow_schema()
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if twice:
+            raise ConfigFault(f"there would be two columns {twice[0]}")
+        for name in self.partition_by:
+            if name not in schema.names:
+                raise ConfigFault(
+                    f"--partition-by names {name}, but the columns are {', '.join(schema.names)}"
+                )
+            kind = schema.field(name).type
+            if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind):
+                raise ConfigFault(f"--partition-by can't take {name}, which is of type {kind}")
+        if len(self.partition_by) == len(schema.names):
+            raise ConfigFault("--partition-by leaves no column for the files")
+
+
+def to_json(plan: Plan) -> str:
+    """The text that `from_json` makes this plan of."""
+    return json.dumps(plan._asdict(), indent=1, ensure_ascii=False)
+
+
+def from_json(text: str) -> Plan:
+    """A plan of its text; ConfigFault if it is none."""
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        for name in ("record_columns", "partition_by"):
+            fields[name] = tuple(fields[name])
+        return Plan(**fields)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigFault(f"ingest.json of the checkpoint is damaged: {error}") from error
+
+
+_MAY_CHANGE = {"target_bytes", "compression", "bootstrap_servers"}
+
+
+def continued(stored: Plan, wanted: Plan, asked: Sequence[str]) -> Plan:
+    """The plan of an ingest that goes on: the stored one, with what may change as it is wanted.
+
+    `asked` names the fields that were given this time; ConfigFault if one of them is another now.
+    """
+    for name in asked:
+        before, now = getattr(stored, name), getattr(wanted, name)
+        if name not in _MAY_CHANGE and before != now:
+            raise ConfigFault(
+                f"this checkpoint is of an ingest with {name.replace('_', ' ')}"
+                f" {_text(before)}, now it is {_text(now)}: give it a --checkpoint of its own"
+            )
+    changed = {name: getattr(wanted, name) for name in asked if name in _MAY_CHANGE}
+    return stored._replace(**changed)
+
+
+def _text(value: Any) -> str:
+    text = ", ".join(value) if isinstance(value, tuple) else str(value)
+    return text or "none"

@@ -1,0 +1,297 @@
+"""Values to columns: JSON, CSV, Avro or raw bytes of whole batches, and what is wrong with some.
+
+    decode(values) → (columns of the good ones, {row: reason} of the bad ones)
+
+JSON and CSV are parsed by pyarrow, all values of a batch joined by newlines at once. That a row of
+the outcome is the value of the same row is made sure of beforehand, so that no value can shift the
+others: each value is one line; one of JSON begins with "{" and ends with "}", and "}" newline "{"
+can't be inside an object, so none can reach into the next; none is empty. Then as many rows as
+values means one row of each. Where the parser refuses, or counts other rows, the batch is halved
+until the bad values stand alone: k bad ones of n cost some k·log(n) small parses more.
+
+Rules
+ * A bad value is told, not guessed at: a number that doesn't fit its column, text in a numeric
+   one, a second document, invalid UTF-8. Fields that the schema lacks are left out; fields that the
+   value lacks are null, which is wrong only in a column that is NOT NULL.
+ * Null values (tombstones) are bad: there is nothing to make columns of.
+"""
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shmbroker.errors import ConfigFault
+from shmbroker.spark.ingest import schema as schemas
+
+RAW = "raw"
+JSON = "json"
+CSV = "csv"
+AVRO = "avro"
+CONFLUENT_AVRO = "confluent-avro"
+KINDS = (JSON, CSV, AVRO, CONFLUENT_AVRO, RAW)
+
+_CONFLUENT_HEAD = 5
+"""A zero byte and the id of the schema in its registry, before each value."""
+
+_REASON_MAX = 300
+
+Bad = dict[int, str]
+Decode = Callable[[pa.Array], tuple[pa.RecordBatch, Bad]]
+
+
+def decoder(kind: str, schema: str, delimiter: str = ",") -> Decode:
+    """What decodes values of this kind; `schema` is DDL, or JSON for Avro. Not for RAW."""
+    if kind in (AVRO, CONFLUENT_AVRO):
+        return _avro(schemas.avro_document(schema), _CONFLUENT_HEAD * (kind == CONFLUENT_AVRO))
+    columns = schemas.parse(schema)
+    parse = _json_parser(columns) if kind == JSON else _csv_parser(columns, delimiter)
+    return lambda values: _lines(values, columns, parse, kind == JSON)
+
+
+def columns_of(kind: str, schema: str) -> pa.Schema:
+    """The schema of what `decoder` yields."""
+    if kind in (AVRO, CONFLUENT_AVRO):
+        return schemas.of_avro(schemas.avro_document(schema))
+    return schemas.parse(schema)
+
+
+Parse = Callable[[memoryview], pa.Table]
+"""Lines to columns; pa.ArrowException if it can't."""
+
+
+def _lines(
+    values: pa.Array, schema: pa.Schema, parse: Parse, is_json: bool
+) -> tuple[pa.RecordBatch, Bad]:
+    """Decode values that are a line each."""
+    bad: Bad = {}
+    if not len(values):
+        return _one_batch(schema.empty_table(), schema), bad
+    values, is_usable = _usable(values, is_json, bad)
+    rows = np.flatnonzero(is_usable)
+    if len(rows) < len(values):
+        values = values.take(pa.array(rows))
+    found: list[pa.Table] = []
+    _halve(values, rows, parse, found, bad)
+    table = pa.concat_tables(found) if found else schema.empty_table()
+    batch = _one_batch(table, schema)
+    required = [field.name for field in schema if not field.nullable]
+    if not any(batch.column(name).null_count for name in required):
+        return batch, bad
+    good = np.array([row for row in rows.tolist() if row not in bad], np.int64)
+    has_all = np.ones(len(good), bool)
+    for name in required:
+        is_null = batch.column(name).is_null().to_numpy(zero_copy_only=False)
+        for row in good[is_null & has_all].tolist():
+            bad[row] = f"{name} is missing, and may not be null"
+        has_all &= ~is_null
+    return batch.filter(pa.array(has_all)), bad
+
+
+def _one_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        for column in table.columns
+    ]
+    return pa.RecordBatch.from_arrays(
+        columns, schema=pa.schema([f.with_nullable(True) for f in schema])
+    )
+
+
+def _usable(values: pa.Array, is_json: bool, bad: Bad) -> tuple[pa.Array, np.ndarray[Any, Any]]:
+    """Which values may be joined by newlines; the others are told, or made so by taking off space
+    and line ends around them."""
+    is_null = values.is_null().to_numpy(zero_copy_only=False)
+    lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
+    data = values.buffers()[2]
+    cells = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    is_usable = ~is_null & (lengths > 0)
+    if is_json:
+        some = np.flatnonzero(is_usable)
+        is_usable[some] = (cells[offsets[some]] == ord("{")) & (
+            cells[offsets[some + 1] - 1] == ord("}")
+        )
+    span = cells[offsets[0] : offsets[-1]]
+    if (span == ord("\n")).any() or (span == ord("\r")).any():
+        has_break = pc.match_substring_regex(values, "[\r\n]")
+        is_usable &= ~pc.fill_null(has_break, False).to_numpy(zero_copy_only=False)
+    odd = np.flatnonzero(~is_usable).tolist()
+    if not odd:
+        return values, is_usable
+    repaired = values.to_pylist()
+    for row in odd:
+        value = repaired[row]
+        if value is None:
+            bad[row] = "the value is null"
+            continue
+        value = value.strip()
+        if is_json and (b"\n" in value or b"\r" in value):
+            try:
+                json.loads(value)  # a line end is space, but for one in a string, which is wrong
+            except (ValueError, RecursionError) as error:
+                bad[row] = _told(str(error), value)
+                continue
+            value = value.replace(b"\r\n", b" ").replace(b"\n", b" ").replace(b"\r", b" ")
+        if not value:
+            bad[row] = "the value is empty"
+        elif is_json and (value[:1] != b"{" or value[-1:] != b"}"):
+            bad[row] = f"no JSON object: {_shown(value)}"
+        elif b"\n" in value or b"\r" in value:
+            bad[row] = "more than one line"
+        else:
+            repaired[row] = value
+            is_usable[row] = True
+    return pa.array(repaired, pa.binary()), is_usable
+
+
+def _halve(
+    values: pa.Array,
+    rows: np.ndarray[Any, Any],
+    parse: Parse,
+    found: list[pa.Table],
+    bad: Bad,
+) -> None:
+    """Parse values, halving them around the bad ones; `rows` are their places in the batch."""
+    stack = [(0, len(values))]
+    while stack:
+        start, end = stack.pop()
+        if start == end:
+            continue
+        try:
+            table = parse(_joined(values.slice(start, end - start)))
+            if table.num_rows == end - start:
+                found.append(table)
+                continue
+            reason = f"{table.num_rows} documents in one value"
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            reason = str(error).split("\n")[0]
+        if end - start == 1:
+            bad[int(rows[start])] = _told(reason, values[start].as_py())
+        else:
+            middle = (start + end) // 2
+            stack += [(middle, end), (start, middle)]  # the first half is taken first
+
+
+def _joined(values: pa.Array) -> memoryview:
+    lines = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    joined = pc.binary_join(lines, b"\n")
+    joined.cast(pa.string())  # the parser does not look whether it is UTF-8
+    return memoryview(joined[0].as_buffer())
+
+
+def _told(reason: str, value: bytes) -> str:
+    reason = reason.removesuffix(" in row 0").removesuffix(".").replace("In CSV column", "column")
+    return f"{reason}: {_shown(value)}"[:_REASON_MAX]
+
+
+def _shown(value: bytes) -> str:
+    text = value[:80].decode(errors="replace")
+    return text + ("…" if len(value) > 80 else "")
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def _json_parser(schema: pa.Schema) -> Parse:
+    from pyarrow import json as arrow_json
+
+    # dates are numbers to pyarrow's JSON reader, timestamps are text
+    read_as = pa.schema([pa.field(f.name, _dates_as_text(f.type)) for f in schema])
+    options = arrow_json.ParseOptions(explicit_schema=read_as, unexpected_field_behavior="ignore")
+    wanted = pa.schema([field.with_nullable(True) for field in schema])
+
+    def parse(lines: memoryview) -> pa.Table:
+        table = arrow_json.read_json(
+            pa.BufferReader(lines),
+            read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+            parse_options=options,
+        )
+        return table if table.schema.equals(wanted) else table.cast(wanted)
+
+    return parse
+
+
+def _dates_as_text(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_dates_as_text(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _dates_as_text(f.type)) for f in kind])
+    return kind
+
+
+# --- CSV -----------------------------------------------------------------------------------------
+
+
+def _csv_parser(schema: pa.Schema, delimiter: str) -> Parse:
+    from pyarrow import csv as arrow_csv
+
+    nested = [f.name for f in schema if pa.types.is_nested(f.type)]
+    if nested:
+        raise ConfigFault(f"a column of CSV can't be an array or a struct: {', '.join(nested)}")
+    convert = arrow_csv.ConvertOptions(
+        column_types={field.name: field.type for field in schema},
+        null_values=[""],
+        strings_can_be_null=False,
+        true_values=["true", "True", "TRUE", "1"],
+        false_values=["false", "False", "FALSE", "0"],
+    )
+    parsing = arrow_csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
+    names = schema.names
+
+    def parse(lines: memoryview) -> pa.Table:
+        return arrow_csv.read_csv(
+            pa.BufferReader(lines),
+            read_options=arrow_csv.ReadOptions(
+                use_threads=False, column_names=names, block_size=len(lines) + 1
+            ),
+            parse_options=parsing,
+            convert_options=convert,
+        )
+
+    return parse
+
+
+# --- Avro ----------------------------------------------------------------------------------------
+
+
+def _avro(document: dict[str, Any], head: int) -> Decode:
+    """By fastavro, a value at a time: Avro's bytes have no marks by which to take them together."""
+    try:
+        import fastavro
+    except ImportError:
+        raise ConfigFault("Avro values need fastavro: pip install 'shmbroker[spark]'") from None
+    schema = schemas.of_avro(document)
+    try:
+        parsed = fastavro.parse_schema(document)
+    except Exception as error:  # fastavro has no fault of its own for all that may be wrong
+        raise ConfigFault(f"the Avro schema is none: {error}") from None
+    nullable = pa.schema([field.with_nullable(True) for field in schema])
+    read = fastavro.schemaless_reader
+
+    def decode(values: pa.Array) -> tuple[pa.RecordBatch, Bad]:
+        bad: Bad = {}
+        rows = []
+        for row, value in enumerate(values.to_pylist()):
+            try:
+                if value is None:
+                    raise ValueError("the value is null")
+                if head and (len(value) < head or value[0]):
+                    raise ValueError("no Confluent header of 5 bytes that begins with 0")
+                stream = io.BytesIO(value)
+                stream.seek(head)
+                record = read(stream, parsed, None)
+                if stream.tell() != len(value):
+                    raise ValueError(f"{len(value) - stream.tell()} bytes are left over")
+                rows.append(record)
+            except Exception as error:  # of any kind: the bytes may be anything
+                bad[row] = (str(error) or "the value ends in the midst of it")[:_REASON_MAX]
+        return pa.RecordBatch.from_pylist(rows, schema=nullable), bad
+
+    return decode

@@ -1,0 +1,191 @@
+"""Streaming queries that a command runs: a session, an end in order, a fault in one sentence.
+
+    with session(master, log) as (spark, terminal):
+        stopping = Stopping()
+        query = …start()
+        follow([query], stopping, on_progress)
+
+Spark and its JVM write to stderr as they like; it goes into a log file as long as the session
+lives, and the command writes to `terminal` instead.
+
+The first SIGTERM or Ctrl-C lets the micro-batch that is running end and stops the query then; what
+a later one has begun by that time is thrown away, and done again by the next run. The second one
+ends at once.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from shmbroker.errors import ConfigFault
+from shmbroker.spark.faults import BrokerFault
+from shmbroker.spark.offsets import from_json
+from shmbroker.spark.session import java_home, session_conf
+
+LOOK_S = 0.2
+"""How often queries are looked at."""
+
+_FAULT = re.compile(r"shmbroker\.[\w.]+Fault: ([^\n]*)")
+_CONDITION = re.compile(r"^\[[A-Z_.0-9]+\] ")
+
+
+class QueryFault(BrokerFault):
+    """A query ended by a failure, or can't be made."""
+
+
+class Stopping:
+    """Whether the user wants an end; installs handlers of SIGTERM and SIGINT."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.install()
+
+    def install(self) -> None:
+        """Again, as Spark's context sets a handler of its own for SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+
+
+@contextlib.contextmanager
+def session(
+    master: str, name: str, log: Path, conf: dict[str, str]
+) -> Iterator[tuple[Any, TextIO]]:
+    """A Spark session, and the terminal to write to; stderr goes into the log meanwhile."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise ConfigFault("this needs PySpark: pip install 'shmbroker[spark]'") from None
+    os.environ["JAVA_HOME"] = java_home()
+    is_local = master.startswith("local")
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Spark's Python processes look for pyspark_shmbroker in their path
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    settings: dict[str, bool | float | int | str | None] = {
+        **session_conf(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        **conf,
+    }
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with _errors_into(log) as terminal:
+        try:
+            builder = SparkSession.builder.master(master).appName(name).config(map=settings)
+            spark = builder.getOrCreate()
+        except Exception as error:  # of py4j, of the launcher: no session, for whatever reason
+            raise QueryFault(
+                f"Spark does not start with --master {master}: {sentence(error)} ({log})"
+            ) from error
+        try:
+            spark.sparkContext.setLogLevel("WARN")
+            yield spark, terminal
+        finally:
+            with contextlib.suppress(Exception):  # the JVM may be gone
+                spark.stop()
+
+
+@contextlib.contextmanager
+def _errors_into(log: Path) -> Iterator[TextIO]:
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with log.open("ab") as file, os.fdopen(os.dup(saved), "w") as terminal:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield terminal
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+def follow(queries: Sequence[Any], stopping: Stopping, look: Callable[[], None]) -> None:
+    """Wait until all queries end, or stop them when that is wanted; `look` is called now and then.
+
+    QueryFault, with one sentence, if one fails; the others are stopped then.
+    """
+    try:
+        while any(query.isActive for query in queries):
+            for query in queries:
+                if not query.isActive:
+                    _raise_failure(query)
+            if stopping.signal is not None:
+                for query in queries:
+                    _finish(query, look)
+                break
+            _wait(queries)
+            look()
+        for query in queries:
+            _raise_failure(query)
+        look()
+    finally:
+        for query in queries:
+            with contextlib.suppress(Exception):  # the JVM may be gone
+                query.stop()
+
+
+def _wait(queries: Sequence[Any]) -> None:
+    active = next((query for query in queries if query.isActive), None)
+    if active is not None:
+        try:
+            active.awaitTermination(LOOK_S)
+        except Exception:
+            _raise_failure(active)
+            raise
+
+
+def _finish(query: Any, look: Callable[[], None]) -> None:
+    """Let the micro-batch that runs end, then stop."""
+    begun = _last_batch(query)
+    while query.isActive and query.status["isTriggerActive"] and _last_batch(query) == begun:
+        _wait([query])
+        look()
+    query.stop()
+
+
+def _last_batch(query: Any) -> int:
+    progress = query.lastProgress
+    return -1 if progress is None else int(progress["batchId"])
+
+
+def _raise_failure(query: Any) -> None:
+    error = query.exception()
+    if error is not None:
+        raise QueryFault(sentence(error)) from error
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, without traceback: the fault that a task told, else Spark's first line."""
+    text = str(error)
+    told = _FAULT.findall(text)
+    if told:
+        return str(told[-1]).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [repr(error)]
+    return _CONDITION.sub("", lines[0])[:400]
+
+
+def lag(progress: Any) -> tuple[int, str]:
+    """Records behind the topics' ends after a micro-batch, over all sources that tell, and by
+    which way it was read."""
+    from shmbroker.spark.lag import document_of
+
+    behind, way = 0, ""
+    for source in progress["sources"]:
+        latest = document_of(source.get("latestOffset"))
+        ends = from_json(document_of(source.get("endOffset")))[0]
+        for place, offset in from_json(latest)[0].items():
+            behind += max(0, offset - ends.get(place, 0))
+        way = str(latest.get(":read") or way)
+    return behind, way
