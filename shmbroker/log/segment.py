@@ -294,6 +294,8 @@ class Segment:
         indexed_at = 0
         for position, header in self.headers(0, self.size):
             last_offset = header[0] + header[6]
+            if not 0 <= last_offset - self.base_offset < 1 << 31:
+                raise CorruptFault(f"{self.path}: the batch at position {position} is damaged")
             if header[8] > self.max_timestamp_so_far:
                 self.set_max_timestamp(header[8], last_offset)
             if position - indexed_at > self._config.index_interval_bytes:
