@@ -117,16 +117,22 @@ def frame_of(key: int, version: int, body: dict[str, Any]) -> bytes:
 # ── topics ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def create_topic(address: str, name: str, replicas: list[int] | None = None) -> None:
+def create_topic(
+    address: str, name: str, replicas: list[int] | None = None, **configs: str
+) -> None:
     """A topic of one partition whose leader takes batches when this returns. `replicas`: the
-    brokers that hold it, the first leads; else one, whichever."""
+    brokers that hold it, the first leads; else one, whichever. `configs`: Kafka's settings, with
+    underscores for dots."""
+    configs.setdefault("file_delete_delay_ms", "1000")
     assignments = [{"partition_index": 0, "broker_ids": replicas}] if replicas else []
     topic = {
         "name": name,
         "num_partitions": -1 if replicas else 1,
         "replication_factor": -1 if replicas else 1,
         "assignments": assignments,
-        "configs": [{"name": "file.delete.delay.ms", "value": "1000"}],
+        "configs": [
+            {"name": key.replace("_", "."), "value": value} for key, value in configs.items()
+        ],
     }
     with Connection(address) as connection:
         answer = connection.ask(CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 10_000})
