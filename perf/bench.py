@@ -225,6 +225,8 @@ def main(bench: Bench, run: Callable[[Bench], None]) -> None:
         with bench:
             run(bench)
     except Refused as fault:
+        if bench.cases:
+            bench.write()
         sys.exit(f"perf: {fault}")
     except KeyboardInterrupt:
         print("\nstopped")
