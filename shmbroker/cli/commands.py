@@ -16,6 +16,7 @@ COMMANDS = {
     "group": "shmbroker.cli.group",
     "ingest": "shmbroker.cli.ingest",
     "log": "shmbroker.cli.log",
+    "pipeline": "shmbroker.cli.pipeline",
     "produce": "shmbroker.cli.produce",
     "quorum": "shmbroker.cli.quorum",
     "serve": "shmbroker.cli.serve",

@@ -99,7 +99,7 @@ def trigger_of(text: str) -> str:
 @click.option(
     "--record-columns",
     metavar="NAME,…",
-    help="Also key, topic, partition, offset, timestamp, date of the record, as _key, …",
+    help="Also key, topic, partition, offset, timestamp, date of the record, as record_key, …",
 )
 @click.option("--partition-by", metavar="COLUMN,…", help="Directories column=value.")
 @click.option(

@@ -31,7 +31,7 @@ _RECORD_TYPES = {
     "date": pa.date32(),
 }
 RECORD_COLUMNS = tuple(_RECORD_TYPES)
-"""What may stand beside a value's columns, with a "_" before the name; date: of the timestamp."""
+"""What may stand beside a value's columns, with "record_" before the name; date: of the timestamp."""
 
 
 class Plan(NamedTuple):
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
             kinds = _RECORD_TYPES | {"value": pa.binary(), "timestampType": pa.int32()}
             return pa.schema([(name, kinds[name]) for name in RAW_COLUMNS])
         columns = list(values.columns_of(self.values, self.schema))
-        columns += [pa.field(f"_{name}", _RECORD_TYPES[name]) for name in self.record_columns]
+        columns += [pa.field(f"record_{name}", _RECORD_TYPES[name]) for name in self.record_columns]
         return pa.schema([field.with_nullable(True) for field in columns])
 
     def check(self) -> None:
@@ -83,6 +83,11 @@ class Plan(NamedTuple):
             if name not in schema.names:
                 raise ConfigFault(
                     f"--partition-by names {name}, but the columns are {', '.join(schema.names)}"
+                )
+            if name[0] in "_.":
+                raise ConfigFault(
+                    f"--partition-by can't take {name}: readers leave out directories that begin"
+                    ' with "_" or "."'
                 )
             kind = schema.field(name).type
             if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind):

@@ -160,26 +160,13 @@ def run(wanted: Run, stopping: running.Stopping, show: Callable[[TextIO, Totals]
     with running.session(
         wanted.master, f"shmbroker ingest {plan.topic}", wanted.log, dict(wanted.conf)
     ) as (spark, terminal):
-        from shmbroker.spark.ingest.sink import FORMAT, IngestDataSource
-
         stopping.install()
-        spark.dataSource.register(IngestDataSource)
         totals = Totals()
         show(terminal, totals)
         if stopping.signal is not None:
             return totals
         began = clock.monotonic()
-        rows = spark.readStream.format("shmbroker").options(**wanted.source, emit="ranges").load()
-        writer = rows.writeStream.format(FORMAT).option("plan", plans.to_json(plan))
-        writer = writer.option("checkpointLocation", str(wanted.checkpoint))
-        if wanted.trigger == AVAILABLE_NOW:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=wanted.trigger)
-        try:
-            query = writer.start()
-        except Exception as error:  # of py4j
-            raise running.QueryFault(running.sentence(error)) from error
+        query = start(spark, wanted)
         counter = _Counter(plan, before)
 
         def look() -> None:
@@ -189,6 +176,22 @@ def run(wanted: Run, stopping: running.Stopping, show: Callable[[TextIO, Totals]
 
         running.follow([query], stopping, look)
         return totals
+
+
+def start(spark: Any, wanted: Run) -> Any:
+    """The streaming query of an ingest."""
+    from shmbroker.spark.ingest.sink import FORMAT, IngestDataSource
+
+    spark.dataSource.register(IngestDataSource)
+    try:
+        rows = spark.readStream.format("shmbroker").options(**wanted.source, emit="ranges").load()
+        writer = rows.writeStream.format(FORMAT).option("plan", plans.to_json(wanted.plan))
+        writer = writer.option("checkpointLocation", str(wanted.checkpoint))
+        if wanted.trigger == AVAILABLE_NOW:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=wanted.trigger).start()
+    except Exception as error:  # of py4j
+        raise running.QueryFault(running.sentence(error)) from error
 
 
 class _Counter:

@@ -160,9 +160,13 @@ def test_a_partition_has_a_folder(values: dict, folder: str) -> None:
         ({"partition_by": ("x",)}, "--partition-by names x"),
         ({"partition_by": ("value",)}, "can't take value"),
         ({"values": "json", "schema": "a int", "partition_by": ("a",)}, "leaves no column"),
-        ({"values": "json", "schema": "_key int", "record_columns": ("key",)}, "two columns _key"),
+        ({"values": "json", "schema": "record_key int", "record_columns": ("key",)}, "two columns"),
         ({"values": "json", "schema": "a int", "record_columns": ("b",)}, "no column b"),
         ({"values": "csv", "schema": "a array<int>"}, "array or a struct"),
+        (
+            {"values": "json", "schema": "_a int, b int", "partition_by": ("_a",)},
+            "directories that begin",
+        ),
         ({"format": "orc"}, "orc"),
     ],
 )

@@ -1,0 +1,110 @@
+"""`shmbroker pipeline run`: a stream job from topics to topics, in SQL or Python."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shmbroker.cli.client import Cluster, cluster_options, pairs
+from shmbroker.cli.ingest import trigger_of
+from shmbroker.cli.outcome import EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFault
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Run stream jobs that read topics and write topics.
+
+    \b
+    shmbroker pipeline run examples/flights.sql
+    """
+
+
+@command.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--checkpoint",
+    metavar="DIR",
+    help="Where it is kept how far this is.  [default: FILE.checkpoint beside the file]",
+)
+@click.option(
+    "--trigger",
+    default="0s",
+    metavar="available-now|10s",
+    help="A micro-batch every so often, for ever; or to what is there now, and end.  [default: as"
+    " fast as they go]",
+)
+@click.option(
+    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="A variable, ${NAME} in SQL."
+)
+@click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    help="The Spark cluster, such as spark://HOST:7077.",
+)
+@click.option("--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark.")
+@cluster_options
+def run(
+    cluster: Cluster,
+    file: str,
+    checkpoint: str | None,
+    trigger: str,
+    settings: tuple[str, ...],
+    master: str,
+    conf: tuple[str, ...],
+) -> None:
+    """Run FILE.sql or FILE.py until it is stopped; SIGTERM and Ctrl-C let micro-batches end.
+
+    \b
+    shmbroker pipeline run examples/flights.sql --set airlines=airlines.csv
+    shmbroker pipeline run examples/flights.py --trigger available-now
+    shmbroker pipeline run job.sql --master spark://host:7077
+
+    What SQL and Python may say is in docs/pipeline.md.
+
+    Exit status: 0 with available-now all that was there is done; 1 failed; 2 wrong usage; 130, 143
+    stopped.
+    """
+    from shmbroker.spark import pipeline, running
+
+    path = Path(file).absolute()
+    if path.suffix not in (".sql", ".py"):
+        raise click.UsageError(f"FILE ends in .sql or .py: {file}.")
+    if cluster.settings:
+        raise click.UsageError("-X is for librdkafka; WITH (…) and Job take options of Spark's.")
+    spark_trigger = trigger_of(trigger)
+    variables = {"here": str(path.parent)} | pairs(settings, "--set")
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        raise CommandFault(f"{file}: no text") from None
+    if path.suffix == ".sql":
+        pipeline.parse(text, variables)  # before Spark starts, which takes seconds
+    cluster.check_reachable()
+    directory = (
+        Path(checkpoint).absolute() if checkpoint else path.with_name(f"{path.name}.checkpoint")
+    )
+    how: dict[str, Any] = (
+        {"availableNow": True}
+        if spark_trigger == "available-now"
+        else {"processingTime": spark_trigger}
+    )
+    stopping = running.Stopping()
+    with running.session(
+        master, f"shmbroker pipeline {path.name}", directory / "spark.log", pairs(conf, "--conf")
+    ) as (spark, terminal):
+        stopping.install()
+        job = pipeline.Job(spark, cluster.servers, directory, how, variables)
+        if stopping.signal is None:
+            try:
+                pipeline.start(job, path, text)
+            except BaseException:
+                for query in job.queries:
+                    query.stop()
+                raise
+            for query in job.queries:
+                terminal.write(f"shmbroker: {query.name} runs\n")
+            terminal.flush()
+            running.follow(job.queries, stopping, lambda: None)
+    if stopping.signal is not None:
+        raise SystemExit(EXIT_TERMINATED if stopping.signal == 15 else EXIT_INTERRUPTED)

@@ -1,0 +1,80 @@
+"""`shmbroker ingest` on a real session: Parquet and dead letters, repeated and resumed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pyarrow.parquet as pq
+from confluent_kafka import Producer
+from test_spark_source import create
+
+from shmbroker.spark.ingest import files, plan, run
+from shmbroker.testing.broker import Broker
+
+BAD_EVERY = 500
+
+
+def fill(broker: Broker, numbers: range) -> None:
+    """A JSON object of each number, and something else now and then."""
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5, "log_level": 0})
+    for n in numbers:
+        text = json.dumps({"n": n, "kind": f"k{n % 2}", "half": n / 2})
+        value = b"bad %d" % n if n % BAD_EVERY == 7 else text.encode()
+        producer.produce("ingest", value=value, key=b"%d" % (n % 7))
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def ingest(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    """One run to the end of what is there, in several micro-batches."""
+    source = {
+        "kafka.bootstrap.servers": broker.address,
+        "subscribe": "ingest",
+        "startingOffsets": "earliest",
+        "maxBytesPerTrigger": "40k",
+    }
+    given = {
+        "topic": "ingest",
+        "path": str(tmp_path / "table"),
+        "values": "json",
+        "record_columns": ("partition", "offset"),
+        "partition_by": ("kind",),
+        "dead_letter_path": str(tmp_path / "bad"),
+    }
+    checkpoint = tmp_path / "checkpoint"
+    wanted = run.prepare(plan.Plan("", **given), list(given), checkpoint, source, infers=True)  # type: ignore[arg-type]
+    files.recover(wanted.path, wanted.ingest_id)
+    files.recover(wanted.dead_letter_path, wanted.ingest_id)
+    log = tmp_path / "log"
+    asked = run.Run(wanted, checkpoint, "", run.AVAILABLE_NOW, source, {}, log)
+    query = run.start(spark, asked)
+    assert query.awaitTermination(300)
+
+
+def test_every_record_is_in_the_files_once(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    create(broker, "ingest", 2)
+    fill(broker, range(2000))
+    ingest(spark, broker, tmp_path)
+    commits = sorted(
+        (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name)
+    )
+    assert len(commits) > 1
+    # as if it had been killed when the files were committed and Spark had not noted it yet
+    commits[-1].unlink()
+    commits[-1].with_name(f".{commits[-1].name}.crc").unlink()
+    fill(broker, range(2000, 3000))
+    ingest(spark, broker, tmp_path)
+
+    table = pyarrow.dataset.dataset(tmp_path / "table", partitioning="hive").to_table()
+    assert sorted(table["n"].to_pylist()) == [n for n in range(3000) if n % BAD_EVERY != 7]
+    assert {row["kind"] for row in table.to_pylist() if row["n"] % 2} == {"k1"}
+    assert table["half"].to_pylist() == [n / 2 for n in table["n"].to_pylist()]
+    columns = (table[name].to_pylist() for name in ("record_partition", "record_offset"))
+    places = set(zip(*columns, strict=True))
+    letters = pq.read_table(tmp_path / "bad").to_pylist()
+    assert sorted(row["value"] for row in letters) == sorted(
+        b"bad %d" % n for n in range(7, 3000, BAD_EVERY)
+    )
+    assert {row["reason"].split(":")[0] for row in letters} == {"no JSON object"}
+    assert len(places | {(row["partition"], row["offset"]) for row in letters}) == 3000

@@ -1,0 +1,144 @@
+"""A task of an ingest without Spark: records in, files out, in every format."""
+
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+
+from shmbroker.spark.ingest import files, sink
+from shmbroker.spark.ingest.plan import Plan
+
+AT = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+
+
+def records(values: list[bytes | None], start: int = 0) -> pa.RecordBatch:
+    count = len(values)
+    return pa.record_batch(
+        {
+            "key": pa.array([b"k"] * count, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "topic": ["t"] * count,
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(start, start + count), pa.int64()),
+            "timestamp": pa.array([AT] * count, pa.timestamp("us", tz="UTC")),
+            "timestampType": pa.array([0] * count, pa.int32()),
+        }
+    )
+
+
+def written(plan: Plan, batch: int, *given: pa.RecordBatch) -> dict[str, int]:
+    done = sink.TaskWriter(plan, batch, 0).run(iter(given))
+    sink.commit_batch(plan, batch, [done])
+    return done.counts
+
+
+def test_raw_values_stay_as_they_are(tmp_path: Path) -> None:
+    counts = written(Plan("id", "t", str(tmp_path)), 0, records([b"\xff", None, b"x"]))
+    table = pq.read_table(tmp_path)
+    assert table["value"].to_pylist() == [b"\xff", None, b"x"]
+    assert table.column_names == list(sink.RAW_COLUMNS)
+    assert (counts["records"], counts["rows"], counts["dead_letters"]) == (3, 3, 0)
+
+
+def test_partitions_files_and_record_columns(tmp_path: Path) -> None:
+    plan = Plan(
+        "id",
+        "t",
+        str(tmp_path),
+        values="json",
+        schema="n int, kind string",
+        record_columns=("offset", "date"),
+        partition_by=("kind", "record_date"),
+    )
+    kinds = ["a", "b/c", None, "a"]
+    values = [json.dumps({"n": n, "kind": kinds[n % 4]}).encode() for n in range(40)]
+    written(plan, 0, records(values[:25]), records(values[25:], 25))
+    assert {path.name for path in tmp_path.glob("kind=*")} == {
+        "kind=a",
+        "kind=b%2Fc",
+        "kind=__HIVE_DEFAULT_PARTITION__",
+    }
+    table = pyarrow.dataset.dataset(tmp_path, partitioning="hive").to_table()
+    rows = sorted(table.to_pylist(), key=lambda row: row["n"])
+    assert [row["n"] for row in rows] == [row["record_offset"] for row in rows] == list(range(40))
+    assert [row["kind"] for row in rows] == kinds * 10
+    assert {str(row["record_date"]) for row in rows} == {"2026-01-02"}
+
+
+def test_a_file_ends_at_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink, "GROUP_ROWS", 100)
+    plan = Plan("id", "t", str(tmp_path), target_bytes=1, compression="none")
+    written(plan, 0, *(records([b"%d" % n] * 100, n * 100) for n in range(3)))
+    assert [pq.read_metadata(path).num_rows for path in tmp_path.glob("*.parquet")] == [100] * 3
+
+
+def test_a_bad_record_ends_the_ingest_and_leaves_nothing(tmp_path: Path) -> None:
+    plan = Plan("id", "t", str(tmp_path), values="json", schema="n int")
+
+    def given() -> Iterator[pa.RecordBatch]:
+        yield records([b'{"n": 1}'])
+        yield records([b'{"n": 2}', b"oops"], 1)
+
+    with pytest.raises(sink.BadRecordFault, match="t-0 offset 2: no JSON object: oops"):
+        sink.TaskWriter(plan, 0, 0).run(given())
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_dead_letters_are_put_aside(tmp_path: Path) -> None:
+    plan = Plan(
+        "id",
+        "t",
+        str(tmp_path / "table"),
+        values="json",
+        schema="n int",
+        dead_letter_path=str(tmp_path / "bad"),
+    )
+    counts = written(plan, 0, records([b'{"n": 1}', b"oops", None]))
+    assert (counts["rows"], counts["dead_letters"]) == (1, 2)
+    assert pq.read_table(tmp_path / "table").to_pylist() == [{"n": 1}]
+    letters = pq.read_table(tmp_path / "bad").to_pylist()
+    assert [(row["offset"], row["value"]) for row in letters] == [(1, b"oops"), (2, None)]
+    assert letters[1]["reason"] == "the value is null"
+
+
+def test_json_files_have_a_line_for_each_row(tmp_path: Path) -> None:
+    plan = Plan("id", "t", str(tmp_path), format="json")
+    written(plan, 0, records([b"text", b"\xff", None]))
+    (path,) = tmp_path.glob("*.json")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["value"] for row in rows] == ["text", "/w==", None]
+    assert rows[0]["timestamp"] == "2026-01-02T03:04:05+00:00"
+
+
+def test_a_micro_batch_is_in_a_delta_table_once(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    plan = Plan(
+        "id",
+        "t",
+        str(tmp_path),
+        format="delta",
+        values="json",
+        schema="n int, kind string",
+        partition_by=("kind",),
+    )
+    values = [b'{"n": %d, "kind": "a b"}' % n for n in range(3)]
+    for batch in (0, 0, 1, 1):
+        written(plan, batch, records(values[batch : batch + 2]))
+    table = deltalake.DeltaTable(str(tmp_path))
+    assert table.version() == 1
+    rows = pa.table(table.to_pyarrow_dataset().to_table()).to_pylist()
+    assert sorted((row["n"], row["kind"]) for row in rows) == [
+        (0, "a b"),
+        (1, "a b"),
+        (1, "a b"),
+        (2, "a b"),
+    ]
+    assert len(files.table_files(str(tmp_path))) == 2

@@ -1,0 +1,92 @@
+"""The SQL of a pipeline: statements, streams, inserts."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from shmbroker.errors import ConfigFault
+from shmbroker.spark.pipeline import Insert, Plain, Stream, parse, split
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("text", "statements"),
+    [
+        ("", []),
+        (" ; ;", []),
+        ("a; b", ["a", "b"]),
+        ("a -- b; c\n; d", ["a", "d"]),
+        ("a /* b; */ c", ["a   c"]),
+        ("a ';' b; c", ["a ';' b", "c"]),
+        ("a 'it''s; --' ; b", ["a 'it''s; --'", "b"]),
+        (r"a 'x\';y' ; b", [r"a 'x\';y'", "b"]),
+        ("`a;b`", ["`a;b`"]),
+    ],
+)
+def test_statements_are_cut_outside_of_quotes(text: str, statements: list[str]) -> None:
+    assert split(text) == statements
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("select 1", Plain("select 1")),
+        ("create stream s from topic t", Stream("s", "", "t", {})),
+        (
+            "CREATE STREAM s (a int, b decimal(3, 1)) FROM TOPIC `a-b.c`"
+            " WITH (watermark = 'at 1 day', startingOffsets='latest')",
+            Stream(
+                "s",
+                "a int, b decimal(3, 1)",
+                "a-b.c",
+                {"watermark": "at 1 day", "startingOffsets": "latest"},
+            ),
+        ),
+        ("CREATE STREAM s(a int) FROM TOPIC t", Stream("s", "a int", "t", {})),
+        (
+            "INSERT INTO TOPIC t WITH (mode = 'update') SELECT 1",
+            Insert("t", {"mode": "update"}, "SELECT 1"),
+        ),
+        (
+            "insert into topic t with (a.b = 'it''s (x') with q as (select 1) select * from q",
+            Insert("t", {"a.b": "it's (x"}, "with q as (select 1) select * from q"),
+        ),
+        (
+            "INSERT INTO TOPIC t WITH q AS (SELECT 1) SELECT * FROM q",
+            Insert("t", {}, "WITH q AS (SELECT 1) SELECT * FROM q"),
+        ),
+    ],
+)
+def test_a_statement_is_read(text: str, statement: object) -> None:
+    assert parse(text, {}) == [statement]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("CREATE STREAM s (a int", "')' is missing"),
+        ("CREATE STREAM s (a int)", "FROM TOPIC is missing"),
+        ("CREATE STREAM s FROM TOPIC t WITH (a = 1)", "WITH takes"),
+        ("CREATE STREAM s FROM TOPIC t AND MORE", "too much"),
+        ("INSERT INTO TOPIC t", "SELECT is missing"),
+        ("select ${x}", "--set x=VALUE"),
+    ],
+)
+def test_what_can_not_be_read_is_told(text: str, told: str) -> None:
+    with pytest.raises(ConfigFault) as fault:
+        parse(text, {})
+    assert told in str(fault.value)
+
+
+def test_the_example_is_read() -> None:
+    text = (EXAMPLES / "flights.sql").read_text()
+    flights, airlines, delays = parse(text, {"here": "/somewhere"})
+    assert isinstance(flights, Stream)
+    assert flights.topic == "flights"
+    assert isinstance(airlines, Plain)
+    assert "/somewhere/airlines.csv" in airlines.text
+    assert isinstance(delays, Insert)
+    assert delays.topic == "delays"
