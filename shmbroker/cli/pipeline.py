@@ -34,7 +34,7 @@ def command() -> None:
     " fast as they go]",
 )
 @click.option(
-    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="A variable, ${NAME} in SQL."
+    "--set", "variables", metavar="NAME=VALUE", multiple=True, help="A variable, ${NAME} in SQL."
 )
 @click.option(
     "--master",
@@ -49,7 +49,7 @@ def run(
     file: str,
     checkpoint: str | None,
     trigger: str,
-    settings: tuple[str, ...],
+    variables: tuple[str, ...],
     master: str,
     conf: tuple[str, ...],
 ) -> None:
@@ -73,13 +73,13 @@ def run(
     if cluster.settings:
         raise click.UsageError("-X is for librdkafka; WITH (…) and Job take options of Spark's.")
     spark_trigger = trigger_of(trigger)
-    variables = {"here": str(path.parent)} | pairs(settings, "--set")
+    named = {"here": str(path.parent)} | pairs(variables, "--set")
     try:
         text = path.read_text()
     except UnicodeDecodeError:
         raise CommandFault(f"{file}: no text") from None
     if path.suffix == ".sql":
-        pipeline.parse(text, variables)  # before Spark starts, which takes seconds
+        pipeline.parse(text, named)  # before Spark starts, which takes seconds
     cluster.check_reachable()
     directory = (
         Path(checkpoint).absolute() if checkpoint else path.with_name(f"{path.name}.checkpoint")
@@ -94,7 +94,7 @@ def run(
         master, f"shmbroker pipeline {path.name}", directory / "spark.log", pairs(conf, "--conf")
     ) as (spark, terminal):
         stopping.install()
-        job = pipeline.Job(spark, cluster.servers, directory, how, variables)
+        job = pipeline.Job(spark, cluster.servers, directory, how, named)
         if stopping.signal is None:
             try:
                 pipeline.start(job, path, text)

@@ -31,7 +31,7 @@ _RECORD_TYPES = {
     "date": pa.date32(),
 }
 RECORD_COLUMNS = tuple(_RECORD_TYPES)
-"""What may stand beside a value's columns, with "record_" before the name; date: of the timestamp."""
+"""What may stand beside a value's columns, with "record_" before the name."""
 
 
 class Plan(NamedTuple):
