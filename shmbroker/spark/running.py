@@ -130,6 +130,14 @@ def follow(queries: Sequence[Any], stopping: Stopping, look: Callable[[], None])
         for query in queries:
             _raise_failure(query)
         look()
+    except QueryFault:
+        raise
+    except Exception as error:  # of py4j: a signal to the whole process group ends the JVM, too
+        if type(error).__module__.startswith("py4j"):
+            raise QueryFault(
+                "Spark's JVM has ended; the next run does the micro-batch again"
+            ) from error
+        raise
     finally:
         for query in queries:
             with contextlib.suppress(Exception):  # the JVM may be gone
