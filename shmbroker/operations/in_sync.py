@@ -4,8 +4,10 @@ Rules of this file:
 * One request under way, for all partitions that have changed; the next one takes the rest.
 * From the time that a wider set is asked for, it counts for the high watermark: the controller may
   have said yes already, and then any of them may become the leader.
-* The answer that counts is the metadata image; here only refusals are taken from the response. They
-  come up again with the next read of the follower, or the next look at those that lag.
+* The answer that counts is the metadata image. Of the response only those refusals are taken which
+  say that nothing has changed; they come up again with the next read of the follower, or the next
+  look. After any other (or none, if the controller has died) the set that was asked for goes on to
+  count, and is asked for again until the image or a refusal tells.
 
 Source: Kafka's AlterPartitionManager, KIP-497, KIP-841, KIP-903.
 """
@@ -14,6 +16,12 @@ from __future__ import annotations
 
 from shmbroker.ids import partition_key
 from shmbroker.replication.follower import lagging, may_join
+from shmbroker.wire.error_codes import (
+    INELIGIBLE_REPLICA,
+    NONE,
+    OPERATION_NOT_ATTEMPTED,
+    STALE_BROKER_EPOCH,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +32,10 @@ if TYPE_CHECKING:
 
 PARTITIONS_MAX = 1000
 """Of one request: what fits onto the controller's ring several times."""
+
+
+_NOTHING_DONE = (INELIGIBLE_REPLICA, OPERATION_NOT_ATTEMPTED)
+"""Refusals after which the in-sync replicas are what they were, by the order of the checks."""
 
 
 class InSyncChanges:
@@ -38,8 +50,7 @@ class InSyncChanges:
         self._asked: list[Partition] = []
         """Partitions of the request under way."""
         self._unsure: set[Partition] = set()
-        """Those of a request whose controller has died: done or not, they may be asked for again.
-        """
+        """Those of whose request nobody knows what became of it."""
 
     def expand(self, image: Any) -> None:
         """Ask for those followers that have caught up."""
@@ -48,7 +59,7 @@ class InSyncChanges:
         wanted = []
         for partition in list(self._may_join)[:PARTITIONS_MAX]:
             self._may_join.discard(partition)
-            if not partition.is_leader or self._is_pending(partition):
+            if not partition.is_leader or partition.pending_in_sync is not None:
                 continue
             joining = [
                 follower.broker_id
@@ -59,9 +70,6 @@ class InSyncChanges:
                 wanted.append((partition, (*partition.in_sync_replicas, *joining)))
         self._request(wanted, image)
 
-    def _is_pending(self, partition: Partition) -> bool:
-        return partition.pending_in_sync is not None and partition not in self._unsure
-
     def look_at_all(
         self, partitions: Iterable[Partition], image: Any, now_ms: int, lag_max_ms: int
     ) -> None:
@@ -70,8 +78,14 @@ class InSyncChanges:
         if self._asked:
             return
         wanted = []
+        for partition in list(self._unsure):
+            pending = partition.pending_in_sync
+            if not partition.is_leader or pending is None:
+                self._unsure.discard(partition)  # the image has told
+            else:
+                wanted.append((partition, pending))
         for partition in partitions:
-            if not partition.followers or self._is_pending(partition):
+            if not partition.followers or partition.pending_in_sync is not None:
                 continue
             if len(partition.in_sync_replicas) < len(partition.replicas) and any(
                 may_join(partition, follower) for follower in partition.followers.values()
@@ -81,9 +95,9 @@ class InSyncChanges:
             if late:
                 kept = tuple(id_ for id_ in partition.in_sync_replicas if id_ not in late)
                 wanted.append((partition, kept))
-                if len(wanted) == PARTITIONS_MAX:
+                if len(wanted) >= PARTITIONS_MAX:
                     break
-        self._request(wanted, image)
+        self._request(wanted[:PARTITIONS_MAX], image)
         self.expand(image)
 
     def _request(self, wanted: list[tuple[Partition, tuple[int, ...]]], image: Any) -> None:
@@ -113,13 +127,14 @@ class InSyncChanges:
             ]
         }
         # Before it is sent: it counts from the moment that the controller may see it.
+        before = [partition.pending_in_sync for partition, _ in wanted]
         for partition, in_sync in wanted:
             partition.ask_for_in_sync(in_sync)
         if self._ask(body):
             self._asked = [partition for partition, _ in wanted]
         else:
-            for partition, _ in wanted:
-                partition.ask_for_in_sync(None)
+            for (partition, _), pending in zip(wanted, before, strict=True):
+                partition.ask_for_in_sync(pending)
 
     def on_answer(self, answer: dict[str, Any] | None, partitions: dict[bytes, Partition]) -> None:
         """The controller has answered; None: it is dead, and what it did is told by the image."""
@@ -127,24 +142,22 @@ class InSyncChanges:
         if answer is None:
             self._unsure.update(asked)
             return
-        self._unsure.difference_update(asked)
-        if answer["error_code"]:
-            refused = asked
-        else:
-            refused = [
-                partition
-                for topic in answer["topics"]
-                for row in topic["partitions"]
-                if row["error_code"]
-                and (
-                    partition := partitions.get(
-                        partition_key(topic["topic_id"], row["partition_index"])
-                    )
-                )
-                is not None
-            ]
-        for partition in refused:
-            partition.ask_for_in_sync(None)
+        errors = {
+            partition_key(topic["topic_id"], row["partition_index"]): row["error_code"]
+            for topic in answer.get("topics", ())
+            for row in topic["partitions"]
+        }
+        for partition in asked:
+            error = answer["error_code"] or errors.get(partition.key, NONE)
+            if partitions.get(partition.key) is not partition or error == NONE:
+                self._unsure.discard(partition)
+            elif error in _NOTHING_DONE or (
+                error == STALE_BROKER_EPOCH and partition not in self._unsure
+            ):
+                self._unsure.discard(partition)
+                partition.ask_for_in_sync(None)
+            else:
+                self._unsure.add(partition)
 
 
 def _is_eligible(image: Any, broker_id: int) -> bool:

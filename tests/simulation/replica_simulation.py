@@ -564,7 +564,12 @@ class World:
                 self.controller.fence_broker(node.number, self.now)
         while self.requests and self.random.random() < 0.7:
             number, incarnation, body = self.requests.popleft()
-            answer = self.controller.handle("AlterPartition", 3, body, self.now)
+            answer = None  # the controller dies, before it has done it or after
+            is_lost = self.random.random() < 0.1
+            if not is_lost or self.random.random() < 0.5:
+                answer = self.controller.handle("AlterPartition", 3, body, self.now)
+            if is_lost:
+                answer = None
             node = self.nodes[number]
             if node.is_up and node.incarnation == incarnation:
                 node.replication.in_sync.on_answer(answer, node.partitions)

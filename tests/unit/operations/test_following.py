@@ -388,6 +388,37 @@ def test_a_throttle_that_is_taken_away_is_felt_at_once(nodes, side):
     assert nodes[2].partition.log.log_end_offset == end
 
 
+def test_what_became_of_a_change_that_nobody_knows_is_asked_again(nodes):
+    for node in nodes:
+        node.lead(1, 0, (1, 2))
+    nodes[0].append(b"x")
+    settle(nodes)
+    leader = nodes[0]
+    brokers = {number: SimpleNamespace(is_fenced=False, broker_epoch=0) for number in (1, 2, 3)}
+    image = SimpleNamespace(brokers=brokers)
+    leader.in_sync.expand(image)
+    leader.in_sync.on_answer(None, leader.partitions)
+    assert leader.partition.pending_in_sync == (1, 2, 3)
+    leader.reads.drop_peer(3)  # it dies, and must not hold the high watermark for ever
+    leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)
+    assert len(leader.asked) == 2
+
+    def answer(error):
+        row = {"partition_index": 0, "error_code": error}
+        topics = [{"topic_id": TOPIC, "partitions": [row]}]
+        leader.in_sync.on_answer({"error_code": 0, "topics": topics}, leader.partitions)
+
+    # It may have been done, and the metadata will tell: it counts on.
+    answer(error_codes.INVALID_UPDATE_VERSION)
+    assert leader.partition.pending_in_sync == (1, 2, 3)
+    leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)
+    answer(error_codes.INELIGIBLE_REPLICA)
+    assert leader.partition.pending_in_sync is None
+    leader.append(b"y")
+    settle(nodes[:2])
+    assert leader.partition.high_watermark == 2
+
+
 def test_a_follower_that_lags_is_taken_out(nodes):
     for node in nodes:
         node.lead(1, 0)
