@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shmbroker.testing.broker import Broker
+from shmbroker.wire import error_codes
 from tests.acknowledged_load import batch_now, read_values, wait_until
 from tests.raw_client import RawClient
 
@@ -119,7 +120,13 @@ def test_failed_fdatasync_of_the_metadata_log_ends_the_controller(failing: Path)
         assert "fdatasync in" in broker.log
         with RawClient(broker.address) as again:
             assert again.produce("before", batch_now(b"v"))["error_code"] == 0
-            again.create_topic("after")
+            after = {"topics": [{"name": "after", "num_partitions": 1, "replication_factor": 1}]}
+
+            def is_made() -> bool:
+                (topic,) = again.ask("CreateTopics", 7, after | {"timeout_ms": 1000})["topics"]
+                return topic["error_code"] == error_codes.NONE
+
+            wait_until(is_made, "a controller that is active")
 
 
 def test_damaged_segment_is_named_and_the_rest_is_served() -> None:

@@ -16,6 +16,12 @@ TOPIC = "recoveries"
 SHARED_MEMORY = "/dev/shm"
 
 
+def names_of(broker: Broker) -> list[str]:
+    """What the family has left in shared memory."""
+    prefix = region_prefix(str(broker.data))
+    return [name for name in os.listdir(SHARED_MEMORY) if name.startswith(prefix)]
+
+
 def loaded(broker: Broker) -> Load:
     with RawClient(broker.address) as client:
         client.create_topic(TOPIC, 3)
@@ -38,7 +44,7 @@ def test_killed_family_recovers_by_itself(tmp_path: Path, flags: list[str]) -> N
         load = loaded(broker)
         for _ in range(2):
             broker.kill()
-            assert [name for name in os.listdir(SHARED_MEMORY) if "shmbroker" in name] == []
+            assert names_of(broker) == []
             broker.start()
             load.wait_for_more()
         load.finish()
@@ -60,7 +66,7 @@ def test_children_end_with_their_supervisor_and_the_next_start_follows_at_once(
             load.wait_for_more()
         load.finish()
         load.check(broker.address)
-        assert [name for name in os.listdir(SHARED_MEMORY) if "shmbroker" in name] == []
+        assert names_of(broker) == []
 
 
 def test_names_left_in_shared_memory_by_a_killed_start_are_swept(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_topics_of_a_column(spark: Any, broker: Broker) -> None:
     create(broker, "even")
     create(broker, "every-other")
     rows = spark.range(100).selectExpr(
-        "if(id % 2 = 0, 'even', 'odd') topic", "cast(id as string) value"
+        "if(id % 2 = 0, 'even', 'every-other') topic", "cast(id as string) value"
     )
     write(rows, broker)
     assert numbers(spark, broker, "even") == list(range(0, 100, 2))

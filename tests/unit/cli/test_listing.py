@@ -30,6 +30,8 @@ def walk(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str,
     found = [words]
     for name in command.list_commands(context):
         child = command.get_command(context, name)
+        if words == ("ingest",) and name == "topic":
+            continue  # what `shmbroker ingest TOPIC` is inside
         assert child is not None
         found += walk(child, (*words, name))
     return found
