@@ -117,7 +117,7 @@ def test_failed_fdatasync_of_the_metadata_log_ends_the_controller(failing: Path)
         client.send("CreateTopics", 7, body)
         wait_until(lambda: broker.children().get("controller-1") != controller, "its end")
         failing.unlink()
-        assert "fdatasync in" in broker.log
+        wait_until(lambda: "fdatasync in" in broker.log, "its line")
         with RawClient(broker.address) as again:
             assert again.produce("before", batch_now(b"v"))["error_code"] == 0
             after = {"topics": [{"name": "after", "num_partitions": 1, "replication_factor": 1}]}
