@@ -263,7 +263,8 @@ def test_child_killed_during_the_first_boot_is_replaced(tmp_path: Path, title: s
         pid = wait_until(lambda: broker.children().get(title), "the child")
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: "ready on" in broker.log, "readiness")
-        assert f"{title} (pid {pid}) ended with signal 9" in broker.log
+        line = f"{title} (pid {pid}) ended with signal 9"
+        wait_until(lambda: line in broker.log, "its line")
         with RawClient(broker.address) as client:
             client.create_topic(TOPIC)
             assert client.produce(TOPIC, batch_now(b"1"))["error_code"] == 0

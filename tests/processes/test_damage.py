@@ -152,7 +152,7 @@ def test_damaged_segment_is_named_and_the_rest_is_served() -> None:
             assert client.fetch("hurt", 0)["error_code"] == 0
             assert client.fetch("hurt", offset)["error_code"] == STORAGE_ERROR
             assert client.fetch("hurt", 29)["error_code"] == 0
-            assert second.name in broker.log
+            wait_until(lambda: second.name in broker.log, "its line")
             assert client.produce("hurt", batch_now(b"v"))["error_code"] == 0
         assert broker.children() == children, "a process ended"
         assert os.path.exists(second)

@@ -205,7 +205,7 @@ def test_controller_without_room_refuses_and_lets_a_worker_come_back() -> None:
         os.kill(children["io-worker-1"], signal.SIGKILL)
         wait_until(lambda: client.produce(TOPIC, batch_now(b"1 "))["error_code"] == 0, "the worker")
         check_values(client, 2)
-        assert "keeps its registration" in broker.log
+        wait_until(lambda: "keeps its registration" in broker.log, "its line")
         resource.prlimit(controller, resource.RLIMIT_FSIZE, limit)
         assert create(client, f"{TOPIC}-after", 1) == 0
         assert broker.children()["controller-1"] == controller
@@ -241,7 +241,7 @@ def test_produce_is_refused_before_the_disk_is_full_while_groups_go_on(disk: Dis
         disk.give_room()
         wait_until(lambda: client.produce(TOPIC, batch_now(b"v"))["error_code"] == 0, "room again")
         assert len(read_values(client, TOPIC, 0)) == end + 1
-        assert "less than the reserve" in broker.log
+        wait_until(lambda: "less than the reserve" in broker.log, "its line")
 
 
 def free_bytes(path: Path) -> int:

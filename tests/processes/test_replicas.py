@@ -245,7 +245,7 @@ def test_a_worker_that_keeps_dying_harms_nobody_and_keeps_its_data() -> None:
             kill(broker, "io-worker-2")
             wait_for_successors(broker, before, "io-worker-2")
         load.wait_for_more()
-        assert "starting another in 1.0 s" in broker.log, "it backs off"
+        wait_until(lambda: "starting another in 1.0 s" in broker.log, "it backs off")
         wait_for_all_in_sync(broker)
         load.finish()
         load.check(broker.address)

@@ -300,7 +300,7 @@ def test_store_that_fails_costs_time_and_damage_is_not_served() -> None:
                 lambda: client.fetch(TOPIC, 0, 0)["error_code"] == KAFKA_STORAGE_ERROR,
                 "the damage to be seen",
             )
-        assert "wrong CRC" in broker.log
+        wait_until(lambda: "wrong CRC" in broker.log, "its line")
         read(broker, 6000, 1500)
 
 
