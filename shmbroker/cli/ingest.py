@@ -4,6 +4,7 @@ pyspark and pyarrow are imported when a command runs: they take longer than all 
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -71,6 +72,18 @@ def trigger_of(text: str) -> str:
     if match is None:
         raise click.UsageError(f"--trigger takes available-now, or a time such as 10s: {text!r}.")
     return f"{match[1]} {_WORDS[match[2]]}"
+
+
+def session_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--master and --conf, of the Spark session that a command runs in."""
+    master = click.option(
+        "--master",
+        default="local[*]",
+        show_default=True,
+        help="The Spark cluster, such as spark://HOST:7077.",
+    )
+    conf = click.option("--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark.")
+    return master(conf(command))
 
 
 @command.command("topic", cls=_Topic)
@@ -148,13 +161,7 @@ def trigger_of(text: str) -> str:
     multiple=True,
     help="An option of the source, such as kafka.isolation.level=read_committed.",
 )
-@click.option(
-    "--master",
-    default="local[*]",
-    show_default=True,
-    help="The Spark cluster, such as spark://HOST:7077.",
-)
-@click.option("--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark.")
+@session_options
 @json_option
 @cluster_options
 def ingest(cluster: Cluster, as_json: bool, **given: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from shmbroker.cli.client import Cluster, cluster_options, pairs
-from shmbroker.cli.ingest import trigger_of
+from shmbroker.cli.ingest import session_options, trigger_of
 from shmbroker.cli.outcome import EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFault
 
 
@@ -36,13 +36,7 @@ def command() -> None:
 @click.option(
     "--set", "variables", metavar="NAME=VALUE", multiple=True, help="A variable, ${NAME} in SQL."
 )
-@click.option(
-    "--master",
-    default="local[*]",
-    show_default=True,
-    help="The Spark cluster, such as spark://HOST:7077.",
-)
-@click.option("--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark.")
+@session_options
 @cluster_options
 def run(
     cluster: Cluster,

@@ -231,16 +231,12 @@ class ActiveController:
             request, version, self._log.node_id, self.epoch, self.committed_offset, *replicas
         )
 
-    def create_topic_auto(self, name: str, now_ms: int) -> tuple[int, str | None]:
-        """Create a topic because somebody uses it: (error, message).
+    def create_topics_auto(self, names: list[str], now_ms: int) -> list[tuple[int, str | None]]:
+        """Create topics because somebody uses them, in one decision: (error, message) of each.
 
         With the defaults, or as Kafka has it for `__consumer_offsets`. TOPIC_ALREADY_EXISTS is
         what all but the first of several callers get.
         """
-        return self.create_topics_auto([name], now_ms)[0]
-
-    def create_topics_auto(self, names: list[str], now_ms: int) -> list[tuple[int, str | None]]:
-        """The same for several, in one decision."""
         asked = [
             topics.offsets_topic(self.config)
             if name == OFFSETS_TOPIC

@@ -162,4 +162,4 @@ class InSyncChanges:
 
 def _is_eligible(image: Any, broker_id: int) -> bool:
     broker = image.brokers.get(broker_id)
-    return broker is not None and not broker.is_fenced
+    return broker is not None and broker.is_active

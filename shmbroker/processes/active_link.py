@@ -9,7 +9,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from pathlib import Path
 
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.follower import MetadataFollower
@@ -22,6 +23,7 @@ from shmbroker.shm.counters import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.config import Config
     from shmbroker.metadata.image import Change
 
 
@@ -32,17 +34,19 @@ class ActiveLink:
         self,
         counters: Counters,
         peers: Iterable[Peer],
-        directory_of: Callable[[int], str],
+        config: Config,
+        data_directory: Path,
         cluster_id: str,
     ) -> None:
         self._counters = counters
         self._words = counters.words
-        self._directory_of = directory_of
+        self._config = config
+        self._data_directory = data_directory
         self.controllers = {peer.number: peer for peer in peers if peer.role == CONTROLLER}
         self.epoch = 0
         """The highest that was seen; `number` led it."""
         self.number = 1
-        self.follower = MetadataFollower(MetadataLogReader(directory_of(1)), cluster_id)
+        self.follower = MetadataFollower(MetadataLogReader(self._directory_of(1)), cluster_id)
 
     def peer(self) -> Peer | None:
         """The active controller, if there is one that can be asked."""
@@ -71,3 +75,6 @@ class ActiveLink:
             if not is_first or number != 1:
                 self.follower.reader.move(self._directory_of(number))
         return self.follower.catch_up(committed)
+
+    def _directory_of(self, number: int) -> str:
+        return self._config.metadata_directory(str(self._data_directory), number)

@@ -152,7 +152,8 @@ class IoWorker(SleepingChild):
         self.link = ActiveLink(
             self.counters,
             self.peers,
-            lambda number: config.metadata_directory(str(data_directory), number),
+            config,
+            data_directory,
             cluster_id,
         )
         self.follower = self.link.follower

@@ -87,7 +87,8 @@ class Tier(SleepingChild):
         self.link = ActiveLink(
             self.counters,
             (),
-            lambda number: config.metadata_directory(str(data_directory), number),
+            config,
+            data_directory,
             cluster_id,
         )
         self.swept: set[str] = set()

@@ -9,8 +9,8 @@ Only PLAINTEXT listeners. The versions asked for are known to every Kafka since 
 
 import socket
 import threading
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from shmbroker import clock
 from shmbroker.errors import ConfigFault, ProtocolFault
@@ -37,6 +37,9 @@ CONNECT_S = 5.0
 FRAME_BYTES_MAX = 256 << 20
 UNKNOWN_TOPIC_S = 10.0
 """How long a topic may be unknown: it may be under way, made by somebody or by our asking."""
+
+
+_Found = TypeVar("_Found")
 
 
 class Topic(NamedTuple):
@@ -85,44 +88,46 @@ class Cluster:
         known = self.topics.get(name)
         if known is not None:
             return known
-        begun = clock.monotonic()
-        while True:
-            error: object
-            try:
-                with self._lock:
-                    code = self._refresh([name])[name]
-                if not code and name in self.topics:
-                    return self.topics[name]
-                error = error_codes.name_of(code)
-                waited = clock.monotonic() - begun
-                is_unknown = code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                if not error_codes.is_retriable(code) or (is_unknown and waited > UNKNOWN_TOPIC_S):
-                    raise ClusterFault(f"topic {name}: {error} ({error_codes.message_of(code)})")
-            except (OSError, ProtocolFault) as fault:
-                error = fault
-            if clock.monotonic() - begun > wait_s:
-                raise ClusterFault(f"topic {name} is not there after {wait_s:.0f} s: {error}")
-            clock.sleep(RETRY_S)
+        unknown_until = clock.monotonic() + UNKNOWN_TOPIC_S
+
+        def ask() -> tuple[int, Topic | None]:
+            code = self._refresh([name])[name]
+            is_unknown = code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            if is_unknown and clock.monotonic() > unknown_until:
+                raise _refusal(f"topic {name}", code)
+            return code, self.topics.get(name)
+
+        return self._asked_until_there(f"topic {name}", wait_s, ask)
 
     def new_producer_id(self, wait_s: float) -> tuple[int, int]:
         """(producer id, epoch) of its own for an idempotent producer."""
         body = {"transactional_id": None, "transaction_timeout_ms": 60_000}
-        begun = clock.monotonic()
+
+        def ask() -> tuple[int, tuple[int, int]]:
+            answer = self._ask_any(INIT_PRODUCER_ID, body)
+            return answer["error_code"], (answer["producer_id"], answer["producer_epoch"])
+
+        return self._asked_until_there("a producer id", wait_s, ask)
+
+    def _asked_until_there(
+        self, what: str, wait_s: float, ask: Callable[[], tuple[int, _Found | None]]
+    ) -> _Found:
+        """What `ask` gives beside its error code 0, tried again for `wait_s` while it may come."""
+        until = clock.monotonic() + wait_s
         while True:
             error: object
             try:
                 with self._lock:
-                    answer = self._ask_any(INIT_PRODUCER_ID, body)
-                code = answer["error_code"]
-                if not code:
-                    return answer["producer_id"], answer["producer_epoch"]
-                error = error_codes.name_of(code)
+                    code, found = ask()
+                if not code and found is not None:
+                    return found
                 if not error_codes.is_retriable(code):
-                    raise ClusterFault(f"no producer id: {error}")
+                    raise _refusal(what, code)
+                error = error_codes.name_of(code)
             except (OSError, ProtocolFault) as fault:
                 error = fault
-            if clock.monotonic() - begun > wait_s:
-                raise ClusterFault(f"no producer id after {wait_s:.0f} s: {error}")
+            if clock.monotonic() > until:
+                raise ClusterFault(f"{what} is not there after {wait_s:.0f} s: {error}")
             clock.sleep(RETRY_S)
 
     def ask_broker(self, broker_id: int, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
@@ -222,6 +227,10 @@ class _Connection:
                 raise ConnectionError(f"{self._name} closed the connection")
             content += part
         return bytes(content)
+
+
+def _refusal(what: str, code: int) -> ClusterFault:
+    return ClusterFault(f"{what}: {error_codes.name_of(code)} ({error_codes.message_of(code)})")
 
 
 def address_of(text: str) -> tuple[str, int]:

@@ -9,7 +9,7 @@ Kafka doesn't know is refused, too.
 from typing import NamedTuple
 
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.option_values import Given, choice, count, nearest, number
+from shmbroker.spark.option_values import Given, check_setting, choice, count, number
 
 _APPLIED = {
     "bootstrap.servers",
@@ -113,16 +113,5 @@ def consumer(given: Given) -> Consumer:
 def refuse_settings(given: Given) -> None:
     """Raise for the first `kafka.*` option among these that can't be given."""
     for name, value in given.items():
-        if not name.startswith("kafka."):
-            continue
-        setting = name.removeprefix("kafka.")
-        if setting in _REFUSED:
-            raise ConfigFault(f"Kafka option '{setting}' is not supported: {_REFUSED[setting]}")
-        if setting == "security.protocol" and value.strip().upper() != "PLAINTEXT":
-            raise ConfigFault("kafka.security.protocol: only PLAINTEXT is served")
-        if setting.startswith(("sasl.", "ssl.")):
-            raise ConfigFault(f"option {name} is not supported: only PLAINTEXT is served")
-        if name not in SETTINGS:
-            raise ConfigFault(
-                f"option {name} is no setting of Kafka's consumer{nearest(name, SETTINGS)}"
-            )
+        if name.startswith("kafka."):
+            check_setting(name, value, _REFUSED, SETTINGS, "consumer")

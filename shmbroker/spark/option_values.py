@@ -85,6 +85,25 @@ def size(given: Given, name: str) -> int | None:
     return amount * _SIZES[unit]
 
 
+def check_setting(
+    name: str, value: str, refused: Mapping[str, str], known: Iterable[str], client: str
+) -> None:
+    """Refuse a `kafka.*` option that can't be given.
+
+    `refused`: of settings, without "kafka.", what to do instead; `known`: names of options that
+    can be given; `client`: the client of Kafka's whose settings they are.
+    """
+    setting = name.removeprefix("kafka.")
+    if setting in refused:
+        raise ConfigFault(f"Kafka option '{setting}' is not supported: {refused[setting]}")
+    if setting == "security.protocol" and value.strip().upper() != "PLAINTEXT":
+        raise ConfigFault("kafka.security.protocol: only PLAINTEXT is served")
+    if setting.startswith(("sasl.", "ssl.")):
+        raise ConfigFault(f"option {name} is not supported: only PLAINTEXT is served")
+    if name not in known:
+        raise ConfigFault(f"option {name} is no setting of Kafka's {client}{nearest(name, known)}")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`: did you mean X?` where one of these names is near, else nothing."""
     spelt = {each.lower(): each for each in known}

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.option_values import Given, choice, count, flag, nearest, number
+from shmbroker.spark.option_values import Given, check_setting, choice, count, flag, nearest, number
 
 NAMES = ("topic", "exactlyOnce", "txnAppId", "txnVersion")
 
@@ -166,19 +166,8 @@ def _arguments(given: Given) -> dict[str, Any]:
 
 def _refuse_unknown(given: Given) -> None:
     for name, value in given.items():
-        setting = name.removeprefix("kafka.")
-        if setting == name:
-            if name in _ENGINE or name in map(str.lower, NAMES):
-                continue
+        if name.startswith("kafka."):
+            check_setting(name, value, _REFUSED, SETTINGS, "producer")
+        elif name not in _ENGINE and name not in map(str.lower, NAMES):
             hint = nearest(name, NAMES) or f"; known are kafka.*, {', '.join(NAMES)}"
             raise ConfigFault(f"option {name} is not known here{hint}")
-        if setting in _REFUSED:
-            raise ConfigFault(f"Kafka option '{setting}' is not supported: {_REFUSED[setting]}")
-        if setting == "security.protocol" and value.strip().upper() != "PLAINTEXT":
-            raise ConfigFault("kafka.security.protocol: only PLAINTEXT is served")
-        if setting.startswith(("sasl.", "ssl.")):
-            raise ConfigFault(f"option {name} is not supported: only PLAINTEXT is served")
-        if name not in SETTINGS:
-            raise ConfigFault(
-                f"option {name} is no setting of Kafka's producer{nearest(name, SETTINGS)}"
-            )

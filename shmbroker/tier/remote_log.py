@@ -122,14 +122,6 @@ class RemoteLog:
             default=NEVER,
         )
 
-    def size_between(self, start: int, end: int) -> int:
-        """Bytes of the segments that begin in [start, end), or hold `start`."""
-        return sum(
-            segment.size
-            for segment in self.segments
-            if segment.base_offset < end and segment.end_offset > start
-        )
-
     def ended_by(self, offset: int) -> list[RemoteSegment]:
         """Segments of which nothing at or behind `offset` is left: below the log start."""
         return [segment for segment in self.segments if segment.end_offset <= offset]

@@ -65,13 +65,13 @@ def test_broker_is_fenced_until_it_works(start: Start) -> None:
 
 def test_broker_that_starts_again_gets_a_new_epoch(controller: ActiveController) -> None:
     first = controller.image.brokers[1].broker_epoch
-    controller.create_topic_auto("t", NOW_MS)
+    controller.create_topics_auto(["t"], NOW_MS)
     assert join(controller, 1) > first
     assert len(controller.image.brokers) == 1
 
 
 def test_fenced_broker_keeps_its_partitions(controller: ActiveController) -> None:
-    controller.create_topic_auto("t", NOW_MS)
+    controller.create_topics_auto(["t"], NOW_MS)
     controller.fence_broker(1, NOW_MS)
     assert controller.image.brokers[1].is_fenced
     (partition,) = controller.image.topics_by_name["t"].partitions
@@ -150,14 +150,14 @@ def test_producer_ids_are_for_registered_brokers_of_this_epoch(
 def test_auto_creation_takes_the_defaults(start: Start) -> None:
     controller = start(num_partitions="3")
     join(controller, 1)
-    assert controller.create_topic_auto("t", NOW_MS) == (0, None)
+    assert controller.create_topics_auto(["t"], NOW_MS) == [(0, None)]
     assert len(controller.image.topics_by_name["t"].partitions) == 3
-    assert controller.create_topic_auto("t", NOW_MS)[0] == 36
-    assert controller.create_topic_auto("no good", NOW_MS)[0] == 17
+    assert controller.create_topics_auto(["t"], NOW_MS)[0][0] == 36
+    assert controller.create_topics_auto(["no good"], NOW_MS)[0][0] == 17
 
 
 def test_offsets_topic_is_created_as_kafka_does(controller: ActiveController) -> None:
-    assert controller.create_topic_auto(OFFSETS_TOPIC, NOW_MS) == (0, None)
+    assert controller.create_topics_auto([OFFSETS_TOPIC], NOW_MS) == [(0, None)]
     topic = controller.image.topics_by_name[OFFSETS_TOPIC]
     assert topic.is_internal
     assert len(topic.partitions) == 50
@@ -176,13 +176,13 @@ def test_full_disk_fails_the_request_alone(
 
     with monkeypatch.context() as patch:
         patch.setattr(MetadataLog, "append", full)
-        code, message = controller.create_topic_auto("t", NOW_MS)
+        ((code, message),) = controller.create_topics_auto(["t"], NOW_MS)
         assert (code, os.strerror(errno.ENOSPC) in message) == (56, True)
         epoch = controller.image.brokers[1].broker_epoch
         assert controller.allocate_producer_ids(1, epoch, NOW_MS) == (56, -1, 0)
-        assert controller.create_topic_auto("no good", NOW_MS)[0] == 17
+        assert controller.create_topics_auto(["no good"], NOW_MS)[0][0] == 17
     assert "t" not in controller.image.topics_by_name
-    assert controller.create_topic_auto("t", NOW_MS) == (0, None)
+    assert controller.create_topics_auto(["t"], NOW_MS) == [(0, None)]
 
 
 def test_transaction_its_writer_left_open_is_aborted(start: Start, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_transaction_its_writer_left_open_is_aborted(start: Start, tmp_path: Pat
     controller._log.append([("BeginTransactionRecord", 0, {"name": "x"}), topic], NOW_MS)
     controller.close()
     controller = start()
-    controller.create_topic_auto("t", NOW_MS)
+    controller.create_topics_auto(["t"], NOW_MS)
     assert set(controller.image.topics_by_name) == {"t"}
     follower = follower_of(tmp_path)
     follower.catch_up(controller.committed_offset)
@@ -323,7 +323,7 @@ def test_kafkas_dump_tool_reads_the_log(start: Start, tmp_path: Path) -> None:
         pytest.skip("KAFKA_DUMP names no command")
     controller = start()
     epoch = join(controller, 1)
-    controller.create_topic_auto(OFFSETS_TOPIC, NOW_MS)
+    controller.create_topics_auto([OFFSETS_TOPIC], NOW_MS)
     controller.allocate_producer_ids(1, epoch, NOW_MS)
     controller.fence_broker(1, NOW_MS)
     controller.close()

@@ -305,7 +305,7 @@ def test_a_follower_joins_when_it_has_caught_up(nodes):
     settle(nodes)
     leader = nodes[0]
     brokers = {
-        number: SimpleNamespace(is_fenced=False, broker_epoch=number * 10) for number in (1, 2, 3)
+        number: SimpleNamespace(is_active=True, broker_epoch=number * 10) for number in (1, 2, 3)
     }
     image = SimpleNamespace(brokers=brokers)
     leader.in_sync.expand(image)
@@ -394,7 +394,7 @@ def test_what_became_of_a_change_that_nobody_knows_is_asked_again(nodes):
     nodes[0].append(b"x")
     settle(nodes)
     leader = nodes[0]
-    brokers = {number: SimpleNamespace(is_fenced=False, broker_epoch=0) for number in (1, 2, 3)}
+    brokers = {number: SimpleNamespace(is_active=True, broker_epoch=0) for number in (1, 2, 3)}
     image = SimpleNamespace(brokers=brokers)
     leader.in_sync.expand(image)
     leader.in_sync.on_answer(None, leader.partitions)
@@ -426,7 +426,7 @@ def test_a_follower_that_lags_is_taken_out(nodes):
     leader = nodes[0]
     leader.append(b"x")
     settle(nodes[:2])
-    brokers = {number: SimpleNamespace(is_fenced=False, broker_epoch=0) for number in (1, 2, 3)}
+    brokers = {number: SimpleNamespace(is_active=True, broker_epoch=0) for number in (1, 2, 3)}
     image = SimpleNamespace(brokers=brokers)
     leader.in_sync.look_at_all([leader.partition], image, leader.now + 900, 1000)
     assert not leader.asked
