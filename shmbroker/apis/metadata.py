@@ -74,7 +74,7 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | 
         worker.plain.create_topics(request, missing)
         return None
     return {
-        "brokers": worker.broker_rows(request.connection),
+        "brokers": worker.broker_rows(request.connection, with_gone=True),
         "cluster_id": image.cluster_id,
         "controller_id": worker.controller_broker_id(),
         "topics": topics,

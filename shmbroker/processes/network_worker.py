@@ -13,6 +13,9 @@ Rules of this file:
 * What the broker of a connection does not serve while it is down, this worker answers itself:
   Produce and Fetch with NOT_LEADER_OR_FOLLOWER at once; what only that broker can answer waits for
   its return on its connection.
+* A broker that is gone stays in Metadata for a while, without leading anything: its port is served
+  all the time. librdkafka drops a broker that Metadata leaves out with all that it has for it, and
+  if its partitions are just moving to their next leader, they lie with nobody for up to 1.5 s.
 """
 
 import logging
@@ -80,6 +83,9 @@ CROWD_REST_S = 0.020
 """Between two turns that only repeat standing answers: nobody waits for a heartbeat's answer, and
 any other request that comes into such quiet waits this long at most, and only the first one."""
 ASK_AGAIN_S = 1.0
+GONE_TOLD_S = 5.0
+"""How long Metadata names a broker that is gone: until its successor has come, nearly always, and
+until clients have heard who leads now."""
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 """Of all network workers together, for frames that are still arriving; one larger frame is taken
 while it is alone at its worker."""
@@ -113,6 +119,8 @@ class NetworkWorker(Child):
         self.fenced: frozenset[int] = frozenset()
         """Ids of brokers that run but have been fenced: they hang, and others lead in their place.
         """
+        self.gone: dict[int, float] = {}
+        """Brokers that died or were fenced, and until when Metadata names them nevertheless."""
         self.files: dict[int, FileTable] = {}
         for peer in self.peers:
             if peer.role == IO_WORKER:
@@ -269,6 +277,9 @@ class NetworkWorker(Child):
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S
         self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)
+        if self.gone and min(self.gone.values()) <= now:
+            self.gone = {number: until for number, until in self.gone.items() if until > now}
+            self.plain.cache.clear()
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────
 
@@ -387,6 +398,7 @@ class NetworkWorker(Child):
         """Fail what was pending with it, in a way that clients retry."""
         self.partial_results.clear()
         if peer.role == IO_WORKER:
+            self.gone[peer.number] = self._now + GONE_TOLD_S
             self.files[peer.slot].clear()
             for request, owner, _, _ in self.unread:
                 if owner is peer:
@@ -444,6 +456,7 @@ class NetworkWorker(Child):
             if broker.is_fenced and number in self.io_peers
         )
         for number in fenced - self.fenced:
+            self.gone[number] = self._now + GONE_TOLD_S
             peer = self.io_peers[number]
             if peer.incarnation:
                 self._fail_pending(peer)
@@ -507,8 +520,7 @@ class NetworkWorker(Child):
     def io_peer(self, connection: Connection) -> Peer | None:
         """The I/O worker of the connection's port, None while it is down."""
         number = connection.listener.broker_id
-        peer = self.io_peers.get(number)
-        return peer if peer is not None and peer.incarnation and number not in self.fenced else None
+        return self.io_peers[number] if self.is_live(number) else None
 
     def topic_of(self, topic: dict[str, Any], by_id: bool) -> Any:
         """The image of a topic that a request names or gives the id of; None if unknown."""
@@ -518,11 +530,12 @@ class NetworkWorker(Child):
 
     def live_brokers(self) -> set[int]:
         """Ids of the brokers that serve now."""
-        return {
-            number
-            for number, peer in self.io_peers.items()
-            if peer.incarnation and number not in self.fenced
-        }
+        return {number for number in self.io_peers if self.is_live(number)}
+
+    def is_live(self, broker_id: int) -> bool:
+        """Whether a broker serves now."""
+        peer = self.io_peers.get(broker_id)
+        return peer is not None and peer.incarnation > 0 and broker_id not in self.fenced
 
     def controller_broker_id(self) -> int:
         """Who clients are told is the controller: the broker beside the active one, if it lives;
@@ -535,10 +548,13 @@ class NetworkWorker(Child):
         it was told that there are none."""
         return self.live_brokers() or self.ports
 
-    def broker_rows(self, connection: Connection) -> list[dict[str, Any]]:
-        """Node id, host, port, rack of the live brokers, as this client reaches them."""
+    def broker_rows(
+        self, connection: Connection, *, with_gone: bool = False
+    ) -> list[dict[str, Any]]:
+        """Node id, host, port, rack of the live brokers, as this client reaches them; `with_gone`:
+        those that died lately, too."""
         rows = []
-        for number in sorted(self._told_brokers()):
+        for number in sorted({*self._told_brokers(), *(self.gone if with_gone else ())}):
             broker = self.image.brokers.get(number)
             rows.append(
                 {
@@ -560,11 +576,14 @@ class NetworkWorker(Child):
         )
 
     def leader_hint(self, name: str, topic_id: bytes, index: int) -> tuple[int, int] | None:
-        """Leader and leader epoch of a partition, for the CurrentLeader tag (KIP-951)."""
+        """Leader and leader epoch of a partition, for the CurrentLeader tag (KIP-951); None while
+        it has none: nobody shall be sent back to the one that has died."""
         topic = self.image.topics_by_id.get(topic_id) or self.image.topics_by_name.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         partition = topic.partitions[index]
+        if not self.is_live(partition.leader_id):
+            return None
         return partition.leader_id, partition.leader_epoch
 
     def node_endpoints(self, leaders: set[int]) -> list[tuple[int, str, int, str | None]]:

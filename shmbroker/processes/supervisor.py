@@ -87,9 +87,9 @@ ACKNOWLEDGE_S = 5.0
 STOP_S = 45.0
 """How long a stop may take before what is left is killed: less than the TimeoutStopSec of the unit,
 enough to make some gigabytes durable."""
-BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
+BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
-STEADY_S = 10.0
+STEADY_S = 3.0
 BOOTS_MAX = 5
 LISTEN_BACKLOG = 1024
 READ_AT_BOOT = (

@@ -98,6 +98,15 @@ def test_leader_that_hangs_is_fenced_and_comes_back_as_follower() -> None:
             leader = partition_rows(client)[0]["leader_id"]
         pid = broker.children()[f"io-worker-{leader}"]
         os.kill(pid, signal.SIGSTOP)
+        with RawClient(broker.address) as client:
+            wait_until(lambda: partition_rows(client)[0]["leader_id"] != leader, "another leader")
+            # Clients that are told of both at once lose the partition for a second.
+            told = client.ask("Metadata", 9, {"topics": []})["brokers"]
+            assert tuple(broker["node_id"] for broker in told) == NODES
+            at_work = client.ask("DescribeCluster", 1, {})["brokers"]
+            assert [broker["broker_id"] for broker in at_work] == [
+                node for node in NODES if node != leader
+            ]
         load.wait_for_more(3000)
         with RawClient(broker.address) as client:
             (row,) = partition_rows(client)
@@ -178,9 +187,10 @@ def test_the_last_replica_that_dies_leads_again_with_all_it_has() -> None:
             row = partition_rows(client)[0]
             assert row["leader_id"] == leader and row["isr_nodes"] == [leader]
             if row["leader_epoch"] > epoch:
-                # What it may have told before is not known to it (KIP-207).
-                assert list_offsets(client, -1) == (78, -1)
-                assert list_offsets(client, -1, 4) == (5, -1)
+                # What it may have told before is not known to it (KIP-207), until successors of
+                # the others, which were found to hang, have read.
+                assert list_offsets(client, -1) in ((78, -1), (0, 2))
+                assert list_offsets(client, -1, 4) in ((5, -1), (0, 2))
             assert list_offsets(client, -2) == (0, 0)
             for pid in stopped:
                 resume(pid)
