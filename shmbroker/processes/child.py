@@ -41,8 +41,12 @@ from shmbroker.shm.counters import (
 EXIT_BOOT_FAULT = 3
 EXIT_TRY_AGAIN = 75
 
-LIVENESS_INTERVAL_S = 0.5
+SIGN_INTERVAL_S = 0.1
+"""Between two signs of life of a process that is up anyway; none gets up for one. A busy broker on
+a starved machine then has nearly all of `broker.session.timeout.ms` to get a turn in."""
 BACKLOG_RETRY_S = 0.002
+REST_S = 0.5
+"""How long a helper that has nothing to do sleeps, at most."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -129,9 +133,9 @@ class Child:
         """The process behind `peer` may be sent to."""
 
     def sign(self, now: float) -> None:
-        """Leave a sign of life, twice a second."""
+        """Leave a sign of life, ten times a second at most."""
         if now >= self._next_sign:
-            self._next_sign = now + LIVENESS_INTERVAL_S
+            self._next_sign = now + SIGN_INTERVAL_S
             self.words[self._liveness_index] = clock.monotonic_ns()
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────

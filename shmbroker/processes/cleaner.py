@@ -17,7 +17,7 @@ from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ipc.operation_adapter import Call, Executor
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.cleaned_files import remove_cleaned
-from shmbroker.processes.child import BACKLOG_RETRY_S, LIVENESS_INTERVAL_S, SleepingChild
+from shmbroker.processes.child import BACKLOG_RETRY_S, REST_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
 from shmbroker.shm.counters import CLEANER_RATE
 from shmbroker.wire.api_keys import CLEAN_LOG
@@ -73,7 +73,7 @@ class Cleaner(SleepingChild):
             self.publish()
             self.sign(clock.monotonic())
             if not had_work:
-                self.sleep(BACKLOG_RETRY_S if self.has_backlog() else LIVENESS_INTERVAL_S)
+                self.sleep(BACKLOG_RETRY_S if self.has_backlog() else REST_S)
         self.say_stopping()
 
     def on_peer_lost(self, peer: Peer) -> None:

@@ -59,6 +59,9 @@ from shmbroker.shm.counters import (
 
 logger = logging.getLogger("shmbroker")
 
+AWAY_S = 1.0
+"""A controller that has not looked for so long was not let run, and the brokers perhaps neither."""
+
 LOOK_S = 0.1
 """Between two looks at the brokers' signs of life, at least."""
 
@@ -73,6 +76,22 @@ BROKER_REGISTRATION = 62
 ALLOCATE_PRODUCER_IDS = 67
 AUTO_CREATE = b"auto-create"
 """Client id of a CreateTopics that a network worker sends because somebody uses the topics."""
+
+
+class Attention:
+    """Whether somebody who looks now and then has done so long enough to call others silent: on a
+    machine that stood still everybody was, and their silence counts from its return on."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._looked = self._since = 0.0
+
+    def is_enough(self, now: float) -> bool:
+        """Look, at `now` (monotonic seconds)."""
+        if now > self._looked + AWAY_S:
+            self._since = now
+        self._looked = now
+        return now >= self._since + self._timeout_s
 
 
 class ControllerProcess(SleepingChild):
@@ -153,6 +172,7 @@ class ControllerProcess(SleepingChild):
         ]
         self.session_timeout_s = config["broker.session.timeout.ms"] / 1000
         self._next_look = 0.0
+        self._attention = Attention(self.session_timeout_s)
         self.hanging: set[int] = set()
         """Brokers that were fenced because they gave no sign of life."""
 
@@ -316,13 +336,15 @@ class ControllerProcess(SleepingChild):
     def look_at_brokers(self) -> None:
         """Fence who runs but gives no sign of life; unfence who gives one again."""
         words, at = self.words, self.counters.at
-        silent_since = clock.monotonic_ns() - int(self.session_timeout_s * 1e9)
+        now = clock.monotonic()
+        may_fence = self._attention.is_enough(now)
+        silent_since = int((now - self.session_timeout_s) * 1e9)
         for slot in self.shared.of_role(IO_WORKER):
             if words[at(slot.index, STATE)] != STATE_RUNNING:
                 continue
             is_silent = words[at(slot.index, LIVENESS_NS)] < silent_since
             if is_silent and slot.number not in self.hanging:
-                if self.set_fenced(slot.number, True):
+                if may_fence and self.set_fenced(slot.number, True):
                     logger.warning("broker %d gives no sign of life: fenced", slot.number)
                     self.hanging.add(slot.number)
             elif not is_silent and slot.number in self.hanging:

@@ -366,6 +366,8 @@ class IoWorker(SleepingChild):
                     partition.log.populate_step(self._now_ms)
             appended.clear()
         now = clock.monotonic()
+        if now >= self._next_sign:
+            self.sign(now)
         if now >= self._next_housekeeping:
             self.housekeeping(now)
         deadline = self.purgatory.next_deadline()
@@ -470,9 +472,8 @@ class IoWorker(SleepingChild):
             on_answer(codec.decode(name + "Response", version, body)[0])
 
     def housekeeping(self, now: float) -> None:
-        """Once a second: signs of life, rolls, retention, checkpoints, finished flushes."""
+        """Once a second: rolls, retention, checkpoints, finished flushes."""
         self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
-        self.sign(now)
         self._now_ms = clock.now_ms()
         for key, what in list(self.unopened.items()):
             self._apply_partition(*what)

@@ -254,7 +254,7 @@ class NetworkWorker(Child):
                 self.loop.flush(request.connection)
 
     def _timeout(self) -> float:
-        return max(0.001, min(self._next_sweep, self._next_sign) - clock.monotonic())
+        return max(0.001, self._next_sweep - clock.monotonic())
 
     def _wait_for_metadata(self) -> None:
         """Nobody is accepted before the brokers of this start are known."""

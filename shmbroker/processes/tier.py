@@ -27,7 +27,7 @@ from shmbroker.ids import uuid_from_text
 from shmbroker.ipc.operation_adapter import Call, Executor
 from shmbroker.metadata.image import CONFIG_CHANGED, TOPIC_DELETED, TOPIC_RESOURCE
 from shmbroker.processes.active_link import ActiveLink
-from shmbroker.processes.child import BACKLOG_RETRY_S, LIVENESS_INTERVAL_S, SleepingChild
+from shmbroker.processes.child import BACKLOG_RETRY_S, REST_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
 from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of, topic_prefix
@@ -122,7 +122,7 @@ class Tier(SleepingChild):
             self.publish()
             self.sign(now)
             if not had_work:
-                self.sleep(BACKLOG_RETRY_S if self.has_backlog() else LIVENESS_INTERVAL_S)
+                self.sleep(BACKLOG_RETRY_S if self.has_backlog() else REST_S)
         self.say_stopping()
 
     def on_peer_lost(self, peer: Any) -> None:
