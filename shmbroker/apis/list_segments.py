@@ -7,6 +7,11 @@ For readers outside the family on the same host (the Spark driver): they read th
 never beyond `valid_bytes`, which ends at the high watermark. A file's size says nothing, as it is
 allocated ahead. What lies before `local_log_start_offset` is in the remote store alone, and in none
 of these files; Fetch has it.
+
+`hold_ms` above 0: files with offsets from `hold_start_offset` up to `hold_end_offset` are not
+unlinked for so long. Retention and compaction go on meanwhile; what they take out waits under
+`.deleted` (`file.delete.delay.ms` is the least), where a query that is slow still finds it. Held
+files go when the disk reserve is used, and with the death of their I/O worker.
 """
 
 from typing import Any
@@ -25,7 +30,8 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
     """What is below the high watermark of each partition asked."""
     partitions = []
     for topic in body["topics"]:
-        for index in topic["partitions"]:
+        for asked in topic["partitions"]:
+            index = asked["partition"]
             found = {"topic_id": topic["topic_id"], "partition": index}
             partitions.append(found)
             partition = worker.partitions.get(partition_key(topic["topic_id"], index))
@@ -33,6 +39,9 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
                 found["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
                 continue
             log = partition.log
+            if body["hold_ms"] > 0:
+                until_ms = worker.now_ms() + body["hold_ms"]
+                log.hold(asked["hold_start_offset"], asked["hold_end_offset"], until_ms)
             found["leader_epoch"] = partition.leader_epoch
             found["log_start_offset"] = log.log_start_offset
             found["local_log_start_offset"] = log.local_start_offset

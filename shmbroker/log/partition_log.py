@@ -667,6 +667,14 @@ class PartitionLog:
         rebuild_producers(self)
         self.store_position()
 
+    def hold(self, start_offset: int, end_offset: int, until_ms: int) -> None:
+        """Files with offsets of this range are not unlinked before `until_ms`, though they may be
+        taken out of the log: for queries that were planned by them."""
+        for segment in self.segments:
+            is_reached = segment is self.active or segment.end_offset > start_offset
+            if is_reached and segment.base_offset < end_offset:
+                segment.held_until_ms = max(segment.held_until_ms, until_ms)
+
     def store_position(self) -> None:
         """Publish where the log ends, as every append does."""
         if self._store_position is not None:

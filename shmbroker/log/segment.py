@@ -77,6 +77,7 @@ class Segment:
         "extent_bytes",
         "file_id",
         "first_timestamp",
+        "held_until_ms",
         "is_rebuilt",
         "map",
         "max_timestamp_offset",
@@ -132,6 +133,8 @@ class Segment:
         """The indexes were made anew because they were wrong: once, then it is the .log itself."""
         self._descriptors = descriptors
         self._inode = 0
+        self.held_until_ms = 0
+        """Readers outside the family mean to open its file until then: see `PartitionLog.hold`."""
 
     if not TYPE_CHECKING:  # Those that it makes are annotated above.
 

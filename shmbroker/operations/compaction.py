@@ -193,10 +193,9 @@ class Compaction:
             if fault is not None:
                 store.fence(fault)
             elif store.partitions.get(partition.key) is partition:
-                old_ids = [segment.file_id for old, _ in groups for segment in old]
+                replaced = [segment for old, _ in groups for segment in old]
                 paths = log.replace_segments(groups, now_ms)
-                size = sum(segment.size for old, _ in groups for segment in old)
-                store.remove_later(paths, old_ids, size, now_ms + log.config.file_delete_delay_ms)
+                store.remove_later(paths, replaced, now_ms + log.config.file_delete_delay_ms)
                 self._done(partition, end)
             self.current = None
 

@@ -38,6 +38,7 @@ from shmbroker.log.log_directory import LogDirectory, remove_deleted
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
 from shmbroker.log.retention import delete_records, retain
+from shmbroker.log.segment import Segment
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.replication.partition import Partition
 from shmbroker.shm.positions import PositionSlot, PositionTable
@@ -85,7 +86,7 @@ class PartitionStore:
         the local segments are to be judged as well."""
         self.swapping = b""
         """Key of the partition whose segments compaction is about to replace."""
-        self._to_unlink: list[tuple[int, list[int], list[str], int]] = []
+        self._to_unlink: list[tuple[int, list[int], list[str], int, int]] = []
         """A heap: (when, file ids, paths, bytes)."""
         self._to_retain: list[Partition] = []
         self._to_remove: list[tuple[int, str]] = []
@@ -326,18 +327,28 @@ class PartitionStore:
             due_ms = now_ms + log.config.file_delete_delay_ms
             for segment in log.retired:
                 paths = deleted_paths(log.directory, segment.base_offset)
-                self.remove_later(paths, [segment.file_id], segment.size, due_ms)
+                self.remove_later(paths, [segment], due_ms)
             log.retired.clear()
 
-    def remove_later(
-        self, paths: list[str], file_ids: list[int], size_bytes: int, due_ms: int
-    ) -> None:
-        """Unlink `.deleted` files after file.delete.delay.ms; a start before that does it too.
+    def remove_later(self, paths: list[str], segments: list[Segment], due_ms: int) -> None:
+        """Unlink the `.deleted` files of these segments at `due_ms` (file.delete.delay.ms from
+        now), or when nobody holds them any more; a start before that does it too.
 
-        Until then answers under way may still name them.
+        Until then answers under way may still name them, and planned queries open them.
         """
+        held_until_ms = max(segment.held_until_ms for segment in segments)
+        file_ids = [segment.file_id for segment in segments]
+        size_bytes = sum(segment.size for segment in segments)
         # The ids make equal times comparable, and are never the same.
-        heapq.heappush(self._to_unlink, (due_ms, file_ids, paths, size_bytes))
+        entry = (max(due_ms, held_until_ms), file_ids, paths, size_bytes, due_ms)
+        heapq.heappush(self._to_unlink, entry)
+
+    def release_held(self) -> None:
+        """The disk is nearly full: files that are only held for queries go when they are due."""
+        self._to_unlink = [
+            (due_ms, ids, paths, size, due_ms) for _, ids, paths, size, due_ms in self._to_unlink
+        ]
+        heapq.heapify(self._to_unlink)
 
     def _unlink_due(self, now_ms: int) -> None:
         """Not too much in one round: the kernel takes some ten milliseconds for a GiB."""
@@ -345,7 +356,7 @@ class PartitionStore:
         for _ in range(UNLINKS_PER_ROUND):
             if not self._to_unlink or self._to_unlink[0][0] > now_ms or room_bytes <= 0:
                 return
-            _, file_ids, paths, size_bytes = heapq.heappop(self._to_unlink)
+            _, file_ids, paths, size_bytes, _ = heapq.heappop(self._to_unlink)
             room_bytes -= size_bytes
             self._try(now_ms, remove_files, paths)
             self.dropped_file_ids += file_ids

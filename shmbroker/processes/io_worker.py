@@ -499,6 +499,8 @@ class IoWorker(SleepingChild):
         space = Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
         if self.disk_reserve.look(space):
             self.appender.is_disk_low = self.disk_reserve.is_used
+            if self.disk_reserve.is_used:
+                self.store.release_held()
 
     def finish_flushes(self) -> None:
         """Recovery points and acks of what is on the disk now."""

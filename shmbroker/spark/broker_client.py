@@ -157,18 +157,32 @@ class BrokerClient:
         return self._ask_leaders(topics, timestamps, ask)
 
     def files(
-        self, topics: Mapping[str, Topic], partitions: Iterable[TopicPartition]
+        self,
+        topics: Mapping[str, Topic],
+        partitions: Iterable[TopicPartition],
+        held: Mapping[TopicPartition, tuple[int, int]] | None = None,
+        hold_ms: int = 0,
     ) -> dict[TopicPartition, PartitionFiles]:
-        """End offsets and segment files of these partitions, from the control socket."""
+        """End offsets and segment files of these partitions, from the control socket.
+
+        Files with offsets of the ranges `held` stay for `hold_ms`, though retention drops them.
+        """
 
         def ask(
             leader: int, asked: list[TopicPartition]
         ) -> Iterable[tuple[TopicPartition, PartitionFiles]]:
             names = {topics[name].topic_id: name for name, _ in asked}
+            wanted: dict[str, list[dict[str, int]]] = {}
+            for topic, partition in asked:
+                row = {"partition": partition}
+                if held is not None:
+                    row["hold_start_offset"], row["hold_end_offset"] = held[topic, partition]
+                wanted.setdefault(topic, []).append(row)
             body = {
                 "broker_id": leader,
+                "hold_ms": hold_ms,
                 "topics": [
-                    {"topic_id": topic_id, "partitions": [p for t, p in asked if t == name]}
+                    {"topic_id": topic_id, "partitions": wanted[name]}
                     for topic_id, name in names.items()
                 ],
             }

@@ -26,6 +26,7 @@ from shmbroker.spark.faults import NoFilesFault
 from shmbroker.spark.offsets import Ends, TopicPartition, within_limit
 from shmbroker.spark.options import EARLIEST, LATEST, Options, Position
 from shmbroker.spark.planning import Piece, Range, ends_within_bytes, plan
+from shmbroker.spark.pushdown import OFFSET_MAX
 from shmbroker.spark.reading import AUTO, FETCH, FILES, Reading, warn_once
 from shmbroker.spark.segment_files import GoneFault, SegmentFiles, aborted_transactions
 
@@ -165,9 +166,10 @@ def _plan(
     client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
 ) -> Plan:
     asked = [tp for tp in sorted(ends) if starts[tp] != ends[tp]]
+    held = {tp: (starts[tp], ends[tp] if ends[tp] >= 0 else OFFSET_MAX) for tp in asked}
     found = _again(
         options,
-        lambda: _partitions(client, options, topics, asked),
+        lambda: _partitions(client, options, topics, asked, held),
         lambda found: all(_watermark(options, found[tp]) >= ends[tp] for tp in asked),
     )
     ranges = [_range(options, found[tp], starts[tp], ends[tp]) for tp in asked]
@@ -264,13 +266,16 @@ def _partitions(
     options: Options,
     topics: Mapping[str, Topic],
     asked: Sequence[TopicPartition],
+    held: Mapping[TopicPartition, tuple[int, int]] | None = None,
 ) -> dict[TopicPartition, PartitionFiles]:
-    """Ends and files of these partitions; without the files, what the protocol tells of them."""
+    """Ends and files of these partitions; without the files, what the protocol tells of them. The
+    files of the ranges `held` stay for as long as the query is to find them (`shmbroker.hold`)."""
     if not asked:
         return {}
     if options.read_way != FETCH:
         try:
-            return client.files(topics, asked)
+            hold_ms = 0 if held is None else options.hold_ms
+            return client.files(topics, asked, held, hold_ms)
         except NoFilesFault as fault:
             options = _fetching(options, fault)
     firsts = client.offsets(topics, dict.fromkeys(asked, EARLIEST))

@@ -28,6 +28,7 @@
     pushdown                     true, false                          false, batch only
     shmbroker.read               auto, files, fetch                   auto
     shmbroker.data               directory                            asked from the broker
+    shmbroker.hold               time, as 10m                         10m, for a slow query's files
 
 In JSON -2 is the earliest and -1 the latest offset, and every partition must be named, unless
 partialOffsets says that the others are read from their first or to their last record. Offsets as
@@ -61,6 +62,8 @@ READ_WAYS = ("auto", "files", "fetch")
 EMITS = ("records", "ranges")
 GROUP_ID_PREFIX = "spark-shmbroker-source"
 TRIGGER_DELAY_MS = 15 * 60 * 1000
+HOLD_MS = 10 * 60 * 1000
+HOLD_MS_MAX = 24 * 3600 * 1000
 
 NAMES = {
     name.lower(): name
@@ -92,6 +95,7 @@ NAMES = {
         "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs",
         "shmbroker.data",
+        "shmbroker.hold",
         "shmbroker.read",
     )
 }
@@ -143,6 +147,7 @@ class Options(NamedTuple):
     emits_ranges: bool
     has_pushdown: bool
     read_way: str
+    hold_ms: int
     end_tries: int
     end_retry_ms: int
 
@@ -207,9 +212,17 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Options:
         emits_ranges(given),
         flag(given, "pushdown", False),
         choice(given, "shmbroker.read", READ_WAYS),
+        _hold_ms(given),
         number(given, "fetchOffset.numRetries", 3),
         number(given, "fetchOffset.retryIntervalMs", 1000),
     )
+
+
+def _hold_ms(given: Mapping[str, str]) -> int:
+    hold_ms = time_ms(given, "shmbroker.hold", HOLD_MS)
+    if hold_ms > HOLD_MS_MAX:
+        raise ConfigFault(f"shmbroker.hold is a day at most, not {given['shmbroker.hold']}")
+    return hold_ms
 
 
 def ignored(options: Mapping[str, str], is_stream: bool) -> list[str]:

@@ -304,7 +304,7 @@ class FakeFamily:
         by_id = dict(self.topics.values())
         found = []
         for topic in body["topics"]:
-            for index in topic["partitions"]:
+            for index in (asked["partition"] for asked in topic["partitions"]):
                 partition = by_id.get(topic["topic_id"], {}).get(index)
                 answer = {"topic_id": topic["topic_id"], "partition": index, "error_code": 100}
                 if partition is not None:

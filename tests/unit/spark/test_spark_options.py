@@ -38,6 +38,7 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
     assert not options.consumer.is_read_committed
     assert options.commits_offsets
     assert options.read_way == "auto"
+    assert options.hold_ms == 10 * 60 * 1000
 
 
 def test_names_do_not_mind_case() -> None:
@@ -174,6 +175,8 @@ def test_what_has_no_effect_is_known() -> None:
         ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
         ({"fetchOffset.numRetries": "-1"}, "numRetries must be a whole number"),
         ({"shmbroker.read": "magic"}, "one of auto, files, fetch"),
+        ({"shmbroker.hold": "long"}, "30s or 15m"),
+        ({"shmbroker.hold": "25h"}, "a day at most"),
         ({"emit": "rows"}, "one of records, ranges"),
         ({"startingOffset": "earliest"}, "startingoffset is not known.*mean startingOffsets"),
         ({"whatever": "1"}, "whatever is not known here; known are"),
