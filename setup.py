@@ -6,7 +6,7 @@ their work. One build serves CPython 3.11 and everything later (the stable ABI).
 
 from setuptools import Extension, setup
 
-FILES = ("module", "crc32c", "batches", "decode", "lz4", "encode")
+FILES = ("module", "crc32c", "batches", "decode", "lz4", "encode", "compact")
 
 setup(
     ext_modules=[

@@ -2,8 +2,13 @@
 
 import itertools
 import os
+from importlib import import_module
+from unittest.mock import patch
 
-from shmbroker.log.compactor import Settings, Source, compact
+from shmbroker.kernels import native
+from shmbroker.log import compactor
+from shmbroker.log.compaction_chunks import Source
+from shmbroker.log.compactor import Settings, compact
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import encode_batch, iterate_records
@@ -15,6 +20,12 @@ from shmbroker.records.batch_layout import (
 )
 
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": "2000", "index.interval.bytes": "200"}
+
+
+ENGINES = [
+    import_module(f"shmbroker.log.compaction_{name}")
+    for name in ("numpy", *(["native"] if native is not None else []))
+]
 
 
 def open_log(directory, settings=None, **options):
@@ -80,11 +91,30 @@ def swap(log, report):
 
 
 def compact_log(log, dirty_offset=0, **options):
-    """Compact all closed segments and swap; the report."""
+    """Compact all closed segments, by each engine, of which all must write the same, and swap; the
+    report."""
     settings = settings_of(log, **options)
-    report = compact(log.directory, sources_of(log), dirty_offset, last_batches(log), settings)
+    written = []
+    for engine in ENGINES:
+        with patch.object(compactor, "engine", engine):
+            report = compact(
+                log.directory, sources_of(log), dirty_offset, last_batches(log), settings
+            )
+        figures = [getattr(report, name) for name in report.__slots__]
+        written.append((figures, cleaned_of(log.directory)))
+    assert all(one == written[0] for one in written)
     swap(log, report)
     return report
+
+
+def cleaned_of(directory):
+    """The `.cleaned` files there, name -> bytes."""
+    found = {}
+    for name in os.listdir(directory):
+        if name.endswith(".cleaned"):
+            with open(os.path.join(directory, name), "rb") as file:
+                found[name] = file.read()
+    return found
 
 
 def batches_of(log):

@@ -29,6 +29,7 @@ from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.log import compactor
 from shmbroker.log.checkpoints import RECOVERY_POINT, read_offsets, sync_directory
+from shmbroker.log.compaction_chunks import Source
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.operations.compaction import Compaction
@@ -181,10 +182,7 @@ class Life:
         )
         report = compactor.compact(
             body["directory"],
-            [
-                compactor.Source(s["base_offset"], s["size"], s["end_offset"])
-                for s in body["segments"]
-            ],
+            [Source(s["base_offset"], s["size"], s["end_offset"]) for s in body["segments"]],
             body["dirty_offset"],
             {p["producer_id"]: p["last_offset"] for p in body["producers"]},
             settings,

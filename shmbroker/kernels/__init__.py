@@ -6,6 +6,7 @@
     decoding      record batches to Arrow          spark/decode.py        else numpy
     encoding      Arrow columns to record batches  arrow/                 else numpy
     walk          records of a produced batch      records/validation.py  else numpy, a plain loop
+    compaction    keys, the map of them, new files log/compactor.py       else numpy
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the
@@ -24,10 +25,16 @@ if TYPE_CHECKING:
 
 _wanted = os.environ.get("SHMBROKER_KERNELS", "on").lower()
 
+BUILD = 2
+"""What `kernels.h` says, too: a build of an earlier source is as good as none."""
+
 native: "ModuleType | None" = None
 if _wanted != "off":
     try:
         native = import_module("shmbroker.kernels._native")
+        if getattr(native, "BUILD", 1) != BUILD:
+            native = None
+            raise ImportError("the compiled kernels are older than their sources: make kernels")
     except ImportError:
         if _wanted == "required":
             raise

@@ -9,6 +9,9 @@ from typing import TypeAlias
 
 from typing_extensions import Buffer
 
+BUILD: int
+"""That of `kernels/__init__.py`, which goes up whenever a signature or a layout changes."""
+
 CRC_IS_FAST: bool
 """CRC-32C runs on the processor's own instruction, not on tables."""
 
@@ -126,4 +129,77 @@ def encode(
     that is None is null in every row. `timestamps` (int64[row_count], ms) None: all are
     `base_timestamp`. The columns have `row_count` rows. Answers (rows written, position behind
     them, the largest timestamp).
+    """
+
+def find_batches(data: Buffer, columns: Buffer, /) -> tuple[int, int, int]:
+    """Headers of whole batches into `columns` (int64[F_FIELDS][room], F_… in `kernels.h`).
+
+    Answers (how many, position behind the last of them, bytes that the next one needs; 0: it is
+    none). Nothing but their lengths is looked at.
+    """
+
+def check_crcs(raw: Buffer, at: Buffer, end: Buffer, /) -> int:
+    """The first batch raw[at[i] : end[i]] (int64) whose CRC is not what its header says; or -1."""
+
+def hash_keys(
+    raw: Buffer,
+    table: Buffer,
+    draws: Buffer,
+    keys_only: bool,
+    from_offset: int,
+    hashes: Buffer,
+    offsets: Buffer,
+    kinds: Buffer,
+    /,
+) -> tuple[int, int]:
+    """Look at every record of the batches in `table`, and hash its key.
+
+    Fills `hashes` (uint64[][2]), `offsets` (int64) and `kinds` (uint8, KIND_… in `kernels.h`), one
+    row for each record; with `keys_only` only for those with a key, an offset of at least
+    `from_offset` and a batch whose flag is set. `draws` is `KeyHash.draws`. Of a key that is too
+    long to be hashed here, place and length stand in `hashes`. Answers (rows, keys too long).
+    """
+
+def map_put(slots: Buffer, hashes: Buffer, values: Buffer, /) -> int:
+    """Store a value, not 0, at each hash in the map (`key_offsets`): how many hashes were new.
+
+    ValueError if no slot is left: the map is never filled as far.
+    """
+
+def map_keep(
+    slots: Buffer,
+    table: Buffer,
+    hashes: Buffer,
+    offsets: Buffer,
+    kinds: Buffer,
+    keep: Buffer,
+    kept: Buffer,
+    tombstones: Buffer,
+    /,
+) -> None:
+    """Which records stay: those with a key, at its last offset or behind it, tombstones only where
+    the flag of their batch is not set.
+
+    Fills `keep` (uint8, for each record), `kept` (int64, for each batch: how many) and `tombstones`
+    (uint8, for each batch: whether one stays).
+    """
+
+def keep_records(
+    raw: Buffer,
+    plain: Buffer,
+    table: Buffer,
+    keep: Buffer,
+    chosen: Buffer,
+    horizon_ms: int,
+    target: Buffer,
+    ends: Buffer,
+    newest: Buffer,
+    /,
+) -> int:
+    """Batches again, of the records that `keep` says, for the rows of `table` that are chosen.
+
+    chosen (uint8): 0 no; 1 yes; 2 with `horizon_ms` for delete horizon and base timestamp. Written
+    one behind the other into `target`, as if they were not compressed: header, records, CRC. Fills
+    `ends` (int64: where each ends in `target`) and `newest` (int64: its largest timestamp; only of
+    those chosen). Answers the bytes used.
     """

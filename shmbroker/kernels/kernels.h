@@ -6,6 +6,7 @@
  *   decode.c   decode: records to Arrow buffers
  *   lz4.c      lz4_decompress: one frame
  *   encode.c   murmur2, encode: Arrow columns to records
+ *   compact.c  keys of records, the map from them to offsets, batches again of what stays
  *
  * Rules
  *   Bytes are not believed. Every varint, length and count is compared with the end of what holds
@@ -66,6 +67,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#define BUILD 2 /* and in __init__.py: up whenever a signature or a layout changes */
+
 enum {
     B_LOW, B_HIGH, B_BASE_OFFSET, B_LAST_DELTA, B_COUNT, B_BASE_TIMESTAMP, B_MAX_TIMESTAMP,
     B_ATTRIBUTES, B_PRODUCER_ID, B_POSITION, BATCH_FIELDS
@@ -84,6 +87,24 @@ enum {
     O_LIST_OFFSETS, O_LIST_VALID, O_NAME_OFFSETS, O_NAME_BYTES,
     O_CONTENT_OFFSETS, O_CONTENT_BYTES, O_CONTENT_VALID, OUTPUTS
 };
+
+/* Columns of batch headers, widened to int64, and where the batches begin and end. */
+enum {
+    F_AT, F_END, F_BASE_OFFSET, F_MAGIC, F_CRC, F_ATTRIBUTES, F_LAST_DELTA, F_BASE_TIMESTAMP,
+    F_MAX_TIMESTAMP, F_PRODUCER_ID, F_COUNT, F_FIELDS
+};
+
+/* Columns of a table of batches to compact, and how a record of one is told by a byte. */
+enum {
+    K_AT,   /* where its header begins in the log bytes */
+    K_LOW,  /* where its records begin and end, as they are plain */
+    K_HIGH,
+    K_BASE_OFFSET, K_LAST_DELTA, K_COUNT,
+    K_FLAG, /* its keys count; or: its tombstones are over */
+    K_FIELDS
+};
+enum { KIND_KEY = 1, KIND_TOMBSTONE = 2, KIND_LONG = 4 };
+enum { KEEP_RECORDS = 1, KEEP_HORIZON = 2 };
 
 /* What was found wrong: a sentence with two numbers for its %lld; NULL: nothing. */
 struct flaw {
@@ -188,6 +209,12 @@ PyObject *py_decode(PyObject *self, PyObject *args);
 PyObject *py_lz4_decompress(PyObject *self, PyObject *args);
 PyObject *py_murmur2(PyObject *self, PyObject *args);
 PyObject *py_encode(PyObject *self, PyObject *args);
+PyObject *py_find_batches(PyObject *self, PyObject *args);
+PyObject *py_check_crcs(PyObject *self, PyObject *args);
+PyObject *py_hash_keys(PyObject *self, PyObject *args);
+PyObject *py_map_put(PyObject *self, PyObject *args);
+PyObject *py_map_keep(PyObject *self, PyObject *args);
+PyObject *py_keep_records(PyObject *self, PyObject *args);
 
 enum { WALK_MALFORMED = 1, WALK_OFFSET, WALK_NO_KEY, WALK_TIMESTAMP };
 

@@ -63,12 +63,19 @@ static PyMethodDef methods[] = {
     {"walk", py_walk, METH_VARARGS, "look at every record of a batch"},
     {"murmur2", py_murmur2, METH_VARARGS, "Kafka's hash of keys"},
     {"encode", py_encode, METH_VARARGS, "Arrow columns into records"},
+    {"find_batches", py_find_batches, METH_VARARGS, "from batch header to batch header"},
+    {"check_crcs", py_check_crcs, METH_VARARGS, "CRCs of whole batches"},
+    {"hash_keys", py_hash_keys, METH_VARARGS, "keys of records, hashed"},
+    {"map_put", py_map_put, METH_VARARGS, "offsets of keys into a map"},
+    {"map_keep", py_map_keep, METH_VARARGS, "which records are the last of their key"},
+    {"keep_records", py_keep_records, METH_VARARGS, "batches again, of some of their records"},
     {NULL, NULL, 0, NULL},
 };
 
 static int
 execute(PyObject *module) {
-    if (PyModule_AddIntConstant(module, "BATCH_FIELDS", BATCH_FIELDS) < 0 ||
+    if (PyModule_AddIntConstant(module, "BUILD", BUILD) < 0 ||
+        PyModule_AddIntConstant(module, "BATCH_FIELDS", BATCH_FIELDS) < 0 ||
         PyModule_AddIntConstant(module, "STATE_FIELDS", STATE_FIELDS) < 0 ||
         PyModule_AddIntConstant(module, "WALK_MALFORMED", WALK_MALFORMED) < 0 ||
         PyModule_AddIntConstant(module, "WALK_OFFSET", WALK_OFFSET) < 0 ||

@@ -20,47 +20,43 @@ Of a record with a key, pass 2 keeps the one at the last offset of its key. Offs
    is missing behind the offset up to which a log is said to be clean.
  * Records without a key can't be here by right (Produce refuses them) and go.
 
-Per batch, in Python: one step from header to header and its CRC; per record nothing, but for those
-of batches that change, and there only runs of survivors. Memory is bounded by CHUNK_BYTES, what a
-batch may decompress to, and the map's bytes. Whatever is damaged is a CorruptFault.
+What is done per record is an engine's: `compaction_native`, or without the compiled kernels
+`compaction_numpy`; both write the same bytes. Memory is bounded by CHUNK_BYTES, what a batch may
+decompress to, and the map's bytes. Whatever is damaged is a CorruptFault.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from errno import EDQUOT, EFBIG, ENOSPC
-from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shmbroker.crc32c import crc32c
-from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
+from shmbroker.errors import StorageFault
+from shmbroker.kernels import native
 from shmbroker.log.cleaned_files import cleaned_path, remove_cleaned
+from shmbroker.log.compaction_chunks import Batches, Chunk, Source, read_chunks, sealed
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.log.file_names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
-from shmbroker.log.key_offsets import SLACK_BYTES, KeyHash, KeyOffsets
+from shmbroker.log.key_offsets import KeyHash, KeyOffsets
 from shmbroker.log.offset_index import OffsetIndex
 from shmbroker.log.time_index import TimeIndex
-from shmbroker.records import codecs
 from shmbroker.records.batch import control_type, iterate_records
 from shmbroker.records.batch_layout import (
-    ATTRIBUTES_POSITION,
     BATCH_HEADER,
-    COMPRESSION_MASK,
     CONTROL_BIT,
     CONTROL_COMMIT,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
-    LENGTH_POSITION,
-    LOG_OVERHEAD,
-    MAGIC,
     NO_TIMESTAMP,
-    RECORDS_POSITION,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
-from shmbroker.records.batch_scan import HEADER, gather
-from shmbroker.records.record_lengths import find_records, varints
+
+if native is not None:
+    from shmbroker.log import compaction_native as engine
+else:
+    from shmbroker.log import compaction_numpy as engine  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,27 +65,12 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Flags = NDArray[np.bool_]
 
-CHUNK_BYTES = 4 << 20
-"""Log bytes read at once, or bytes they are unpacked to: enough batches to share numpy's price."""
-
 _OFFSETS_MAX = 2**31 - 1
 _POSITION_MAX = 2**31 - 1
-_LENGTH = Struct(">i")
-_LENGTH_MIN = HEADER_SIZE - LOG_OVERHEAD
-_AFTER_CRC = Struct(">hiqqqhii")
 _FULL = (ENOSPC, EDQUOT, EFBIG)
 
 # What becomes of a batch.
 _COPY, _DROP, _EMPTY, _REWRITE = range(4)
-
-
-class Source(NamedTuple):
-    """A closed segment as its owner knows it."""
-
-    base_offset: int
-    size: int
-    end_offset: int
-    """The base offset of the next segment."""
 
 
 class Settings(NamedTuple):
@@ -202,188 +183,6 @@ def _size_of(path: str) -> int:
         return 0
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
-class Chunk(NamedTuple):
-    """Batches that follow each other in a segment; those with `is_data` have records to look at."""
-
-    raw: "Bytes"
-    at: "Int64s"
-    end: "Int64s"
-    header: "NDArray[np.void]"
-    is_data: "Flags"
-    plain: "Bytes"
-    """Holds the records of data batch i, decompressed, in [low[i], high[i])."""
-    low: "Int64s"
-    high: "Int64s"
-
-
-def _chunks(directory: str, source: Source, position: int = 0) -> Iterator[Chunk]:
-    """The batches of a segment. A chunk is good until the next one is asked for."""
-    path = os.path.join(directory, file_name(source.base_offset, LOG))
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StorageFault(f"can't open {path}: {error}") from error
-    buffer = np.empty(min(CHUNK_BYTES, source.size) + SLACK_BYTES, np.uint8)
-    next_offset = source.base_offset
-    try:
-        while position < source.size:
-            want = min(len(buffer) - SLACK_BYTES, source.size - position)
-            if os.preadv(fd, [buffer.data[:want]], position) != want:
-                raise CorruptFault(f"{path} ends before {source.size}")
-            found, used, need = _step(buffer.data[:want])
-            if not found:
-                if need <= want or need > source.size - position:
-                    raise CorruptFault(f"{path} has no whole batch at {position}")
-                buffer = np.empty(need + SLACK_BYTES, np.uint8)
-                continue
-            at = np.array(found, np.int64)
-            end = np.append(at[1:], used)
-            raw = buffer[: used + SLACK_BYTES]
-            header = gather(raw, at, HEADER_SIZE).view(HEADER)
-            next_offset = _check(path, position, header, next_offset, source.end_offset)
-            try:
-                yield from _unpack(raw, at, end, header)
-            except (ProtocolFault, CorruptFault) as fault:
-                raise CorruptFault(f"{path} behind {position}: {fault}") from fault
-            position += used
-    except OSError as error:
-        raise StorageFault(f"can't read {path}: {error}") from error
-    finally:
-        os.close(fd)
-
-
-def _step(data: memoryview) -> tuple[list[int], int, int]:
-    """(where whole batches begin, where the last of them ends, bytes that the first one needs)"""
-    found: list[int] = []
-    append, unpack, position, end = found.append, _LENGTH.unpack_from, 0, len(data)
-    need = HEADER_SIZE
-    last = end - HEADER_SIZE
-    while position <= last:
-        (length,) = unpack(data, position + LENGTH_POSITION)
-        following = position + LOG_OVERHEAD + length
-        if length < _LENGTH_MIN:
-            need = 0
-            break
-        if following > end:
-            need = following - position
-            break
-        append(position)
-        position = following
-    return found, position, need
-
-
-def _check(
-    path: str, position: int, header: "NDArray[np.void]", next_offset: int, end_offset: int
-) -> int:
-    """CorruptFault unless magic, offsets and counts are as they must be; the next offset."""
-    base = header["base_offset"].astype(np.int64)
-    delta = header["last_offset_delta"].astype(np.int64)
-    count = header["count"]
-    following = base + delta + 1
-    is_bad = (header["magic"] != MAGIC) | (delta < 0) | (count < 0) | (count > delta + 1)
-    is_bad |= base < np.append(next_offset, following[:-1])
-    if is_bad.any() or following[-1] > end_offset:
-        raise CorruptFault(f"{path} holds a batch that can't be, behind {position}")
-    return int(following[-1])
-
-
-def _unpack(
-    raw: "Bytes", at: "Int64s", end: "Int64s", header: "NDArray[np.void]"
-) -> Iterator[Chunk]:
-    """One chunk, or where batches are compressed as many as keep what they unpack to in bounds."""
-    is_data = (header["attributes"] & CONTROL_BIT == 0) & (header["count"] > 0)
-    codec = np.where(is_data, header["attributes"] & COMPRESSION_MASK, 0)
-    low, high = at + RECORDS_POSITION, end
-    if not codec.any():
-        yield Chunk(raw, at, end, header, is_data, raw, low[is_data], high[is_data])
-        return
-    view = raw.data
-    first, used = 0, 0
-    parts: list[bytes | memoryview] = []
-    sizes: list[int] = []
-    for number, is_one in enumerate(is_data.tolist()):
-        if is_one:
-            packed = view[int(low[number]) : int(high[number])]
-            plain = codecs.decompress(int(codec[number]), packed)
-            if parts and used + len(plain) > CHUNK_BYTES:
-                part = slice(first, number)
-                yield _joined(raw, at[part], end[part], header[part], is_data[part], parts, sizes)
-                first, used, parts, sizes = number, 0, [], []
-            parts.append(plain)
-            sizes.append(len(plain))
-            used += len(plain)
-    part = slice(first, len(at))
-    yield _joined(raw, at[part], end[part], header[part], is_data[part], parts, sizes)
-
-
-def _joined(
-    raw: "Bytes",
-    at: "Int64s",
-    end: "Int64s",
-    header: "NDArray[np.void]",
-    is_data: "Flags",
-    parts: list[bytes | memoryview],
-    sizes: list[int],
-) -> Chunk:
-    high = np.cumsum(np.array(sizes, np.int64))
-    plain = np.frombuffer(b"".join([*parts, bytes(SLACK_BYTES)]), np.uint8)
-    return Chunk(raw, at, end, header, is_data, plain, high - np.array(sizes, np.int64), high)
-
-
-class Rows(NamedTuple):
-    """The records of a chunk's data batches, in order; `batch` numbers those batches."""
-
-    first: "Int64s"
-    """Row of each batch's first record."""
-    batch: "Int64s"
-    offset: "Int64s"
-    body: "Int64s"
-    """Behind the record's length."""
-    end: "Int64s"
-    timestamp_delta: "Int64s"
-    timestamp_end: "Int64s"
-    key: "Int64s"
-    key_length: "Int64s"
-    value_length: "Int64s"
-    """Meaningless if no values were asked for."""
-
-
-def _rows(chunk: Chunk, *, has_values: bool = True) -> Rows:
-    """Every field that compaction looks at; CorruptFault if a record isn't what it should be."""
-    raw, header = chunk.plain, chunk.header[chunk.is_data]
-    count = header["count"].astype(np.int64)
-    body, end = find_records(raw[: len(raw) - SLACK_BYTES], chunk.low, chunk.high, count)
-    batch = np.repeat(np.arange(len(count)), count)
-    timestamp_delta, timestamp_end = varints(raw, body + 1, 10)
-    offset_delta, at = varints(raw, timestamp_end, 5)
-    key_length, key = varints(raw, at, 5)
-    key_end = key + np.maximum(key_length, 0)
-    is_bad = (key_length < -1) | (key_end >= end) | (offset_delta < 0)
-    value_length = key_length
-    if has_values:
-        value_length, value = varints(raw, key_end, 5)
-        is_bad |= (value_length < -1) | (value + np.maximum(value_length, 0) >= end)
-    is_bad |= offset_delta > header["last_offset_delta"][batch]
-    if is_bad.any():
-        raise CorruptFault("a record does not fit its batch")
-    offset = header["base_offset"].astype(np.int64)[batch] + offset_delta
-    return Rows(
-        np.cumsum(count) - count,
-        batch,
-        offset,
-        body,
-        end,
-        timestamp_delta,
-        timestamp_end,
-        key,
-        key_length,
-        value_length,
-    )
-
-
 # --- the first pass ------------------------------------------------------------------------------
 
 
@@ -396,24 +195,20 @@ def _read_keys(
     on_progress: Callable[[int], None],
 ) -> tuple[KeyOffsets, int]:
     """(the last offset of each key from `dirty_offset` on, where the map was full or the end)."""
-    offsets = KeyOffsets(settings.map_bytes)
+    offsets = engine.KeyOffsets(settings.map_bytes)
     dirty = [source for source in sources if source.end_offset > dirty_offset]
     decided = _Transactions(directory, dirty)
     for source in dirty:
-        for chunk in _chunks(directory, source):
-            on_progress(int(chunk.end[-1] - chunk.at[0]))
+        for chunk in read_chunks(directory, source, engine.find_batches):
+            on_progress(_size(chunk))
             if not len(chunk.low):
                 continue
-            rows = _rows(chunk, has_values=False)
-            is_counted = (rows.key_length >= 0) & (rows.offset >= dirty_offset)
-            header = chunk.header[chunk.is_data]
-            if (header["attributes"] & TRANSACTIONAL_BIT).any():
-                is_counted &= decided.are_committed(chunk)[rows.batch]
-            counted = np.flatnonzero(is_counted)
-            if not len(counted):
-                continue
-            hashes = key_hash.hash(chunk.plain, rows.key[counted], rows.key_length[counted])
-            if offsets.put(hashes, rows.offset[counted]) < len(counted):
+            is_transactional = chunk.data.attributes & TRANSACTIONAL_BIT != 0
+            is_counted = ~is_transactional
+            if is_transactional.any():
+                is_counted |= decided.are_committed(chunk)
+            hashes, rows = engine.hash_keys(chunk, key_hash, is_counted, dirty_offset)
+            if offsets.put(hashes, rows) < len(rows):
                 return offsets, offsets.latest_offset + 1
     return offsets, sources[-1].end_offset
 
@@ -434,9 +229,9 @@ class _Transactions:
     def _read(self) -> dict[int, list[tuple[int, bool]]]:
         markers: dict[int, list[tuple[int, bool]]] = {}
         for source in self._sources:
-            for chunk in _chunks(self._directory, source):
-                is_control = chunk.header["attributes"] & CONTROL_BIT != 0
-                for at in chunk.at[is_control].tolist():
+            for chunk in read_chunks(self._directory, source, engine.find_batches):
+                is_control = chunk.batches.attributes & CONTROL_BIT != 0
+                for at in chunk.batches.at[is_control].tolist():
                     header = BATCH_HEADER.unpack_from(chunk.raw.data, at)
                     for offset, _, key, _, _ in iterate_records(chunk.raw.data, at):
                         is_commit = control_type(key or b"") == CONTROL_COMMIT
@@ -448,7 +243,7 @@ class _Transactions:
         if self._markers is None:
             self._markers = self._read()
         result = []
-        for at in chunk.at[chunk.is_data].tolist():
+        for at in chunk.data.at.tolist():
             header = BATCH_HEADER.unpack_from(chunk.raw.data, at)
             is_committed = not header[5] & TRANSACTIONAL_BIT
             if not is_committed:
@@ -508,13 +303,13 @@ class _Rewriter:
         try:
             with open(self.path, "wb", buffering=1 << 20) as file:
                 for source in self.sources:
-                    for chunk in _chunks(self.directory, source):
+                    for chunk in read_chunks(self.directory, source, engine.find_batches):
                         before = self.size
                         for piece in self._survivors(chunk):
                             file.write(piece)
-                        self.report.bytes_read += int(chunk.end[-1] - chunk.at[0])
+                        self.report.bytes_read += _size(chunk)
                         self.report.bytes_written += self.size - before
-                        self.on_progress(int(chunk.end[-1] - chunk.at[0]) + self.size - before)
+                        self.on_progress(_size(chunk) + self.size - before)
                 if self.is_changed:
                     file.flush()
                     os.fsync(file.fileno())
@@ -565,26 +360,33 @@ class _Rewriter:
 
     def _survivors(self, chunk: Chunk) -> Iterator[bytes | memoryview]:
         """What of the chunk goes into the new segment."""
-        raw, at, end, header = chunk.raw, chunk.at, chunk.end, chunk.header
-        _check_crcs(raw.data, at, end, header["crc"])
+        view, batches = chunk.raw.data, chunk.batches
+        at, end = batches.at, batches.end
+        engine.check_crcs(chunk)
         fate = np.full(len(at), _COPY)
         plan: _Plan | None = None
         if len(chunk.low):
             plan = _Plan(chunk, self.key_hash, self.offsets, self.settings, self.report.end_offset)
-            self.report.records += len(plan.keep)
+            self.report.records += plan.count
             self.report.kept += plan.count_kept()
             fate[chunk.is_data] = plan.fate
-        is_clean = header["base_offset"] < self.report.end_offset
-        is_gone = ((fate == _DROP) | (header["count"] == 0)) & is_clean
-        is_gone &= header["attributes"] & CONTROL_BIT == 0
-        fate[is_gone] = np.where(self._are_last(header[is_gone]), _EMPTY, _DROP)
-        self.is_changed |= bool((fate[header["count"] > 0] != _COPY).any() | (fate == _DROP).any())
+        is_clean = batches.base_offset < self.report.end_offset
+        is_gone = ((fate == _DROP) | (batches.record_count == 0)) & is_clean
+        is_gone &= batches.attributes & CONTROL_BIT == 0
+        if is_gone.any():
+            is_last = self._are_last(batches.chosen(is_gone))
+            fate[is_gone] = np.where(is_last, _EMPTY, _DROP)
+        is_copied = fate == _COPY
+        if not is_copied.all():
+            self.is_changed |= bool(
+                (~is_copied & (batches.record_count > 0) | (fate == _DROP)).any()
+            )
         size = end - at
         size[fate == _DROP] = 0
-        max_timestamp = header["max_timestamp"].astype(np.int64)
-        made: dict[int, bytes] = {}
+        max_timestamp = batches.max_timestamp.copy()
+        made: dict[int, bytes | memoryview] = {}
         for number in np.flatnonzero(fate == _EMPTY).tolist():
-            made[number] = _empty_batch(raw.data, int(at[number]))
+            made[number] = _empty_batch(view, int(at[number]))
             size[number] = HEADER_SIZE
         if plan is not None:
             data_numbers = np.flatnonzero(chunk.is_data)
@@ -592,65 +394,70 @@ class _Rewriter:
                 made[number] = batch
                 size[number] = len(batch)
                 max_timestamp[number] = timestamp
-        self._index(size, header, max_timestamp)
+        self._index(size, batches.base_offset + batches.last_offset_delta, max_timestamp)
         edges = np.flatnonzero(np.diff(fate) != 0) + 1
-        view = raw.data
         for begin, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(at)], strict=True):
             if fate[begin] == _COPY:
                 yield view[int(at[begin]) : int(end[stop - 1])]
             elif fate[begin] != _DROP:
                 yield b"".join([made[number] for number in range(begin, stop)])
 
-    def _are_last(self, header: "NDArray[np.void]") -> "Flags":
+    def _are_last(self, batches: Batches) -> "Flags":
         """Whether these are the last batches of their producers."""
         ids, offsets = self.last_batches
         if not len(ids):
-            return np.zeros(len(header), np.bool_)
-        producer_id = header["producer_id"].astype(np.int64)
-        place = np.minimum(np.searchsorted(ids, producer_id), len(ids) - 1)
-        last_offset = header["base_offset"] + header["last_offset_delta"]
-        found: Flags = (ids[place] == producer_id) & (offsets[place] == last_offset)
+            return np.zeros(len(batches.at), np.bool_)
+        place = np.minimum(np.searchsorted(ids, batches.producer_id), len(ids) - 1)
+        last_offset = batches.base_offset + batches.last_offset_delta
+        found: Flags = (ids[place] == batches.producer_id) & (offsets[place] == last_offset)
         return found
 
-    def _index(self, size: "Int64s", header: "NDArray[np.void]", max_timestamp: "Int64s") -> None:
+    def _index(self, size: "Int64s", last_offset: "Int64s", max_timestamp: "Int64s") -> None:
         """Index the batches that stay, as an append does: one entry every so many bytes."""
-        stays = np.flatnonzero(size)
-        if not len(stays):
+        if not size.all():
+            stays = np.flatnonzero(size)
+            size, last_offset, max_timestamp = size[stays], last_offset[stays], max_timestamp[stays]
+        if not len(size):
             return
-        position = self.size + np.cumsum(size[stays]) - size[stays]
-        self.size += int(size[stays].sum())
+        end = self.size + np.cumsum(size)
+        position = end - size
+        self.size = int(end[-1])
         if self.size > _POSITION_MAX:
             raise StorageFault(f"{self.path} would outgrow what an index can point to")
-        last_offset = (header["base_offset"] + header["last_offset_delta"]).astype(np.int64)[stays]
-        timestamps = max_timestamp[stays]
-        largest = np.maximum.accumulate(timestamps)
-        # The batch that holds the largest so far is where it grew last.
-        grew = np.append(True, largest[1:] > largest[:-1])
-        holder = np.maximum.accumulate(np.where(grew, np.arange(len(stays)), 0))
+        # The batch that holds the largest timestamp so far is where it grew last.
+        largest = np.maximum.accumulate(np.append(self.max_timestamp, max_timestamp))
+        grew = np.flatnonzero(largest[1:] > largest[:-1])
+        holder = np.append(self.max_timestamp_offset, last_offset[grew])
+        chosen = self._chosen(position)
+        if len(chosen):
+            entries = np.stack((last_offset[chosen] - self.base_offset, position[chosen]), 1)
+            stored = self.offset_index.extend(entries.astype(">u4").tobytes())
+            chosen = chosen[:stored]
+            holders = holder[np.searchsorted(grew, chosen, "right")] - self.base_offset
+            self.time_index.maybe_extend(
+                zip(largest[chosen + 1].tolist(), holders.tolist(), strict=True)
+            )
+        self.max_timestamp, self.max_timestamp_offset = int(largest[-1]), int(holder[-1])
+
+    def _chosen(self, position: "Int64s") -> "NDArray[np.intp]":
+        """Which batches get an index entry."""
         interval = self.settings.index_interval_bytes
-        number = int(np.searchsorted(position, self.indexed_at + interval, "right"))
-        while number < len(stays):
+        last = len(position)
+        if position[0] > self.indexed_at + interval and (np.diff(position) > interval).all():
+            self.indexed_at = int(position[-1])
+            return np.arange(last)
+        chosen = []
+        number = int(position.searchsorted(self.indexed_at + interval, "right"))
+        while number < last:
+            chosen.append(number)
             self.indexed_at = int(position[number])
-            self._note(int(largest[number]), int(last_offset[holder[number]]))
-            if self.offset_index.append(
-                int(last_offset[number]) - self.base_offset, self.indexed_at
-            ):
-                self.time_index.maybe_append(
-                    self.max_timestamp, self.max_timestamp_offset - self.base_offset
-                )
-            number = int(np.searchsorted(position, self.indexed_at + interval, "right"))
-        self._note(int(largest[-1]), int(last_offset[holder[-1]]))
-
-    def _note(self, timestamp: int, offset: int) -> None:
-        if timestamp > self.max_timestamp:
-            self.max_timestamp, self.max_timestamp_offset = timestamp, offset
+            number = int(position.searchsorted(self.indexed_at + interval, "right"))
+        return np.array(chosen, np.intp)
 
 
-def _check_crcs(data: memoryview, at: "Int64s", end: "Int64s", crcs: "NDArray[np.uint32]") -> None:
-    begins = (at + ATTRIBUTES_POSITION).tolist()
-    for begin, stop, crc in zip(begins, end.tolist(), crcs.tolist(), strict=True):
-        if crc32c(data[begin:stop]) != crc:
-            raise CorruptFault("the CRC of a batch is wrong")
+def _size(chunk: Chunk) -> int:
+    """Log bytes of a chunk."""
+    return int(chunk.batches.end[-1] - chunk.batches.at[0])
 
 
 def _empty_batch(data: memoryview, at: int) -> bytes:
@@ -659,20 +466,13 @@ def _empty_batch(data: memoryview, at: int) -> bytes:
     fields[5] &= TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT
     fields[7] = NO_TIMESTAMP
     fields[12] = 0
-    return _sealed(fields, b"")
-
-
-def _sealed(fields: list[int], block: bytes) -> bytes:
-    """A batch of these header fields and records: its length and CRC are made."""
-    fields[1] = HEADER_SIZE - LOG_OVERHEAD + len(block)
-    fields[4] = crc32c(block, crc32c(_AFTER_CRC.pack(*fields[5:])))
-    return BATCH_HEADER.pack(*fields) + block
+    return sealed(fields, b"")
 
 
 class _Plan:
-    """Which records of a chunk stay, and what that makes of its data batches."""
+    """What becomes of a chunk's data batches."""
 
-    __slots__ = ("chunk", "fate", "gets_horizon", "horizon_ms", "keep", "kept", "rows")
+    __slots__ = ("count", "data", "fate", "gets_horizon", "horizon_ms", "records")
 
     def __init__(
         self,
@@ -682,136 +482,30 @@ class _Plan:
         settings: Settings,
         end_offset: int,
     ) -> None:
-        self.chunk = chunk
-        self.rows = rows = _rows(chunk)
-        header = chunk.header[chunk.is_data]
-        keep = rows.key_length >= 0
-        keyed = np.flatnonzero(keep)
-        hashes = key_hash.hash(chunk.plain, rows.key[keyed], rows.key_length[keyed])
-        keep[keyed] = rows.offset[keyed] >= offsets.get(hashes)
-        is_tombstone = rows.value_length < 0
-        has_horizon = header["attributes"] & DELETE_HORIZON_BIT != 0
-        is_over = has_horizon & (header["base_timestamp"] <= settings.now_ms)
-        if is_over.any():
-            keep &= ~(is_tombstone & is_over[rows.batch])
-        self.keep = keep
-        self.kept = np.add.reduceat(keep, rows.first, dtype=np.int64)
+        self.data = data = chunk.data
+        has_horizon = data.attributes & DELETE_HORIZON_BIT != 0
+        is_over = has_horizon & (data.base_timestamp <= settings.now_ms)
+        self.records = records = engine.Records(chunk, key_hash, offsets, is_over)
+        self.count = int(data.record_count.sum())
         self.horizon_ms = settings.now_ms + settings.delete_retention_ms
-        self.gets_horizon = ~has_horizon
-        if is_tombstone.any():
-            self.gets_horizon &= np.logical_or.reduceat(keep & is_tombstone, rows.first)
-        else:
-            self.gets_horizon[:] = False
-        self.fate = np.full(len(header), _REWRITE)
-        self.fate[(self.kept == header["count"]) & ~self.gets_horizon] = _COPY
-        self.fate[self.kept == 0] = _DROP
-        self.fate[header["base_offset"] >= end_offset] = _COPY
+        self.gets_horizon = records.has_tombstone & ~has_horizon
+        self.fate = np.full(len(data.at), _REWRITE)
+        self.fate[(records.kept == data.record_count) & ~self.gets_horizon] = _COPY
+        self.fate[records.kept == 0] = _DROP
+        self.fate[data.base_offset >= end_offset] = _COPY
 
     def count_kept(self) -> int:
         """Records that stay."""
-        count = self.chunk.header["count"][self.chunk.is_data]
-        return int(np.where(self.fate == _COPY, count, self.kept).sum())
+        return int(np.where(self.fate == _COPY, self.data.record_count, self.records.kept).sum())
 
-    def rewritten(self, data_numbers: "NDArray[np.intp]") -> Iterator[tuple[int, bytes, int]]:
+    def rewritten(
+        self, data_numbers: "NDArray[np.intp]"
+    ) -> Iterator[tuple[int, bytes | memoryview, int]]:
         """(number in the chunk, batch, its largest timestamp) of those that change."""
-        wanted = np.flatnonzero(self.fate == _REWRITE)
-        if not len(wanted):
+        is_wanted = self.fate == _REWRITE
+        if not is_wanted.any():
             return
-        chunk, rows = self.chunk, self.rows
-        header = chunk.header[chunk.is_data]
-        base = header["base_timestamp"].astype(np.int64)
-        timestamp = base[rows.batch] + rows.timestamp_delta
-        is_append_time = header["attributes"] & TIMESTAMP_TYPE_BIT != 0
-        max_timestamp = np.maximum.reduceat(np.where(self.keep, timestamp, -1), rows.first)
-        max_timestamp = np.where(is_append_time, header["max_timestamp"], max_timestamp)
-        if is_append_time.any():
-            of_append = is_append_time[rows.batch]
-            timestamp[of_append] = max_timestamp[rows.batch[of_append]]
-        runs = self._runs()
-        moved = self._moved(timestamp)
-        view = chunk.plain.data
-        at = chunk.at[chunk.is_data]
-        for batch in wanted.tolist():
-            if self.gets_horizon[batch]:
-                block = moved[batch]
-            else:
-                block = b"".join([view[low:high] for low, high in runs[batch]])
-            fields = list(BATCH_HEADER.unpack_from(chunk.raw.data, at[batch]))
-            if self.gets_horizon[batch]:
-                fields[5] |= DELETE_HORIZON_BIT
-                fields[7] = self.horizon_ms
-            fields[8] = int(max_timestamp[batch])
-            fields[12] = int(self.kept[batch])
-            packed = codecs.compress(fields[5] & COMPRESSION_MASK, block)
-            yield int(data_numbers[batch]), _sealed(fields, packed), fields[8]
-
-    def _runs(self) -> dict[int, list[tuple[int, int]]]:
-        """Of batches that keep their base timestamp: where runs of surviving records stand."""
-        rows = self.rows
-        taken = (self.fate == _REWRITE) & ~self.gets_horizon
-        runs: dict[int, list[tuple[int, int]]] = {}
-        keep = self.keep & taken[rows.batch]
-        if not keep.any():
-            return runs
-        before = np.append(False, keep[:-1])
-        before[rows.first] = False
-        after = np.append(keep[1:], False)
-        after[rows.first[1:] - 1] = False
-        first, last = np.flatnonzero(keep & ~before), np.flatnonzero(keep & ~after)
-        start = np.append(0, rows.end[:-1])
-        start[rows.first] = self.chunk.low
-        for batch, low, high in zip(
-            rows.batch[first].tolist(), start[first].tolist(), rows.end[last].tolist(), strict=True
+        for batch, made, timestamp in self.records.rewritten(
+            is_wanted, is_wanted & self.gets_horizon, self.horizon_ms
         ):
-            runs.setdefault(batch, []).append((low, high))
-        return runs
-
-    def _moved(self, timestamp: "Int64s") -> dict[int, bytes]:
-        """Of batches that get a delete horizon: their records, with timestamps relative to it."""
-        rows, raw = self.rows, self.chunk.plain
-        chosen = np.flatnonzero(self.keep & self.gets_horizon[rows.batch])
-        if not len(chosen):
-            return {}
-        body, end, behind = rows.body[chosen], rows.end[chosen], rows.timestamp_end[chosen]
-        delta, delta_size = _to_varints(timestamp[chosen] - self.horizon_ms)
-        length, length_size = _to_varints(end - behind + 1 + delta_size)
-        # Length, attributes and timestamp delta of each record, as long as they come.
-        heads = np.zeros((len(chosen), 24), np.uint8)
-        every = np.arange(len(chosen))
-        heads[:, :10] = length
-        heads[every, length_size] = raw[body]
-        for place in range(10):
-            heads[every, length_size + 1 + place] = delta[:, place]
-        head = heads.tobytes()
-        view = raw.data
-        parts: list[bytes | memoryview] = []
-        for row, stop, low, high in zip(
-            range(0, len(head), 24),
-            (length_size + 1 + delta_size).tolist(),
-            behind.tolist(),
-            end.tolist(),
-            strict=True,
-        ):
-            parts += (head[row : row + stop], view[low:high])
-        batch, index = np.unique(rows.batch[chosen], return_index=True)
-        cuts = [*(2 * index).tolist(), len(parts)]
-        return {
-            number: b"".join(parts[cuts[i] : cuts[i + 1]])
-            for i, number in enumerate(batch.tolist())
-        }
-
-
-def _to_varints(numbers: "Int64s") -> tuple["Bytes", "Int64s"]:
-    """(zigzag varints, ten bytes for each, and how many of them count)"""
-    left = (numbers << 1 ^ numbers >> 63).view(np.uint64)
-    out = np.zeros((len(numbers), 10), np.uint8)
-    size = np.ones(len(numbers), np.int64)
-    for place in range(10):
-        rest = left >> np.uint64(7)
-        is_more = rest != 0
-        out[:, place] = (left & np.uint64(0x7F)).astype(np.uint8) | is_more.astype(np.uint8) << 7
-        size += is_more
-        left = rest
-        if not is_more.any():
-            break
-    return out, size
+            yield int(data_numbers[batch]), made, timestamp

@@ -93,6 +93,22 @@ class IndexFile:
         self.count += 1
         return True
 
+    def extend(self, entries: bytes) -> int:
+        """Store entries behind the last, with one write: how many, fewer if there is no room."""
+        size = self.ENTRY.size
+        position = self.count * size
+        entries = entries[: (self.bytes_max - position) // size * size]
+        while position + len(entries) > self._allocated:
+            if not self._grow(position + len(entries)):
+                entries = entries[: (self._allocated - position) // size * size]
+                break
+        try:
+            stored = os.pwrite(self._fd, entries, position) // size if entries else 0
+        except OSError:
+            stored = 0
+        self.count += stored
+        return stored
+
     def _grow(self, need: int) -> bool:
         try:
             if self._fd < 0:

@@ -52,7 +52,15 @@ _HALF = np.uint64(32)
 class KeyHash:
     """A hash function drawn at random. The same one must be asked for all keys of a map."""
 
-    __slots__ = ("_add_high", "_add_low", "_length_add", "_length_multiply", "_mix", "_secret")
+    __slots__ = (
+        "_add_high",
+        "_add_low",
+        "_length_add",
+        "_length_multiply",
+        "_mix",
+        "_secret",
+        "draws",
+    )
 
     def __init__(self) -> None:
         words = LONG_KEY_BYTES // 8
@@ -63,6 +71,12 @@ class KeyHash:
         self._length_multiply = (rest[1] >> _HALF) | np.uint64(1)
         self._mix = rest[2] | np.uint64(1)
         self._secret = os.urandom(32)
+        lengths = (self._length_add.astype(np.uint64), self._length_multiply, self._mix)
+        adds = (self._add_low.T.ravel(), self._add_high.T.ravel())
+        self.draws = np.frombuffer(
+            b"".join(part.tobytes() for part in (*adds, *lengths)), np.uint64
+        )
+        """All of them as the kernels take them."""
 
     def hash(self, raw: "Bytes", start: "Int64s", length: "Int64s") -> "Words":
         """Two words for each key raw[start : start + length]; SLACK_BYTES follow the last one."""
@@ -73,10 +87,13 @@ class KeyHash:
             part = slice(low, low + _BLOCK_ROWS)
             self._hash_block(words, start[part], length[part], hashes[part])
         for row in np.flatnonzero(length > LONG_KEY_BYTES).tolist():
-            key = raw[start[row] : start[row] + length[row]].data
-            digest = hashlib.blake2b(key, digest_size=16, key=self._secret).digest()
-            hashes[row] = np.frombuffer(digest, np.uint64)
+            hashes[row] = self.hash_long(raw[start[row] : start[row] + length[row]].data)
         return hashes
+
+    def hash_long(self, key: memoryview) -> "Words":
+        """The two words of a key of more than LONG_KEY_BYTES."""
+        digest = hashlib.blake2b(key, digest_size=16, key=self._secret).digest()
+        return np.frombuffer(digest, np.uint64)
 
     def _hash_block(
         self, words: "NDArray[np.void]", start: "Int64s", length: "Int64s", hashes: "Words"
@@ -113,7 +130,7 @@ class KeyHash:
 class KeyOffsets:
     """hash -> last offset; offsets are given in rising order."""
 
-    __slots__ = ("_count_max", "_slots", "_slots_max", "_table", "count", "latest_offset")
+    __slots__ = ("_count_max", "_slots", "_slots_max", "count", "latest_offset", "table")
 
     def __init__(self, bytes_max: int) -> None:
         self._slots_max = max(bytes_max // SLOT_BYTES, 2)
@@ -125,7 +142,7 @@ class KeyOffsets:
 
     def _make(self, slots: int) -> None:
         self._slots = slots
-        self._table: Words = np.zeros(slots * _SLOT_WORDS, np.uint64)
+        self.table: Words = np.zeros(slots * _SLOT_WORDS, np.uint64)
         self._count_max = max(int(slots * LOAD_MAX), 1)
 
     def put(self, hashes: "Words", offsets: "Int64s") -> int:
@@ -148,7 +165,7 @@ class KeyOffsets:
         return done
 
     def _grow(self) -> None:
-        slots = self._table.reshape(-1, _SLOT_WORDS)
+        slots = self.table.reshape(-1, _SLOT_WORDS)
         taken = slots[slots[:, 2] != 0]
         self._make(min(self._slots * 4, self._slots_max))
         self.count = 0
@@ -162,7 +179,7 @@ class KeyOffsets:
         return slot.astype(np.int64) * _SLOT_WORDS
 
     def _insert(self, hashes: "Words", values: "Words") -> None:
-        table = self._table
+        table = self.table
         first, second = hashes[:, 0], hashes[:, 1]
         at = self._first_places(hashes)
         while len(at):
@@ -190,7 +207,7 @@ class KeyOffsets:
 
     def _next(self, at: "Int64s") -> "Int64s":
         at += _SLOT_WORDS
-        at[at == len(self._table)] = 0
+        at[at == len(self.table)] = 0
         return at
 
     def get(self, hashes: "Words") -> "Int64s":
@@ -202,7 +219,7 @@ class KeyOffsets:
         return result
 
     def _look_up(self, hashes: "Words", result: "Int64s") -> None:
-        table = self._table
+        table = self.table
         first, second = hashes[:, 0], hashes[:, 1]
         at = self._first_places(hashes)
         rows = np.arange(len(at))

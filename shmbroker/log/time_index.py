@@ -8,6 +8,7 @@ Stored at the same moments as offset index entries, if the timestamp grew, and o
 segment rolls or closes, so the last entry of a finished segment is its largest timestamp.
 """
 
+from collections.abc import Iterable
 from struct import Struct
 
 from shmbroker.log.index_file import IndexFile
@@ -41,6 +42,17 @@ class TimeIndex(IndexFile):
             and self.append(timestamp, relative_offset)
         ):
             self.last_timestamp = timestamp
+
+    def maybe_extend(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """`maybe_append` for each of them, with one write."""
+        last, entries = self.last_timestamp, []
+        for pair in pairs:
+            if pair[0] > last and any(pair):
+                entries.append(pair)
+                last = pair[0]
+        stored = self.extend(b"".join(self.ENTRY.pack(*entry) for entry in entries))
+        if stored:
+            self.last_timestamp = entries[stored - 1][0]
 
     def truncate(self, count: int) -> None:
         super().truncate(count)

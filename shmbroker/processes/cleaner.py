@@ -85,7 +85,8 @@ class Cleaner(SleepingChild):
 
     def on_call(self, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
         """One CleanLog request."""
-        from shmbroker.log.compactor import Settings, Source, compact
+        from shmbroker.log.compaction_chunks import Source
+        from shmbroker.log.compactor import Settings, compact
 
         self._call, self._is_abandoned = call, False
         self._directory = body["directory"]

@@ -147,6 +147,54 @@ class Fuzz:
             self.damaged(data[61:]), count + self.rng.choice([0, 0, 1, -1]), 0, 10, True, 5
         )
 
+    def compact(self) -> None:
+        native, rng = self.native, self.rng
+        # what a buffer ends with must end the allocation
+        data = memoryview(bytearray(self.damaged(self.log())))
+        room = rng.choice([1, 5, 100])
+        fields = bytearray(8 * 11 * room)
+        found, *_ = native.find_batches(data, fields)
+        columns = [
+            [
+                int.from_bytes(fields[8 * (c * room + i) : 8 * (c * room + i) + 8], "little")
+                for i in range(found)
+            ]
+            for c in range(11)
+        ]
+        at, end, base, count = columns[0], columns[1], columns[2], columns[10]
+        native.check_crcs(data, int64s(at), int64s(end))
+        count = [min(n, 10_000) for n in count]
+        cells = [
+            at,
+            [a + 61 for a in at],
+            end,
+            base,
+            columns[6],
+            count,
+            [rng.random() > 0.3] * found,
+        ]
+        if rng.random() < 0.2 and found:
+            rng.choice(cells)[rng.randrange(found)] = rng.choice(
+                [0, -1, 1, len(data), 2**63 - 1, -(2**63)]
+            )
+        table = int64s([int(cell) for column in cells for cell in column])
+        rows = max(sum(max(n, 0) for n in cells[5]) + rng.choice([0, 0, 0, -1]), 0) % 100_000
+        hashes, offsets, kinds = zeros(16 * rows), zeros(8 * rows), zeros(rows)
+        draws = rng.randbytes(1120)
+        keys_only = rng.random() < 0.3
+        filled, _ = native.hash_keys(data, table, draws, keys_only, 3, hashes, offsets, kinds)
+        slots = bytearray(24 * rng.choice([1, 7, 1000]))
+        try:
+            native.map_put(slots, hashes[: 16 * filled], offsets[: 8 * filled])
+        except ValueError:
+            pass
+        keep, kept, tombstones = zeros(rows), zeros(8 * found), zeros(found)
+        native.map_keep(slots, table, hashes, offsets, kinds, keep, kept, tombstones)
+        chosen = bytes(rng.choice([0, 1, 2]) for _ in range(found))
+        target = zeros(rng.choice([0, 300, 2 * len(data) + 20 * rows]))
+        out = (target, zeros(8 * found), zeros(8 * found))
+        native.keep_records(data, data, table, keep, chosen, 10**13, *out)
+
     def lz4(self) -> None:
         from lz4.frame import compress
 
@@ -189,7 +237,7 @@ def main() -> None:
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else time.time_ns()
     print(f"seed {seed}", flush=True)
     fuzz = Fuzz(load(sys.argv[1]), seed)
-    kinds = [fuzz.decode, fuzz.decode, fuzz.walk, fuzz.lz4, fuzz.encode]
+    kinds = [fuzz.decode, fuzz.decode, fuzz.compact, fuzz.walk, fuzz.lz4, fuzz.encode]
     deadline, runs, refused = time.monotonic() + seconds, 0, 0
     while time.monotonic() < deadline:
         try:

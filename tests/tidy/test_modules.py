@@ -68,7 +68,13 @@ def test_only_words_casts_to_words():
         assert casts == (path.name == "words.py"), name_of(path)
 
 
-CLEANER_ONLY = ("compactor.py", "key_offsets.py")
+CLEANER_ONLY = (
+    "compaction_chunks.py",
+    "compaction_native.py",
+    "compaction_numpy.py",
+    "compactor.py",
+    "key_offsets.py",
+)
 """Imported by the cleaner alone, when it has something to do."""
 
 

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 from shmbroker.errors import CorruptFault
-from shmbroker.log import cleaned_files, compactor
+from shmbroker.kernels import native
+from shmbroker.log import cleaned_files, compaction_chunks, compactor
 from shmbroker.log.cleanable import find_cleanable
 from shmbroker.log.compactor import compact
-from shmbroker.log.key_offsets import SLACK_BYTES, KeyHash, KeyOffsets
+from shmbroker.log.key_offsets import SLACK_BYTES, KeyHash
 from shmbroker.log.retention import retain
 from shmbroker.records.batch import control_batch
 from shmbroker.records.batch_layout import BATCH_HEADER, CONTROL_ABORT, CONTROL_COMMIT
 from tests.compaction_logs import (
     COMPACT,
+    ENGINES,
     append,
     batches_of,
     compact_log,
@@ -28,6 +30,8 @@ from tests.compaction_logs import (
     sources_of,
     swap,
 )
+
+engines = pytest.mark.parametrize("engine", ENGINES, ids=lambda one: one.__name__[-6:])
 
 
 def hashes_of(key_hash, keys):
@@ -51,10 +55,30 @@ def test_hash_tells_keys_apart_and_knows_them_again():
     assert (hashes_of(KeyHash(), keys[:100]) != hashes[:100]).any()
 
 
+@pytest.mark.skipif(native is None, reason="the kernels are not built here")
+def test_kernels_hash_as_numpy_does(tmp_path):
+    log = open_log(tmp_path / "t-0", COMPACT | {"segment.bytes": "1000000"})
+    source = random.Random(2)
+    keys = [bytes(n) for n in range(300)] + [source.randbytes(n) for n in range(260)]
+    append(log, [(1, key, b"v" * source.randrange(3)) for key in keys])
+    append(log, [(1, key, None) for key in keys if key])
+    log.roll()
+    key_hash, found = KeyHash(), []
+    for engine in ENGINES:
+        (chunk,) = compaction_chunks.read_chunks(
+            log.directory, sources_of(log)[0], engine.find_batches
+        )
+        hashes, offsets = engine.hash_keys(chunk, key_hash, np.array([True, True]), 7)
+        found.append((hashes.tolist(), offsets.tolist()))
+    assert found[0] == found[1]
+    assert found[0][0] == hashes_of(key_hash, [*keys, *filter(None, keys)])[7:].tolist()
+
+
+@engines
 @pytest.mark.parametrize("distinct", [1, 50, 30_000])
-def test_map_is_a_dict(distinct):
+def test_map_is_a_dict(distinct, engine):
     source = np.random.default_rng(distinct)
-    offsets, model, key_hash = KeyOffsets(24 * 60_000), {}, KeyHash()
+    offsets, model, key_hash = engine.KeyOffsets(24 * 60_000), {}, KeyHash()
     for start in range(0, 60_000, 20_000):
         numbers = source.integers(0, distinct, 20_000)
         hashes = hashes_of(key_hash, [b"%d" % number for number in numbers])
@@ -67,9 +91,10 @@ def test_map_is_a_dict(distinct):
     assert (offsets.count, offsets.latest_offset) == (len(model), 59_999)
 
 
-def test_full_map_says_how_far_it_came():
+@engines
+def test_full_map_says_how_far_it_came(engine):
     hashes = hashes_of(KeyHash(), [b"%d" % number for number in range(1000)])
-    offsets = KeyOffsets(24 * 100)
+    offsets = engine.KeyOffsets(24 * 100)
     assert offsets.put(hashes, np.arange(1000)) == 70
     assert offsets.latest_offset == 69
     assert offsets.get(hashes[:100]).tolist() == [*range(70), *[-1] * 30]
@@ -111,8 +136,10 @@ def test_max_compaction_lag_rolls_the_active_segment(tmp_path):
     assert [segment.base_offset for segment in log.segments] == [0, 1]
 
 
+@engines
 @pytest.mark.parametrize("codec", range(5))
-def test_damage_anywhere_is_a_fault_and_leaves_the_log_alone(tmp_path, codec):
+def test_damage_anywhere_is_a_fault_and_leaves_the_log_alone(tmp_path, codec, engine, monkeypatch):
+    monkeypatch.setattr(compactor, "engine", engine)
     log = open_log(tmp_path / "t-0")
     fill(log, 3, codec)
     source = random.Random(codec)
@@ -286,7 +313,7 @@ def open_log_without_settling(directory, monkeypatch):
 def test_chunks_do_not_show(tmp_path, monkeypatch):
     logs = []
     for name, chunk_bytes in (("t-0", 4 << 20), ("u-0", 500)):
-        monkeypatch.setattr(compactor, "CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(compaction_chunks, "CHUNK_BYTES", chunk_bytes)
         log = open_log(tmp_path / name, COMPACT | {"segment.bytes": "20000"})
         for codec in range(5):
             fill(log, 3, codec)
