@@ -41,6 +41,13 @@ INLINE_SLICE_BYTES = 8192
 """Slices that go in the ring entry: a copy of so few bytes costs less than reading the file."""
 INLINE_BYTES = 128 << 10
 HIGH_WATERMARK_DELAY_MS = 100
+LOOK_AGAIN_MS = 2
+LOOK_AGAIN_MS_MAX = 50
+"""A READ that comes while there is something to say may come without a ring, where its sender
+looked at other partitions than those: so it is looked for every 2 ms, for a while after the last
+answer. (`Replication.is_worth_a_ring` looks at the rows that a READ names; all may be thousands.)
+"""
+
 
 _pack_slice = READ_SLICE.pack
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
@@ -68,7 +75,7 @@ class Row:
 class Session:
     """What one follower reads from this leader."""
 
-    __slots__ = ("behind_since_ms", "peer", "ready", "rows", "token")
+    __slots__ = ("answered_ms", "behind_since_ms", "peer", "ready", "rows", "token")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -77,6 +84,7 @@ class Session:
         """Rows with something to say, the longest waiting first."""
         self.token = 0
         """Of the READ that waits; 0 while none does."""
+        self.answered_ms = 0
         self.behind_since_ms = 0
         """Since when the follower doesn't know some high watermark; 0: it knows all."""
 
@@ -244,6 +252,12 @@ class FollowerReads:
         ]
         if self.held:
             due.append(self.held_until_ms)
+        now_ms = self.now_ms()
+        if any(
+            session.ready and not session.token and now_ms < session.answered_ms + LOOK_AGAIN_MS_MAX
+            for session in self.sessions.values()
+        ):
+            due.append(now_ms + LOOK_AGAIN_MS)
         return min(due, default=None)
 
     def answer_all(self) -> None:
@@ -351,6 +365,7 @@ class FollowerReads:
     def _send(self, session: Session, parts: list[bytes], inline: list[bytes]) -> None:
         head = READ_DONE_HEAD.pack(session.token, len(parts), 0)
         session.token = 0
+        session.answered_ms = self.now_ms()
         session.peer.send(READ_DONE, b"".join((head, *parts, *inline)))
 
     # ── coming and going ────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,8 @@ Rules of this file:
   still on its way) is read again after a while; the others go on.
 * The leader is woken by the last follower alone: one that has something before another in-sync
   follower has it publishes its READ and rings nobody, as the high watermark can't move yet. Each
-  looks at the other's end after it has stored its own, so at least one sees both.
+  looks at the ends of the others, and at the leader's, after it has stored its own and published,
+  so of two at least one sees both (`Replication.is_worth_a_ring`).
 * With `shmbroker.ack.durability=fsync` a follower says that it has something when its disk has it.
 
 Source: Kafka's AbstractFetcherThread, ReplicaFetcherThread, KIP-227 (sessions).
@@ -111,8 +112,8 @@ class ReplicaFetcher:
 
     on_appended: told of each partition that got batches. on_storage_fault(partition, fault): the
     disk refused. on_gap(partition): offsets are missing in what was read (the leader has compacted
-    it). is_last(partition): all other in-sync followers have what this one has. flush(logs,
-    on_done): as `PartitionStore.flush`.
+    it). is_worth_a_ring(partition): the leader must hear at once how far this replica is.
+    flush(logs, on_done): as `PartitionStore.flush`.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class ReplicaFetcher:
         on_appended: Callable[[Partition], None],
         on_storage_fault: Callable[[Partition, StorageFault], None],
         on_gap: Callable[[Partition], None],
-        is_last: Callable[[Partition], bool],
+        is_worth_a_ring: Callable[[Partition], bool],
         flush: Callable[..., None],
         broker_id: int,
     ) -> None:
@@ -136,7 +137,7 @@ class ReplicaFetcher:
         self._on_appended = on_appended
         self._on_storage_fault = on_storage_fault
         self._on_gap = on_gap
-        self._is_last = is_last
+        self._is_worth_a_ring = is_worth_a_ring
         self._flush = flush
         self.broker_id = broker_id
         self.throttle = Throttle()
@@ -256,12 +257,15 @@ class ReplicaFetcher:
         if gone:
             del link.gone[: len(gone)]
             link.freeing.append((token, gone))
-        is_urgent = bool(gone) or len(rows) > ROWS_LOOKED_AT_MAX
+        # One without rows comes after an answer that told a high watermark alone: ten a second.
+        is_urgent = bool(gone) or not 0 < len(rows) <= ROWS_LOOKED_AT_MAX
         for row in rows:
             del link.changed[row]
         if not is_urgent:
             peer.writer.publish()
-            is_urgent = any(not row.is_compared or self._is_last(row.partition) for row in rows)
+            is_urgent = any(
+                not row.is_compared or self._is_worth_a_ring(row.partition) for row in rows
+            )
             peer.unpublished = was_unpublished or is_urgent
 
     # ── what comes ──────────────────────────────────────────────────────────────────────────────

@@ -78,7 +78,7 @@ class Replication:
             appender.appended.add,
             appender.on_storage_fault,
             note_gap,
-            self.is_last,
+            self.is_worth_a_ring,
             flush,
             broker_id,
         )
@@ -127,7 +127,7 @@ class Replication:
 
     def look_at_all(self, image: Any) -> None:
         """Once a second: who lags, who has caught up."""
-        self.forget_places()
+        self.may_look_for_places()
         self.in_sync.look_at_all(self.partitions.values(), image, self._now_ms(), self.lag_max_ms)
 
     def set_rates(self, as_leader: int, as_follower: int) -> None:
@@ -140,6 +140,7 @@ class Replication:
     def on_leadership(self, partition: Partition, image: Any) -> None:
         """Lead it, or follow who does, as the metadata says (a `PartitionImage`)."""
         before, was_leader = partition.leader_id, partition.is_leader
+        in_sync = partition.in_sync_replicas
         partition.on_leadership(self.broker_id, image)
         if len(image.replicas) == 1:
             return
@@ -150,6 +151,9 @@ class Replication:
                 partition.take_over(told.high_watermark(partition.key))
         elif image.leader_id in self.fetcher.links:
             self.fetcher.follow(partition)
+            if partition.in_sync_replicas != in_sync:
+                # Whom our last READ was held back for may count no more.
+                self.fetcher.links[image.leader_id].peer.doorbell.ring_if_sleeping()
         else:
             self.fetcher.unfollow(partition.key)
         if was_leader:
@@ -169,22 +173,31 @@ class Replication:
         self.reads.drop_peer(peer.slot)
         self.fetcher.on_peer_lost(peer)
 
-    def forget_places(self) -> None:
-        """Partitions have come or gone: siblings may have them elsewhere in their tables."""
+    def may_look_for_places(self) -> None:
+        """Partitions have come: siblings may have some in their tables that were not found."""
         for told in self.siblings.values():
-            told.forget()
+            told.may_look_again()
 
-    def is_last(self, partition: Partition) -> bool:
-        """Whether all other in-sync followers have what this one has: the leader wants to know."""
+    def is_worth_a_ring(self, partition: Partition) -> bool:
+        """Whether the leader, should it sleep, has to hear now how far this replica is.
+
+        A  All in-sync followers are beyond the high watermark: the leader can move it.
+        B  It has more for this one, and no other is behind, who would ring.
+        Otherwise another one is behind and will find A or B.
+        """
         in_sync = partition.in_sync_replicas
-        if partition.is_fsync or self.broker_id not in in_sync:
+        leader = self.siblings.get(partition.leader_id)
+        if partition.is_fsync or self.broker_id not in in_sync or leader is None:
             return True
-        end_offset = partition.log.log_end_offset
+        key = partition.key
+        own_end = least_end = partition.log.log_end_offset
         fence()
         for number in in_sync:
             if number != self.broker_id and number != partition.leader_id:
                 told = self.siblings.get(number)
-                end = None if told is None else told.end_offset(partition.key)
-                if end is not None and end < end_offset:
-                    return False
-        return True
+                end = None if told is None else told.end_offset(key)
+                if end is not None and end < least_end:
+                    least_end = end
+        if least_end > leader.high_watermark(key):
+            return True
+        return least_end == own_end != leader.end_offset(key)

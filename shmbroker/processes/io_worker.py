@@ -692,7 +692,7 @@ class IoWorker(SleepingChild):
         """
         to_apply = self.to_apply
         deadline = clock.monotonic() + APPLY_S
-        self.replication.forget_places()
+        self.replication.may_look_for_places()
         while to_apply:
             self._apply_partition(*to_apply.popleft())
             if clock.monotonic() > deadline:

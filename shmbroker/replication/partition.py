@@ -224,6 +224,8 @@ class Partition:
         self.high_watermark = max(
             min(self.high_watermark, log.log_end_offset), log.log_start_offset
         )
+        if self.store_high_watermark is not None:
+            self.store_high_watermark(self.high_watermark)  # followers compare with it
 
     @property
     def is_high_watermark_behind(self) -> bool:

@@ -126,20 +126,21 @@ class PositionTable:
 class SiblingPositions:
     """A sibling's table, read while its owner stores into it.
 
-    Where a partition's entry is, is remembered: `forget` when partitions have come or gone.
+    Where a partition's entry is, is remembered, and compared with what lies there. One that is not
+    found is looked for again after `may_look_again`: a look at all entries takes milliseconds.
     """
 
-    __slots__ = ("_entries", "_is_stale", "_view", "_words")
+    __slots__ = ("_entries", "_may_look", "_view", "_words")
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
         self._words = words_of(view)
         self._entries: dict[bytes, int] = {}
-        self._is_stale = True
+        self._may_look = True
 
-    def forget(self) -> None:
-        """Look anew for the entries."""
-        self._is_stale = True
+    def may_look_again(self) -> None:
+        """Partitions may have come."""
+        self._may_look = True
 
     def end_offset(self, key: bytes) -> int | None:
         """Where a partition's log ends there; None if it has no entry that is known."""
@@ -155,15 +156,22 @@ class SiblingPositions:
         return 0 if entry is None else self._words[entry + HIGH_WATERMARK]
 
     def _find(self, key: bytes) -> int | None:
-        if self._is_stale:
-            self._is_stale = False
-            words, view = self._words, self._view
-            self._entries.clear()
-            for slot in range(words[SLOTS_USED_WORD]):
-                entry = _word_of(slot)
-                if words[entry + IS_USED]:
-                    at = entry * WORD_BYTES
-                    self._entries[bytes(view[at : at + KEY_BYTES])] = entry
+        entry = self._entries.get(key)
+        if entry is not None:
+            at = entry * WORD_BYTES
+            if self._words[entry + IS_USED] and self._view[at : at + KEY_BYTES] == key:
+                return entry
+            del self._entries[key]  # it has gone; that is known once for each
+        elif not self._may_look:
+            return None
+        self._may_look = False
+        words, view = self._words, self._view
+        self._entries.clear()
+        for slot in range(words[SLOTS_USED_WORD]):
+            entry = _word_of(slot)
+            if words[entry + IS_USED]:
+                at = entry * WORD_BYTES
+                self._entries[bytes(view[at : at + KEY_BYTES])] = entry
         return self._entries.get(key)
 
 

@@ -72,6 +72,7 @@ class Ring:
         self.entries: deque[tuple[int, bytes]] = deque()
         self.backlog = ()
         self.unpublished = False
+        self.doorbell = SimpleNamespace(ring_if_sleeping=lambda: None)
         self.writer = SimpleNamespace(
             payload_bytes_max=64 << 10, publish=lambda: None, claim=lambda operation, length: -1
         )
@@ -146,7 +147,7 @@ class Told:
     def high_watermark(self, _key: bytes) -> int:
         return self.high
 
-    def forget(self) -> None:
+    def may_look_again(self) -> None:
         pass
 
 

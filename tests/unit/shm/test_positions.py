@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmbroker.ids import partition_key
-from shmbroker.shm.positions import PositionSlot, PositionTable, table_bytes
+from shmbroker.shm.positions import PositionSlot, PositionTable, SiblingPositions, table_bytes
 
 KEYS = [partition_key(bytes([number]) * 16, number) for number in range(1, 10)]
 
@@ -148,3 +148,24 @@ def test_a_table_behaves_as_a_dict(steps):
         successor = successor_of(table)
         keys = successor.partition_keys()
         assert {key: successor.load(successor.find(key)) for key in keys} == model
+
+
+def test_a_sibling_finds_entries_wherever_they_are_now():
+    table = make_table()
+    sibling = SiblingPositions(table._view)
+    assert sibling.end_offset(KEYS[0]) is None
+    first, second = table.allocate(KEYS[0]), table.allocate(KEYS[1])
+    PositionSlot(table, first).store(0, 0, 5)
+    PositionSlot(table, second).store(0, 0, 6)
+    PositionSlot(table, second).store_high_watermark(4)
+    assert sibling.end_offset(KEYS[0]) is None  # not looked for again at each question
+    sibling.may_look_again()
+    assert (sibling.end_offset(KEYS[0]), sibling.end_offset(KEYS[1])) == (5, 6)
+    assert sibling.high_watermark(KEYS[1]) == 4
+    table.free(first)
+    third = table.allocate(KEYS[2])
+    assert third == first
+    PositionSlot(table, third).store(0, 0, 7)
+    # Another partition lies there now: neither its end nor an old one is told.
+    assert sibling.end_offset(KEYS[0]) is None
+    assert (sibling.end_offset(KEYS[1]), sibling.end_offset(KEYS[2])) == (6, 7)
