@@ -190,7 +190,8 @@ class Replication:
         if partition.is_fsync or self.broker_id not in in_sync or leader is None:
             return True
         key = partition.key
-        own_end = least_end = partition.log.log_end_offset
+        own_end: int = partition.log.log_end_offset
+        least_end = own_end
         fence()
         for number in in_sync:
             if number != self.broker_id and number != partition.leader_id:
@@ -200,4 +201,4 @@ class Replication:
                     least_end = end
         if least_end > leader.high_watermark(key):
             return True
-        return least_end == own_end != leader.end_offset(key)
+        return least_end == own_end and own_end != leader.end_offset(key)
