@@ -13,6 +13,7 @@ import os
 from struct import Struct
 
 from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log import residency
 
 _GROW_BYTES = 4096
 _BLOCK_ENTRIES = 512
@@ -70,7 +71,7 @@ class IndexFile:
             # Entries grow, so zeros are one run at the end.
             while low < high:
                 middle = (low + high) // 2
-                if os.pread(fd, size, middle * size) == zero:
+                if residency.read(fd, size, middle * size) == zero:
                     high = middle
                 else:
                     low = middle + 1
@@ -138,7 +139,7 @@ class IndexFile:
         try:
             fd = self._fd if self._fd >= 0 else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                raw = os.pread(fd, count * size, first * size)
+                raw = residency.read(fd, count * size, first * size)
             finally:
                 if fd != self._fd:
                     os.close(fd)

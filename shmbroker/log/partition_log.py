@@ -42,6 +42,7 @@ from shmbroker.log.file_names import (
 )
 from shmbroker.log.leader_epochs import LeaderEpochs
 from shmbroker.log.producer_state import ProducerState
+from shmbroker.log.residency import ColdBytes
 from shmbroker.log.segment import WRITE_BYTES_MIN, Segment
 from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import (
@@ -444,6 +445,7 @@ class PartitionLog:
         what lies before `end_offset`, a batch boundary (high watermark, last stable offset, or log
         end offset). Length 0: nothing there yet, or nothing small enough. None: `offset` is out of
         range, or not here (before `local_start_offset`). The slice stays valid whatever happens.
+        ColdBytes: while waiting is refused, where the disk would be waited for; see `residency`.
         """
         place = self._boundaries.get(offset)
         if place is None or (place[1] == place[0].size and place[0] is not self.active):
@@ -469,6 +471,8 @@ class PartitionLog:
         if length <= 0:
             return segment, position, 0
         self._remember(next_offset, segment, limit)
+        if segment is not self.active:
+            segment.read_ahead(limit, max_bytes)
         return segment, position, length
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
@@ -481,7 +485,11 @@ class PartitionLog:
     def _shorten(
         self, segment: Segment, position: int, max_bytes: int, min_one_batch: bool
     ) -> tuple[int, int]:
-        end, next_offset = segment.whole_batches(position, position + max_bytes)
+        try:
+            end, next_offset = segment.whole_batches(position, position + max_bytes)
+        except ColdBytes:
+            segment.read_ahead(position, max_bytes)
+            raise
         if end == position and min_one_batch:
             for found, header in segment.headers(position, segment.size):
                 return found + header[1] + LOG_OVERHEAD, header[0] + header[6] + 1

@@ -32,6 +32,7 @@ from errno import EDQUOT, EFBIG, EINVAL, ENOSPC, ENOSYS
 from typing import TYPE_CHECKING, Any
 
 from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log import residency
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
@@ -232,12 +233,12 @@ class Segment:
         """
         if self._are_indexes_loaded:
             return
-        self._are_indexes_loaded = True
         is_torn = False
         for index in (self.offset_index, self.time_index):
             if not index.count:
                 index.load()
                 is_torn |= index.is_torn
+        self._are_indexes_loaded = True
         if is_torn and self.end_offset > self.base_offset and self.map is None and self.size:
             self.mend_indexes()
 
@@ -291,6 +292,10 @@ class Segment:
             raise CorruptFault(f"{self.path} is damaged")
         self.is_rebuilt = self._are_indexes_loaded = True
         logger.warning("%s: an index is missing or wrong; both are rebuilt", self.path)
+        with residency.waiting():
+            self._rebuild_indexes()
+
+    def _rebuild_indexes(self) -> None:
         self.offset_index.truncate(0)
         self.time_index.truncate(0)
         self.set_max_timestamp(-1, -1)
@@ -335,7 +340,7 @@ class Segment:
                 start, at = position, 0
                 try:
                     # `fd` is asked for each time: the walker may hold this generator for long.
-                    chunk = os.pread(self.fd, min(chunk_bytes, end - position), position)
+                    chunk = residency.read(self.fd, min(chunk_bytes, end - position), position)
                 except OSError as error:
                     raise StorageFault(f"can't read {self.path}: {error}") from error
                 if len(chunk) < HEADER_SIZE:
@@ -355,7 +360,7 @@ class Segment:
     def read_bytes(self, position: int, length: int) -> bytes:
         """Exactly these bytes; StorageFault if the file has fewer."""
         try:
-            data = os.pread(self.fd, length, position)
+            data = residency.read(self.fd, length, position)
         except OSError as error:
             raise StorageFault(f"can't read {self.path}: {error}") from error
         if len(data) != length:
@@ -399,6 +404,12 @@ class Segment:
                 return found, header[0] if found > position else -1
             end, next_offset = batch_end, header[0] + header[6] + 1
         return end, next_offset
+
+    def read_ahead(self, position: int, length: int) -> None:
+        """Have the next bytes read in while their reader is busy with the last."""
+        last = min(position + length, self.size) - 1
+        if position <= last and residency.is_cold(self.fd, last):
+            residency.will_need(self.fd, position, last + 1 - position)
 
     # --- writing ---
 

@@ -11,6 +11,8 @@ Rules of this file:
   log, a diverging epoch, or its time is over.
 * What lies before the local start is read through `operations.tiering`. While it is on the way the
   read waits, for the remote store's time (remote.fetch.max.wait.ms) in place of its own.
+* What is on the disk alone is not waited for here, as everybody else would wait, too: the kernel is
+  asked for it, the read waits and is tried again each millisecond (`retry_cold`).
 * A partition about which there is nothing to say that the asker does not know (no bytes, no error,
   high watermark and log start offset as it named them) is left out of the answer.
 """
@@ -27,6 +29,7 @@ from shmbroker.ipc.operation_layout import (
     READ_SLICE,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.log.residency import ColdBytes, allow_waiting, refuse_waiting
 from shmbroker.operations.tiering import Tiering
 from shmbroker.purgatory import DelayedOperation, Purgatory
 from shmbroker.replication.partition import Partition, not_led_error
@@ -35,6 +38,9 @@ from shmbroker.wire import error_codes
 INLINE_SLICE_BYTES = 2048
 INLINE_BYTES = 256 << 10
 """Bytes that go with one answer at most; slices beyond are sent from their files."""
+
+COLD_WAIT_MS = 1000
+"""Then the disk is waited for all the same: pages may be dropped as fast as they come in."""
 
 _pack_slice = READ_SLICE.pack
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
@@ -47,8 +53,8 @@ def _raise(_partition: Partition, fault: StorageFault) -> None:
 class DelayedRead(DelayedOperation):
     """A read that waits for bytes. Watched by the keys of its partitions."""
 
-    __slots__ = ("isolation", "max_bytes", "min_bytes", "partitions", "peer", "reader",
-                 "results", "token")  # fmt: skip
+    __slots__ = ("cold_until_ms", "isolation", "max_bytes", "min_bytes", "partitions", "peer",
+                 "reader", "results", "token")  # fmt: skip
 
     def __init__(
         self,
@@ -68,15 +74,21 @@ class DelayedRead(DelayedOperation):
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
         self.isolation = isolation
+        self.cold_until_ms = 0
+        """Till when bytes that are on the disk are not waited for; 0: there were none so far."""
         self.results: list[Any] | None = None
         """What was found last, if that is nothing at all: an append asks `try_complete` again, so
         it is still so when the time is over."""
 
     def try_complete(self) -> bool:
         """Answer if there is enough to answer with."""
-        results, total, must_answer = self.reader.look_up(self.partitions, self.max_bytes)
+        reader = self.reader
+        results, total, must_answer = reader.look_up(self)
         if total < self.min_bytes and not must_answer:
             self.results = None if tuple in set(map(type, results)) else results
+            if reader.is_cold:
+                self.results = None
+                reader.cold[self] = None
             return False
         self.is_done = True
         self.reader.answer(self, results)
@@ -86,7 +98,11 @@ class DelayedRead(DelayedOperation):
         """Its time is over: answer with what there is."""
         results = self.results
         if results is None:
-            results = self.reader.look_up(self.partitions, self.max_bytes)[0]
+            results, total, _ = self.reader.look_up(self)
+            if self.reader.is_cold and not total:
+                self.is_done = False
+                self.reader.wait(self, 1)
+                return
         self.is_done = True
         self.reader.answer(self, results)
 
@@ -113,6 +129,11 @@ class Reader:
         self.on_storage_fault = on_storage_fault
         self.waiting: dict[tuple[int, int], DelayedRead] = {}
         self._is_tier_awaited = False
+        self.is_cold = False
+        """Whether the last look met bytes that are on the disk alone."""
+        self.cold: dict[DelayedRead, None] = {}
+        """Those that wait for such bytes."""
+        self._retried_ms = 0
 
     def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One READ entry: answer now, or wait in the purgatory."""
@@ -126,20 +147,36 @@ class Reader:
         read = DelayedRead(self, peer, token, partitions, min_bytes, max_bytes, isolation)
         self._is_tier_awaited = False
         if max_wait_ms <= 0:
-            results, total, must_answer = self.look_up(partitions, max_bytes)
-            if total or must_answer or not self._is_tier_awaited:
+            results, total, must_answer = self.look_up(read)
+            if total or must_answer or not (self._is_tier_awaited or self.is_cold):
                 read.is_done = True
                 self.answer(read, results)
                 return
             read.min_bytes = 1
+            if self.is_cold:
+                self.cold[read] = None
         elif read.try_complete():
             return
         if self._is_tier_awaited:
             max_wait_ms = self.tier_wait_ms
-        self.waiting[peer.slot, token] = read
-        self.purgatory.watch(
-            read, [partition[0] for partition in partitions], self.now_ms() + max_wait_ms
-        )
+        self.wait(read, max(1, max_wait_ms))
+
+    def wait(self, read: DelayedRead, wait_ms: int) -> None:
+        """Answer when there is something new, or in `wait_ms`."""
+        self.waiting[read.peer.slot, read.token] = read
+        keys = [partition[0] for partition in read.partitions]
+        self.purgatory.watch(read, keys, self.now_ms() + wait_ms)
+
+    def retry_cold(self) -> None:
+        """Look again at what was on the disk alone; once a millisecond."""
+        now_ms = self.now_ms()
+        if now_ms == self._retried_ms:
+            return
+        self._retried_ms = now_ms
+        cold, self.cold = self.cold, {}
+        for read in cold:
+            if not read.is_done and read.try_complete():
+                self.purgatory.cancel(read)
 
     def on_cancel(self, peer: Peer, token: int) -> None:
         """Its client is gone."""
@@ -155,14 +192,27 @@ class Reader:
                 if not read.is_done:
                     self.purgatory.cancel(read)
 
-    def look_up(
-        self, asked: list[tuple[bytes, int, int, int, int, int, int]], max_bytes: int
-    ) -> tuple[list[Any], int, bool]:
-        """(one result for each partition, bytes in all, whether to answer at once).
+    def look_up(self, read: DelayedRead) -> tuple[list[Any], int, bool]:
+        """(one result for each partition, bytes in all, whether to answer at once); sets `is_cold`.
 
         A result is (error code, partition or None), a partition that there are no bytes of, or
         (partition, segment, position, length, diverging epoch and end or None).
         """
+        self.is_cold = False
+        if read.cold_until_ms and self.now_ms() >= read.cold_until_ms:
+            return self._look_up(read.partitions, read.max_bytes)
+        refuse_waiting()
+        try:
+            found = self._look_up(read.partitions, read.max_bytes)
+        finally:
+            allow_waiting()
+        if self.is_cold and not read.cold_until_ms:
+            read.cold_until_ms = self.now_ms() + COLD_WAIT_MS
+        return found
+
+    def _look_up(
+        self, asked: list[tuple[bytes, int, int, int, int, int, int]], max_bytes: int
+    ) -> tuple[list[Any], int, bool]:
         results: list[Any] = []
         total = 0
         must_answer = False
@@ -210,6 +260,10 @@ class Reader:
             if offset >= log.local_start_offset:
                 try:
                     found = log.read(offset, limit, end, total == 0)
+                except ColdBytes:
+                    self.is_cold = True
+                    results.append(partition)
+                    continue
                 except StorageFault as fault:
                     # Damage, found when somebody comes to it: what is whole is served as before.
                     self.on_storage_fault(partition, fault)

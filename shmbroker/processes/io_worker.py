@@ -334,6 +334,8 @@ class IoWorker(SleepingChild):
     def turn(self) -> None:
         """One pass; sleeps at its end if there was nothing to do."""
         had_work = self.take_operations()
+        if self.reader.cold:
+            self.reader.retry_cold()
         if self.flusher.is_busy:
             self.finish_flushes()
         self.appender.group_commit.start()
@@ -390,7 +392,7 @@ class IoWorker(SleepingChild):
             timeout = min(timeout, (deadline - clock.now_ms()) / 1000)
         if groups.wake_ms - self._now_ms < timeout * 1000:
             timeout = (groups.wake_ms - clock.now_ms()) / 1000
-        if self.to_pass or self.has_backlog():
+        if self.to_pass or self.reader.cold or self.has_backlog():
             timeout = BACKLOG_RETRY_S
         self.sleep(max(0.001, timeout))
         self._now_ms = clock.now_ms()

@@ -1,5 +1,7 @@
 """What a READ is answered with: which partitions, and no more bytes than a ring entry takes."""
 
+import errno
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,8 @@ from shmbroker.ipc.operation_layout import (
     READ_PARTITION,
     READ_SLICE,
 )
-from shmbroker.operations.read import INLINE_BYTES, INLINE_SLICE_BYTES, Reader
+from shmbroker.log import residency
+from shmbroker.operations.read import COLD_WAIT_MS, INLINE_BYTES, INLINE_SLICE_BYTES, Reader
 from shmbroker.purgatory import Purgatory
 from shmbroker.wire import error_codes
 
@@ -67,11 +70,12 @@ class Reading:
             for key in self.keys
         }
         self.passed: list[Any] = []
+        self.now_ms = 0
         self.peer = Peer()
         self.reader = Reader(
             self.partitions,  # type: ignore[arg-type]
             Purgatory(),
-            lambda: 0,
+            lambda: self.now_ms,
             lambda peer, segment: self.passed.append(segment),
         )
 
@@ -152,3 +156,80 @@ def test_small_batches_go_along_as_far_as_the_entry_has_room(count: int) -> None
     assert in_entry + len(reading.passed) == count
     room = min(INLINE_BYTES, ENTRY_BYTES_MAX - READ_DONE_HEAD.size - count * READ_SLICE.size)
     assert in_entry == min(count, room // len(BATCH))
+
+
+def cold(reading: Reading, index: int) -> Any:
+    """That partition's log is on the disk alone; how to bring it in."""
+    log = reading.partitions[reading.keys[index]].log
+
+    def read(*_: Any) -> Any:
+        residency.read(fd, 1, 0)
+        return log.segment, 0, len(BATCH)
+
+    fd = os.memfd_create("cold")
+    os.truncate(fd, 1)
+    log.read = read
+    return log
+
+
+@pytest.fixture
+def page_cache(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    cache = SimpleNamespace(is_warm=False, asked=0, waited=0)
+
+    def preadv(fd: int, buffers: Any, position: int, flags: int) -> int:
+        if not cache.is_warm:
+            raise BlockingIOError(errno.EAGAIN, "cold")
+        return 1
+
+    def fadvise(*_: int) -> None:
+        cache.asked += 1
+
+    def pread(*_: int) -> bytes:
+        cache.waited += 1
+        return b"x"
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(os, "posix_fadvise", fadvise)
+    monkeypatch.setattr(os, "pread", pread)
+    return cache
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 1, 500])
+def test_cold_bytes_are_looked_at_again(page_cache: SimpleNamespace, max_wait_ms: int) -> None:
+    reading = Reading(1)
+    cold(reading, 0)
+    reading.begin((0, 1, 0), offset=0, max_wait_ms=max_wait_ms)
+    for now in range(1, 6):
+        reading.now_ms = now
+        reading.reader.purgatory.expire(now)
+        reading.reader.retry_cold()
+        assert reading.peer.sent == []
+    assert page_cache.asked > 1
+    page_cache.is_warm = True
+    reading.now_ms = 6
+    reading.reader.purgatory.expire(6)
+    reading.reader.retry_cold()
+    assert reading.peer.slices()[0][2] == len(BATCH)
+    assert not len(reading.reader.purgatory) and not reading.reader.waiting
+    reading.reader.retry_cold()
+    assert not reading.reader.cold and page_cache.waited == 0
+
+
+def test_bytes_that_stay_cold_are_waited_for_in_the_end(page_cache: SimpleNamespace) -> None:
+    reading = Reading(1)
+    cold(reading, 0)
+    reading.begin((0, 1, 0), offset=0, max_wait_ms=5000)
+    for now in range(1, COLD_WAIT_MS):
+        reading.now_ms = now
+        reading.reader.retry_cold()
+    assert reading.peer.sent == []
+    reading.now_ms = COLD_WAIT_MS
+    reading.reader.retry_cold()
+    assert reading.peer.slices()[0][2] == len(BATCH)
+    assert page_cache.waited == 1
+
+
+def test_what_is_warm_goes_without_what_is_cold(page_cache: SimpleNamespace) -> None:
+    reading = Reading(2)
+    cold(reading, 0)
+    assert list(reading.read((0, 1, 0), (1, 1, 0), offset=0)) == [1]
