@@ -713,6 +713,8 @@ class PartitionLog:
             count += 1
         if count:
             self._boundaries.clear()
+            first = self.segments[0].base_offset
+            self.rolled = [segment for segment in self.rolled if segment.base_offset >= first]
         return count
 
     def _set_aside(self, segment: Segment) -> None:

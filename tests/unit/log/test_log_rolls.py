@@ -1,4 +1,8 @@
-"""Thousands of rolls leave no map, no descriptor and no memory behind (`SHMBROKER_ROLLS=10000`)."""
+"""Thousands of rolls leave no map, no descriptor and no memory behind (`SHMBROKER_ROLLS=10000`).
+
+The files of retired segments stay until the end: ext4 gives out no inode that was freed within the
+last five seconds, and looking for others took two thirds of the time where they were unlinked.
+"""
 
 import itertools
 import os
@@ -30,14 +34,12 @@ def test_rolls_leave_nothing_behind(tmp_path):
         log.roll()
         if number % 50 == 0:
             retain(log, log.log_end_offset, 1000)
-            for segment in log.retired:
-                for path in tmp_path.glob(f"t-0/{segment.base_offset:020d}.*"):
-                    path.unlink()
             log.retired.clear()
         if number == ROLLS // 10:
             before = held()
     retain(log, log.log_end_offset, 1000)
-    maps, descriptors, memory = held()
+    maps, descriptors, memory = after = held()
+    print(f"(maps, descriptors, KiB): {before} after {ROLLS // 10} rolls, {after} after {ROLLS}")
     assert maps <= before[0] + 2
     assert descriptors <= before[1] + 2
     assert memory <= before[2] + 4096
