@@ -58,10 +58,14 @@ class IndexFile:
     def load(self) -> None:
         """Count the entries of an existing file: up to the first all-zero one, or its end."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._count()
         except FileNotFoundError:
             self.is_torn = True
-            return
+        except OSError as error:
+            raise StorageFault(f"can't read {self.path}: {error}") from error
+
+    def _count(self) -> None:
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = self.ENTRY.size
             high, rest = divmod(os.fstat(fd).st_size, size)

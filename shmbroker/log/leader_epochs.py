@@ -93,6 +93,12 @@ class LeaderEpochs:
         self.is_written = False
         return True
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.is_written &= not self._epochs
+        self._epochs.clear()
+        self._starts.clear()
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(epoch, end offset) that answers OffsetForLeaderEpoch; (-1, -1) if unknown (KIP-101).
 

@@ -263,6 +263,10 @@ class LogDirectory:
 
     def begin(self, log: tuple[str, int]) -> None:
         """A log is made: what the files say of one of its name, deleted before, must not count."""
+        self.note_cleaned(log, None)
+        if self.is_cleaned_moved:
+            # Else a start after a power cut would take what is lost for what compaction removed.
+            self.checkpoint_cleaned()
         known = (
             (RECOVERY_POINT, self.recovery_points),
             (LOG_START_OFFSET, self.log_start_offsets),

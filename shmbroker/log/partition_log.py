@@ -30,6 +30,7 @@ from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.cleaned_files import CLEANED, DELETED, SWAP, deleted_paths, rename_files
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
+from shmbroker.log.faults import DiskFullFault
 from shmbroker.log.file_names import (
     DELETE,
     LEADER_EPOCH_CHECKPOINT,
@@ -42,6 +43,7 @@ from shmbroker.log.file_names import (
 )
 from shmbroker.log.leader_epochs import LeaderEpochs
 from shmbroker.log.producer_state import ProducerState
+from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.residency import ColdBytes
 from shmbroker.log.segment import WRITE_BYTES_MIN, Segment
 from shmbroker.records.batch import iterate_records
@@ -191,10 +193,23 @@ class PartitionLog:
         """
         from shmbroker.log.recovery import load
 
-        log = cls(directory, config, file_ids, position_slot, descriptors)
-        log.cleaned_offset = cleaned_offset
-        load(log, trusted, clean, recovery_point, log_start_offset, now_ms)
-        return log
+        is_again = False
+        while True:
+            log = cls(directory, config, file_ids, position_slot, descriptors)
+            log.cleaned_offset = cleaned_offset
+            try:
+                load(log, trusted, clean, recovery_point, log_start_offset, now_ms)
+            except StorageFault as fault:
+                log.close(clean=False)
+                if (
+                    is_again
+                    or isinstance(fault, DiskFullFault)
+                    or not put_strangers_aside(directory)
+                ):
+                    raise
+                is_again = True
+            else:
+                return log
 
     # --- append ---
 
@@ -437,7 +452,13 @@ class PartitionLog:
     # --- read ---
 
     def read(
-        self, offset: int, max_bytes: int, end_offset: int, min_one_batch: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        min_one_batch: bool = True,
+        *,
+        is_judged: bool = True,
     ) -> tuple[Segment, int, int] | None:
         """(segment, position, length) of whole batches from the one with `offset` on.
 
@@ -446,6 +467,8 @@ class PartitionLog:
         end offset). Length 0: nothing there yet, or nothing small enough. None: `offset` is out of
         range, or not here (before `local_start_offset`). The slice stays valid whatever happens.
         ColdBytes: while waiting is refused, where the disk would be waited for; see `residency`.
+        CorruptFault where the first batch is damaged; a damaged one behind it ends the slice. Not
+        judged, that is the caller's to find out.
         """
         place = self._boundaries.get(offset)
         if place is None or (place[1] == place[0].size and place[0] is not self.active):
@@ -470,6 +493,13 @@ class PartitionLog:
             length = limit - position
         if length <= 0:
             return segment, position, 0
+        if position < segment.unjudged_bytes and is_judged:
+            is_dense = 0 <= self.cleaned_offset <= offset and not self.config.is_compacted
+            end_of_all = self.log_end_offset if segment is self.active else segment.end_offset
+            end, following = segment.judge(position, limit, offset if is_dense else -1, end_of_all)
+            if end < limit:
+                limit, next_offset = end, following
+                length = limit - position
         self._remember(next_offset, segment, limit)
         if segment is not self.active:
             segment.read_ahead(limit, max_bytes)

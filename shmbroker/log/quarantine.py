@@ -8,6 +8,7 @@ Never inside: Apache Kafka ends on what it can't place there. Nothing is ever re
 """
 
 import itertools
+import logging
 import mmap
 import os
 import shutil
@@ -16,6 +17,7 @@ from shmbroker.crc32c import crc32c
 from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.file_names import LOG, file_name
+from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
@@ -24,6 +26,8 @@ from shmbroker.records.batch_layout import (
     MAGIC,
     MAGIC_POSITION,
 )
+
+logger = logging.getLogger("shmbroker")
 
 QUARANTINE = "quarantine"
 
@@ -48,24 +52,55 @@ def put_aside(directory: str, paths: list[str], *, is_kept: bool = False) -> Non
         raise StorageFault(f"can't put files of {directory} aside: {error}") from error
 
 
-def put_tail_aside(path: str, position: int) -> int:
+def put_strangers_aside(directory: str) -> bool:
+    """Move what has a file's name in a partition's directory and is none (a directory, a pipe);
+    False if there is nothing of the kind, or no place for it."""
+    if not has_place(directory):
+        return False
+    try:
+        with os.scandir(directory) as entries:
+            strangers = [entry.path for entry in entries if not entry.is_file()]
+    except OSError:
+        return False
+    if strangers:
+        put_aside(directory, strangers)
+        logger.error(
+            "%s can't be there; it is in quarantine/ now%s",
+            strangers[0],
+            f", and {len(strangers) - 1} more" if strangers[1:] else "",
+        )
+    return bool(strangers)
+
+
+def has_place(directory: str) -> bool:
+    """Whether a partition's directory lies in a node's, beside which there is a place."""
+    return os.path.exists(os.path.join(os.path.dirname(directory), META_PROPERTIES))
+
+
+def put_tail_aside(path: str, position: int, *, is_any: bool = False) -> int:
     """Copy what is whole behind a damaged place of a segment, as a segment; how many bytes.
 
-    Nothing for a torn write, or for space that was allocated.
+    Nothing for a torn write, or for space that was allocated. is_any: damaged or not, all that
+    isn't zeros.
     """
     with open(path, "rb") as file:
         if position >= os.fstat(file.fileno()).st_size:
             return 0
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-            found = find_whole_batch(content, position)
+            name = os.path.basename(path)
+            found = position if is_any else find_whole_batch(content, position)
             if found < 0:
                 return 0
-            header = BATCH_HEADER.unpack_from(content, found)
+            if not is_any:
+                header = BATCH_HEADER.unpack_from(content, found)
+                name = file_name(max(header[0], 0), LOG)
             tail = content[found:].rstrip(b"\0")
+    if not tail:
+        return 0
     away = quarantine_of(os.path.dirname(path))
     try:
         os.makedirs(away, exist_ok=True)
-        target = _free_name(os.path.join(away, file_name(max(header[0], 0), LOG)))
+        target = _free_name(os.path.join(away, name))
         with open(target, "xb") as file:
             file.write(tail)
         sync_directory(away)

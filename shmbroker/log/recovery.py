@@ -15,7 +15,6 @@ first that is wrong: later segments go, the file is cut there and synced before 
 
 import logging
 import os
-from collections.abc import Iterator
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
@@ -26,28 +25,26 @@ from shmbroker.log.file_names import (
     LOG,
     SNAPSHOT,
     TIME_INDEX,
+    TXN_INDEX,
     file_name,
     offset_of,
     sort_by_suffix,
 )
-from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
 from shmbroker.log.offset_index import POSITION
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.producer_state import ProducerState, read_snapshot
-from shmbroker.log.quarantine import put_aside, put_tail_aside
+from shmbroker.log.quarantine import has_place, put_aside, put_tail_aside
 from shmbroker.log.segment import Segment
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
-    BATCH_HEADER,
     CONTROL_BIT,
     HEADER_SIZE,
     LOG_OVERHEAD,
-    MAGIC,
 )
 
 logger = logging.getLogger("shmbroker")
 
-_CHUNK_BYTES = 1 << 20
+_NEVER = 1 << 63
 _WINDOW_ENTRIES = 256
 """Index entries before a snapshot whose batches are walked too: the producers' last five."""
 
@@ -61,6 +58,20 @@ def load(
     now_ms: int,
 ) -> None:
     """Fill a new PartitionLog from its directory; see `PartitionLog.open`."""
+    try:
+        _load(log, trusted, clean, recovery_point, log_start_offset, now_ms)
+    except OSError as error:
+        raise StorageFault(f"can't open {log.directory}: {error}") from error
+
+
+def _load(
+    log: PartitionLog,
+    trusted: tuple[int, int, int] | None,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    now_ms: int,
+) -> None:
     without_indexes = _list_files(log, now_ms)
     log.log_start_offset = log_start_offset
     if not log.segments:
@@ -89,6 +100,13 @@ def load(
         if segment.base_offset in without_indexes and segment.size and not segment.has_indexes():
             segment.mend_indexes()
     log.segments[-1].end_offset = log.log_end_offset
+    if log.log_end_offset < recovery_point:
+        logger.error(
+            "%s ends at offset %d, and was flushed up to %d: what is between is lost",
+            log.segments[-1].path,
+            log.log_end_offset,
+            recovery_point,
+        )
     log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
     log.find_local_start()
     log.recovery_point = min(log.recovery_point, log.log_end_offset)
@@ -100,7 +118,7 @@ def load(
         log._remove_snapshot(snapshot)
     if not clean:
         _remove_torn_snapshots(log, recovery_point)
-    rebuild_producers(log, is_window_walked=is_window_walked)
+    rebuild_producers(log, is_window_walked=is_window_walked, now_ms=now_ms or _NEVER)
     if now_ms:
         log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
     log.store_position()
@@ -126,6 +144,7 @@ def _list_files(log: PartitionLog, now_ms: int) -> set[int]:
                 os.unlink(os.path.join(log.directory, name))
     except OSError as error:
         raise StorageFault(f"can't open {log.directory}: {error}") from error
+    _remove_orphans(log.directory, kinds)
     log.snapshot_offsets = _offsets(kinds, SNAPSHOT)
     last: Segment | None = None
     for base_offset in _offsets(kinds, LOG):
@@ -144,6 +163,22 @@ def _list_files(log: PartitionLog, now_ms: int) -> set[int]:
     }
 
 
+def _remove_orphans(directory: str, kinds: dict[str, list[str]]) -> None:
+    """Indexes whose segment is gone, as Kafka does it: they are all that tells of it."""
+    count, newest = len(kinds[LOG]), max(kinds[LOG], default="")[:20]
+    for suffix in (INDEX, TIME_INDEX, TXN_INDEX):
+        if len(kinds[suffix]) == (count if suffix != TXN_INDEX else 0) and (
+            not count or max(kinds[suffix], default=newest)[:20] == newest
+        ):
+            continue  # one for each: 100,000 segments are not compared one by one
+        known = {name[:20] for name in kinds[LOG]}
+        for name in [name for name in kinds[suffix] if name[:20] not in known]:
+            kinds[suffix].remove(name)
+            path = os.path.join(directory, name)
+            logger.warning("%s has no segment beside it, which is lost; it is removed", path)
+            os.unlink(path)
+
+
 def _offsets(kinds: dict[str, list[str]], suffix: str) -> list[int]:
     """The offsets in the names with a suffix, ascending."""
     names = kinds[suffix]
@@ -159,15 +194,37 @@ def _load_epochs(log: PartitionLog) -> None:
         if epochs.latest >= 0:
             return
         # A file that was renamed into place and not synced may have lost its content.
-    except CorruptFault as fault:
-        logger.warning("%s; made anew from the batches", fault)
+        fault = None
+    except CorruptFault as found:
+        fault = found
         epochs.is_written = False
+    _rebuild_epochs(log)
+    if fault is not None or epochs.latest >= 0:
+        why = fault or f"{epochs.path} is missing or empty"
+        logger.warning("%s; made anew from the batches", why)
+
+
+def _rebuild_epochs(log: PartitionLog) -> None:
+    epochs = log.leader_epochs
+    epochs.clear()
     for segment in log.segments:
         try:
             for _, header in segment.headers(0, segment.size):
                 epochs.assign(header[2], header[0])
         except CorruptFault:
-            break
+            pass  # What follows still counts.
+
+
+def _check_epochs(log: PartitionLog, header: tuple[int, ...]) -> None:
+    """Whether the epoch history has a batch that is known to be right; else it is made anew."""
+    epochs = log.leader_epochs
+    if 0 <= header[2] != epochs.epoch_at(header[0]):
+        logger.warning(
+            "%s does not fit the batch at offset %d; made anew from the batches",
+            epochs.path,
+            header[0],
+        )
+        _rebuild_epochs(log)
 
 
 def _take_trusted(log: PartitionLog, trusted: tuple[int, int, int]) -> bool:
@@ -226,6 +283,14 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
         segment.size = size
         return False
     log.log_end_offset = next_offset
+    if last is not None:
+        _check_epochs(log, last[1])
+    if (
+        segment.offset_index.is_torn
+        or segment.time_index.is_torn
+        or not segment.are_indexes_whole()
+    ):
+        segment.mend_indexes()
     return True
 
 
@@ -246,10 +311,11 @@ def _scan(log: PartitionLog, recovery_point: int) -> None:
             # Offsets twice, or a hole between segments: nothing from here on can be served.
             _drop_segments(log, number)
             break
-        is_whole = _scan_segment(log, segment, recovery_point)
-        expected = log.log_end_offset = segment.end_offset
         following = log.segments[number + 1 : number + 2]
-        if not is_whole and following and following[0].base_offset != expected:
+        limit = following[0].base_offset if following else _NEVER
+        is_whole = _scan_segment(log, segment, recovery_point, limit)
+        expected = log.log_end_offset = segment.end_offset
+        if not is_whole and following and limit != expected:
             # Else what was cut is space that was allocated ahead.
             _drop_segments(log, number + 1)
             break
@@ -284,21 +350,19 @@ def _drop_segments(log: PartitionLog, number: int) -> None:
             len(dropped),
             os.path.basename(dropped[0]),
         )
-        if _has_node(log.directory):
+        if has_place(log.directory):
             put_aside(log.directory, dropped)
     for segment in log.segments[number:]:
         segment.remove()
     del log.segments[number:]
 
 
-def _has_node(directory: str) -> bool:
-    """Whether it lies in a node's directory, so that there is a place beside that."""
-    return os.path.exists(os.path.join(os.path.dirname(directory), META_PROPERTIES))
-
-
-def _cut(log: PartitionLog, segment: Segment, size: int) -> None:
-    """Cut a segment behind its last good batch; what is whole behind the damage is put aside."""
-    kept = put_tail_aside(segment.path, size + 1) if _has_node(log.directory) else 0
+def _cut(log: PartitionLog, segment: Segment, size: int, *, is_flushed: bool) -> None:
+    """Cut a segment behind its last good batch; what is whole behind the damage is put aside, and
+    what was flushed as it is."""
+    kept = 0
+    if has_place(log.directory):
+        kept = put_tail_aside(segment.path, size if is_flushed else size + 1, is_any=is_flushed)
     if kept:
         logger.error(
             "%s is damaged at position %d, where the log ends now; %d bytes that follow are in "
@@ -307,30 +371,43 @@ def _cut(log: PartitionLog, segment: Segment, size: int) -> None:
             size,
             kept,
         )
+    elif any(segment.read_bytes(size, min(segment.size - size, HEADER_SIZE))):
+        logger.warning("%s is torn at position %d, where the log ends now", segment.path, size)
     segment.cut_file(size, is_synced=True)
     segment.size = size
+    segment.unjudged_bytes = min(segment.unjudged_bytes, size)
 
 
-def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int) -> bool:
+def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int, following: int) -> bool:
     """Check a segment's batches, rebuild its indexes, cut it where it goes wrong.
 
-    True if the file ends with its last good batch.
+    True if the file ends with its last good batch. `following`: where the next segment begins. What
+    is damaged before it and before the recovery point is no torn write: it stays, as it would in
+    the segments that aren't scanned, and readers are told.
     """
     base = segment.base_offset
     interval, gaps_end = log.config.index_interval_bytes, _gaps_end(log)
     start, expected = _scan_start(segment, recovery_point)
     epochs = log.leader_epochs
+    if start or expected < recovery_point:
+        # What was flushed is no leftover of anything: the epoch file is what may be wrong.
+        for _, header in segment.good_batches(start, segment.size):
+            if header[0] == expected:
+                _check_epochs(log, header)
+            break
     epoch = epochs.epoch_at(expected)
     offset_index, time_index = segment.offset_index, segment.time_index
     max_timestamp, max_offset = segment.max_timestamp_so_far, segment.max_timestamp_offset
     indexed_at = size = start
-    for position, header in _good_batches(segment, start):
+    for position, header in segment.good_batches(start, segment.size):
         if header[0] != expected and not (
             header[0] > expected and (expected < gaps_end or not position)
         ):
             break
         last_offset = header[0] + header[6]
         if header[2] < epoch or header[6] < 0 or last_offset - base >= 2**31:
+            break
+        if last_offset >= following:
             break
         if header[2] > epoch:
             epoch = header[2]
@@ -348,8 +425,20 @@ def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int) -> b
     segment.set_max_timestamp(max_timestamp, max_offset)
     segment.end_offset = expected
     is_whole = size == segment.size
+    if _holes_end(log) <= expected < following <= recovery_point:
+        logger.error(
+            "%s is damaged at position %d: offsets %d to %d are not there",
+            segment.path,
+            size,
+            expected,
+            following - 1,
+        )
+        segment.end_offset = following
+        segment.park()
+        return True
     if not is_whole:
-        _cut(log, segment, size)
+        _cut(log, segment, size, is_flushed=expected < recovery_point)
+    segment.note_judged(start, size, expected)
     if segment is not log.segments[-1]:
         segment.finish()
     return is_whole
@@ -369,8 +458,8 @@ def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
         try:
             position = segment.indexed_position(last[1], POSITION)
             segment.restore_timestamps(segment.size)
-            _mend_time_index(segment)
             if not segment.is_rebuilt:
+                _mend_time_index(segment)
                 for _, header in segment.headers(position, segment.size):
                     return position, header[0]
         except CorruptFault:
@@ -404,37 +493,6 @@ def _mend_time_index(segment: Segment) -> None:
             )
 
 
-def _good_batches(segment: Segment, position: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(position, header) of batches that are whole and right by CRC, until one isn't."""
-    unpack, end = BATCH_HEADER.unpack_from, segment.size
-    data, start = memoryview(b""), position
-    while end - position >= HEADER_SIZE:
-        at = position - start
-        if at + HEADER_SIZE > len(data):
-            data, start, at = _chunk(segment, position, _CHUNK_BYTES), position, 0
-            if len(data) < HEADER_SIZE:
-                return
-        header = unpack(data, at)
-        size = header[1] + LOG_OVERHEAD
-        if header[3] != MAGIC or not HEADER_SIZE <= size <= end - position:
-            return
-        if at + size > len(data):
-            data, start, at = _chunk(segment, position, max(size, _CHUNK_BYTES)), position, 0
-            if len(data) < size:
-                return
-        if crc32c(data[at + ATTRIBUTES_POSITION : at + size]) != header[4]:
-            return
-        yield position, header
-        position += size
-
-
-def _chunk(segment: Segment, position: int, length: int) -> memoryview:
-    try:
-        return memoryview(os.pread(segment.fd, min(length, segment.size - position), position))
-    except OSError as error:
-        raise StorageFault(f"can't read {segment.path}: {error}") from error
-
-
 # --- producers ---
 
 
@@ -447,7 +505,28 @@ def _remove_torn_snapshots(log: PartitionLog, recovery_point: int) -> None:
             log._remove_snapshot(snapshot)
 
 
-def rebuild_producers(log: PartitionLog, *, is_window_walked: bool = True) -> None:
+def _fits_last_batch(log: PartitionLog, known: ProducerState, now_ms: int) -> bool:
+    """Whether producers are those of the log's end, as far as its last batch tells."""
+    segment = log.segments[-1]
+    try:
+        _, header = segment.find(log.log_end_offset - 1)
+    except CorruptFault:
+        return True
+    if header is None or header[9] < 0 or header[5] & CONTROL_BIT:
+        return True
+    entry = known.producers.get(header[9])
+    if entry is None:  # It may have expired.
+        return bool(header[8] <= now_ms - log.config.producer_id_expiration_ms)
+    return (
+        entry.epoch >= header[10]
+        and entry.batches[-1:] != []
+        and (entry.batches[-1][2] + entry.batches[-1][1] == header[0] + header[6])
+    )
+
+
+def rebuild_producers(
+    log: PartitionLog, *, is_window_walked: bool = True, now_ms: int = _NEVER
+) -> None:
     """The producer state at the log's end: newest good snapshot, then the batches behind it.
 
     With the window, also the batches shortly before it, as a snapshot knows only the last of each
@@ -460,10 +539,16 @@ def rebuild_producers(log: PartitionLog, *, is_window_walked: bool = True) -> No
     for offset in reversed(log.snapshot_offsets[:]):
         if offset < first:
             break  # What followed it is gone: it would refuse who wrote since.
+        path = os.path.join(log.directory, file_name(offset, SNAPSHOT))
         try:
-            known = read_snapshot(os.path.join(log.directory, file_name(offset, SNAPSHOT)))
-        except StorageFault:
+            known = read_snapshot(path)
+            if offset == log.log_end_offset and not _fits_last_batch(log, known, now_ms):
+                raise CorruptFault(f"{path} does not know the producer of the last batch")
+        except StorageFault as fault:
+            logger.warning("%s; its producers are found in the batches", fault)
             log._remove_snapshot(offset)
+            is_window_walked = True
+            known = ProducerState()
             continue
         taken = offset
         break

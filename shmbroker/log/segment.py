@@ -20,6 +20,10 @@ The active segment is mapped by its one writer. What the operating system makes 
 Most segments of a start are never asked for anything, and there may be 100,000 of them: path, size
 and the two indexes of one that was found on the disk are made when they are first used.
 
+What a segment held before this process opened it may have been damaged since: a batch of it is
+given out when it was judged once (`judge`), by CRC and by the offsets around it. What this process
+has written it doesn't judge again.
+
 Valid bytes are [0, size); what lies behind is zeros up to the end of the file. Only the owner cuts
 a file, and only the unused tail or above the high watermark; a reader elsewhere gets a short read.
 """
@@ -31,6 +35,7 @@ from collections.abc import Iterator
 from errno import EDQUOT, EFBIG, EINVAL, ENOSPC, ENOSYS
 from typing import TYPE_CHECKING, Any
 
+from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log import residency
 from shmbroker.log.checkpoints import remove_files
@@ -38,9 +43,17 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.log.file_names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
+from shmbroker.log.index_file import IndexFile
 from shmbroker.log.offset_index import POSITION, RELATIVE_OFFSET, OffsetIndex
+from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.time_index import TIMESTAMP, TimeIndex
-from shmbroker.records.batch_layout import BATCH_HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    BATCH_HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +63,20 @@ POPULATE_BYTES_MAX = 1 << 20
 WRITE_BYTES_MIN = 32 << 10
 """Batches from here on are written, not stored, where the pages are not ready anyway."""
 
+JUDGED_BYTES_MAX = 1 << 20
+JUDGED_BATCHES_MAX = 512
+"""By one read: half a millisecond, whatever the size of batches."""
+_INDEX_GAP_BYTES = 1 << 20
+"""More than this between two entries no append leaves: Kafka makes one for each that a follower
+does, of at most 1 MiB."""
+
 _NOT_READ = -2
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python 3.11's mmap
 _EXTENT_MS_SHORT = 1000
 _EXTENT_MS_LONG = 4000
 _CHUNK_BYTES_MIN = 4096
 _CHUNK_BYTES_MAX = 64 << 10
+_JUDGING_BYTES = 256 << 10
 _PAGE = mmap.PAGESIZE
 _ZEROS = memoryview(bytes(POPULATE_BYTES_MAX))
 _FULL = (ENOSPC, EDQUOT, EFBIG)
@@ -70,6 +91,7 @@ class Segment:
         "_descriptors",
         "_extent_ms",
         "_inode",
+        "_judged",
         "allocated_bytes",
         "base_offset",
         "created_ms",
@@ -88,12 +110,15 @@ class Segment:
         "ready_bytes",
         "size",
         "time_index",
+        "unjudged_bytes",
     )
     path: str
     size: int
     """Valid bytes: a batch boundary."""
     offset_index: OffsetIndex
     time_index: TimeIndex
+    unjudged_bytes: int
+    """What lies before this was there when the process began, and is judged when it is read."""
 
     def __init__(
         self,
@@ -115,7 +140,10 @@ class Segment:
         self.file_id = file_id
         """Never used again for another file: what slices name (`Slices` in ARCHITECTURE.md)."""
         if not is_found:
-            self.size = 0
+            self.size = self.unjudged_bytes = 0
+        self._judged = (0, 0, -1)
+        """[from, to) of that which is judged all the same, and the offset that follows; -1: of the
+        first batch none is known."""
         self.map: mmap.mmap | None = None
         self.allocated_bytes = 0
         self.ready_bytes = 0
@@ -146,6 +174,8 @@ class Segment:
                 value = self._sibling(LOG)
             elif name == "size":
                 value = self._stat().st_size
+            elif name == "unjudged_bytes":
+                value = self.size
             elif name == "offset_index":
                 value = OffsetIndex(self._sibling(INDEX), self._config.segment_index_bytes)
             elif name == "time_index":
@@ -207,12 +237,16 @@ class Segment:
         """Take the timestamps from the time index and the first batch of [0, end).
 
         The first batch because a time index entry for it may be (0, 0), the end mark, and because
-        `segment.ms` counts from it. CorruptFault if the index is wrong and can't be rebuilt.
+        `segment.ms` counts from it. Where the index is wrong and can't be rebuilt, it is that batch
+        alone.
         """
         last = self.time_index.last()
-        if last and not self.is_time_sound(last):
-            self.rebuild_indexes()
-            last = self.time_index.last()
+        try:
+            if last and not self.is_time_sound(last):
+                self.rebuild_indexes()
+                last = self.time_index.last()
+        except CorruptFault:
+            last = None
         self.set_max_timestamp(-1, -1)
         if last:
             self.set_max_timestamp(last[0], self.base_offset + last[1])
@@ -236,11 +270,24 @@ class Segment:
         is_torn = False
         for index in (self.offset_index, self.time_index):
             if not index.count:
-                index.load()
+                self._load(index)
                 is_torn |= index.is_torn
         self._are_indexes_loaded = True
-        if is_torn and self.end_offset > self.base_offset and self.map is None and self.size:
-            self.mend_indexes()
+        is_finished = self.end_offset > self.base_offset and self.map is None and self.size
+        try:
+            if is_finished and (is_torn or not self.are_indexes_whole()):
+                self.mend_indexes()
+        except residency.ColdBytes:
+            self._are_indexes_loaded = False
+            raise
+
+    def _load(self, index: IndexFile) -> None:
+        try:
+            index.load()
+        except StorageFault:
+            if not put_strangers_aside(self.directory):
+                raise
+            index.load()
 
     def mend_indexes(self) -> None:
         """Rebuild both indexes; where the segment is damaged, whoever reads there is told."""
@@ -249,6 +296,26 @@ class Segment:
         except CorruptFault:
             pass
 
+    def are_indexes_whole(self) -> bool:
+        """Whether the indexes, as far as they are loaded, lead to the last batches: an end that is
+        lost looks like any other end."""
+        last = self.offset_index.last()
+        start = last[1] if last else 0
+        gap = self._config.index_interval_bytes + (_INDEX_GAP_BYTES if last else 0)
+        try:
+            if last and not self._is_sound(last):
+                return False
+            if self.size - start > gap and any(
+                position - start > gap for position, _ in self.headers(start, self.size)
+            ):
+                return False
+            newest = self.time_index.last()
+            if newest:
+                return self.is_time_sound(newest)
+            return all(header[8] <= 0 for _, header in self.headers(0, min(self.size, start + 1)))
+        except CorruptFault:
+            return True  # It is the segment itself: whoever reads there is told.
+
     def has_indexes(self) -> bool:
         """Whether both index files are there and hold whole entries."""
         try:
@@ -256,7 +323,7 @@ class Segment:
                 os.stat(index.path).st_size % index.ENTRY.size
                 for index in (self.offset_index, self.time_index)
             )
-        except FileNotFoundError:
+        except OSError:
             return False
 
     def is_time_sound(self, entry: tuple[int, ...]) -> bool:
@@ -287,12 +354,18 @@ class Segment:
         return False
 
     def rebuild_indexes(self) -> None:
-        """Make both indexes anew from the batches' headers; CorruptFault if those are damaged."""
+        """Make both indexes anew from the batches' headers.
+
+        CorruptFault if those are damaged: then the indexes stay, for what they still lead to.
+        """
         if self.is_rebuilt:
             raise CorruptFault(f"{self.path} is damaged")
         self.is_rebuilt = self._are_indexes_loaded = True
-        logger.warning("%s: an index is missing or wrong; both are rebuilt", self.path)
         with residency.waiting():
+            for position, header in self.headers(0, self.size):
+                if not 0 <= header[0] + header[6] - self.base_offset < 1 << 31:
+                    raise CorruptFault(f"{self.path}: the batch at position {position} is damaged")
+            logger.warning("%s: an index is missing or wrong; both are rebuilt", self.path)
             self._rebuild_indexes()
 
     def _rebuild_indexes(self) -> None:
@@ -302,8 +375,6 @@ class Segment:
         indexed_at = 0
         for position, header in self.headers(0, self.size):
             last_offset = header[0] + header[6]
-            if not 0 <= last_offset - self.base_offset < 1 << 31:
-                raise CorruptFault(f"{self.path}: the batch at position {position} is damaged")
             if header[8] > self.max_timestamp_so_far:
                 self.set_max_timestamp(header[8], last_offset)
             if position - indexed_at > self._config.index_interval_bytes:
@@ -356,6 +427,85 @@ class Segment:
                 chunk_bytes = min(chunk_bytes * 2, _CHUNK_BYTES_MAX)
             else:
                 chunk_bytes = _CHUNK_BYTES_MIN
+
+    def good_batches(self, position: int, end: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(position, header) of the batches in [position, end) that are whole and right by CRC,
+        until one isn't."""
+        unpack = BATCH_HEADER.unpack_from
+        data, start = memoryview(b""), position
+        while end - position >= HEADER_SIZE:
+            at = position - start
+            if at + HEADER_SIZE > len(data):
+                data, start, at = self._chunk(position, end, _JUDGING_BYTES), position, 0
+                if len(data) < HEADER_SIZE:
+                    return
+            header = unpack(data, at)
+            size = header[1] + LOG_OVERHEAD
+            if header[3] != MAGIC or not HEADER_SIZE <= size <= end - position:
+                return
+            if at + size > len(data):
+                data, start, at = self._chunk(position, end, max(size, _JUDGING_BYTES)), position, 0
+                if len(data) < size:
+                    return
+            if crc32c(data[at + ATTRIBUTES_POSITION : at + size]) != header[4]:
+                return
+            yield position, header
+            position += size
+
+    def _chunk(self, position: int, end: int, length: int) -> memoryview:
+        try:
+            return memoryview(residency.read(self.fd, min(length, end - position), position))
+        except OSError as error:
+            raise StorageFault(f"can't read {self.path}: {error}") from error
+
+    def judge(self, position: int, limit: int, offset: int, end_offset: int) -> tuple[int, int]:
+        """(end, next offset or -1 where `end` is `limit`) of what in [position, limit), two batch
+        boundaries, may be given out.
+
+        The first batch is that of `offset` and the others continue it, or, for offset -1, some may
+        be missing; none ends behind `end_offset`. Of what was not judged before at most
+        JUDGED_BYTES_MAX and JUDGED_BATCHES_MAX are looked at, but one batch. CorruptFault if that
+        is damaged.
+        """
+        start, end, following = self._judged
+        if start <= position < end:
+            return (limit, -1) if limit <= end else (end, following)
+        if position != end or following < 0:
+            start, end, following = position, position, -1
+        is_dense = offset >= 0
+        bound = position + JUDGED_BYTES_MAX
+        try:
+            for _, (at, header) in zip(
+                range(JUDGED_BATCHES_MAX), self.good_batches(position, limit), strict=False
+            ):
+                base_offset, next_offset = header[0], header[0] + header[6] + 1
+                if header[6] < 0 or next_offset > end_offset or base_offset < self.base_offset:
+                    break
+                if following < 0:
+                    if is_dense and not base_offset <= offset < next_offset:
+                        break
+                elif base_offset != following if is_dense else base_offset < following:
+                    break
+                following = next_offset
+                end = at + header[1] + LOG_OVERHEAD
+                if end >= bound:
+                    break
+        except residency.ColdBytes:
+            self.read_ahead(position, min(limit - position, JUDGED_BYTES_MAX))
+            if end == position:
+                raise
+        if end == position:
+            raise CorruptFault(f"{self.path}: the batch at position {position} is damaged")
+        self._judged = start, end, following
+        if start == 0 and end >= self.unjudged_bytes:
+            self.unjudged_bytes = 0
+        return end, following
+
+    def note_judged(self, start: int, end: int, next_offset: int) -> None:
+        """A scan has looked at [start, end), behind which `next_offset` follows."""
+        self._judged = start, end, next_offset
+        if start == 0 and end >= self.unjudged_bytes:
+            self.unjudged_bytes = 0
 
     def read_bytes(self, position: int, length: int) -> bytes:
         """Exactly these bytes; StorageFault if the file has fewer."""

@@ -19,6 +19,7 @@ Rules of this file:
 from collections.abc import Callable
 from typing import Any
 
+from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     READ_DONE,
     READ_DONE_HEAD,
@@ -99,8 +100,10 @@ class FollowerReads:
         now_ms: Callable[[], int],
         pass_file: Callable[[Peer, Any], None],
         moved: set[Partition],
+        on_storage_fault: Callable[[Partition, StorageFault], None],
         broker_id: int,
     ) -> None:
+        self._on_storage_fault = on_storage_fault
         self.partitions = partitions
         self.now_ms = now_ms
         self.pass_file = pass_file
@@ -298,16 +301,9 @@ class FollowerReads:
                     if not bytes_max:
                         self._hold(row)
                         continue
-                found = log.read(
-                    row.fetch_offset,
-                    bytes_max,
-                    log.log_end_offset,
-                    total == 0,
-                )
-                if found is None:
-                    error = _OUT_OF_RANGE
-                    if log.log_start_offset <= row.fetch_offset < log.local_start_offset:
-                        error = error_codes.OFFSET_MOVED_TO_TIERED_STORAGE
+                found = self._look_up(partition, row.fetch_offset, bytes_max, total == 0)
+                if type(found) is int:
+                    error = found
                 else:
                     segment, position, length = found
                     if not length and row.fetch_offset < log.log_end_offset:
@@ -332,6 +328,23 @@ class FollowerReads:
                 break
         if parts:
             self._send(session, parts, inline)
+
+    def _look_up(
+        self, partition: Partition, offset: int, bytes_max: int, min_one_batch: bool
+    ) -> Any:
+        """(segment, position, length), or an error code. The follower judges every batch itself."""
+        log = partition.log
+        end_offset = log.log_end_offset
+        try:
+            found = log.read(offset, bytes_max, end_offset, min_one_batch, is_judged=False)
+        except StorageFault as fault:
+            self._on_storage_fault(partition, fault)
+            return error_codes.KAFKA_STORAGE_ERROR
+        if found is not None:
+            return found
+        if log.log_start_offset <= offset < log.local_start_offset:
+            return error_codes.OFFSET_MOVED_TO_TIERED_STORAGE
+        return _OUT_OF_RANGE
 
     def _hold(self, row: Row) -> None:
         if not self.held:

@@ -37,6 +37,7 @@ from shmbroker.log.file_names import (
 from shmbroker.log.log_directory import LogDirectory, remove_deleted
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.retention import delete_records, retain
 from shmbroker.log.segment import Segment
 from shmbroker.metadata.topic_names import METADATA_TOPIC
@@ -56,6 +57,7 @@ UNLINKS_PER_ROUND = 200
 UNLINK_BYTES_PER_ROUND = 1 << 30
 ROLL_CHECKS_PER_ROUND = 200
 """Partitions looked at in one round of upkeep, so that a round stays short with thousands."""
+_DAMAGED_BITS_MAX = 12
 IDLE_PARK_MS = 60_000
 """A log without appends for this long gives its map and its allocated tail back."""
 
@@ -137,6 +139,13 @@ class PartitionStore:
         partition.known_high_watermark = max(
             self.log_directory.high_watermarks.get(name, 0), self.positions.high_watermark(key)
         )
+        if partition.known_high_watermark > log.log_end_offset:
+            logger.error(
+                "%s ends at offset %d, and its high watermark was %d: what is between is lost here",
+                directory,
+                log.log_end_offset,
+                partition.known_high_watermark,
+            )
         if position_slot is not None:
             partition.store_high_watermark = position_slot.store_high_watermark
         partition.is_internal = topic.is_internal
@@ -171,10 +180,19 @@ class PartitionStore:
         """
         metadata = os.path.join(path, PARTITION_METADATA)
         try:
-            found = read_partition_metadata(metadata)
-            if found is not None:
+            try:
+                found = read_partition_metadata(metadata)
+            except CorruptFault:
+                raise
+            except StorageFault:
+                if not put_strangers_aside(path):
+                    raise
+                found = read_partition_metadata(metadata)
+            if found is not None and not _is_nearly(found, topic_id):
                 return found
-            is_lost = True
+            is_lost = found is None
+            if found is not None:
+                logger.warning("%s is damaged", metadata)
         except CorruptFault as fault:
             logger.warning("%s", fault)
             is_lost = _is_zeros(metadata)
@@ -450,6 +468,13 @@ def _has_batches(directory: str) -> bool:
         name.endswith(LOG) and os.path.getsize(os.path.join(directory, name))
         for name in os.listdir(directory)
     )
+
+
+def _is_nearly(found: bytes, topic_id: bytes) -> bool:
+    """Whether an id differs in one letter of its text, 6 bits, or two: ids of 122 random bits are
+    never that near to each other."""
+    difference = int.from_bytes(found, "big") ^ int.from_bytes(topic_id, "big")
+    return 0 < difference.bit_count() <= _DAMAGED_BITS_MAX
 
 
 def _is_zeros(path: str) -> bool:

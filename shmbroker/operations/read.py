@@ -285,6 +285,8 @@ class Reader:
                 found = remote
             segment, position, length = found
             total += length
+            # Of what has to be judged first there may be less than is asked for, and is there.
+            must_answer |= length > 0 and position < segment.unjudged_bytes
             results.append((partition, segment, position, length, None) if length else partition)
         return results, total, must_answer or not has_valid
 

@@ -69,7 +69,12 @@ class Replication:
         self._now_ms = appender.now_ms
         self._on_high_watermark = on_high_watermark
         self.reads = FollowerReads(
-            appender.partitions, appender.now_ms, pass_file, self.moved, broker_id
+            appender.partitions,
+            appender.now_ms,
+            pass_file,
+            self.moved,
+            appender.on_storage_fault,
+            broker_id,
         )
         self.fetcher = ReplicaFetcher(
             links,

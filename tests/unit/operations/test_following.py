@@ -77,7 +77,12 @@ class Node:
         self.files = {other.number: Files() for other in others}
         self.others = {other.number: other for other in others}
         self.reads = FollowerReads(
-            self.partitions, lambda: self.now, self.pass_file, self.moved, self.number
+            self.partitions,
+            lambda: self.now,
+            self.pass_file,
+            self.moved,
+            self.on_fault,
+            self.number,
         )
         self.fetcher = ReplicaFetcher(
             {number: (self.peers[number], self.files[number]) for number in self.peers},

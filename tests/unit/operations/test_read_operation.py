@@ -31,7 +31,7 @@ class Log:
     def __init__(self) -> None:
         self.log_start_offset = self.local_start_offset = 0
         self.log_end_offset = 1
-        self.segment = SimpleNamespace(map=BATCH, file_id=77)
+        self.segment = SimpleNamespace(unjudged_bytes=0, map=BATCH, file_id=77)
 
     def read(self, offset: int, max_bytes: int, end: int, min_one_batch: bool) -> Any:
         return self.segment, 0, len(BATCH)
