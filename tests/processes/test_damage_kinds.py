@@ -17,7 +17,7 @@ from shmbroker.records.batch_layout import ATTRIBUTES_POSITION, LOG_OVERHEAD
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
 from tests import damaged_directory as directory
-from tests.acknowledged_load import batch_now
+from tests.acknowledged_load import batch_now, wait_until
 from tests.damaged_directory import IN_SEGMENT, RECORDS, RECOVERY_POINT, TOPIC, Damage, value_of
 from tests.raw_client import RawClient
 
@@ -76,10 +76,6 @@ def served(client: RawClient, partition: int) -> tuple[set[int], dict[int, int]]
 
 def check(broker: Broker, client: RawClient, partition: int, name: str, damage: Damage) -> None:
     found, refused = served(client, partition)
-    is_named = any(
-        f"/{TOPIC}-{partition}/" in line or f"/{TOPIC}-{partition} " in line
-        for line in broker.lines
-    )
     end = RECORDS
     if name in DERIVED:
         assert not refused
@@ -99,7 +95,8 @@ def check(broker: Broker, client: RawClient, partition: int, name: str, damage: 
             if base == 0 and damage in (directory.remove, directory.make_directory):
                 wanted.add(error_codes.OFFSET_OUT_OF_RANGE)
             assert set(refused.values()) <= wanted
-        assert is_named
+        paths = (f"/{TOPIC}-{partition}/", f"/{TOPIC}-{partition} ")
+        wait_until(lambda: any(path in broker.log for path in paths), "its line", 5.0)
     sequence = {"producer_id": directory.PRODUCER_ID, "producer_epoch": 0, "base_sequence": end}
     answer = client.produce(TOPIC, batch_now(b"new", **sequence), partition)
     assert (answer["error_code"], answer["base_offset"]) == (error_codes.NONE, end)
