@@ -215,6 +215,8 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = self._starts(start, topics, wanted)
         ends = driver.find_ends(client, self.options, topics, starts)
         self._latest = to_json(ends, _ids(topics))
+        if self._way is None and ends:  # Spark asks for it before the first one is planned
+            self._way = driver.way_of(client, self.options, topics, min(ends))
         for topic_partition, end in ends.items():
             begun = starts[topic_partition]
             if end < begun:

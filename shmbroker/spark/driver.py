@@ -194,6 +194,19 @@ def _fetching(options: Options, fault: Fault) -> Options:
     return options._replace(read_way=FETCH)
 
 
+def way_of(
+    client: BrokerClient, options: Options, topics: Mapping[str, Topic], partition: TopicPartition
+) -> str:
+    """By which way records of this partition will be read, before anything is planned."""
+    if options.read_way == FETCH:
+        return FETCH
+    try:
+        client.files(topics, [partition])
+    except NoFilesFault:
+        return FETCH
+    return FILES
+
+
 def within_limits(
     client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
 ) -> Ends:

@@ -457,6 +457,8 @@ def test_a_stream_reads_what_is_new(family: FakeFamily) -> None:
     assert start == {"t": {"0": 0, "1": 0}} | own
     first = reader.latestOffset(start, ReadAllAvailable())
     assert first == {"t": {"0": 5, "1": 0}} | own
+    # Spark asks for this before it plans the first micro-batch
+    assert reader.reportLatestOffset()[WAY] == "files"
     made[0].fill(5)
     made[1].fill(3)
     second = reader.latestOffset(over_json(first), ReadAllAvailable())
