@@ -1,7 +1,6 @@
 """Power is cut anywhere: nothing durable is lost, nothing wrong is served (see crash_workload).
 
-By default a sample of some 250 crashes. `SHMBROKER_CRASH_SEEDS=0-9` looks at over 1,000, `=17` at
-those of one seed, `SHMBROKER_CRASH_KEEP=1` keeps what a crash left when something is wrong.
+Over 1,000 crashes, of five seeds. `SHMBROKER_CRASH_SEEDS=0-99` looks at more, `=17` at those of one, `SHMBROKER_CRASH_KEEP=1` keeps what a crash left when something is wrong.
 """
 
 import os
@@ -14,11 +13,13 @@ from tests.crash_workload import Life
 
 STEPS = 120
 ASKED = os.environ.get("SHMBROKER_CRASH_SEEDS", "")
-CRASH_RATE = 0.12 if ASKED else 0.025
+CRASH_RATE = 0.12
+CRASHES_MIN = 100
+"""Of a seed; most have about 250."""
 
 
 def seeds() -> range:
-    first, _, last = (ASKED or "0-5").partition("-")
+    first, _, last = (ASKED or "0-4").partition("-")
     return range(int(first), int(last or first) + 1)
 
 
@@ -28,7 +29,7 @@ def test_crash_at_any_change_of_the_disk(seed: int) -> None:
     root = tempfile.mkdtemp(prefix=f"crash-{seed}-", dir="/dev/shm")
     try:
         crashes = Life(root, seed, STEPS, CRASH_RATE).run()
-        assert crashes
+        assert crashes > CRASHES_MIN
     finally:
         if not os.environ.get("SHMBROKER_CRASH_KEEP"):
             shutil.rmtree(root)
