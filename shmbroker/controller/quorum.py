@@ -200,6 +200,8 @@ class Quorum:
         # Prospective and candidate
         self.granted: set[int] = set()
         self.refused: set[int] = set()
+        self.unreachable: set[int] = set()
+        """Who could not be asked in this election."""
         self._elections_lost = 0
         # Follower
         self.has_fetched = False
@@ -274,6 +276,11 @@ class Quorum:
             del self.asked[voter]
             # A leader has time: who is gone asks it when it is back.
             self.retry_at[voter] = now + (10 * RETRY_MS if self.state == LEADER else RETRY_MS)
+            if self.state == PROSPECTIVE or self.state == CANDIDATE:
+                self.unreachable.add(voter)
+                self._look_whether_lost(now)
+            elif self.state == FOLLOWER and voter == self.leader_id and not self.has_fetched:
+                self._leave_dead_leader(now)  # its word was heard after it had died
 
     def on_voter_lost(self, now: int, voter: int) -> None:
         """The process of another voter is dead, for sure."""
@@ -283,8 +290,7 @@ class Quorum:
         if self.asked.pop(voter, None) is not None:
             self.retry_at[voter] = now + RETRY_MS
         if voter == self.leader_id and self.state == FOLLOWER:
-            rank = [each for each in self.voters if each != voter].index(self.node_id)
-            self._leave_leader(now + self._stagger(rank))
+            self._leave_dead_leader(now)
 
     def on_appended(self, now: int) -> None:
         """The leader has appended: hand the records to who waits for them.
@@ -342,8 +348,10 @@ class Quorum:
             self._elections_lost += 1
         self.has_fetched = False
         self._enter(PROSPECTIVE, now + self._election_timeout())
-        self.granted = {self.node_id}
-        self.refused = set()
+        self._begin_count()
+
+    def _begin_count(self) -> None:
+        self.granted, self.refused, self.unreachable = {self.node_id}, set(), set()
 
     def _stand(self, now: int) -> None:
         """A majority would vote for us: begin an epoch and ask for the votes."""
@@ -351,8 +359,7 @@ class Quorum:
         self.leader_id, self.voted_id = -1, self.node_id
         self.store.write(self.epoch, -1, self.node_id)
         self._enter(CANDIDATE, now + self._election_timeout())
-        self.granted = {self.node_id}
-        self.refused = set()
+        self._begin_count()
 
     def _on_vote(self, now: int, vote: Vote) -> VoteAnswer:
         if vote.epoch < self.epoch:
@@ -389,14 +396,23 @@ class Quorum:
                 self._lead(now)
         elif vote.is_pre_vote and answer.leader_id == voter:
             self._follow(now, voter)  # It lives, and leads.
-        elif len(self.refused) >= self.majority:
-            if not vote.is_pre_vote:
-                self.deadline = now + self._backoff()
-            elif self.leader_id in self.others:
-                self._follow(now, self.leader_id)
-            else:
-                self._enter(UNATTACHED, now + self._backoff())
-                self._elections_lost += 1
+        else:
+            self.unreachable.discard(voter)
+            self._look_whether_lost(now)
+
+    def _look_whether_lost(self, now: int) -> None:
+        """Whether nobody is left who could make it a majority; then others shall have their turn,
+        or the same again, soon: who has refused may not have known yet that the leader is dead."""
+        left = len(self.voters) - len(self.refused | self.unreachable)
+        if not self.refused or left >= self.majority:
+            return
+        if self.state == CANDIDATE:
+            self.deadline = min(self.deadline, now + self._backoff())
+        elif self.leader_id in self.others and self.leader_id not in self.unreachable:
+            self._follow(now, self.leader_id)
+        else:
+            self._enter(UNATTACHED, now + self._backoff())
+            self._elections_lost += 1
 
     def _lead(self, now: int) -> None:
         """Begin the epoch with a LeaderChange."""
@@ -442,6 +458,10 @@ class Quorum:
         """The leader is gone; in this epoch nobody else may have this vote."""
         self.has_fetched = False
         self._enter(UNATTACHED, deadline)
+
+    def _leave_dead_leader(self, now: int) -> None:
+        rank = [each for each in self.voters if each != self.leader_id].index(self.node_id)
+        self._leave_leader(now + self._stagger(rank))
 
     def _on_begin_epoch(self, now: int, message: BeginEpoch) -> EpochAnswer:
         error = NONE

@@ -40,6 +40,7 @@ class ActiveLink:
     ) -> None:
         self._counters = counters
         self._words = counters.words
+        self._seen = 0
         self._config = config
         self._data_directory = data_directory
         self.controllers = {peer.number: peer for peer in peers if peer.role == CONTROLLER}
@@ -62,11 +63,17 @@ class ActiveLink:
 
     def is_behind(self) -> bool:
         """Whether more is committed than the image has."""
-        return self._words[METADATA_END_OFFSET_WORD] > self.follower.image.offset
+        self._seen = committed = self._words[METADATA_END_OFFSET_WORD]
+        return committed > self.follower.image.offset
+
+    def has_news(self) -> bool:
+        """Whether something was committed since `is_behind` or `catch_up` looked: to be asked after
+        `Doorbell.say_sleeping`, as who commits rings only those who sleep."""
+        return self._words[METADATA_END_OFFSET_WORD] != self._seen
 
     def catch_up(self) -> list[Change]:
         """Apply what is committed to `follower.image`; see `MetadataFollower.catch_up`."""
-        committed = self._words[METADATA_END_OFFSET_WORD]
+        self._seen = committed = self._words[METADATA_END_OFFSET_WORD]
         if committed <= self.follower.image.offset:
             return []
         epoch, number, _ = self._counters.metadata_leader()

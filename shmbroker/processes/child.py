@@ -187,11 +187,15 @@ class SleepingChild(Child):
             reader.release()
         return had_work
 
+    def has_news(self) -> bool:
+        """Whether something has come for which nobody may have rung, as this was up yet."""
+        return self.has_entries() or self.words[CONTROL_GENERATION_WORD] != self.generation
+
     def sleep(self, timeout: float) -> None:
         """Until the doorbell rings, a signal comes or `timeout` seconds are over."""
         doorbell = self.doorbell
         doorbell.say_sleeping()
-        if self.has_entries() or self.words[CONTROL_GENERATION_WORD] != self.generation:
+        if self.has_news():
             doorbell.awake()
             return
         if not self.must_stop:

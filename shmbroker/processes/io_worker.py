@@ -397,6 +397,9 @@ class IoWorker(SleepingChild):
         self.sleep(max(0.001, timeout))
         self._now_ms = clock.now_ms()
 
+    def has_news(self) -> bool:
+        return super().has_news() or (self.broker_epoch >= 0 and self.link.has_news())
+
     def on_high_watermark(self, partition: Partition) -> None:
         """It has moved without an append: whoever waited for it."""
         self.purgatory.check(partition.key)

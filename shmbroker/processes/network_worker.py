@@ -200,7 +200,11 @@ class NetworkWorker(Child):
             events = self._look_before_sleep() if self._waits_for_replicas() else []
             if not events:
                 doorbell.say_sleeping()
-                if self.has_entries() or words[CONTROL_GENERATION_WORD] != self.generation:
+                if (
+                    self.has_entries()
+                    or words[CONTROL_GENERATION_WORD] != self.generation
+                    or self.link.has_news()
+                ):
                     timeout = 0.0
                 elif loop.cold or self.has_backlog():
                     timeout = BACKLOG_RETRY_S
@@ -293,7 +297,7 @@ class NetworkWorker(Child):
                 return  # a successor serves what is there
             self.sign(clock.monotonic())
             self.doorbell.say_sleeping()
-            if self.words[CONTROL_GENERATION_WORD] == self.generation:
+            if self.words[CONTROL_GENERATION_WORD] == self.generation and not self.link.has_news():
                 self.loop.epoll.poll(0.05)
             self.doorbell.awake()
 

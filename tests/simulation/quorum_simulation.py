@@ -398,3 +398,42 @@ def simulate(seed: int, voters: int = 0, ms: int = 25_000) -> World:
     world.check_liveness()
     assert world.committed, "nothing was ever committed"
     return world
+
+
+def replacement_ms(seed: int) -> int:
+    """How long nobody leads when the leader of three dies for good: the others hear of it late,
+    and not at the same time; one of them may lack the last records."""
+    world = World(seed, 3)
+    world.loss, world.slowness = 0.0, world.random.choice((1, 5))
+    for node in world.nodes.values():
+        world.at(world.now, world.start, node)
+    while not (leaders := [node for node in world.nodes.values() if is_leading(node)]):
+        world.run_until(world.now + 1)
+    (leader,) = leaders
+    for _ in range(world.random.randrange(4)):
+        world.append()
+        world.run_until(world.now + world.random.randrange(1, 30))
+    # A majority has the last ones.
+    others = [node for node in world.nodes.values() if node is not leader]
+    slow = world.random.choice(others)
+    world.cut = {(leader.node_id, slow.node_id)}
+    for _ in range(world.random.randrange(2)):
+        world.append()
+        world.run_until(world.now + 60)
+    leader.quorum = None
+    died = world.now
+    for node in others:
+        late = world.random.choice((1, 10, 100))
+        world.at(
+            died + world.random.randrange(1, 1 + late), world.step, node, Quorum.on_voter_lost,
+            leader.node_id,
+        )  # fmt: skip
+    while not any(is_leading(node) for node in others):
+        world.run_until(world.now + 1)
+        assert world.now < died + 20_000, "nobody leads"
+    return world.now - died
+
+
+def is_leading(node: Node) -> bool:
+    quorum = node.quorum
+    return quorum is not None and quorum.state == LEADER

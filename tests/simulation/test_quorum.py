@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from quorum_simulation import simulate
+from quorum_simulation import replacement_ms, simulate
 
 SEEDS = int(os.environ.get("SHMBROKER_SEEDS", "100"))
 
@@ -15,3 +15,12 @@ def test_history_of_a_seed_keeps_every_promise(first: int) -> None:
             simulate(seed)
         except AssertionError as broken:
             raise AssertionError(f"simulate({seed}): {broken}") from broken
+
+
+REPLACED_MS_MAX = 350
+
+
+def test_a_dead_leader_is_replaced_soon_whoever_hears_of_it_late() -> None:
+    found = {seed: replacement_ms(seed) for seed in range(SEEDS * 3)}
+    worst = max(found, key=lambda seed: found[seed])
+    assert found[worst] <= REPLACED_MS_MAX, f"replacement_ms({worst}) is {found[worst]}"
