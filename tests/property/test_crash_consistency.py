@@ -1,6 +1,7 @@
 """Power is cut anywhere: nothing durable is lost, nothing wrong is served (see crash_workload).
 
-Over 1,000 crashes, of five seeds. `SHMBROKER_CRASH_SEEDS=0-99` looks at more, `=17` at those of one, `SHMBROKER_CRASH_KEEP=1` keeps what a crash left when something is wrong.
+Over 1,000 crashes, of five seeds. `SHMBROKER_CRASH_SEEDS=0-99` looks at more, `=17` at those of
+one, `SHMBROKER_CRASH_KEEP=1` keeps what a crash left when something is wrong.
 """
 
 import os
