@@ -27,7 +27,7 @@ from shmbroker.ipc.operation_adapter import Executor
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
-from shmbroker.processes.shared_resources import SharedResources, Slot
+from shmbroker.processes.shared_resources import CLEANER, TIER, SharedResources, Slot
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     INCARNATION,
@@ -49,6 +49,10 @@ REST_S = 0.5
 """How long a helper that has nothing to do sleeps, at most."""
 
 PR_SET_PDEATHSIG = 1
+
+OOM_SCORE_ADJ_CHILD = 100
+OOM_SCORE_ADJ = {CLEANER: 300, TIER: 300}
+"""Thousandths of the memory that there is: the kernel counts a process as that much larger."""
 
 logger = logging.getLogger("shmbroker")
 
@@ -217,6 +221,7 @@ def run_child(
         if os.getppid() != supervisor_pid:
             sys.exit(0)
         set_title(slot.title)
+        go_before_supervisor(slot.role)
         words = shared.counters.words
         words[shared.counters.at(slot.index, STATE)] = STATE_STARTING
         child = make(shared, slot)
@@ -241,6 +246,18 @@ def run_child(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def go_before_supervisor(role: str) -> None:
+    """Where memory runs out, the kernel shall end a child, which is replaced, and not the one whose
+    end is everybody's; best of all a helper. As much above the supervisor as OOM_SCORE_ADJ says."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            inherited = int(file.read())
+            file.seek(0)
+            file.write(str(min(1000, inherited + OOM_SCORE_ADJ.get(role, OOM_SCORE_ADJ_CHILD))))
+    except (OSError, ValueError):
+        pass  # a /proc that can't be written: then it goes by size alone
 
 
 def set_title(title: str) -> None:

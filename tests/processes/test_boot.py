@@ -287,3 +287,30 @@ def test_port_0_takes_a_free_port_for_each_broker(tmp_path: Path) -> None:
         finally:
             process.terminate()
     assert process.returncode == 0
+
+
+def test_children_go_before_the_supervisor_where_memory_runs_out(tmp_path: Path) -> None:
+    def adjusted(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+    with Broker(data=tmp_path) as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        before = broker.children()
+        supervisor = broker.process.pid
+        scores = {title: adjusted(pid) for title, pid in before.items()}
+        assert all(score >= min(1000, adjusted(supervisor) + 100) for score in scores.values())
+        # What the kernel does then, to the one that it counts as the largest.
+        victim = max(
+            before,
+            key=lambda title: int(Path(f"/proc/{before[title]}/oom_score").read_text()),
+        )
+        assert int(Path(f"/proc/{supervisor}/oom_score").read_text()) <= int(
+            Path(f"/proc/{before[victim]}/oom_score").read_text()
+        )
+        os.kill(before[victim], signal.SIGKILL)
+        successor = wait_until(
+            lambda: (pid := broker.children().get(victim)) != before[victim] and pid, "another one"
+        )
+        assert adjusted(successor) == scores[victim]
+    with Broker(data=tmp_path) as broker, RawClient(broker.address) as client:
+        assert client.produce(TOPIC, batch_now(b"1"))["error_code"] == 0
