@@ -61,11 +61,15 @@ def decode(
     rows_max: int,
     start_offset: int,
     end_offset: int,
+    checks_crc: bool,
     state: Buffer,
     outputs: tuple[Buffer | None, ...],
     /,
 ) -> int:
     """Records of the batches in `table` into Arrow buffers: how many rows were written.
+
+    With `checks_crc`, `raw` must hold the batches whole, and the CRC of each is compared just
+    before its records are read: so they are fetched into the cache once only.
 
     Begins where `state` says and leaves there how far it has got; see `kernels.h` for it and the
     outputs, of which those that are None are left out. Stops when `rows_max` rows or one of the

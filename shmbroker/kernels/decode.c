@@ -3,19 +3,23 @@
  * One pass: a record is parsed and what is wanted of it copied at once. A row that does not fit
  * into what room there is left for its bytes is not begun; the next call goes on with it.
  *
- * There are two ways to read a record. The quick one takes what nearly all records are: numbers of
- * one or two bytes, no headers, in the range, with room for it. It reads on before it has compared
- * anything, as two bytes can't name a place further than QUICK_BYTES from here and so much of `raw`
- * is left, and believes the record only if all of it fits together. Whatever does not is read again
- * by the careful way, which compares every step with the end of the record, and knows what is
- * wrong. (100 and 250 instructions for a record of 108 bytes.)
+ * There are three ways to read a record. Where many follow each other that are laid out alike, the
+ * first one of them says what to compare the others with (`struct shape`). The quick one takes what
+ * nearly all records are: numbers of one or two bytes, no headers, in the range, with room for it.
+ * It reads on before it has compared anything, as two bytes can't name a place further than
+ * QUICK_BYTES from here and so much of `raw` is left, and believes the record only if all of it fits
+ * together. Whatever does not is read again by the careful way, which compares every step with the
+ * end of the record, and knows what is wrong. (100 and 250 instructions for a record of 108 bytes.)
  */
 
 #include "kernels.h"
 
 #define TIMESTAMP_MS_MAX (INT64_MAX / 1000 - 1)
 #define APPEND_TIME_BIT 8
-#define AHEAD 1024 /* bytes from here are fetched in advance */
+#define AHEAD 1024 /* bytes from here are fetched in advance ... */
+#define AHEAD_MAX (32 << 10) /* ... or, where the CRC has fetched them, so much of the next batch */
+
+enum { AT_CRC = 17, AT_ATTRIBUTES = 21, HEADER_SIZE = 61 };
 
 /* Of two bytes 15 bits come out, so half of 2^15: twice, for key and value, and what is around. */
 #define QUICK_BYTES (2 * (1 << 14) + 32)
@@ -78,6 +82,7 @@ struct rows {
     int64_t raw_size;
     const int64_t *table;
     int64_t batches, rows_max, start_offset, end_offset;
+    int checks_crc;
     int64_t *state;
 };
 
@@ -171,6 +176,87 @@ put_headers(struct headers_out *h, int64_t row, int64_t count, const uint8_t *q,
     return 1;
 }
 
+/* How a record is laid out, so that others can be known to be the same by comparing a few words.
+ * Of the first 8 bytes all stand in `mask` that say where something is: lengths, and whether a
+ * number goes on; not its other bits, and not the attributes. */
+struct shape {
+    uint64_t mask, expected;
+    uint32_t value_mask, value_expected;
+    int time_shift, delta_shift;
+    uint32_t time_high, delta_high; /* bits of a second byte, where there is one */
+    int64_t size, key_at, key_length, value_length_at, value_at, value_length;
+    int has_key;
+};
+
+/* A number of one or two bytes in the shape's first 8, at *at; `is_fixed`: all of it is compared. */
+static inline int
+shape_number(struct shape *s, const uint8_t *p, int *at, int is_fixed, uint32_t *raw) {
+    const int size = p[*at] < 0x80 ? 1 : 2;
+    if (*at + size > 8 || (size == 2 && p[*at + 1] >= 0x80))
+        return 0;
+    *raw = size == 1 ? p[*at] : (p[*at] & 0x7fu) | (uint32_t)p[*at + 1] << 7;
+    const uint64_t bits = is_fixed ? 0xffff : 0x8080;
+    s->mask |= (size == 1 ? bits & 0xff : bits) << 8 * *at;
+    *at += size;
+    return size;
+}
+
+/* The shape of the record at p, behind which QUICK_BYTES can be read; 0 if it has none. */
+static int
+find_shape(const uint8_t *p, struct shape *s) {
+    uint32_t length, time, delta, key_length, value_length;
+    int at = 0, size;
+    s->mask = 0;
+    if (!shape_number(s, p, &at, 1, &length))
+        return 0;
+    s->size = at + (length >> 1);
+    s->time_shift = 8 * ++at;
+    if (!(size = shape_number(s, p, &at, 0, &time)))
+        return 0;
+    s->time_high = size == 2 ? 0x3f80 : 0;
+    s->delta_shift = 8 * at;
+    s->mask |= (uint64_t)1 << s->delta_shift; /* of a negative one */
+    if (!(size = shape_number(s, p, &at, 0, &delta)))
+        return 0;
+    s->delta_high = size == 2 ? 0x3f80 : 0;
+    if (!shape_number(s, p, &at, 1, &key_length))
+        return 0;
+    memcpy(&s->expected, p, 8);
+    s->expected &= s->mask;
+    s->has_key = !(key_length & 1);
+    s->key_at = at;
+    s->key_length = s->has_key ? key_length >> 1 : 0;
+    s->value_length_at = at + s->key_length;
+    const uint8_t *const q = p + s->value_length_at;
+    size = q[0] < 0x80 ? 1 : 2;
+    s->value_mask = size == 1 ? 0xff : 0xffff;
+    s->value_expected = (q[0] | (uint32_t)q[1] << 8) & s->value_mask;
+    value_length = size == 1 ? q[0] : (q[0] & 0x7fu) | (uint32_t)q[1] << 7;
+    s->value_at = s->value_length_at + size;
+    s->value_length = value_length >> 1;
+    return !((length | delta | value_length) & 1) && (size == 1 || q[1] < 0x80) &&
+           (s->has_key || key_length == 1) && s->value_at + s->value_length + 1 == s->size;
+}
+
+static inline uint32_t
+shaped_number(uint64_t word, int shift, uint32_t high) {
+    const uint32_t low = (uint32_t)(word >> shift);
+    return (low & 0x7f) | (low >> 1 & high);
+}
+
+static inline int64_t
+least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* How many strings of a length there is room for, as `copy` needs it. */
+static inline int64_t
+room_for(const struct strings_out *s, int64_t length) {
+    if (!s->safe || s->to > s->safe)
+        return 0;
+    return length ? (s->safe - s->to) / length + 1 : INT32_MAX;
+}
+
 /* Milliseconds since the base of their batch to microseconds. */
 static inline void
 finish_times(int64_t *times, int64_t count, int64_t base, int is_append_time) {
@@ -243,14 +329,79 @@ decode_as(const struct rows *in, const struct outputs *out, struct flaw *flaw,
                 return rows;
             }
         }
+        int64_t ahead = AHEAD;
+        if (in->checks_crc) {
+            const int64_t at = b[B_POSITION];
+            if (at < 0 || at > low - HEADER_SIZE) {
+                FLAW(flaw, "row %lld of the batch table lies outside of %lld bytes", batch,
+                     in->raw_size);
+                return rows;
+            }
+            const uint8_t *const sealed = raw + at + AT_ATTRIBUTES;
+            if (!done && crc32c(0, sealed, (size_t)(high - sealed)) != load_be32(raw + at + AT_CRC)) {
+                FLAW(flaw, "the CRC of the batch at %lld is wrong", at, 0);
+                return rows;
+            }
+            ahead = high - (raw + at) < AHEAD_MAX ? high - (raw + at) : AHEAD_MAX;
+        }
         const int64_t first_row = rows;
+        int64_t next_shape = done;
         for (; done < count; done++) {
+            struct shape found_shape;
+            if (!has_headers && wants_fields && done >= next_shape && p <= quick_end &&
+                find_shape(p, &found_shape) && found_shape.key_length <= COPY_MAX &&
+                found_shape.value_length <= COPY_MAX) {
+                const struct shape s = found_shape; /* whose address nobody has */
+                int64_t most = least(count - done, rows_max - rows);
+                most = least(most, least((high - p) / s.size, (quick_end - p) / s.size + 1));
+                if (key_kind == BYTES)
+                    most = least(most, room_for(&keys, s.key_length));
+                if (value_kind == BYTES)
+                    most = least(most, room_for(&values, s.value_length));
+                int64_t delta_min = last + 1 > delta_low ? last + 1 : delta_low, row = rows;
+                for (const int64_t end = rows + most; row < end; row++) {
+                    uint64_t word;
+                    uint16_t value_bits;
+                    memcpy(&word, p, 8);
+                    memcpy(&value_bits, p + s.value_length_at, 2);
+                    const int64_t delta = shaped_number(word, s.delta_shift, s.delta_high) >> 1;
+                    if (UNLIKELY((word & s.mask) != s.expected ||
+                                 (value_bits & s.value_mask) != s.value_expected ||
+                                 p[s.size - 1] || delta < delta_min || delta > delta_max))
+                        break;
+                    __builtin_prefetch(p + ahead);
+                    __builtin_prefetch(p + ahead + 64);
+                    put_string(&keys, key_kind, row, p + s.key_at, s.key_length, raw, raw_safe);
+                    put_string(&values, value_kind, row, p + s.value_at, s.value_length, raw,
+                               raw_safe);
+                    if (offsets)
+                        offsets[row] = base_offset + delta;
+                    if (times) {
+                        const uint32_t time = shaped_number(word, s.time_shift, s.time_high);
+                        times[row] = (int64_t)(time >> 1) ^ -(int64_t)(time & 1);
+                    }
+                    delta_min = delta + 1;
+                    p += s.size;
+                }
+                const int64_t found = row - rows;
+                /* of those that are not alike few are looked at */
+                next_shape = found >= 16 ? done + found : done < 64 ? 64 : done + 256;
+                if (found) {
+                    last = delta_min - 1;
+                    if (key_kind && !s.has_key)
+                        for (int64_t null = rows; null < row; null++)
+                            put_null(&keys, null);
+                    rows = row;
+                    done += found - 1;
+                    continue;
+                }
+            }
             if (UNLIKELY(rows == rows_max)) {
                 is_full = 1;
                 break;
             }
-            __builtin_prefetch(p + AHEAD);
-            __builtin_prefetch(p + AHEAD + 64);
+            __builtin_prefetch(p + ahead);
+            __builtin_prefetch(p + ahead + 64);
             if (LIKELY(!has_headers && p <= quick_end)) {
                 uint32_t longer = 0, length_bits, time_bits, delta_bits, key_bits, value_bits = 0;
                 const uint8_t *q = quick_length(p, &length_bits, &longer), *key = NULL;
@@ -530,8 +681,10 @@ PyObject *
 py_decode(PyObject *self, PyObject *args) {
     PyObject *raw_object, *table_object, *state_object, *tuple;
     long long batches, rows_max, start_offset, end_offset;
-    if (!PyArg_ParseTuple(args, "OOLLLLOO!", &raw_object, &table_object, &batches, &rows_max,
-                          &start_offset, &end_offset, &state_object, &PyTuple_Type, &tuple))
+    int checks_crc;
+    if (!PyArg_ParseTuple(args, "OOLLLLpOO!", &raw_object, &table_object, &batches, &rows_max,
+                          &start_offset, &end_offset, &checks_crc, &state_object, &PyTuple_Type,
+                          &tuple))
         return NULL;
     Py_buffer raw = {0}, table = {0}, state = {0}, views[OUTPUTS];
     struct outputs out;
@@ -563,8 +716,8 @@ py_decode(PyObject *self, PyObject *args) {
         FLAW(&flaw, "views reach no further than 2 GiB, not %lld bytes", raw.len, 0);
         goto done;
     }
-    const struct rows in = {raw.buf,      raw.len,    table.buf, batches, rows_max,
-                            start_offset, end_offset, place};
+    const struct rows in = {raw.buf,      raw.len,    table.buf,  batches, rows_max,
+                            start_offset, end_offset, checks_crc, place};
     Py_BEGIN_ALLOW_THREADS
     rows = HAS_AVX2() ? decode_avx2(&in, &out, &flaw) : decode_plain(&in, &out, &flaw);
     Py_END_ALLOW_THREADS

@@ -67,7 +67,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 2 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 3 /* and in __init__.py: up whenever a signature or a layout changes */
 
 enum {
     B_LOW, B_HIGH, B_BASE_OFFSET, B_LAST_DELTA, B_COUNT, B_BASE_TIMESTAMP, B_MAX_TIMESTAMP,

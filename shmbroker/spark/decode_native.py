@@ -1,9 +1,9 @@
 """Record batches to Arrow by the compiled kernels (rules: `decode`).
 
-scan     batch headers and CRCs of about one Arrow batch's worth of rows, so that their bytes
-         are still in the cache when they are ...
-unpack   (if any of them is compressed: behind each other into one buffer)
-decode   ... copied field by field into the buffers of an Arrow batch
+scan     batch headers of about one Arrow batch's worth of rows
+unpack   (if any of them is compressed: CRCs, then behind each other into one buffer)
+decode   batch by batch the CRC, then, as its bytes are still in the cache, field by field into the
+         buffers of an Arrow batch
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -115,7 +115,7 @@ def decode(
                 next_offset,
                 arrow_columns.BLOCK_BYTES,
                 arrow_columns.BLOCK_ROWS,
-                checks_crc,
+                checks_crc and bool(aborted),
                 table,
             )
             batches = table[:found]
@@ -125,14 +125,24 @@ def decode(
             if not len(batches):
                 continue
             if (batches[:, ATTRIBUTES] & COMPRESSION_MASK).any():
+                if checks_crc:
+                    _check_crcs(data, batches)
                 for raw, part in unpacker.unpack(batches):
-                    yield from rows.read(raw, part)
+                    yield from rows.read(raw, part, False)
             else:
-                yield from rows.read(data, batches)
+                yield from rows.read(data, batches, checks_crc)
         except ValueError as error:
             raise CorruptFault(str(error)) from None
         except ProtocolFault as fault:
             raise CorruptFault(f"a batch between {first} and {position}: {fault}") from fault
+
+
+def _check_crcs(data: memoryview, batches: "Table") -> None:
+    assert native is not None
+    at, high = batches[:, POSITION].copy(), batches[:, HIGH].copy()
+    bad = native.check_crcs(data, at, high)
+    if bad >= 0:
+        raise CorruptFault(f"the CRC of the batch at {at[bad]} is wrong")
 
 
 class _Unpacker:
@@ -215,8 +225,10 @@ class _Rows:
         self._range = (start_offset, end_offset)
         self._room: dict[str, int] = {}
 
-    def read(self, raw: "memoryview | NDArray[np.uint8]", batches: "Table") -> Iterator[Any]:
-        """The rows of these batches, whose records lie in `raw`."""
+    def read(
+        self, raw: "memoryview | NDArray[np.uint8]", batches: "Table", checks_crc: bool
+    ) -> Iterator[Any]:
+        """The rows of these batches, whose records lie in `raw`; checks_crc: the batches, too."""
         assert native is not None
         state = np.zeros(native.STATE_FIELDS, np.int64)
         log_bytes = int((batches[:, HIGH] - batches[:, LOW]).sum())
@@ -228,7 +240,7 @@ class _Rows:
             block = _Block(self._types, rows_max, log_bytes, self._room, is_tight)
             before = state[:2].tolist()
             rows = native.decode(
-                raw, batches, count, rows_max, *self._range, state, tuple(block.outputs)
+                raw, batches, count, rows_max, *self._range, checks_crc, state, tuple(block.outputs)
             )
             numbers = state.tolist()
             if rows:

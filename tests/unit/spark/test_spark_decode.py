@@ -15,7 +15,7 @@ from shmbroker.records import batch_scan, record_lengths
 from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
 from shmbroker.spark import arrow_columns, decode_native, decode_numpy
 from shmbroker.spark import decode as module
-from shmbroker.spark.decode import COLUMNS, decode
+from shmbroker.spark.decode import COLUMNS, arrow_schema, decode
 
 ALL = tuple(COLUMNS)
 EVER = 1 << 62
@@ -85,9 +85,16 @@ def logs(draw: st.DrawFn) -> bytes:
     return b"".join(out)
 
 
-@given(logs(), st.data())
-@settings(deadline=None, max_examples=60)
-def test_any_log_is_decoded_as_by_the_plain_loop(log: bytes, data: st.DataObject) -> None:
+FAR = batch(10_000, [(0, 0, None, bytes(40_000), [])])
+"""Behind a log: the quick ways to read a record are taken where many bytes are left."""
+
+
+@given(logs(), st.sampled_from([b"", FAR]), st.data())
+@settings(deadline=None, max_examples=80)
+def test_any_log_is_decoded_as_by_the_plain_loop(
+    log: bytes, behind: bytes, data: st.DataObject
+) -> None:
+    log += behind
     start = data.draw(st.integers(0, 300))
     end = data.draw(st.integers(start, 700))
     assert rows_of(decoded(log, start, end)) == rows_by_loop(log, start, end)
@@ -123,11 +130,49 @@ def test_garbage_with_a_right_crc_is_a_fault_or_read_as_by_the_loop(
         broken[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF, broken[at] ^ 1]))
     broken = with_right_crc(broken)
     try:
-        rows = rows_of(decoded(broken))
+        rows = rows_of(decoded(broken + data.draw(st.sampled_from([b"", FAR])), 0, 10_000))
     except CorruptFault:
         return
     if is_readable(broken):
-        assert rows == rows_by_loop(broken, 0, EVER)
+        assert rows == rows_by_loop(broken, 0, 10_000)
+
+
+runs = st.tuples(
+    st.integers(1, 80),
+    st.sampled_from([(1, 0), (1, 1), (1, 40), (2, 0), (70, 9000)]),  # steps of offset and timestamp
+    st.sampled_from([None, b"", b"key 8 by", b"k" * 17, b"k" * 70, b"k" * 600]),
+    st.sampled_from([None, b"", b"v" * 12, b"v" * 64, b"v" * 100, b"v" * 600]),
+    st.booleans(),
+)
+
+
+@given(st.lists(runs, min_size=1, max_size=6), st.data())
+@settings(deadline=None, max_examples=30)
+def test_runs_of_like_records_are_decoded_as_by_the_plain_loop(
+    given_runs: list, data: st.DataObject
+) -> None:
+    rows: list = []
+    delta = timestamp = 0
+    for count, (step, step_ms), key, value, has_headers in given_runs:
+        for _ in range(count):
+            rows.append((delta, timestamp, key, value, []))
+            delta += step
+            timestamp += step_ms
+        if has_headers:
+            rows[-1] = (*rows[-1][:4], [(b"h", b"x")])
+    log = batch(7, rows) + batch(7 + delta, rows)
+    log += batch(7 + 2 * delta, [(0, 0, None, bytes(40_000), [])])
+    start = data.draw(st.integers(0, 2 * delta))
+    end = data.draw(st.one_of(st.just(EVER), st.integers(start, 2 * delta + 7)))
+    columns = data.draw(st.sampled_from([ALL, ALL[:-1], ("value",), ("key", "offset")]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_columns, "BLOCK_ROWS", data.draw(st.sampled_from([1 << 15, 50])))
+        patch.setattr(arrow_columns, "BLOCK_BYTES", data.draw(st.sampled_from([1 << 24, 3000])))
+        found = decoded(log, start, end, ALL)
+        part = decoded(log, start, end, columns)
+    assert rows_of(found) == rows_by_loop(log, start, end)
+    whole = pa.Table.from_batches(found, arrow_schema(ALL)).select(columns)
+    assert pa.Table.from_batches(part, arrow_schema(columns)).equals(whole)
 
 
 @given(st.binary(max_size=200))
