@@ -80,7 +80,7 @@ def forget_clean_stop(data: Path) -> None:
 
 def flip(path: Path, place: float = 0.5) -> None:
     """Another bit in the middle, or `place` of the way."""
-    content = bytearray(path.read_bytes())
+    content = bytearray(path.read_bytes() or b" ")
     content[min(int(len(content) * place), len(content) - 1)] ^= 0x10
     path.write_bytes(content)
 

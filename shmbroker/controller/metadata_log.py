@@ -37,12 +37,14 @@ from shmbroker.log.faults import DiskFullFault
 from shmbroker.log.file_names import (
     LOG,
     PARTITION_METADATA,
+    SNAPSHOT,
     offset_of,
+    parse_partition_directory,
     partition_directory,
 )
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
-from shmbroker.log.quarantine import find_whole_batch, whole_batch_at
+from shmbroker.log.quarantine import find_whole_batch, put_strangers_aside, whole_batch_at
 from shmbroker.metadata.log_reader import snapshot_ids, snapshot_name
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.records.batch import control_batch, encode_batch, iterate_batches
@@ -98,6 +100,7 @@ class MetadataLog:
         """
         directory = os.path.join(node_directory, partition_directory(METADATA_TOPIC, 0))
         os.makedirs(directory, exist_ok=True)
+        put_strangers_aside(directory)
         _take_identity(node_directory, os.path.join(directory, PARTITION_METADATA))
         _refuse_damage(directory)
         remove_files(
@@ -122,6 +125,7 @@ class MetadataLog:
 
     def close(self) -> None:
         """Flush and close; a clean end."""
+        self.flush()  # Its producer snapshot says how far the log was durable: `_refuse_loss`.
         self._log.close(True)
 
     # ── appending ───────────────────────────────────────────────────────────────────────────────
@@ -175,6 +179,10 @@ class MetadataLog:
 
     def truncate_to(self, offset: int) -> None:
         """Cut, durably."""
+        if offset < self._log.log_end_offset:
+            # Else they would tell of a log that has lost something.
+            self._log.remove_snapshots_behind(offset)
+            sync_directory(self.directory)
         self._log.truncate_to(offset)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
@@ -341,17 +349,44 @@ def _log_start(directory: str, snapshots: list[tuple[int, int]]) -> int:
     )
 
 
+def _refuse_loss(directory: str, path: str, end_offset: int) -> None:
+    """CorruptFault if the log, `path` being its last file, was longer once.
+
+    A producer snapshot of a clean end lies at the end of what was durable; and where there are logs
+    of topics, there were records of them.
+    """
+    names = os.listdir(directory)
+    taken = [offset for name in names if (offset := offset_of(name, SNAPSHOT)) is not None]
+    others = [
+        name
+        for name in os.listdir(os.path.dirname(directory))
+        if (parsed := parse_partition_directory(name)) and parsed[0] != METADATA_TOPIC
+    ]
+    ends = [end for end, _ in snapshot_ids(directory)]
+    last = max(taken, default=0)
+    if end_offset < last:
+        why = f"and was durable up to {last}"
+    elif not max(end_offset, *ends, 0) and others:
+        why = f"and there are logs of topics, as {others[0]}"
+    else:
+        return
+    raise CorruptFault(
+        f"{path} ends at offset {end_offset}, {why}: committed records are lost; "
+        "restore the file from a copy"
+    )
+
+
 def _refuse_damage(directory: str) -> None:
-    """CorruptFault if whole batches follow where the scan would cut; looks at the last segment.
+    """CorruptFault if whole batches follow where the scan would cut, or if the log was longer;
+    looks at the last segment.
 
     The scan cuts at the first batch that is not whole or doesn't continue the offsets and epochs.
     """
     bases = [base for name in os.listdir(directory) if (base := offset_of(name, LOG)) is not None]
-    if not bases:
-        return
-    expected = max(bases)
+    expected = max(bases, default=0)
     path = os.path.join(directory, f"{expected:020d}{LOG}")
-    if not os.path.getsize(path):
+    if not bases or not os.path.getsize(path):
+        _refuse_loss(directory, path, expected)
         return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
         position = epoch = 0
@@ -365,3 +400,4 @@ def _refuse_damage(directory: str) -> None:
                 f"{path}: the batch at position {position} is damaged, and committed records "
                 "follow it; restore the file from a copy"
             )
+    _refuse_loss(directory, path, expected)

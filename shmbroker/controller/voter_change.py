@@ -16,17 +16,21 @@ Source: KIP-595, KIP-853; Kafka allows no such change but by records in the log.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 
 from shmbroker.controller.metadata_log import MetadataLog
 from shmbroker.controller.quorum_state import FILE_NAME, QuorumState
-from shmbroker.errors import ConfigFault
+from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.quarantine import put_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+logger = logging.getLogger("shmbroker")
 
 COPY = ".metadata-copy"
 """In the node's directory, on the same disk, until it is whole."""
@@ -43,6 +47,8 @@ def change_voters(
     ConfigFault if it can't be done. CorruptFault, StorageFault, OSError: as of the disk.
     """
     wanted = sorted(voters)
+    for directory in directories.values():
+        _drop_damaged_state(directory)
     states = {
         node: QuorumState(directory)
         for node, directory in directories.items()
@@ -71,6 +77,24 @@ def change_voters(
         os.unlink(os.path.join(directories[node], FILE_NAME))
         sync_directory(directories[node])
     return True
+
+
+def _drop_damaged_state(directory: str) -> None:
+    """A quorum-state that can't be read is put aside: nobody runs, so no vote in it can count."""
+    path = os.path.join(directory, FILE_NAME)
+    if not os.path.lexists(path):
+        return
+    try:
+        QuorumState(directory)
+        return
+    except CorruptFault as fault:
+        why = str(fault)
+    except StorageFault:
+        if not os.path.isdir(path):
+            raise
+        why = f"{path} is a directory"
+    put_aside(directory, [path])
+    logger.error("%s; it is in quarantine/ now, and made anew", why)
 
 
 def _has_log(directory: str) -> bool:

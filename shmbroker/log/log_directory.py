@@ -44,6 +44,7 @@ from shmbroker.log.meta_properties import (
     write_meta_properties,
 )
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.quarantine import put_aside
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 
 logger = logging.getLogger(__name__)
@@ -163,7 +164,9 @@ class LogDirectory:
 
     def _take_marker(self) -> None:
         path = os.path.join(self.path, CLEAN_SHUTDOWN)
-        self.is_clean = os.path.exists(path)
+        self.is_clean = os.path.isfile(path)
+        if not self.is_clean and os.path.exists(path):
+            self._put_aside(path)
         if self.is_clean:
             with open(path, encoding="utf-8", errors="replace") as file:
                 epoch = file.read(1024).rpartition('"brokerEpoch":')[2].strip(" }\n")
@@ -173,17 +176,36 @@ class LogDirectory:
 
     def _load(self, name: str) -> Offsets:
         """A damaged checkpoint costs a longer scan, never the start."""
+        path = os.path.join(self.path, name)
         try:
-            return read_offsets(os.path.join(self.path, name))
+            found = self._read(path)
+            if self.is_clean and not (os.path.exists(path) and os.path.getsize(path)):
+                # A clean stop leaves it, with no entries at least.
+                raise CorruptFault(f"{path} is missing or empty after a clean stop")
         except CorruptFault as fault:
             logger.warning("%s; going on without it", fault)
             self.is_clean = False
             return {}
+        return found
+
+    def _read(self, path: str) -> Offsets:
+        try:
+            return read_offsets(path)
+        except StorageFault as fault:
+            if isinstance(fault, CorruptFault) or not os.path.isdir(path):
+                raise
+            self._put_aside(path)
+            return {}
+
+    def _put_aside(self, path: str) -> None:
+        """Something has the name of a file of ours and is none."""
+        put_aside(os.path.join(self.path, ""), [path])
+        logger.error("%s can't be there; it is in quarantine/ now", path)
 
     def _load_cleaned(self) -> Offsets:
         path = os.path.join(self.path, CLEANER)
         try:
-            offsets = read_offsets(path)
+            offsets = self._read(path)
             self.are_cleaned_known = os.path.exists(path)
         except CorruptFault as fault:
             logger.warning("%s; going on without it", fault)

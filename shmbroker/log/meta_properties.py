@@ -7,11 +7,12 @@ version=1
 cluster.id=MkU3OEVBNTcwNTJENDM2Qg
 """
 
-from shmbroker.errors import ConfigFault
+from shmbroker.errors import ConfigFault, StorageFault
 from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.log.checkpoints import read_file, write_file
 
 FILE_NAME = "meta.properties"
+_FIX = "restore the file from a copy, or remove it to give the node a new identity"
 
 
 class MetaProperties:
@@ -36,7 +37,10 @@ def write_meta_properties(path: str, properties: MetaProperties) -> None:
 
 def read_meta_properties(path: str) -> MetaProperties | None:
     """None if there is no file; ConfigFault if it is not a version 1 file with all ids."""
-    text = read_file(path)
+    try:
+        text = read_file(path)
+    except StorageFault as fault:
+        raise ConfigFault(f"{fault}; {_FIX}") from None
     if text is None:
         return None
     values = {}
@@ -54,6 +58,6 @@ def read_meta_properties(path: str) -> MetaProperties | None:
             uuid_from_text(values["directory.id"]),
         )
     except KeyError as missing:
-        raise ConfigFault(f"{path}: {missing.args[0]} is missing") from None
+        raise ConfigFault(f"{path}: {missing.args[0]} is missing; {_FIX}") from None
     except ValueError as error:
-        raise ConfigFault(f"{path}: {error}") from None
+        raise ConfigFault(f"{path}: {error}; {_FIX}") from None

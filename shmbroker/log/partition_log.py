@@ -700,8 +700,7 @@ class PartitionLog:
         self.leader_epochs.truncate_from_end(end_offset)
         self.leader_epochs.write()
         self.activate()
-        for snapshot in [taken for taken in self.snapshot_offsets if taken > end_offset]:
-            self._remove_snapshot(snapshot)
+        self.remove_snapshots_behind(end_offset)
         rebuild_producers(self)
         self.store_position()
 
@@ -820,6 +819,11 @@ class PartitionLog:
             return  # It only saves a walk.
         self.snapshot_offsets.append(offset)
         self._prune_snapshots()
+
+    def remove_snapshots_behind(self, offset: int) -> None:
+        """Those that a log which ends at `offset` can't have."""
+        for snapshot in [taken for taken in self.snapshot_offsets if taken > offset]:
+            self._remove_snapshot(snapshot)
 
     def _prune_snapshots(self) -> None:
         """Between segments' beginnings only the newest two are worth keeping."""

@@ -114,8 +114,7 @@ def _load(
     log.leader_epochs.truncate_from_start(log.log_start_offset)
     log.leader_epochs.write()
     log.activate()
-    for snapshot in [taken for taken in log.snapshot_offsets if taken > log.log_end_offset]:
-        log._remove_snapshot(snapshot)
+    log.remove_snapshots_behind(log.log_end_offset)
     if not clean:
         _remove_torn_snapshots(log, recovery_point)
     rebuild_producers(log, is_window_walked=is_window_walked, now_ms=now_ms or _NEVER)

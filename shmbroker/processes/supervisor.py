@@ -240,6 +240,8 @@ class Supervisor:
             path = str(node / FILE_NAME)
             found = read_meta_properties(path)
             if found is None:
+                if _holds_replicas(node):
+                    logger.error("%s is missing; the node gets a new identity", path)
                 cluster_id = cluster_id or uuid_text(random_uuid())
                 sync_directory(str(directory))  # With the ids in it, its name is durable too.
                 write_meta_properties(path, MetaProperties(number, cluster_id, random_uuid()))

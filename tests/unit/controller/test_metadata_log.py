@@ -100,11 +100,18 @@ def test_nothing_is_committed_before_it_is_flushed(
     assert (log.committed_offset, log.log_end_offset) == (1, 2)
 
 
+def kill(log: Voter, directory: Path) -> None:
+    """What a process that is killed leaves: no producer snapshot at the end."""
+    log.close()
+    for path in (directory / LOG).parent.glob("*.snapshot"):
+        path.unlink()
+
+
 def test_torn_last_batch_is_cut(tmp_path: Path) -> None:
     log = open_alone(tmp_path)
     log.append([feature(1)], NOW_MS)
     log.append([feature(2)], NOW_MS)
-    log.close()
+    kill(log, tmp_path)
     path = tmp_path / LOG
     path.write_bytes(path.read_bytes()[:-3])
     log = open_alone(tmp_path)
@@ -113,11 +120,36 @@ def test_torn_last_batch_is_cut(tmp_path: Path) -> None:
     log.close()
 
 
-def test_damaged_last_batch_is_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [-3, -200, 0])
+def test_log_that_was_longer_at_a_clean_end_is_refused(tmp_path: Path, size: int) -> None:
     log = open_alone(tmp_path)
     log.append([feature(1)], NOW_MS)
     log.append([feature(2)], NOW_MS)
     log.close()
+    path = tmp_path / LOG
+    content = path.read_bytes()
+    path.write_bytes(content[:size] if size else b"")
+    for _ in range(2):
+        with pytest.raises(CorruptFault, match=f"{path}.*restore the file"):
+            open_alone(tmp_path)
+    path.unlink()
+    with pytest.raises(CorruptFault, match="restore the file"):
+        open_alone(tmp_path)
+    path.write_bytes(content)
+    open_alone(tmp_path).close()
+
+
+def test_empty_log_beside_logs_of_topics_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "flights-0").mkdir()
+    with pytest.raises(CorruptFault, match="flights-0"):
+        open_alone(tmp_path)
+
+
+def test_damaged_last_batch_is_cut(tmp_path: Path) -> None:
+    log = open_alone(tmp_path)
+    log.append([feature(1)], NOW_MS)
+    log.append([feature(2)], NOW_MS)
+    kill(log, tmp_path)
     path = tmp_path / LOG
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
