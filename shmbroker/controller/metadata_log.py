@@ -44,7 +44,12 @@ from shmbroker.log.file_names import (
 )
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
-from shmbroker.log.quarantine import find_whole_batch, put_strangers_aside, whole_batch_at
+from shmbroker.log.quarantine import (
+    find_whole_batch,
+    put_aside,
+    put_strangers_aside,
+    whole_batch_at,
+)
 from shmbroker.metadata.log_reader import snapshot_ids, snapshot_name
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.records.batch import control_batch, encode_batch, iterate_batches
@@ -103,6 +108,7 @@ class MetadataLog:
         put_strangers_aside(directory)
         _take_identity(node_directory, os.path.join(directory, PARTITION_METADATA))
         _refuse_damage(directory)
+        _put_damaged_snapshots_aside(directory)
         remove_files(
             os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(PART)
         )
@@ -347,6 +353,23 @@ def _log_start(directory: str, snapshots: list[tuple[int, int]]) -> int:
         f"{directory} begins at offset {first}, and no snapshot leads there; "
         "restore its files from a copy"
     )
+
+
+def _put_damaged_snapshots_aside(directory: str) -> None:
+    """The latest one is what everybody reads; before a damaged one, the log or an older one counts,
+    if they lead there (`_log_start`)."""
+    for snapshot in reversed(snapshot_ids(directory)):
+        path = os.path.join(directory, snapshot_name(*snapshot))
+        position = size = os.path.getsize(path)
+        if size:
+            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as map_:
+                position = 0
+                while header := whole_batch_at(map_, position):
+                    position += header[1] + LOG_OVERHEAD
+        if size and position == size:
+            return
+        put_aside(directory, [path])
+        logger.error("%s is damaged at position %d; it is in quarantine/ now", path, position)
 
 
 def _refuse_loss(directory: str, path: str, end_offset: int) -> None:

@@ -64,11 +64,8 @@ def put_strangers_aside(directory: str) -> bool:
         return False
     if strangers:
         put_aside(directory, strangers)
-        logger.error(
-            "%s can't be there; it is in quarantine/ now%s",
-            strangers[0],
-            f", and {len(strangers) - 1} more" if strangers[1:] else "",
-        )
+    for path in strangers:
+        logger.error("%s can't be there; it is in quarantine/ now", path)
     return bool(strangers)
 
 

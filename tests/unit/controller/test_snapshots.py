@@ -19,7 +19,8 @@ from shmbroker.log.config import LogConfig
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.metadata.image_records import image_records
-from shmbroker.metadata.log_reader import MetadataLogReader, snapshot_ids
+from shmbroker.metadata.log_reader import MetadataLogReader, snapshot_ids, snapshot_name
+from tests.damaged_directory import Damage, empty, fill, flip, flip_last, halve, zero
 
 METADATA = "__cluster_metadata-0"
 
@@ -106,6 +107,33 @@ def test_snapshots_come_by_growth_and_by_time_and_old_ones_go(tmp_path: Path) ->
     late = follower_of(tmp_path)
     late.catch_up(end_offset)
     assert late.image.features == {"test.version": 99}
+    again.close()
+
+
+@pytest.mark.parametrize("damage", [flip, flip_last, empty, halve, zero, fill])
+def test_a_damaged_snapshot_is_put_aside_while_the_log_leads_there(
+    tmp_path: Path, damage: Damage
+) -> None:
+    node = tmp_path / "node-1"
+    log = MetadataLog.open(str(node), now_ms)
+    follower = MetadataFollower(MetadataLogReader(log.directory), "cluster")
+    for level in range(1, 20):
+        log.append(1, [feature(level)], NOW_MS)
+        log.flush()
+        if level % 6 == 0:
+            follower.catch_up(log.log_end_offset)
+            snapshot = SnapshotId(follower.image.offset, follower.image.epoch)
+            log.add_snapshot(snapshot, image_snapshot(follower.image, NOW_MS, NOW_MS))
+    log.close()
+    *sound, latest = snapshot_ids(log.directory)
+    name = snapshot_name(*latest)
+    damage(Path(log.directory) / name)
+    again = MetadataLog.open(str(node), now_ms)
+    assert snapshot_ids(log.directory) == sound
+    assert (tmp_path / "quarantine" / "node-1" / METADATA / name).exists()
+    late = MetadataFollower(MetadataLogReader(log.directory), "cluster")
+    late.catch_up(again.log_end_offset)
+    assert late.image.features == {"test.version": 19}
     again.close()
 
 
