@@ -191,7 +191,9 @@ class PlainApis:
             peer = self.worker.io_peers.get(connection.listener.broker_id)
             if connection.listener.broker_id in self.worker.fenced and peer.incarnation:
                 view.release()
-                raise ProtocolFault(f"broker {peer.number} hangs")  # clients look for another
+                raise ProtocolFault(
+                    f"broker {peer.number} hangs or stops"
+                )  # clients look for another
         host = connection.client.rpartition(":")[0].encode()
         request = Request(connection, api_key, version, correlation_id)
         if api_key in table.CONTROLLER_KEYS:

@@ -304,6 +304,25 @@ class ActiveController:
         changes = in_sync.broker_gone(self._cluster(), broker_id)
         self._set_fenced(broker_id, True, now_ms, changes)
 
+    def begin_shutdown(self, broker_id: int, broker_epoch: int, now_ms: int) -> int:
+        """The broker is going to stop, and serves until then: others lead what they can, and it
+        joins no ISR until it registers again (`BrokerHeartbeat` with WantShutDown); an error."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None:
+            return BROKER_ID_NOT_REGISTERED
+        if broker.broker_epoch != broker_epoch:
+            return STALE_BROKER_EPOCH
+        if not broker.in_controlled_shutdown and self.is_replicated:
+            changes = in_sync.broker_gone(self._cluster(), broker_id)
+            message = {
+                "broker_id": broker_id,
+                "broker_epoch": broker_epoch,
+                "in_controlled_shutdown": 1,
+            }
+            records = [("BrokerRegistrationChangeRecord", 1, message), *changes]
+            self._commit_in_parts(records, now_ms)
+        return NONE
+
     @property
     def is_replicated(self) -> bool:
         """Whether any partition has more than one replica."""

@@ -73,6 +73,7 @@ APPLY_WAIT_S = 60.0
 
 ALTER_PARTITION = 56
 BROKER_REGISTRATION = 62
+BROKER_HEARTBEAT = 63
 ALLOCATE_PRODUCER_IDS = 67
 AUTO_CREATE = b"auto-create"
 """Client id of a CreateTopics that a network worker sends because somebody uses the topics."""
@@ -151,6 +152,7 @@ class ControllerProcess(SleepingChild):
                     "BrokerRegistration",
                     self._noting_faults(self.on_registration),
                 ),
+                BROKER_HEARTBEAT: ("BrokerHeartbeat", self._noting_faults(self.on_shutdown)),
                 ALTER_PARTITION: (
                     "AlterPartition",
                     self._noting_faults(self.on_alter_partition),
@@ -462,6 +464,18 @@ class ControllerProcess(SleepingChild):
         answer = active.handle(call.api_name, call.api_version, body, clock.now_ms())
         self.publish_committed()
         return answer
+
+    def on_shutdown(self, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
+        """A broker wants to stop, and may when the others have taken over: signs of life are left
+        in shared memory, so this is all that BrokerHeartbeat is for."""
+        error = self.leading().begin_shutdown(
+            body["broker_id"], body["broker_epoch"], clock.now_ms()
+        )
+        self.publish_committed()
+        answer = {"error_code": error, "is_caught_up": True, "should_shut_down": not error}
+        deadline = clock.monotonic() + APPLY_WAIT_S
+        self.parked.append((self.voter.committed_offset, deadline, call, answer))
+        return None
 
     def on_producer_ids(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         """A block of producer ids that nobody else gets."""

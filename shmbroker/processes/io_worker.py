@@ -83,6 +83,8 @@ from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     METADATA_APPLIED,
     METADATA_END_OFFSET_WORD,
+    STATE,
+    STATE_RUNNING,
 )
 from shmbroker.shm.standing import StandingAnswers
 from shmbroker.wire import codec, error_codes
@@ -110,7 +112,10 @@ ALTER_PARTITION = 56
 ASK_ANOTHER = (error_codes.NOT_CONTROLLER, error_codes.NETWORK_EXCEPTION)
 """The controller has changed: what was asked was perhaps done, or surely not."""
 BROKER_REGISTRATION = 62
+BROKER_HEARTBEAT = 63
 ALLOCATE_PRODUCER_IDS = 67
+HAND_OVER_S = 5.0
+"""How long a broker that is to stop alone waits for others to lead what it leads."""
 PRODUCER_IDS_AHEAD = 200
 """Ids left of the current block when the next one is asked for."""
 
@@ -286,7 +291,34 @@ class IoWorker(SleepingChild):
         self._ask_for_ids()
         while not self.must_stop:
             self.turn()
+        self.hand_over()
         self.stop()
+
+    def hand_over(self) -> None:
+        """Serve until others lead what they can, unless clients are gone, too: the family stops."""
+        words, at = self.words, self.counters.at
+        has_clients = any(
+            words[at(slot.index, STATE)] == STATE_RUNNING
+            for slot in self.shared.of_role(NETWORK_WORKER)
+        )
+        controller = self.link.peer()
+        if self.replication.is_alone or not has_clients or controller is None:
+            return
+        answers: list[dict[str, Any]] = []
+        body = {
+            "broker_id": self.broker_id,
+            "broker_epoch": self.broker_epoch,
+            "current_metadata_offset": self.image.offset,
+            "want_fence": False,
+            "want_shut_down": True,
+        }
+        deadline = clock.monotonic() + HAND_OVER_S
+        self.must_stop = not self.ask(
+            controller, BROKER_HEARTBEAT, "BrokerHeartbeat", 1, body, answers.append
+        )
+        while not (answers or self.must_stop or clock.monotonic() > deadline):
+            self.turn()
+        self.must_stop = True
 
     def _wait_for(self, condition: Any) -> None:
         while not self.must_stop:

@@ -120,8 +120,7 @@ class NetworkWorker(Child):
         self.touched: set[Connection] = set()
         self.io_peers: dict[int, Peer] = {}
         self.fenced: frozenset[int] = frozenset()
-        """Ids of brokers that run but have been fenced: they hang, and others lead in their place.
-        """
+        """Ids of brokers that run, but hang or stop: others lead in their place."""
         self.gone: dict[int, float] = {}
         """Brokers that died or were fenced, and until when Metadata names them nevertheless."""
         self.files: dict[int, FileTable] = {}
@@ -480,7 +479,7 @@ class NetworkWorker(Child):
         fenced = frozenset(
             number
             for number, broker in self.image.brokers.items()
-            if broker.is_fenced and number in self.io_peers
+            if not broker.is_active and number in self.io_peers
         )
         for number in fenced - self.fenced:
             self.gone[number] = self._now + GONE_TOLD_S

@@ -91,6 +91,23 @@ def test_killed_workers_lose_nothing(titles: list[str]) -> None:
         assert_replicas_are_equal(broker)
 
 
+def test_brokers_that_are_told_to_stop_one_by_one_hand_over_first() -> None:
+    with Broker(*FLAGS) as broker:
+        load = load_on(broker)
+        for node in NODES:
+            before = broker.children()
+            title = f"io-worker-{node}"
+            os.kill(before[title], signal.SIGTERM)
+            load.wait_for_more()
+            wait_for_successors(broker, before, title)
+            wait_for_all_in_sync(broker)
+        load.finish()
+        load.check(broker.address)
+        assert broker.log.count("ended with status 0, starting another") == len(NODES)
+        assert broker.stop() == 0
+        assert_replicas_are_equal(broker)
+
+
 def test_leader_that_hangs_is_fenced_and_comes_back_as_follower() -> None:
     with Broker(*FLAGS) as broker:
         load = load_on(broker, 1)

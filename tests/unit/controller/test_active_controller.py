@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from controller_at_work import CLUSTER_ID, DIRECTORY_ID, NOW_MS, Start, join
+from controller_at_work import CLUSTER_ID, DIRECTORY_ID, NOW_MS, Start, at, create, join
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +26,7 @@ from shmbroker.metadata.image import (
 )
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC
+from shmbroker.wire.error_codes import BROKER_ID_NOT_REGISTERED, NONE, STALE_BROKER_EPOCH
 
 
 def follower_of(directory: Path) -> MetadataFollower:
@@ -336,3 +337,25 @@ def test_kafkas_dump_tool_reads_the_log(start: Start, tmp_path: Path) -> None:
         assert done.stdout.count("| offset: ") == count
         assert "isvalid: false" not in done.stdout
         assert "Exception" not in done.stdout + done.stderr
+
+
+def test_broker_that_is_going_to_stop_hands_over_and_joins_nothing(start: Start) -> None:
+    controller = start(shmbroker_io_workers="3")
+    epochs = {number: join(controller, number) for number in (1, 2, 3)}
+    as_usual = {"num_partitions": -1, "replication_factor": -1, "configs": []}
+    for name, brokers in (("shared", [1, 2, 3]), ("alone", [1])):
+        assignment = {"broker_ids": brokers, "partition_index": 0}
+        create(controller, as_usual | {"name": name, "assignments": [assignment]})
+    assert controller.begin_shutdown(9, 0, NOW_MS) == BROKER_ID_NOT_REGISTERED
+    assert controller.begin_shutdown(1, epochs[1] + 1, NOW_MS) == STALE_BROKER_EPOCH
+    assert controller.begin_shutdown(1, epochs[1], NOW_MS) == NONE
+    shared, alone = at(controller, "shared"), at(controller, "alone")
+    assert (shared.leader_id, shared.in_sync_replicas) == (2, (2, 3))
+    assert (alone.leader_id, alone.in_sync_replicas) == (1, (1,))
+    broker = controller.image.brokers[1]
+    assert broker.in_controlled_shutdown and not broker.is_fenced
+    end = controller.committed_offset
+    assert controller.begin_shutdown(1, epochs[1], NOW_MS) == NONE
+    assert controller.committed_offset == end, "once is enough"
+    join(controller, 1)
+    assert controller.image.brokers[1].is_active
