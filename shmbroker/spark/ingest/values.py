@@ -74,6 +74,8 @@ def _lines(
     bad: Bad = {}
     if not len(values):
         return _one_batch(schema.empty_table(), schema), bad
+    if is_json:  # many programs end a value with a line end; as text, though it may be none
+        values = pc.ascii_trim_whitespace(values.view(pa.string())).view(pa.binary())
     values, is_usable = _usable(values, is_json, bad)
     rows = np.flatnonzero(is_usable)
     if len(rows) < len(values):
