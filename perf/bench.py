@@ -201,8 +201,9 @@ def write_result(
     options: dict[str, Any],
     cases: list[dict[str, Any]],
     out: Path | None,
-) -> None:
-    """A result file, and where it is. measured_in: `environment()`, taken before the first case."""
+) -> tuple[Path, dict[str, Any]]:
+    """A result file; where it is and what it says. measured_in: `environment()`, taken before the
+    first case."""
     moment = datetime.now().astimezone()
     result = {
         "bench": name,
@@ -217,6 +218,7 @@ def write_result(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     print(f"\nwritten to {out}")
+    return out, result
 
 
 def main(bench: Bench, run: Callable[[Bench], None]) -> None:
