@@ -34,7 +34,7 @@ class Worker:
 
     def follow_metadata(self) -> None: ...
 
-    def broker_rows(self, _connection: Any) -> list[dict[str, Any]]:
+    def broker_rows(self, _connection: Any, *, with_gone: bool = False) -> list[dict[str, Any]]:
         return [{"node_id": 1, "host": "127.0.0.1", "port": 9092, "rack": None}]
 
     def controller_broker_id(self) -> int:
