@@ -341,6 +341,8 @@ class PartitionStore:
             or self.retain_tiered(partition, now_ms)
         ):
             retain(log, partition.high_watermark, now_ms)
+        else:
+            log.delete_segments_before(log.log_start_offset)
         if log.retired:
             due_ms = now_ms + log.config.file_delete_delay_ms
             for segment in log.retired:

@@ -458,8 +458,9 @@ class Tiering:
     def retain(self, partition: Partition, now_ms: int) -> bool:
         """Retention of copies, and of local segments that are copied.
 
-        True if total retention is to be kept among the local segments as well: then nothing
-        before them is left.
+        True if total retention is to be kept among the local segments as well: nothing more is
+        copied, and nothing before them is left. Else they stay until they are copied, and expire
+        in the store (as Kafka's `UnifiedLog.isSegmentEligibleForDeletion` has it).
         """
         log = partition.log
         config = log.config
@@ -479,6 +480,8 @@ class Tiering:
                 self.store.note_log_start()
         if config.is_copied:
             self._retain_local(remote, now_ms)
+            if not remote.is_given_up:
+                return False
         return bool(log.log_start_offset >= log.segments[0].base_offset)
 
     def _retain_local(self, remote: Remote, now_ms: int) -> None:

@@ -43,6 +43,7 @@ KINDS = ("log", "index", "timeindex", "snapshot", "leader-epoch-checkpoint", "ma
 
 def create(broker: Broker, topic: str = TOPIC, replicas: int = 1, **settings: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    settings = {name.replace("_", "."): value for name, value in settings.items()}
     new = NewTopic(topic, 1, replicas, config=SETTINGS | settings)
     admin.create_topics([new])[topic].result(30)
 
@@ -302,6 +303,28 @@ def test_store_that_fails_costs_time_and_damage_is_not_served() -> None:
             )
         wait_until(lambda: "wrong CRC" in broker.log, "its line")
         read(broker, 6000, 1500)
+
+
+def test_total_retention_waits_for_copies() -> None:
+    with Broker(*QUICK) as broker:
+        store = broker.data / "tier-store"
+        store.write_text("in the way")
+        create(broker, retention_bytes=str(2 * MIB))
+        produce(broker, 6000)
+        wait_until(lambda: "the remote store fails" in broker.log, "a line about it")
+        # Passes of retention have come by when another topic has lost its segments.
+        for topic in ("passes", "again"):
+            plain = {"retention.bytes": str(MIB), "remote.storage.enable": "false"}
+            create(broker, topic, **plain)
+            produce(broker, 4000, topic=topic)
+            wait_until(lambda topic=topic: local_segments(broker, topic)[0], "retention")
+        assert local_segments(broker)[0] == 0, "what is not in the store stays"
+        read(broker, 6000)
+        store.unlink()
+        wait_until(lambda: len(local_segments(broker)) <= 2, "copies")
+        wait_until(lambda: 0 < offsets(broker, -2)[0] < 6000, "total retention")
+        wait_until(lambda: len(directory_of(broker).segments()) <= 3, "retention of copies")
+        read(broker, 6000, offsets(broker, -2)[0])
 
 
 def test_switching_off_needs_a_word_and_deletes_the_copies() -> None:
