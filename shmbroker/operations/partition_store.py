@@ -293,8 +293,8 @@ class PartitionStore:
                 self._try(now_ms, self.retain, partition, now_ms)
         del self._to_retain[:RETENTION_CHECKS_PER_ROUND]
         if self._is_log_start_moved:
-            self._is_log_start_moved = False
-            self._try(now_ms, self.log_directory.checkpoint_log_starts, self._logs())
+            checkpoint = self.log_directory.checkpoint_log_starts
+            self._is_log_start_moved = not self._try(now_ms, checkpoint, self._logs())
         if now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
             self._try(now_ms, self.checkpoint)
@@ -309,14 +309,19 @@ class PartitionStore:
         is_rolled = log.recovery_point < log.active.base_offset
         return bool(is_rolled or waited_ms >= log.config.flush_ms)
 
-    def _try(self, now_ms: int, work: Callable[..., None], *arguments: Any) -> None:
-        """Do a piece of upkeep; a full disk must not end the process that could make room."""
+    def _try(self, now_ms: int, work: Callable[..., None], *arguments: Any) -> bool:
+        """Do a piece of upkeep; a full disk must not end the process that could make room.
+
+        False if it was refused.
+        """
         try:
             work(*arguments)
+            return True
         except StorageFault as fault:
             if now_ms >= self._next_fault_line_ms:
                 self._next_fault_line_ms = now_ms + FAULT_LINE_INTERVAL_MS
                 logger.error("%s; tried again later", fault)
+        return False
 
     def _park_if_idle(self, partition: Partition, now_ms: int) -> None:
         segment = partition.log.active
