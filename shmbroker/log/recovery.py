@@ -284,11 +284,9 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
     log.log_end_offset = next_offset
     if last is not None:
         _check_epochs(log, last[1])
-    if (
-        segment.offset_index.is_torn
-        or segment.time_index.is_torn
-        or not segment.are_indexes_whole()
-    ):
+    is_finished = end_offset is None
+    is_torn = is_finished and (segment.offset_index.is_torn or segment.time_index.is_torn)
+    if is_torn or not segment.are_indexes_whole(is_finished=is_finished):
         segment.mend_indexes()
     return True
 
@@ -390,10 +388,13 @@ def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int, foll
     epochs = log.leader_epochs
     if start or expected < recovery_point:
         # What was flushed is no leftover of anything: the epoch file is what may be wrong.
-        for _, header in segment.good_batches(start, segment.size):
-            if header[0] == expected:
-                _check_epochs(log, header)
-            break
+        try:
+            for _, header in segment.headers(start, segment.size):
+                if header[0] == expected:
+                    _check_epochs(log, header)
+                break
+        except CorruptFault:
+            pass  # The scan will see.
     epoch = epochs.epoch_at(expected)
     offset_index, time_index = segment.offset_index, segment.time_index
     max_timestamp, max_offset = segment.max_timestamp_so_far, segment.max_timestamp_offset

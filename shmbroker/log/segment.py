@@ -296,22 +296,21 @@ class Segment:
         except CorruptFault:
             pass
 
-    def are_indexes_whole(self) -> bool:
+    def are_indexes_whole(self, *, is_finished: bool = True) -> bool:
         """Whether the indexes, as far as they are loaded, lead to the last batches: an end that is
-        lost looks like any other end."""
+        lost looks like any other end. Finished, a segment has its last timestamp in the index."""
         last = self.offset_index.last()
         start = last[1] if last else 0
         gap = self._config.index_interval_bytes + (_INDEX_GAP_BYTES if last else 0)
         try:
             if last and not self._is_sound(last):
                 return False
-            if self.size - start > gap and any(
-                position - start > gap for position, _ in self.headers(start, self.size)
-            ):
-                return False
             newest = self.time_index.last()
-            if newest:
-                return self.is_time_sound(newest)
+            for position, header in self.headers(start, self.size):
+                if position - start > gap or (newest and is_finished and header[8] > newest[0]):
+                    return False
+            if newest or not is_finished:
+                return newest is None or self.is_time_sound(newest)
             return all(header[8] <= 0 for _, header in self.headers(0, min(self.size, start + 1)))
         except CorruptFault:
             return True  # It is the segment itself: whoever reads there is told.

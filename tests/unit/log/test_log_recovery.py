@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from shmbroker.log import residency
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.recovery import rebuild_producers
@@ -405,3 +406,66 @@ def test_damage_below_the_recovery_point_does_not_stop_the_walk(opened):
     log.snapshot_offsets.clear()
     rebuild_producers(log)
     assert log.producers.producers[9].next_sequence == 6
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_successor_finds_no_fault_in_the_indexes_of_a_log_in_use(opened, slot, caplog, count):
+    log = opened()
+    for number in range(count):
+        append(log, batch_of(timestamp=number))
+    assert opened(trusted=slot.stored).log_end_offset == count
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("part", [0, 0.25])
+@pytest.mark.parametrize("number", [0, 1])
+def test_end_of_an_index_that_is_lost_is_found_by_the_first_reader(opened, suffix, part, number):
+    log = opened({"segment.bytes": str(3 << 20)})
+    for count in range(100):
+        append(log, batch_of(50_000, timestamp=count))
+    log.close(clean=True)
+    segment = log.segments[number]
+    path = segment.path.replace(".log", suffix)
+    with open(path, "rb") as file:
+        whole = file.read()
+    with open(path, "r+b") as file:
+        size = 8 if suffix == ".index" else 12
+        file.truncate(int(len(whole) // size * part) * size)
+    again = opened({"segment.bytes": str(3 << 20)}, clean=True)
+    assert again.read(segment.base_offset, 1000, 100)
+    assert again.offset_for_timestamp(99) == (99, 99)
+    again.segments[number].load_indexes()
+    with open(path, "rb") as file:
+        assert file.read() == whole
+
+
+def test_start_reads_from_the_recovery_point_on_and_that_moves_with_each_roll(opened, monkeypatch):
+    """What a power cut costs is what was not flushed, however long the log is."""
+    settings = {"segment.bytes": str(1 << 20), "index.interval.bytes": "4096"}
+    log = opened(settings)
+    points = []
+    while len(log.segments) < 9:
+        append(log, batch_of(10_000))
+        if len(log.segments) > len(points) + 1:
+            log.flush()  # as upkeep does behind each roll
+            points.append(log.recovery_point)
+    assert points == sorted(set(points))
+    for _ in range(30):
+        append(log, batch_of(10_000))
+    unflushed = 30 * len(batch_of(10_000))
+    log.close(clean=False)
+    read = 0
+    real = residency.read
+
+    def counting(fd, length, position):
+        nonlocal read
+        data = real(fd, length, position)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(residency, "read", counting)
+    again = opened(settings, clean=False, recovery_point=points[-1])
+    assert again.log_end_offset == log.log_end_offset
+    # Besides it the end of the segment before, and every header once more.
+    assert unflushed <= read < 3 * unflushed < log.size_bytes / 8
