@@ -675,9 +675,10 @@ class Segment:
         This is also how a segment ends when it rolls or closes, as Kafka leaves it.
         """
         if self.map is not None:
-            self.cut_file(self.size)  # If that fails, the next try must do it, too.
             self.map.close()
             self.map = None
+        if self.allocated_bytes > self.size:
+            self.cut_file(self.size)  # If that is refused, the next try does it.
             self.allocated_bytes = self.ready_bytes = self.size
         self.extent_bytes = EXTENT_BYTES_MIN
         for index in (self.offset_index, self.time_index):
