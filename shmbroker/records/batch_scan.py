@@ -87,6 +87,10 @@ class Group(NamedTuple):
     high: "Int64s"
     header: "NDArray[np.void]"
 
+    def since(self, number: int) -> "Group":
+        """Without the batches before this one."""
+        return Group(self.raw, self.low[number:], self.high[number:], self.header[number:])
+
 
 def scan(
     data: memoryview,

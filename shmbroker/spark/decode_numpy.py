@@ -1,6 +1,7 @@
 """Record batches to Arrow by numpy, where the compiled kernels were not built (rules: `decode`).
 
-`batch_scan` gives groups of checked, decompressed batches, `record_lengths` finds their records,
+`batch_scan` gives groups of checked, decompressed batches. Where all of their records are laid out
+alike, `decode_uniform` knows their places; else `record_lengths` finds them,
 and here, block by block, all rows are parsed at once: one or two gathers for each varint of
 
     timestamp delta | offset delta | key length, key | value length, value |
@@ -29,6 +30,7 @@ from shmbroker.spark.arrow_columns import (
     header_pairs,
     is_aborted,
 )
+from shmbroker.spark.decode_uniform import Alike, Layout
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +61,14 @@ def decode(
             group = _without(aborted, group)
             if not len(group.header):
                 continue
+        done = 0
+        if not has_views and "headers" not in types:
+            for end, batch in rows.uniform(group):
+                done = end
+                yield batch
+        if done == len(group.header):
+            continue
+        group = group.since(done)
         count = group.header["count"].astype(np.int64)
         bodies, ends = find_records(group.raw, group.low, group.high, count)
         first_rows = np.cumsum(count) - count
@@ -172,6 +182,66 @@ class _Rows:
             raise CorruptFault("a record's fields go beyond its end")
         return pa.RecordBatch.from_arrays([built[name] for name in self.types], schema=self.schema)
 
+    def uniform(self, group: Group) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(batches done, their rows) as long as all records are alike, and blocks hold whole
+        batches."""
+        layout = Layout.guess(group)
+        if layout is None or not layout.fits(group):
+            return
+        header, count = group.header, group.header["count"].astype(np.int64)
+        base_time = header["base_timestamp"].astype(np.int64)
+        if (header["attributes"] & TIMESTAMP_TYPE_BIT).any() or (
+            max(int(base_time.max()), -int(base_time.min())) > MAX_TIMESTAMP_MS - 64
+        ):
+            return
+        base_offset, last = header["base_offset"].astype(np.int64), header["last_offset_delta"]
+        if (count - 1 > last).any():
+            return
+        rows_before = np.append(0, np.cumsum(count))
+        most = min(arrow_columns.BLOCK_ROWS, arrow_columns.BLOCK_BYTES // layout.value_length)
+        first = 0
+        while first < len(count):
+            end = int(np.searchsorted(rows_before, rows_before[first] + most, "right")) - 1
+            of = slice(first, end)
+            rows = layout.rows(group.raw, group.low[of], count[of]) if end > first else None
+            if rows is None:
+                return
+            offset = np.repeat(base_offset[of], count[of]) + rows.number
+            low, high = np.searchsorted(offset, (self.start_offset, self.end_offset)).tolist()
+            if low < high:
+                base_ms = np.repeat(base_time[of], count[of])
+                yield end, self._alike(group.raw, rows, layout, offset, base_ms, slice(low, high))
+            first = end
+
+    def _alike(
+        self,
+        raw: "Bytes",
+        rows: Alike,
+        layout: Layout,
+        offset: "Int64s",
+        base_ms: "Int64s",
+        chosen: slice,
+    ) -> pa.RecordBatch:
+        built = self.constants.of(chosen.stop - chosen.start)
+        if "offset" in self.types:
+            built["offset"] = _plain(COLUMNS["offset"], offset[chosen])
+        if "timestamp" in self.types:
+            delta = (rows.time_bits >> np.uint64(1)).astype(np.int64)
+            is_odd = rows.time_bits & np.uint64(1)
+            if is_odd.any():
+                delta ^= -is_odd.astype(np.int64)
+            built["timestamp"] = _plain(COLUMNS["timestamp"], (base_ms + delta)[chosen] * 1000)
+        if "timestampType" in self.types:
+            kind = np.zeros(chosen.stop - chosen.start, np.int32)
+            built["timestampType"] = _plain(COLUMNS["timestampType"], kind)
+        for name, at, size in (
+            ("key", rows.key, layout.key_length),
+            ("value", rows.value, layout.value_length),
+        ):
+            if name in self.types:
+                built[name] = _alike(raw, at[chosen], size)
+        return pa.RecordBatch.from_arrays([built[name] for name in self.types], schema=self.schema)
+
     def _offsets(self, block: _Block, delta: "Int64s") -> tuple["Int64s", slice]:
         """The offsets of all rows, and which rows are in the range."""
         # they must grow, so of each batch's rows in this block only the last can be too large
@@ -276,8 +346,7 @@ def _binary(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
         length = np.maximum(length, 0)
     size = int(length[0])
     if size and (length == size).all():
-        offsets = pa.py_buffer(np.arange(0, (n + 1) * size, size, dtype=np.int32))
-        body = pa.py_buffer(gather(raw, at, size))
+        _, offsets, body = _alike(raw, at, size).buffers()
     else:
         base = int(at[0])
         layout = np.empty(2 * n + 1, np.int32)
@@ -290,3 +359,14 @@ def _binary(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
         even = _EVEN.slice(0, n) if n <= BLOCK_ROWS else pa.array(np.arange(0, 2 * n, 2))
         _, offsets, body = pc.take(strings, even, boundscheck=False).buffers()
     return pa.Array.from_buffers(pa.binary(), n, [validity, offsets, body])
+
+
+def _alike(raw: "Bytes", at: "Int64s", size: int) -> pa.Array:
+    """A binary column of strings of one size."""
+    n = len(at)
+    if not size:
+        return pa.array([b""] * n, pa.binary())
+    offsets = pa.py_buffer(np.arange(0, (n + 1) * size, size, dtype=np.int32))
+    return pa.Array.from_buffers(
+        pa.binary(), n, [None, offsets, pa.py_buffer(gather(raw, at, size))]
+    )
