@@ -41,10 +41,17 @@ _NOTHING_DONE = (INELIGIBLE_REPLICA, OPERATION_NOT_ATTEMPTED)
 class InSyncChanges:
     """Those of the partitions that one broker leads."""
 
-    __slots__ = ("_ask", "_asked", "_may_join", "_unsure")
+    __slots__ = ("_ask", "_asked", "_may_join", "_moved", "_unsure")
 
-    def __init__(self, may_join: set[Partition], ask: Callable[[dict[str, Any]], bool]) -> None:
-        """`ask` sends an AlterPartition request but for the broker's own id and epoch."""
+    def __init__(
+        self,
+        may_join: set[Partition],
+        ask: Callable[[dict[str, Any]], bool],
+        moved: set[Partition],
+    ) -> None:
+        """`ask` sends an AlterPartition request but for the broker's own id and epoch. `moved`
+        collects partitions whose high watermark did."""
+        self._moved = moved
         self._may_join = may_join
         self._ask = ask
         self._asked: list[Partition] = []
@@ -134,7 +141,12 @@ class InSyncChanges:
             self._asked = [partition for partition, _ in wanted]
         else:
             for (partition, _), pending in zip(wanted, before, strict=True):
-                partition.ask_for_in_sync(pending)
+                self._set_pending(partition, pending)
+
+    def _set_pending(self, partition: Partition, pending: tuple[int, ...] | None) -> None:
+        """Acks may wait for nobody but who has just been refused, and no READ would come."""
+        if partition.ask_for_in_sync(pending):
+            self._moved.add(partition)
 
     def on_answer(self, answer: dict[str, Any] | None, partitions: dict[bytes, Partition]) -> None:
         """The controller has answered; None: it is dead, and what it did is told by the image."""
@@ -155,7 +167,7 @@ class InSyncChanges:
                 error == STALE_BROKER_EPOCH and partition not in self._unsure
             ):
                 self._unsure.discard(partition)
-                partition.ask_for_in_sync(None)
+                self._set_pending(partition, None)
             else:
                 self._unsure.add(partition)
 

@@ -87,7 +87,7 @@ class Replication:
             flush,
             broker_id,
         )
-        self.in_sync = InSyncChanges(self.reads.may_join, ask)
+        self.in_sync = InSyncChanges(self.reads.may_join, ask, self.moved)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 

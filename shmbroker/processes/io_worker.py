@@ -836,6 +836,8 @@ class IoWorker(SleepingChild):
                     config = made[overrides] = self._log_config(partition.topic)
                 partition.log.set_config(config)
                 partition.on_config(config)
+                if partition.advance_high_watermark():  # min.insync.replicas may hold it no more
+                    self.appender.moved.add(partition)
                 if self.tiering is not None:
                     self.tiering.on_partition(partition)
 

@@ -175,13 +175,15 @@ class Partition:
             follower for number, follower in self.followers.items() if number in counted
         )
 
-    def ask_for_in_sync(self, wanted: tuple[int, ...] | None) -> None:
+    def ask_for_in_sync(self, wanted: tuple[int, ...] | None) -> bool:
         """The controller is asked for these in-sync replicas; None: it has refused.
 
-        From now on they count for the high watermark, as it may have said yes already.
+        From now on they count for the high watermark, as it may have said yes already; True if it
+        has moved, as fewer are waited for.
         """
         self.pending_in_sync = wanted
         self.count_in_sync()
+        return self.advance_high_watermark()
 
     def take_offline(self) -> None:
         """The disk has failed: nothing is read or appended here until the broker starts again."""

@@ -95,7 +95,7 @@ class Node:
             None,
             self.number,
         )
-        self.in_sync = InSyncChanges(self.reads.may_join, self.ask)
+        self.in_sync = InSyncChanges(self.reads.may_join, self.ask, self.moved)
 
     def pass_file(self, peer, segment):
         fd = os.dup(segment.fd)
@@ -324,6 +324,8 @@ def test_a_follower_joins_when_it_has_caught_up(nodes):
     settle(nodes)
     assert leader.partition.high_watermark == 5
     leader.in_sync.on_answer({"error_code": error_codes.STALE_BROKER_EPOCH}, leader.partitions)
+    assert leader.partition.high_watermark == 6, "at once: nothing else may ever come"
+    assert leader.moved == {leader.partition}
     leader.append(b"z")
     settle(nodes)
     assert leader.partition.high_watermark == 7
