@@ -119,6 +119,8 @@ IN_CONTROLLER = (
     (55, "DescribeQuorum", 0, 2),
     (57, "UpdateFeatures", 0, 2),
     (64, "UnregisterBroker", 0, 0),
+    (80, "AddRaftVoter", 0, 1),
+    (81, "RemoveRaftVoter", 0, 0),
 )
 """Decided by `controller`, which has one entry for each."""
 

@@ -20,6 +20,7 @@ from shmbroker.controller import (
     features,
     in_sync,
     nodes,
+    raft_voters,
     reassignment,
     topics,
 )
@@ -225,6 +226,10 @@ class ActiveController:
             return election.elect_leaders(request, version, self._cluster())
         if api_name == "UnregisterBroker":
             return nodes.unregister_broker(request, self._cluster())
+        if api_name == "AddRaftVoter":
+            return [], raft_voters.add_raft_voter(request, image.cluster_id)
+        if api_name == "RemoveRaftVoter":
+            return [], raft_voters.remove_raft_voter(request, image.cluster_id)
         assert api_name == "DescribeQuorum", api_name
         replicas = self._log.replicas(now_ms), self.observers(now_ms)
         return [], describe_quorum(

@@ -38,6 +38,8 @@ def not_controller(api_name: str, api_version: int, request: dict[str, Any]) -> 
         return told | {"responses": []}
     if api_name == "ListPartitionReassignments":
         return told | {"topics": []}
+    if api_name in ("AddRaftVoter", "RemoveRaftVoter"):
+        return told
     if api_name == "UpdateFeatures":
         return told | {"results": []}
     return error

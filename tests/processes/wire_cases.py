@@ -74,6 +74,8 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "DescribeQuorum": {},
     "UpdateFeatures": {},
     "UnregisterBroker": {"broker_id": 77},
+    "AddRaftVoter": {"voter_id": 4, "voter_directory_id": bytes(15) + b"\x01", "listeners": []},
+    "RemoveRaftVoter": {"voter_id": 4, "voter_directory_id": bytes(15) + b"\x01"},
     "ListConfigResources": {"resource_types": [2]},
 }
 """A request of each API that needs no topic."""
