@@ -33,9 +33,9 @@ SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 """The files of a segment, in the order in which they are renamed."""
 
 
-def cleaned_path(directory: str, base_offset: int, suffix: str) -> str:
-    """Where the cleaner writes a file of a new segment."""
-    return os.path.join(directory, file_name(base_offset, suffix) + CLEANED)
+def cleaned_path(directory: str, base_offset: int, suffix: str, mark: str = CLEANED) -> str:
+    """Where the cleaner writes a file of a new segment, or what its name becomes."""
+    return os.path.join(directory, file_name(base_offset, suffix) + mark)
 
 
 def remove_cleaned(directory: str, base_offset: int | None = None) -> None:
@@ -94,14 +94,19 @@ def settle(directory: str, names: list[str], others: list[str]) -> bool:
                 undone.append(int(digits))
     swap_names = [name for name in names if name.endswith(SWAP)]
     limit = min(undone, default=1 << 63)
+    # Before anything is touched: what is damaged must stay as it is, whole.
+    ends = [
+        (base_offset, _end_offset(cleaned_path(directory, base_offset, LOG, SWAP), base_offset))
+        for base_offset in sorted(swaps)
+        if base_offset < limit
+    ]
     # `.swap` first: without the `.cleaned` beside it, it would pass for one to be finished.
     unfinished = [name for name in swap_names if int(name[:20]) >= limit]
     remove_files(os.path.join(directory, name) for name in unfinished)
     sync_directory(directory)
     remove_files(os.path.join(directory, name) for name in leftovers)
-    for base_offset in sorted(swaps):
-        if base_offset < limit:
-            _finish(directory, names, base_offset)
+    for base_offset, end_offset in ends:
+        _finish(directory, names, base_offset, end_offset)
     # Indexes whose .log has its final name already.
     for name in swap_names:
         path = os.path.join(directory, name)
@@ -111,9 +116,7 @@ def settle(directory: str, names: list[str], others: list[str]) -> bool:
     return True
 
 
-def _finish(directory: str, names: list[str], base_offset: int) -> None:
-    path = os.path.join(directory, file_name(base_offset, LOG) + SWAP)
-    end_offset = _end_offset(path, base_offset)
+def _finish(directory: str, names: list[str], base_offset: int, end_offset: int) -> None:
     for name in names:
         old = offset_of(name, LOG)
         if old is not None and base_offset <= old < max(end_offset, base_offset + 1):

@@ -5,7 +5,8 @@
        <20 digits>.snapshot               producer state before that offset
        leader-epoch-checkpoint, partition.metadata
    <topic>-<partition>.<32 hex>-delete/   renamed away, to be removed
-   <topic>-<partition>.<32 hex>-stray/    found at start without a topic that owns it
+   <topic>-<partition>.<32 hex>-stray/    found at start without a topic that owns it, or damaged
+   <topic>-<partition>.<32 hex>-future/   a copy that Apache Kafka was making: left alone
 
 Inside a segment's name: .deleted (to be removed), .cleaned and .swap (compaction's work).
 """
@@ -23,11 +24,12 @@ PARTITION_METADATA = "partition.metadata"
 
 DELETE = "delete"
 STRAY = "stray"
+FUTURE = "future"
 
 _DIRECTORY_NAME_MAX = 255
 _OFFSET_DIGITS = 20
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
-_MARKED = re.compile(r"\S+\.[0-9a-f]{32}-(delete|stray)")
+_MARKED = re.compile(r"\S+\.[0-9a-f]{32}-(delete|stray|future)")
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -78,6 +80,6 @@ def marked_directory(topic: str, partition: int, mark: str, unique_hex: str) -> 
 
 
 def mark_of(name: str) -> str | None:
-    """DELETE or STRAY for a directory that was renamed away, else None."""
+    """DELETE or STRAY for a directory that was renamed away, FUTURE for a copy, else None."""
     match = _MARKED.fullmatch(name)
     return match[1] if match else None

@@ -1,8 +1,8 @@
 """The partitions of one broker and the upkeep of their logs: open, roll, retain, flush, delete.
 
 Rules of this file:
-* A directory belongs to the topic id in its `partition.metadata`; one of another topic is renamed
-  to `-stray` and left alone.
+* A directory belongs to the topic id in its `partition.metadata`; one of another topic, or so
+  damaged that it can't be opened, is renamed to `-stray` and left alone.
 * How a log is opened depends on what is known of its last writer: the positions in shared memory
   (it died, this family lives), a clean stop, or nothing (scan from the recovery point).
 * fdatasync runs in a thread; here descriptors go out and recovery points come back. A failed
@@ -26,6 +26,7 @@ from shmbroker.log.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import (
     DELETE,
+    FUTURE,
     LOG,
     PARTITION_METADATA,
     STRAY,
@@ -117,19 +118,28 @@ class PartitionStore:
         elif self.is_successor:
             trusted = self.positions.load(slot)
         position_slot = PositionSlot(self.positions, slot) if slot is not None else None
-        log = PartitionLog.open(
-            directory,
-            config,
-            file_ids=self.file_ids,
-            position_slot=position_slot,
-            trusted=trusted,
-            clean=is_new or self.log_directory.is_clean,
-            recovery_point=self.log_directory.recovery_points.get(name, 0),
-            log_start_offset=self.log_directory.log_start_offsets.get(name, 0),
-            cleaned_offset=self.log_directory.cleaned_offset(name),
-            now_ms=now_ms,
-            descriptors=self.log_directory.descriptors,
-        )
+        try:
+            log = PartitionLog.open(
+                directory,
+                config,
+                file_ids=self.file_ids,
+                position_slot=position_slot,
+                trusted=trusted,
+                clean=is_new or self.log_directory.is_clean,
+                recovery_point=self.log_directory.recovery_points.get(name, 0),
+                log_start_offset=self.log_directory.log_start_offsets.get(name, 0),
+                cleaned_offset=self.log_directory.cleaned_offset(name),
+                now_ms=now_ms,
+                descriptors=self.log_directory.descriptors,
+            )
+        except CorruptFault as fault:
+            if is_new:
+                raise
+            logger.error("%s", fault)
+            self._set_aside(topic.name, index, "it can't be opened")
+            if slot is not None:
+                self.positions.free(slot)
+            return self.open(topic, index, config, now_ms)
         if config.is_fsync and log.recovery_point < log.log_end_offset:
             log.flush()  # What can be read from now on must outlive a power cut.
         self.log_directory.lower_recovery_point(name, log.recovery_point)
@@ -246,6 +256,8 @@ class PartitionStore:
             path = os.path.join(directory, name)
             if mark_of(name) == DELETE:
                 self._to_remove.append((now_ms, path))
+            elif mark_of(name) == FUTURE:
+                logger.warning("%s is a copy that Apache Kafka was making: it is left alone", path)
             elif (
                 (parsed := parse_partition_directory(name))
                 and parsed not in opened

@@ -32,6 +32,7 @@ from tests.damaged_directory import (
 from tests.raw_client import RawClient
 
 METADATA = "__cluster_metadata-0"
+MARKS = {".swap", ".deleted", ".cleaned", ".tmp"}
 CHECKPOINTS = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START_OFFSET, CLEANER)
 DONE_WITHOUT = (*CHECKPOINTS, f"{METADATA}/quorum-state", f"{METADATA}/partition.metadata")
 DERIVED = (
@@ -114,3 +115,42 @@ def test_what_nobody_can_know_ends_the_start_with_the_fix(
     assert "Traceback" not in said
     partition = data / "node-1" / f"{TOPIC}-0"
     assert partition.is_dir(), "its logs are not set aside for that"
+
+
+def test_names_of_interrupted_work_are_settled(data: Path) -> None:
+    node = data / "node-1"
+    partition = node / f"{TOPIC}-0"
+    gone, stray, future = (
+        node / f"old-0.{'0' * 32}-{mark}" for mark in ("delete", "stray", "future")
+    )
+    for path in (gone, stray, future):
+        shutil.copytree(partition, path)
+    first = f"{0:020d}"
+    for suffix in (".log", ".index", ".timeindex"):
+        # Compaction was about to put this in the place of the same.
+        (partition / f"{first}{suffix}").rename(partition / f"{first}{suffix}.swap")
+        for mark in (".deleted", ".cleaned"):
+            (partition / f"{RECORDS:020d}{suffix}{mark}").write_bytes(b"left")
+    (partition / f"{first}.log.tmp").touch()
+    start_and_check(data, [str(future)])
+    assert not [path for path in partition.iterdir() if path.suffix in MARKS]
+    assert (partition / f"{first}.log").exists()
+    assert not gone.exists()
+    assert stray.is_dir()
+    assert future.is_dir()
+
+
+def test_partition_that_cannot_be_opened_is_set_aside_and_begins_anew(data: Path) -> None:
+    partition = data / "node-1" / f"{TOPIC}-0"
+    damaged = partition / f"{0:020d}.log.swap"
+    (partition / f"{0:020d}.log").rename(damaged)
+    content = damaged.read_bytes()[:-5]  # it was whole when it got that name
+    damaged.write_bytes(content)
+    with Broker(data=data) as broker:
+        with RawClient(broker.address) as client:
+            assert client.produce(TOPIC, batch_now(b"new"))["base_offset"] == 0
+            assert read_values(client, TOPIC, 0) == [b"new"]
+        wait_until(lambda: str(damaged) in broker.log and "-stray" in broker.log, "its lines")
+        assert "Traceback" not in broker.log
+    (stray,) = partition.parent.glob(f"{TOPIC}-0.*-stray")
+    assert (stray / damaged.name).read_bytes() == content
