@@ -41,8 +41,8 @@ class Call:
         "api_version",
         "client_host",
         "client_id",
+        "deaths",
         "hold",
-        "incarnation",
         "peer",
         "token",
     )
@@ -58,7 +58,7 @@ class Call:
         client_host: str,
     ) -> None:
         self.peer = peer
-        self.incarnation = peer.incarnation
+        self.deaths = peer.deaths
         self.token = token
         self.api_key = api_key
         self.api_name = api_name
@@ -76,7 +76,7 @@ class Call:
         hold, self.hold = self.hold, None
         if hold is not None and hold(self, body, grant):
             return
-        if self.peer.incarnation != self.incarnation:
+        if self.peer.deaths != self.deaths:
             return  # the process that asked is dead
         encoded = codec.encode(self.api_name + "Response", self.api_version, body)
         if grant is not None:

@@ -19,6 +19,7 @@ class Peer:
     __slots__ = (
         "backlog",
         "capacity_bytes",
+        "deaths",
         "doorbell",
         "incarnation",
         "number",
@@ -48,6 +49,9 @@ class Peer:
         self.unpublished = False
         self.capacity_bytes = 4 * (writer.payload_bytes_max + 8)
         self.incarnation = 0
+        """Of the process behind it, once it runs; 0 before, though it may ask already."""
+        self.deaths = 0
+        """How many have been there before the one that its rings lead to."""
 
     def send(self, operation: int, payload: bytes) -> None:
         """Put a whole payload on the ring, or behind what already waits for room."""
@@ -95,6 +99,7 @@ class Peer:
 
     def reset(self) -> None:
         """The peer is dead: both rings are empty again. Only while no successor lives."""
+        self.deaths += 1
         self.backlog.clear()
         self.writer.abort()
         self.writer.reset()

@@ -257,32 +257,34 @@ class Reader:
                 results.append(partition)
                 continue
             limit = min(partition_max_bytes, max_bytes - total)
-            if offset >= log.local_start_offset:
-                try:
+            is_local = offset >= log.local_start_offset
+            found: Any
+            try:
+                if is_local:
                     found = log.read(offset, limit, end, total == 0)
-                except ColdBytes:
-                    self.is_cold = True
-                    results.append(partition)
-                    continue
-                except StorageFault as fault:
-                    # Damage, found when somebody comes to it: what is whole is served as before.
-                    self.on_storage_fault(partition, fault)
-                    results.append((error_codes.KAFKA_STORAGE_ERROR, partition))
-                    must_answer = True
-                    continue
-                assert found is not None, "in range a moment ago"
-            else:
-                assert self.tiering is not None, "only a tiered log has a local start of its own"
-                remote = self.tiering.read(partition, offset, limit, total == 0)
-                if remote is None:
+                    assert found is not None, "in range a moment ago"
+                else:
+                    assert self.tiering is not None, "only a tiered log has a local start"
+                    found = self.tiering.read(partition, offset, limit, total == 0)
+            except ColdBytes:
+                self.is_cold = True
+                results.append(partition)
+                continue
+            except StorageFault as fault:
+                # Damage, found when somebody comes to it: what is whole is served as before.
+                self.on_storage_fault(partition, fault)
+                results.append((error_codes.KAFKA_STORAGE_ERROR, partition))
+                must_answer = True
+                continue
+            if not is_local:
+                if found is None:
                     self._is_tier_awaited = True
                     results.append(partition)
                     continue
                 must_answer = True
-                if type(remote) is int:
-                    results.append((remote, partition))
+                if type(found) is int:
+                    results.append((found, partition))
                     continue
-                found = remote
             segment, position, length = found
             total += length
             # Of what has to be judged first there may be less than is asked for, and is there.
