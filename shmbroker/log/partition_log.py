@@ -199,14 +199,16 @@ class PartitionLog:
             log.cleaned_offset = cleaned_offset
             try:
                 load(log, trusted, clean, recovery_point, log_start_offset, now_ms)
-            except StorageFault as fault:
+            except (StorageFault, OSError) as fault:
                 log.close(clean=False)
                 if (
                     is_again
                     or isinstance(fault, DiskFullFault)
                     or not put_strangers_aside(directory)
                 ):
-                    raise
+                    if isinstance(fault, StorageFault):
+                        raise
+                    raise StorageFault(f"can't open {directory}: {fault}") from fault
                 is_again = True
             else:
                 return log

@@ -57,21 +57,7 @@ def load(
     log_start_offset: int,
     now_ms: int,
 ) -> None:
-    """Fill a new PartitionLog from its directory; see `PartitionLog.open`."""
-    try:
-        _load(log, trusted, clean, recovery_point, log_start_offset, now_ms)
-    except OSError as error:
-        raise StorageFault(f"can't open {log.directory}: {error}") from error
-
-
-def _load(
-    log: PartitionLog,
-    trusted: tuple[int, int, int] | None,
-    clean: bool,
-    recovery_point: int,
-    log_start_offset: int,
-    now_ms: int,
-) -> None:
+    """Fill a new PartitionLog from its directory; see `PartitionLog.open`. OSError, too."""
     without_indexes = _list_files(log, now_ms)
     log.log_start_offset = log_start_offset
     if not log.segments:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 AHEAD_BYTES = 128 << 10
 """Asked for at least, where something is cold."""
-_NO_PROBE = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
+CANT_SAY = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 """What a file system answers that can't say whether it would wait."""
 
 _may_wait = True
@@ -57,7 +57,7 @@ def read(fd: int, length: int, position: int) -> bytes:
     try:
         count = os.preadv(fd, [data], position, os.RWF_NOWAIT)
     except OSError as fault:
-        if fault.errno in _NO_PROBE:
+        if fault.errno in CANT_SAY:
             return os.pread(fd, length, position)
         if fault.errno != errno.EAGAIN:
             raise
@@ -77,7 +77,8 @@ def will_need(fd: int, position: int, length: int) -> None:
 
 
 def is_cold(fd: int, position: int) -> bool:
-    """Whether the byte at `position` would have to be waited for."""
+    """Whether the byte at `position` would have to be waited for; what is wrong with it is told by
+    who reads it."""
     try:
         os.preadv(fd, _PROBE, position, os.RWF_NOWAIT)
     except OSError as fault:

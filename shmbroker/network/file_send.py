@@ -17,10 +17,11 @@ connection.
 """
 
 import array
-import errno
 import os
 import socket
 from collections import OrderedDict
+
+from shmbroker.log.residency import CANT_SAY, is_cold, will_need
 
 INLINE_BYTES = 16384
 """Slices up to this size are read and sent with the header in one call: cheaper than sendfile."""
@@ -66,7 +67,7 @@ class FileSlice:
         try:
             count = os.preadv(self.file.fd, [data], self.position, os.RWF_NOWAIT)
         except OSError as fault:
-            if fault.errno not in _NO_PROBE:
+            if fault.errno not in CANT_SAY:
                 return None
             count = os.preadv(self.file.fd, [data], self.position)
         return bytes(data) if count == self.length else None
@@ -74,22 +75,11 @@ class FileSlice:
     def warm(self, length: int) -> None:
         """ColdSlice if the next `length` bytes (their first or last) would have to be read in."""
         fd, position = self.file.fd, self.position
-        try:
-            os.preadv(fd, _PROBE, position, os.RWF_NOWAIT)
-            os.preadv(fd, _PROBE, position + length - 1, os.RWF_NOWAIT)
-        except BlockingIOError:
+        if is_cold(fd, position) or is_cold(fd, position + length - 1):
             self.cold_retries += 1
             if self.cold_retries < COLD_RETRIES_MAX:
-                os.posix_fadvise(fd, position, length, os.POSIX_FADV_WILLNEED)
-                raise ColdSlice from None
-        except OSError as fault:
-            if fault.errno not in _NO_PROBE:
-                raise
-
-
-_PROBE = [bytearray(1)]
-_NO_PROBE = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
-"""What a file system answers that can't say whether it would wait."""
+                will_need(fd, position, length)
+                raise ColdSlice
 
 
 class FileTable:

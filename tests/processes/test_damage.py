@@ -1,7 +1,6 @@
 """A disk that loses what it was given, or fails to write it: named, never served, others go on."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
 from tests.acknowledged_load import batch_now, read_values, wait_until
+from tests.preloaded import preload
 from tests.raw_client import RawClient
 
 STORAGE_ERROR = 56
@@ -48,16 +48,7 @@ int fdatasync(int fd) {
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write a piece of a path into this file, and fdatasync of such files fails."""
-    source, library, where = (tmp_path / name for name in ("shim.c", "shim.so", "where"))
-    source.write_text(FAILING_SYNC)
-    words = ["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
-    try:
-        subprocess.run(words, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as fault:
-        pytest.skip(f"no C compiler: {fault}")
-    monkeypatch.setenv("LD_PRELOAD", str(library))
-    monkeypatch.setenv("FAIL_WHERE", str(where))
-    return where
+    return preload(FAILING_SYNC, tmp_path, monkeypatch)
 
 
 def log_dir_of(client: RawClient) -> dict:

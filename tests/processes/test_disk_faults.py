@@ -2,13 +2,13 @@
 derived is done without, records are refused with KAFKA_STORAGE_ERROR and taken again by itself."""
 
 import errno
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from shmbroker.testing.broker import Broker
 from tests.acknowledged_load import batch_now, read_some, wait_until
+from tests.preloaded import preload
 from tests.raw_client import RawClient
 
 STORAGE_ERROR = 56
@@ -85,16 +85,7 @@ DERIVED = (".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint")
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write "<errno> <piece of a path>" into this file, and nothing can be written there."""
-    source, library, where = (tmp_path / name for name in ("shim.c", "shim.so", "where"))
-    source.write_text(FAILING_WRITES)
-    words = ["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
-    try:
-        subprocess.run(words, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as fault:
-        pytest.skip(f"no C compiler: {fault}")
-    monkeypatch.setenv("LD_PRELOAD", str(library))
-    monkeypatch.setenv("FAIL_WHERE", str(where))
-    return where
+    return preload(FAILING_WRITES, tmp_path, monkeypatch)
 
 
 def test_each_file_that_cannot_be_written(failing: Path) -> None:
