@@ -22,6 +22,19 @@ GROUPS_FROM = 8
 TOPIC_IDS_FROM = 10
 NO_OFFSET = (-1, -1, "")
 
+TO_BE_ASKED_AGAIN = (
+    error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+    error_codes.COORDINATOR_NOT_AVAILABLE,
+    error_codes.NOT_COORDINATOR,
+)
+ASK_AGAIN = (-1000, -1, "")
+"""Beside a group's error: librdkafka's own mark for "the committed offset, to be asked for".
+
+On these errors librdkafka looks for the coordinator, but asks again only for partitions that the
+answer names as UNSTABLE_OFFSET_COMMIT; without them it waits for ever (librdkafka's issue 5586).
+All other clients look at the group's error first, and at nothing else then. Kafka names none.
+"""
+
 
 def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
     """Committed offsets, -1 where there is none; all of a group where no topics are named."""
@@ -38,6 +51,8 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
         return {"groups": [_group(worker, row, by_id, require_stable) for row in asked]}
     found = _group(worker, body, by_id, require_stable)
     error = found["error_code"]
+    if error:
+        found["topics"] = []
     if error and call.api_version < ERROR_FROM:
         found["topics"] = [
             {
@@ -83,6 +98,11 @@ def _group(
     )
     if error:
         answered = []
+        if error in TO_BE_ASKED_AGAIN and wanted is not None and not by_id:
+            again = error_codes.UNSTABLE_OFFSET_COMMIT
+            topics = [
+                (name, [(index, again, ASK_AGAIN) for index in indexes]) for name, indexes in wanted
+            ]
     for name, rows in topics:
         topic_id = ZERO_UUID
         if by_id:

@@ -23,6 +23,12 @@ Snapshot `<20 digits>.snapshot`, the state before the offset in its name
 
 Only the last batch of a producer is in it, so a restart also walks a stretch of the log before the
 snapshot: enough to know the batches that were still unanswered.
+
+Beside it, for this process alone: the first batch of a producer that was refused before its
+sequence was looked at (no leader, too few replicas in sync). Those that were sent behind it on
+the way are refused with the same error, which clients retry in order, not with
+OUT_OF_ORDER_SEQUENCE_NUMBER: on that one librdkafka raises its epoch, and under a new epoch it
+sends again what other partitions may have stored.
 """
 
 import os
@@ -49,9 +55,17 @@ BATCHES_KEPT = 5
 PRODUCERS_MAX = 100_000
 """More than this many in one partition: those heard of longest ago are forgotten."""
 
+REFUSED_MAX = 1_000
+"""So many producers' refused batches are remembered; then the oldest goes."""
+
 _ACCEPT = (NONE, -1, -1)
 _OUT_OF_ORDER = (OUT_OF_ORDER_SEQUENCE_NUMBER, -1, -1)
 _OLD_EPOCH = (INVALID_PRODUCER_EPOCH, -1, -1)
+
+
+def _is_behind(sequence: int, other: int) -> bool:
+    """Whether it comes after `other`; sequences begin again at 0 after 2^31 - 1."""
+    return 0 < (sequence - other) % _SEQUENCES < _SEQUENCES // 2
 
 
 class ProducerEntry:
@@ -84,10 +98,12 @@ class ProducerEntry:
 class ProducerState:
     """The producers of one partition; `check` before the append, `update` after it."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_producers", "_refused")
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        self._refused: dict[int, tuple[int, int, int]] = {}
+        """By producer id: (epoch, base sequence, error) of the first batch that was refused."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -106,17 +122,45 @@ class ProducerState:
         """
         entry = self._producers.get(producer_id)
         if entry is None:
-            return _ACCEPT
+            return self._behind_refused(producer_id, epoch, base_sequence) or _ACCEPT
         if epoch == entry.epoch:
             if base_sequence == entry.next_sequence:
                 return _ACCEPT
             for batch in entry.batches:
                 if batch[0] == base_sequence and batch[1] == last_offset_delta:
                     return NONE, batch[2], batch[3]
-            return _OUT_OF_ORDER
+            refused = self._behind_refused(producer_id, epoch, base_sequence, entry.next_sequence)
+            return refused or _OUT_OF_ORDER
         if epoch < entry.epoch:
             return _OLD_EPOCH
-        return _OUT_OF_ORDER if base_sequence else _ACCEPT
+        if not base_sequence:
+            return _ACCEPT
+        return self._behind_refused(producer_id, epoch, base_sequence) or _OUT_OF_ORDER
+
+    def note_refused(self, producer_id: int, epoch: int, base_sequence: int, error: int) -> None:
+        """A batch was refused with `error` before its sequence was looked at."""
+        known = self._refused.get(producer_id)
+        if known is not None:
+            entry = self._producers.get(producer_id)
+            is_awaited = entry is None or entry.epoch != epoch or entry.next_sequence == known[1]
+            if is_awaited and known[0] == epoch and _is_behind(base_sequence, known[1]):
+                return
+            del self._refused[producer_id]
+        elif len(self._refused) >= REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[producer_id] = (epoch, base_sequence, error)
+
+    def _behind_refused(
+        self, producer_id: int, epoch: int, base_sequence: int, awaited: int = -1
+    ) -> tuple[int, int, int] | None:
+        """The answer to a batch behind one that was refused; None: there is no such one.
+
+        `awaited`: the sequence that comes next; -1 if it isn't known.
+        """
+        known = self._refused.get(producer_id)
+        if known is None or known[0] != epoch or not _is_behind(base_sequence, known[1]):
+            return None
+        return (known[2], -1, -1) if awaited in (-1, known[1]) else None
 
     def update(
         self,
@@ -140,6 +184,8 @@ class ProducerState:
             del batches[0]
         entry.next_sequence = (base_sequence + last_offset_delta + 1) % _SEQUENCES
         entry.timestamp = timestamp
+        if self._refused:
+            self._refused.pop(producer_id, None)
 
     def _add(self, producer_id: int, epoch: int) -> ProducerEntry:
         if len(self._producers) >= PRODUCERS_MAX:
@@ -163,6 +209,7 @@ class ProducerState:
 
     def clear(self) -> None:
         self._producers.clear()
+        self._refused.clear()
 
     def merge(self, older: "ProducerState") -> None:
         """Take producers that are only in `older`."""

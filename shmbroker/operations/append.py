@@ -29,9 +29,15 @@ from shmbroker.operations.delayed_produce import DelayedProduces
 from shmbroker.operations.group_commit import GroupCommit
 from shmbroker.records.batch import check_batch
 from shmbroker.records.batch_layout import (
+    BATCH_HEADER,
     COMPRESSION_MASK,
+    H_COUNT,
     H_LENGTH,
+    H_MAGIC,
+    H_PRODUCER_ID,
+    HEADER_SIZE,
     LOG_OVERHEAD,
+    MAGIC,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -107,13 +113,16 @@ class Appender:
             data, at, end = memoryview(whole), 0, len(whole)
         partition = self.partitions.get(key)
         if partition is None or not partition.is_leader:
-            self.refuse(peer, token, not_led_error(partition), None)
+            error = not_led_error(partition)
+            self.refuse(peer, token, error, None)
+            note_refused(partition, data, at, end, error)
             return
         if self.is_disk_low and not partition.is_internal:
             self.refuse(peer, token, _STORAGE, "the disk is nearly full")
             return
         if acks == ACKS_ALL and partition.is_under_min_in_sync:
             self.refuse(peer, token, _NOT_ENOUGH, None)
+            note_refused(partition, data, at, end, _NOT_ENOUGH)
             return
         error, header = check_batch(data, at, end, partition.message_bytes_max)
         if error:
@@ -308,3 +317,15 @@ class Appender:
             start = partition.log.log_start_offset
         head = APPENDED_HEAD.pack(token, error_code, len(text), count, -1, -1, start)
         peer.send(APPENDED, head + text + errors)
+
+
+def note_refused(
+    partition: Partition | None, data: memoryview, at: int, end: int, error: int
+) -> None:
+    """Remember which batch of an idempotent producer was not looked at."""
+    if partition is None or end - at < HEADER_SIZE:
+        return
+    header = BATCH_HEADER.unpack_from(data, at)
+    producer_id, epoch, base_sequence = header[H_PRODUCER_ID:H_COUNT]
+    if header[H_MAGIC] == MAGIC and producer_id >= 0 and epoch >= 0 and base_sequence >= 0:
+        partition.producers.note_refused(producer_id, epoch, base_sequence, error)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from shmbroker.testing.broker import Broker
 from tests.acknowledged_load import batch_now, wait_until
@@ -12,7 +13,7 @@ from tests.raw_client import RawClient
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker("--replicas", "3") as broker:
+    with Broker("--replicas", "3", "--set", "offsets.topic.num.partitions=1") as broker:
         yield broker
 
 
@@ -117,3 +118,36 @@ def test_preferred_leader_leads_again_when_it_is_asked(broker: Broker, client: R
     assert codes == [0, 84]
     assert described(client, "prefers")["leader_id"] == 1
     assert produce(broker, 1, "prefers", b"x")["error_code"] == 0
+
+
+def test_consumer_that_asks_the_coordinator_that_was_begins_where_the_group_is(
+    broker: Broker, client: RawClient
+) -> None:
+    """librdkafka's issue 5586: told NOT_COORDINATOR alone, it never began."""
+    create(client, "moved-group", [1])
+    assert produce(broker, 1, "moved-group", b"zero")["error_code"] == 0
+    assert produce(broker, 1, "moved-group", b"one")["error_code"] == 0
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "moved"})
+    wait_until(lambda: find_coordinator(client, "moved") > 0, "a coordinator")
+    at = TopicPartition("moved-group", 0, 1)
+    assert consumer.commit(offsets=[at], asynchronous=False)[0].error is None
+
+    old = find_coordinator(client, "moved")
+    new = old % 3 + 1
+    move = {"partition_index": 0, "replicas": [new, old, 6 - new - old]}
+    body = {"timeout_ms": 5000, "topics": [{"name": "__consumer_offsets", "partitions": [move]}]}
+    answer = client.ask("AlterPartitionReassignments", 0, body)
+    assert answer["responses"][0]["partitions"][0]["error_code"] == 0
+    chosen = [{"topic": "__consumer_offsets", "partitions": [0]}]
+    body = {"election_type": 0, "topic_partitions": chosen, "timeout_ms": 5000}
+    client.ask("ElectLeaders", 2, body)
+    wait_until(lambda: find_coordinator(client, "moved") == new, "another coordinator")
+    consumer.assign([TopicPartition("moved-group", 0)])
+    message = wait_until(lambda: consumer.poll(0.5), "the record behind the committed offset")
+    assert message.error() is None and message.offset() == 1
+    consumer.close()
+
+
+def find_coordinator(client: RawClient, group: str) -> int:
+    found = client.ask("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": [group]})
+    return int(found["coordinators"][0]["node_id"])

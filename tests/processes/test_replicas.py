@@ -8,7 +8,7 @@ import os
 import signal
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from shmbroker.log.file_names import LOG
 from shmbroker.testing.broker import Broker
@@ -154,6 +154,11 @@ def test_one_replica_left_takes_no_acks_all_and_loses_nothing() -> None:
             )
             refused = client.produce(TOPIC, batch_now(b"refused"))
             assert refused["error_code"] == 19  # NOT_ENOUGH_REPLICAS
+            numbered = [
+                batch_now(b"%d" % one, producer_id=7_000, producer_epoch=0, base_sequence=one)
+                for one in range(2)
+            ]
+            assert client.produce(TOPIC, numbered[0])["error_code"] == 19
             # acks=1 is taken, but nobody may see it yet.
             assert client.produce(TOPIC, batch_now(b"second"), acks=1)["error_code"] == 0
             assert high_watermark(client) == 1
@@ -161,6 +166,10 @@ def test_one_replica_left_takes_no_acks_all_and_loses_nothing() -> None:
                 os.kill(pid, signal.SIGCONT)
             wait_for_all_in_sync(broker)
             wait_until(lambda: high_watermark(client) == 2, "the high watermark")
+            # Sent behind the refused one: to be sent again in order, no gap of the producer's.
+            assert client.produce(TOPIC, numbered[1])["error_code"] == 19
+            for one in numbered:
+                assert client.produce(TOPIC, one)["error_code"] == 0
 
 
 def resume(pid: int) -> None:
@@ -215,19 +224,6 @@ def test_the_last_replica_that_dies_leads_again_with_all_it_has() -> None:
             wait_until(lambda: list_offsets(client, -1) == (0, 2), "the second to be committed")
 
 
-def committed_offsets(consumer: Consumer, asked: list[TopicPartition]) -> list[TopicPartition]:
-    """Asked again where the client asks the coordinator that was: it gives up at that."""
-
-    def ask() -> list[TopicPartition] | None:
-        try:
-            return consumer.committed(asked, timeout=30)
-        except KafkaException as fault:
-            assert fault.args[0].code() == KafkaError.NOT_COORDINATOR, fault
-            return None
-
-    return wait_until(ask, "the offsets")
-
-
 def test_committed_offsets_survive_their_coordinator() -> None:
     with Broker(*FLAGS, "--set", "offsets.topic.num.partitions=3") as broker:
         load = load_on(broker)
@@ -254,7 +250,7 @@ def test_committed_offsets_survive_their_coordinator() -> None:
             title = f"io-worker-{found['coordinators'][0]['node_id']}"
             kill(broker, title)
             asked = [TopicPartition(TOPIC, partition) for partition in committed]
-            for row in committed_offsets(consumer, asked):
+            for row in consumer.committed(asked, timeout=30):
                 assert row.offset == committed[row.partition]
             wait_for_successors(broker, before, title)
             wait_for_all_in_sync(broker)

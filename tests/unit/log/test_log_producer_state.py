@@ -8,6 +8,8 @@ from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.wire.error_codes import (
     INVALID_PRODUCER_EPOCH,
     NONE,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
 )
 
@@ -54,6 +56,52 @@ def test_new_epoch_forgets_the_old_batches(state):
     assert state.check(5, 3, 0, 4) == (NONE, 1070, 80)
     assert state.check(5, 3, 60, 9) == GAP
     assert state.check(5, 2, 60, 9) == OLD
+
+
+FEW = (NOT_ENOUGH_REPLICAS, -1, -1)
+ELSEWHERE = (NOT_LEADER_OR_FOLLOWER, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("refused", "batch", "answer"),
+    [
+        ([(5, 2, 70)], (5, 2, 71, 0), FEW),  # was on its way behind it
+        ([(5, 2, 70)], (5, 2, 70, 0), ACCEPTED),
+        ([(5, 2, 70)], (5, 2, 60, 9), (NONE, 1060, 76)),
+        ([(5, 2, 70), (5, 2, 71)], (5, 2, 75, 0), FEW),  # the first one counts
+        ([(5, 2, 71), (5, 2, 70)], (5, 2, 75, 0), FEW),
+        ([(5, 2, 71)], (5, 2, 75, 0), GAP),  # 70 was not refused: it is missing
+        ([(5, 2, 50)], (5, 2, 75, 0), GAP),  # refused once, stored since
+        ([(5, 2, 50), (5, 2, 70)], (5, 2, 75, 0), FEW),
+        ([(5, 2, 70)], (5, 2, 10, 9), GAP),  # an old duplicate
+        ([(5, 1, 70)], (5, 2, 75, 0), GAP),
+        ([(6, 0, 0)], (6, 0, 3, 0), FEW),  # not known yet: else any sequence is taken
+        ([(6, 0, 0)], (6, 0, 0, 0), ACCEPTED),
+        ([(6, 0, 0)], (6, 1, 0, 0), ACCEPTED),
+        ([(5, 3, 0)], (5, 3, 2, 0), FEW),
+        ([(5, 3, 0)], (5, 3, 0, 0), ACCEPTED),
+        ([(8, 0, 2**31 - 2)], (8, 0, 3, 0), FEW),  # behind the wrap
+    ],
+)
+def test_what_is_behind_a_refused_batch_is_refused_as_it_was(state, refused, batch, answer):
+    for one in refused:
+        state.note_refused(*one, NOT_ENOUGH_REPLICAS)
+    assert state.check(*batch) == answer
+
+
+def test_a_refused_batch_that_is_stored_is_forgotten(state):
+    state.note_refused(5, 2, 70, NOT_LEADER_OR_FOLLOWER)
+    assert state.check(5, 2, 71, 0) == ELSEWHERE
+    state.update(5, 2, 70, 0, 1070, 80)
+    assert state.check(5, 2, 71, 0) == ACCEPTED
+    assert state.check(5, 2, 72, 0) == GAP
+
+
+def test_refused_batches_are_remembered_within_bounds(state, monkeypatch):
+    monkeypatch.setattr(producer_state, "REFUSED_MAX", 3)
+    for producer_id in range(10, 15):
+        state.note_refused(producer_id, 0, 0, NOT_ENOUGH_REPLICAS)
+    assert [state.check(one, 0, 1, 0) == FEW for one in range(10, 15)] == [False] * 2 + [True] * 3
 
 
 @pytest.mark.parametrize(("first", "delta", "following"), [(2**31 - 5, 4, 0), (2**31 - 3, 9, 7)])
