@@ -233,6 +233,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
             limits = self.options
             if isinstance(limit, ReadMaxRows):
                 limits = limits._replace(offsets_per_trigger_max=limit.max_rows)
+            starts = driver.first_there(client, topics, starts, ends)
             ends = driver.within_limits(client, limits, topics, starts, ends)
         latest = to_json(ends, _ids(topics), start.get(QUERY_ID) or random_uuid().hex()[:12])
         return start if from_json(latest) == from_json(start) else latest

@@ -207,6 +207,15 @@ def way_of(
     return FILES
 
 
+def first_there(
+    client: BrokerClient, topics: Mapping[str, Topic], starts: Ends, ends: Ends
+) -> Ends:
+    """Starts from which on there is something to read, for limits to count from: else a query
+    that retention has overtaken would be told of its loss limit by limit, and get on as slowly."""
+    firsts = client.offsets(topics, dict.fromkeys(starts, EARLIEST))
+    return {tp: max(start, min(firsts[tp], ends[tp])) for tp, start in starts.items()}
+
+
 def within_limits(
     client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
 ) -> Ends:

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 from shmbroker.errors import ConfigFault, CorruptFault
 from shmbroker.spark import datasource, read_ranges
 from shmbroker.spark.datasource import ShmbrokerDataSource
+from shmbroker.spark.faults import DataLossFault
 from shmbroker.spark.lag import LagListener, add_lag
 from shmbroker.spark.options import QUERY_ID
 from shmbroker.spark.pushdown import Bounds, bounds_of
@@ -45,9 +46,8 @@ def family(tmp_path: Path) -> Iterator[FakeFamily]:
 
 
 def source(family: FakeFamily, **options: str) -> ShmbrokerDataSource:
-    impatient = {"kafka.default.api.timeout.ms": "500", "fetchOffset.retryIntervalMs": "1"}
-    given = {"kafka.bootstrap.servers": family.address, "subscribe": "t", **impatient, **options}
-    return ShmbrokerDataSource(given)
+    given = {"kafka.bootstrap.servers": family.address, "subscribe": "t"}
+    return ShmbrokerDataSource({**given, "fetchOffset.retryIntervalMs": "1", **options})
 
 
 def stream(family: FakeFamily, **options: str) -> Any:
@@ -114,6 +114,33 @@ def test_bytes_of_a_trigger_are_limited_exactly_by_the_index(family: FakeFamily)
     fetched = {"shmbroker.read": "fetch"}
     guessed = stream(family, maxBytesPerTrigger=str(exactly), **fetched)
     assert 5 < end_of(guessed, guessed.initialOffset()) < 30
+
+
+@pytest.mark.parametrize("way", ["files", "fetch"])
+@pytest.mark.parametrize("limit", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
+def test_limits_count_from_what_retention_has_left(
+    family: FakeFamily, limit: str, way: str
+) -> None:
+    partition = family.create("t")[0]
+    partition.fill(10, 10)
+    partition.fill(10, 3, roll=True)
+    asked = {limit: "7", "shmbroker.read": way}
+    start = stream(family, **asked).initialOffset()
+    partition.segments.pop(0)
+    partition.log_start_offset = 100
+    reader = stream(family, **asked)
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert 100 < end["t"]["0"] <= 110
+    with pytest.raises(DataLossFault, match="offsets 0 to 99 of t-0 were deleted by retention"):
+        reader.partitions(start, end)
+    lenient = stream(family, failOnDataLoss="false", **asked)
+    found = [
+        row["offset"]
+        for task in lenient.partitions(start, end)
+        for batch in lenient.read(task)
+        for row in batch.to_pylist()
+    ]
+    assert found == list(range(100, end["t"]["0"]))
 
 
 @pytest.mark.parametrize("way", ["files", "fetch"])
