@@ -3,6 +3,7 @@
 pyspark and pyarrow are imported when a command runs: they take longer than all of its help.
 """
 
+import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -181,7 +182,7 @@ def ingest(cluster: Cluster, as_json: bool, **given: Any) -> None:
     """
     from shmbroker.spark.ingest import run
     from shmbroker.spark.ingest.files import local_path, state_directory
-    from shmbroker.spark.running import Stopping
+    from shmbroker.spark.running import Stopping, only_one
 
     if given["infer"] and given["schema"]:
         raise click.UsageError("--infer finds out what --schema says: give one of them.")
@@ -203,9 +204,9 @@ def ingest(cluster: Cluster, as_json: bool, **given: Any) -> None:
     } | pairs(given["source_options"], "-o")
     cluster.check_reachable()
     stopping = Stopping()
-    plan = run.prepare(plan, asked, checkpoint, source, given["infer"])
     bar = _Bar(plan.topic)
-    try:
+    with only_one(checkpoint), contextlib.closing(bar):
+        plan = run.prepare(plan, asked, checkpoint, source, given["infer"])
         totals = run.run(
             run.Run(
                 plan,
@@ -219,8 +220,6 @@ def ingest(cluster: Cluster, as_json: bool, **given: Any) -> None:
             stopping,
             bar.show,
         )
-    finally:
-        bar.close()
     if as_json:
         print_json({"topic": plan.topic, "path": plan.path, **totals._asdict()})
     else:

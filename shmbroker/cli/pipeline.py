@@ -84,9 +84,11 @@ def run(
         else {"processingTime": spark_trigger}
     )
     stopping = running.Stopping()
-    with running.session(
-        master, f"shmbroker pipeline {path.name}", directory / "spark.log", pairs(conf, "--conf")
-    ) as (spark, terminal):
+    name, log = f"shmbroker pipeline {path.name}", directory / "spark.log"
+    with (
+        running.only_one(directory),
+        running.session(master, name, log, pairs(conf, "--conf")) as (spark, terminal),
+    ):
         stopping.install()
         job = pipeline.Job(spark, cluster.servers, directory, how, named)
         if stopping.signal is None:

@@ -14,6 +14,7 @@ ends at once.
 """
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -54,6 +55,24 @@ class Stopping:
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
+
+
+@contextlib.contextmanager
+def only_one(checkpoint: Path) -> Iterator[None]:
+    """Nobody else runs queries from this checkpoint meanwhile; ConfigFault if somebody does.
+
+    The kernel takes the lock from a process that dies.
+    """
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    with (checkpoint / "lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigFault(
+                f"somebody else runs with the checkpoint {checkpoint}: stop him, or give another"
+                " --checkpoint"
+            ) from None
+        yield
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,3 +143,82 @@ def test_a_micro_batch_is_in_a_delta_table_once(tmp_path: Path) -> None:
         (2, "a b"),
     ]
     assert len(files.table_files(str(tmp_path))) == 2
+
+
+class Killed(BaseException):
+    """The driver ends here."""
+
+
+def dying_at(call: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Before and after every step by which a driver changes something on the disk there is a place
+    to die; this is to be the one with that number. What was called is returned."""
+    deltalake = pytest.importorskip("deltalake")
+    called: list[str] = []
+
+    def step(name: str) -> None:
+        called.append(name)
+        if len(called) - 1 == call:
+            raise Killed
+
+    def patch(owner: Any, name: str) -> None:
+        do = getattr(owner, name)
+
+        def patched(*given: Any, **more: Any) -> Any:
+            step(f"before {name}")
+            done = do(*given, **more)
+            step(f"after {name}")
+            return done
+
+        monkeypatch.setattr(owner, name, patched)
+
+    patch(files.os, "rename")
+    patch(files.os, "replace")
+    patch(deltalake.DeltaTable, "create_write_transaction")
+    patch(deltalake.transaction, "create_table_with_add_actions")
+    return called
+
+
+@pytest.mark.parametrize(("table_format", "partition_by"), [("delta", ("kind",)), ("parquet", ())])
+def test_a_driver_that_dies_anywhere_has_every_row_in_the_table_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table_format: str,
+    partition_by: tuple[str, ...],
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    died: set[str] = set()
+    for call in range(100):
+        path = tmp_path / str(call)
+        plan = Plan(
+            "id",
+            "t",
+            str(path),
+            format=table_format,
+            values="json",
+            schema="n int, kind string",
+            partition_by=partition_by,
+        )
+        rows = [b'{"n": %d, "kind": "%c"}' % (n, b"ab"[n % 2]) for n in range(8)]
+        with monkeypatch.context() as patched:
+            called = dying_at(call, patched)
+            for batch in range(2):
+                for _ in range(2):  # what was done is repeated once, as if Spark had not noted it
+                    given = records(rows[batch * 4 : batch * 4 + 4], batch * 4)
+                    try:
+                        written(plan, batch, given)
+                    except Killed:
+                        died.add(called[-1])
+                        files.recover(plan.path, plan.ingest_id)
+                        written(plan, batch, given)
+        if table_format == "delta":
+            found = deltalake.DeltaTable(plan.path).to_pyarrow_dataset().to_table()
+        else:
+            found = pyarrow.dataset.dataset(path, partitioning="hive").to_table()
+        assert sorted(pa.table(found)["n"].to_pylist()) == list(range(8)), called
+        assert len(files.table_files(plan.path)) == 2 * max(1, 2 * len(partition_by))
+        if len(called) <= call:
+            break
+    steps = {"rename", "replace"}
+    if table_format == "delta":
+        steps |= {"create_write_transaction", "create_table_with_add_actions"}
+    assert died == {f"{when} {step}" for when in ("before", "after") for step in steps}

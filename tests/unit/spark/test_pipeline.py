@@ -8,6 +8,7 @@ pytest.importorskip("pyspark")
 
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.pipeline import Insert, Plain, Stream, parse, split
+from shmbroker.spark.running import only_one
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -90,3 +91,14 @@ def test_the_example_is_read() -> None:
     assert "/somewhere/airlines.csv" in airlines.text
     assert isinstance(delays, Insert)
     assert delays.topic == "delays"
+
+
+def test_a_checkpoint_has_one_run_at_a_time(tmp_path: Path) -> None:
+    with only_one(tmp_path / "new" / "checkpoint"):
+        again = only_one(tmp_path / "new" / "checkpoint")
+        with pytest.raises(ConfigFault, match=r"somebody else runs .*another --checkpoint"), again:
+            pass
+        with only_one(tmp_path / "other"):
+            pass
+    with only_one(tmp_path / "new" / "checkpoint"):
+        pass
