@@ -24,6 +24,17 @@ def cpu_s(pid: int) -> float:
     return ticks / _TICKS_PER_S
 
 
+def own_cpu_s(pid: int) -> dict[tuple[int, int], float]:
+    """(pid, when it started) → user and system time of that process alone, of each that lives."""
+    found = {}
+    for member in list(members(pid)):
+        stat = _read(f"/proc/{member}/stat")
+        if stat:
+            fields = stat.rsplit(")", 1)[1].split()
+            found[member, int(fields[19])] = sum(map(int, fields[11:13])) / _TICKS_PER_S
+    return found
+
+
 def pss_without_files_mib(pid: int) -> float:
     """Proportional set size without file pages: anonymous memory and shared memory, each page of
     which counts once for the family. The page cache, which the kernel takes back, is left out."""

@@ -1,11 +1,17 @@
 """The programs in perf/ still run and write what the documents say: no figure is judged here."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from perf.plot import panels
 from tests.tidy.sources import ROOT
 
 FIGURES = {"requests_per_s", "p50_us", "p99_us", "p99.9_us", "cpu_us_per_request", "pss_mib"}
@@ -47,3 +53,132 @@ def test_micro_measures_every_step_once():
     printed = run("micro.py", "--repeats", "1")
     steps = [line.split()[0] for line in printed.splitlines()[1:-1]]
     assert steps == [f"P{number}" for number in range(1, 12)]
+
+
+def test_ingest_writes_a_result_with_its_plot(tmp_path):
+    pytest.importorskip("pyspark")
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "result.json"
+    run("ingest", "--no-spark", "--rows", "0.01", "--codec", "lz4", "--rounds", "1", "--out", out)
+    result = json.loads(out.read_text())
+    assert result["options"]["codec"] == "lz4"
+    assert [(row["case"], row["kind"]) for row in result["cases"]] == [
+        ("raw", "ingest"),
+        ("json", "ingest"),
+    ]
+    assert all(row["A"]["bytes_per_row"] > 1 for row in result["cases"])
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+# Spark's daemon does the same: whoever it forks ends without a trace.
+FORGETFUL = """
+import os, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+if os.fork() == 0:
+    while time.process_time() < 0.5:
+        pass
+    signal.pause()
+sys.stdin.readline()
+"""
+
+
+def test_cpu_of_workers_that_end_is_kept():
+    session = pytest.importorskip("perf.spark_session", exc_type=ImportError)
+    words = [sys.executable, "-c", FORGETFUL]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as daemon:
+        with closing(session.Cpu(daemon.pid)) as cpu:
+            wait_until(lambda: cpu.spent()[1] >= 0.4)
+            before = cpu.spent()
+            children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children")
+            os.kill(int(children.read_text()), signal.SIGKILL)
+            wait_until(lambda: not children.read_text())
+            after = cpu.spent()
+        daemon.communicate()
+    assert after[1] >= before[1] >= 0.4
+    assert after[0] >= before[0]
+
+
+def wait_until(is_so):
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_ragged", [False, True])
+def test_rows_are_those_that_are_measured(is_ragged):
+    topic = pytest.importorskip("perf.spark_topic", exc_type=ImportError)
+    rows = topic.chunk(5, 1000, is_ragged)
+    assert rows.equals(topic.chunk(5, 1000, is_ragged))
+    assert rows["key"][0].as_py() == (5).to_bytes(8, "big")
+    assert rows["partition"].to_pylist()[:4] == [1, 2, 3, 0]
+    sizes = {len(value) for value in rows["value"].to_pylist()}
+    if is_ragged:
+        assert sizes == set(range(20, 101))
+    else:
+        assert sizes == {100}
+        assert json.loads(rows["value"][7].as_py())["id"] == 1_000_000_012
+
+
+def test_latency_is_from_the_timestamp_to_the_end_of_the_trigger():
+    latency = pytest.importorskip("perf.spark_latency", exc_type=ImportError)
+    progress = [
+        {
+            "timestamp": "1970-01-01T00:00:10.000Z",
+            "durationMs": {"triggerExecution": took},
+            "observedMetrics": {"times": {"newest": 9_990, "oldest": 9_500}},
+            "numInputRows": 20,
+        }
+        for took in (100, 200, 300)
+    ]
+    assert latency.figures(progress) == {
+        "newest_p50_ms": 210,
+        "newest_p99_ms": 308,
+        "oldest_p50_ms": 700,
+        "oldest_p99_ms": 798,
+        "trigger_p50_ms": 200,
+        "trigger_p99_ms": 298,
+        "triggers": 3,
+        "records_per_trigger": 20,
+    }
+
+
+def test_kinds_take_turns_and_the_best_round_counts_but_not_the_first():
+    session = pytest.importorskip("perf.spark_session", exc_type=ImportError)
+    speeds = {"a": [9e6, 2e6, 3e6], "b": [8e6, 5e6, 4e6]}
+    turns = []
+
+    def run(kind):
+        turns.append(kind)
+        speed = speeds[kind][turns.count(kind) - 1]
+        return {"rows_per_s": speed, "jvm_cpu_s": 1.0, "python_cpu_s": 0.5}
+
+    rows = session.in_turn("count", speeds, 2, run)
+    assert "".join(turns) == "ababab"
+    assert [(row["kind"], row["A"]["rows_per_s"]) for row in rows] == [("a", 3e6), ("b", 5e6)]
+    assert [each["rows_per_s"] for each in rows[0]["rounds A"]] == [2e6, 3e6]
+
+
+def test_goals_are_figures_and_times_of_what_was_measured():
+    session = pytest.importorskip("perf.spark_session", exc_type=ImportError)
+    results = [
+        {"case": "count", "kind": "shmbroker", "A": {"rows_per_s": 6e6}},
+        {"case": "count", "kind": "kafka", "A": {"rows_per_s": 2e6}},
+    ]
+    wanted = {"count": {"": 5.5e6, "kafka": 3.5, "kafka, tuned": 2}, "sum": {"kafka": 2}}
+    assert session.goals(results, wanted) == {"count": [("5.5 M", 5.5e6), ("3.5 x kafka", 7e6)]}
+
+
+def test_kinds_stand_side_by_side_in_a_plot():
+    rows = [
+        {"case": "count", "kind": "a", "A": {"rows_per_s": 2e6, "jvm_cpu_s": 3, "python_cpu_s": 1}},
+        {"case": "count", "kind": "b", "A": {"rows_per_s": 1e6, "jvm_cpu_s": 5, "python_cpu_s": 0}},
+        {"case": "first query", "kind": "a", "A": {"load_s": 2, "count_s": 3}},
+    ]
+    assert [(panel.label, panel.cases) for panel in panels(rows)] == [
+        ("M rows/s", {"count": {"a": [2], "b": [1]}}),
+        ("CPU s", {"count": {"a": [3, 1], "b": [5, 0]}}),
+        ("s", {"first query": {"a": [2, 3]}}),
+    ]
+    rows = [{"case": "lz4", "A": {"native_records_per_s": 3e6, "native_mb_per_s": 5}}]
+    assert panels(rows)[0].cases == {"lz4": {"native_records_per_s": [3]}}
