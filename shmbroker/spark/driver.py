@@ -201,10 +201,10 @@ def way_of(
     if options.read_way == FETCH:
         return FETCH
     try:
-        client.files(topics, [partition])
+        segments = client.files(topics, [partition])[partition].segments
     except NoFilesFault:
         return FETCH
-    return FILES
+    return FILES if all(os.access(each.path, os.R_OK) for each in segments[-1:]) else FETCH
 
 
 def first_there(

@@ -248,6 +248,10 @@ def test_files_that_the_driver_cannot_see_are_fetched(family: FakeFamily, tmp_pa
     reader = source(family, **limited).streamReader(COLUMNS)
     end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     assert 0 < end["t"]["0"] < 15
+    # Spark asks for it before it plans the first micro-batch
+    reader = source(family, startingOffsets="earliest", **where).streamReader(COLUMNS)
+    reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert reader.reportLatestOffset()[WAY] == "fetch"
 
 
 def test_another_file_than_the_planned_one_is_a_fault(family: FakeFamily) -> None:
