@@ -13,6 +13,9 @@ from shmbroker.errors import ConfigFault
 Given = Mapping[str, str]
 """Options by their names in lower case."""
 
+LONG_MAX = (1 << 63) - 1
+"""Offsets, times and counts are Java's longs, to Spark and in Kafka's requests."""
+
 _TIMES_MS = {
     "us": 0.001,
     "ms": 1,
@@ -30,9 +33,15 @@ _SIZES |= {"g": 1 << 30, "gb": 1 << 30, "t": 1 << 40, "tb": 1 << 40}
 def number(given: Given, name: str, default: int) -> int:
     """A whole number, 0 included."""
     value = given.get(name.lower(), str(default))
-    if not re.fullmatch(r"\s*[0-9]+\s*", value):
+    if not re.fullmatch(r"\s*[0-9]+\s*", value) or not is_long(value):
         raise ConfigFault(f"option {name} must be a whole number, not {value!r}")
     return int(value)
+
+
+def is_long(text: str) -> bool:
+    """Whether a number of this text is small enough; the text is measured first, as Python refuses
+    numbers of thousands of digits in its own words."""
+    return len(text.strip()) <= 20 and abs(int(text)) <= LONG_MAX
 
 
 def count(given: Given, name: str) -> int | None:
@@ -40,7 +49,7 @@ def count(given: Given, name: str) -> int | None:
     value = given.get(name.lower())
     if value is None:
         return None
-    if not re.fullmatch(r"\s*[-+]?[0-9]+\s*", value):
+    if not re.fullmatch(r"\s*[-+]?[0-9]+\s*", value) or not is_long(value):
         raise ConfigFault(f"option {name} must be a whole number, not {value!r}")
     if int(value) <= 0:
         raise ConfigFault(f"{name} must be positive, not {int(value)}")
@@ -79,7 +88,7 @@ def size(given: Given, name: str) -> int | None:
     if name.lower() not in given:
         return None
     amount, unit = _quantity(given[name.lower()])
-    if not amount or unit not in _SIZES:
+    if not amount or unit not in _SIZES or amount * _SIZES[unit] > LONG_MAX:
         value = given[name.lower()]
         raise ConfigFault(f"option {name} is a size as 500k or 64m, not {value!r}")
     return amount * _SIZES[unit]
@@ -112,5 +121,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _quantity(text: str) -> tuple[int | None, str]:
-    found = re.fullmatch(r"([0-9]+)([a-z]*)", text.strip().lower())
+    found = re.fullmatch(r"([0-9]{1,18})([a-z]*)", text.strip().lower())
     return (int(found[1]), found[2]) if found else (None, "")

@@ -47,7 +47,16 @@ from typing import Any, NamedTuple
 
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.consumer_options import SETTINGS, Consumer, consumer, refuse_settings
-from shmbroker.spark.option_values import choice, count, flag, nearest, number, size, time_ms
+from shmbroker.spark.option_values import (
+    LONG_MAX,
+    choice,
+    count,
+    flag,
+    nearest,
+    number,
+    size,
+    time_ms,
+)
 
 EARLIEST = -2
 LATEST = -1
@@ -318,6 +327,8 @@ def _position(given: Mapping[str, str], which: str, default: int, is_partial: bo
     if name in given:
         try:
             timestamp = int(given[name])
+            if timestamp > LONG_MAX:
+                raise ValueError
         except ValueError:
             raise ConfigFault(
                 f"Expected a single long value, got {given[name].strip()} for {NAMES[name]}"
@@ -356,7 +367,9 @@ def _each(name: str, value: str, least: int) -> tuple[Offsets, dict[str, str]]:
         for topic, partitions in parsed.items():
             each[topic] = {int(p): number for p, number in partitions.items()}
             if any(
-                not isinstance(number, int) or isinstance(number, bool) or number < least
+                not isinstance(number, int)
+                or isinstance(number, bool)
+                or not least <= number <= LONG_MAX
                 for number in partitions.values()
             ):
                 raise ValueError

@@ -41,6 +41,16 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
     assert options.hold_ms == 10 * 60 * 1000
 
 
+def test_the_largest_numbers_are_those_of_java() -> None:
+    most = (1 << 63) - 1
+    options = stream(
+        startingTimestamp=str(most),
+        maxOffsetsPerTrigger=f" {most} ",
+        startingOffsets=f'{{"a": {{"0": {most}}}}}',
+    )
+    assert options.start.everywhere == options.offsets_per_trigger_max == most
+
+
 def test_names_do_not_mind_case() -> None:
     options = parse(
         {"KAFKA.BOOTSTRAP.SERVERS": "h:1", "SubScribe": "b, a,b", "MINPARTITIONS": "7"}, False
@@ -169,6 +179,12 @@ def test_what_has_no_effect_is_known() -> None:
         ({"startingOffsetsByTimestampStrategy": "guess"}, "one of error, latest"),
         ({"startingTimestamp": "yesterday"}, "Expected a single long value, got yesterday"),
         ({"startingTimestamp": "-1"}, "from 1970"),
+        ({"startingTimestamp": str(1 << 63)}, "Expected a single long value"),
+        ({"startingOffsets": f'{{"a": {{"0": {1 << 63}}}}}'}, "Expected e.g."),
+        ({"startingOffsetsByTimestamp": f'{{"a": {{"0": {1 << 63}}}}}'}, "Expected e.g."),
+        ({"minPartitions": str(1 << 63)}, "minPartitions must be a whole number"),
+        ({"minPartitions": "9" * 5000}, "minPartitions must be a whole number"),
+        ({"fetchOffset.numRetries": str(1 << 63)}, "numRetries must be a whole number"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"minPartitions": "0"}, "minPartitions must be positive"),
         ({"minPartitions": "few"}, "minPartitions must be a whole number"),
@@ -210,6 +226,8 @@ def test_a_bad_batch_option_is_refused(more: dict[str, str], words: str) -> None
         ({"maxTriggerDelay": "soon"}, "30s or 15m"),
         ({"maxTriggerDelay": "3 weeks"}, "30s or 15m"),
         ({"maxBytesPerTrigger": "0"}, "500k or 64m"),
+        ({"maxBytesPerTrigger": "9" * 5000}, "500k or 64m"),
+        ({"maxBytesPerTrigger": "9999999t"}, "500k or 64m"),
     ],
 )
 def test_a_bad_stream_option_is_refused(more: dict[str, str], words: str) -> None:
