@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A topic read on a real Spark cluster: a master and two workers, each a process of its own.
+"""Spark on a real cluster: a master and two workers, each a process of its own.
 
 The tasks of both workers can't open the broker's files: the driver reaches the control socket under
 a name beside which there are no logs, as on another mount. So they fetch over the Kafka protocol.
-A batch query and a stream into Parquet must give every record once; a batch query of a local
-session that reads the files is there to compare. Exit status 0 only if all of that holds.
+Every record must be there once, after a batch query, a stream into Parquet, a batch and a stream
+into topics, `shmbroker ingest` and `shmbroker pipeline run`. The same of a local session that reads
+the files is there to compare. Exit status 0 only if all of that holds.
 
 `scripts/spark_cluster` makes the environment and runs this.
 """
@@ -31,7 +32,7 @@ from shmbroker.testing.broker import Broker  # noqa: E402
 
 TOPIC = "cluster"
 WORKERS = 2
-START_S = 180.0
+START_S = 600.0
 
 
 def main() -> int:
@@ -54,30 +55,42 @@ def main() -> int:
                 print(f"cluster of {WORKERS} workers at {master}", flush=True)
                 hidden = hide_files(Path(broker.data), scratch)
                 check(broker, master, {"shmbroker.data": str(hidden)}, wanted.records, scratch)
-            check(broker, f"local[{WORKERS}]", {}, wanted.records, scratch)
+                check_commands(broker, master, hidden, wanted.records, scratch)
+            local = f"local[{WORKERS}]"
+            check(broker, local, {}, wanted.records, scratch)
+            check_commands(broker, local, Path(broker.data), wanted.records, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return 0
 
 
-def fill(broker: Broker, records: int, partitions: int) -> None:
-    """The records' values begin with their number, in 100 bytes."""
-    from confluent_kafka import Producer
+def create_topic(broker: Broker, name: str, partitions: int = 4) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(60)
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
+
+
+def fill(broker: Broker, records: int, partitions: int) -> None:
+    """The records' values are JSON objects of 100 bytes, with their number."""
+    from confluent_kafka import Producer
+
+    create_topic(broker, TOPIC, partitions)
     producer = Producer(
         {"bootstrap.servers": broker.address, "linger.ms": 20, "batch.size": 500_000}
     )
     for n in range(records):
         while True:
             try:
-                producer.produce(TOPIC, key=b"%08d" % (n % 1000), value=b"%012d" % n + b"." * 88)
+                producer.produce(TOPIC, key=b"%08d" % (n % 1000), value=value_of(n))
                 break
             except BufferError:
                 producer.poll(0.1)
     require(producer.flush(120) == 0, "every record is acknowledged")
+
+
+def value_of(n: int) -> bytes:
+    return b'{"n": %12d, "text": "' % n + b"." * 70 + b'"}'
 
 
 def hide_files(data: Path, scratch: Path) -> Path:
@@ -158,7 +171,7 @@ def check(
     try:
         read = spark.read.format("shmbroker").options(**options)
         rows = read.load()
-        number = F.substring(F.col("value").cast("string"), 1, 12).cast("long")
+        number = F.trim(F.substring(F.col("value").cast("string"), 7, 12)).cast("long")
         best = 1e9
         for _ in range(3):
             started = time.perf_counter()
@@ -185,6 +198,32 @@ def check(
         found = spark.read.parquet(str(table)).agg(F.count("*"), F.countDistinct("n")).first()
         require(tuple(found) == (records, records), "the stream has every record once")
         print(f"{master}: stream into Parquet {records / took:,.0f} rows/s", flush=True)
+
+        kind = master.split(":")[0].split("[")[0]
+        to = {"kafka.bootstrap.servers": broker.address}
+        create_topic(broker, f"batch-{kind}")
+        started = time.perf_counter()
+        pairs = rows.select("key", "value")
+        pairs.write.format("shmbroker").options(**to, topic=f"batch-{kind}").mode("append").save()
+        took = time.perf_counter() - started
+        check_topic(broker, f"batch-{kind}", records)
+        print(f"{master}: batch into a topic {records / took:,.0f} rows/s", flush=True)
+
+        create_topic(broker, f"stream-{kind}")
+        started = time.perf_counter()
+        query = (
+            stream.load()
+            .select("key", "value")
+            .writeStream.format("shmbroker")
+            .options(**to, topic=f"stream-{kind}")
+            .option("checkpointLocation", str(scratch / f"to-topic-{kind}"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        took = time.perf_counter() - started
+        check_topic(broker, f"stream-{kind}", records)
+        print(f"{master}: stream into a topic {records / took:,.0f} rows/s", flush=True)
         if options.get("shmbroker.data"):
             # the driver is one of them
             executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
@@ -193,6 +232,90 @@ def check(
         spark.stop()
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(f"{master}: driver's Python {used.ru_utime + used.ru_stime:.1f} CPU s", flush=True)
+
+
+def check_topic(broker: Broker, topic: str, records: int) -> None:
+    """Every number is in the topic once."""
+    import numpy as np
+
+    from shmbroker.arrow import scan
+
+    found = np.zeros(records, np.int64)
+    for batch in scan(topic, bootstrap_servers=broker.address, columns=["value"]):
+        values = batch.column("value").to_pylist()
+        np.add.at(found, [int(value[6:18]) for value in values], 1)
+    missing, twice = int((found == 0).sum()), int((found > 1).sum())
+    require(not missing and not twice, f"{topic}: {missing} are missing, {twice} are there twice")
+
+
+SQL = """
+CREATE STREAM numbers (n bigint, text string) FROM TOPIC cluster
+    WITH ('shmbroker.data' = '${data}', maxOffsetsPerTrigger = '${share}',
+          watermark = 'record_timestamp 1 day');
+CREATE TEMPORARY VIEW parities (parity bigint, name string)
+    USING csv OPTIONS (path '${here}/parities.csv', header 'true');
+INSERT INTO TOPIC `${to}` WITH (mode = 'complete')
+SELECT name AS key, count(*) AS records, sum(n) AS total
+FROM numbers JOIN parities ON n % 2 = parity GROUP BY name;
+INSERT INTO TOPIC `${to}-copied` SELECT n, text FROM numbers;
+"""
+
+
+def check_commands(broker: Broker, master: str, data: Path, records: int, scratch: Path) -> None:
+    """`ingest` and `pipeline run` with this master."""
+    import json
+
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from shmbroker.arrow import read
+
+    kind = master.split(":")[0].split("[")[0]
+    spark = ["--master", master, "--conf", "spark.executor.memory=700m"]
+    table, letters = scratch / f"ingested-{kind}", scratch / f"letters-{kind}"
+    words = ["ingest", TOPIC, "--to", str(table), "--schema", "n bigint, text string", "--json"]
+    words += ["--dead-letter", str(letters), "-o", f"shmbroker.data={data}", "--batch-size", "64m"]
+    for expected in (records, 0):  # the second time there is nothing left
+        done = json.loads(run_command(broker, words + spark))
+        require(done["rows"] == expected, f"ingest says {done['rows']:,} rows of {expected:,}")
+        if expected:
+            way = "files" if data == Path(broker.data) else "fetch"
+            require(done["read"] == way, f"ingest reads by {way}, not by {done['read']}")
+            rate = done["records"] / done["seconds"]
+            print(f"{master}: ingest by {done['read']} {rate:,.0f} rows/s", flush=True)
+    numbers = pq.read_table(table, columns=["n"])["n"]
+    require(len(numbers) == len(pc.unique(numbers)) == records, "files have every record once")
+
+    (scratch / "parities.csv").write_text("parity,name\n0,even\n1,odd\n")
+    (scratch / f"{kind}.sql").write_text(SQL)
+    to = f"sums-{kind}"
+    create_topic(broker, to)
+    create_topic(broker, f"{to}-copied")
+    words = ["pipeline", "run", str(scratch / f"{kind}.sql"), "--trigger", "available-now"]
+    words += ["--set", f"data={data}", "--set", f"to={to}", "--set", f"share={records // 3 + 1}"]
+    run_command(broker, words + spark)
+    run_command(broker, words + spark)
+    check_topic(broker, f"{to}-copied", records)
+    last = {}
+    rows = read(to, bootstrap_servers=broker.address, columns=["key", "value", "offset"])
+    for row in sorted(rows.to_pylist(), key=lambda row: row["offset"]):
+        last[row["key"]] = json.loads(row["value"])
+    found = sum(row["records"] for row in last.values())
+    total = sum(row["total"] for row in last.values())
+    require(
+        (len(last), found, total) == (2, records, records * (records - 1) // 2),
+        f"the pipeline's sums are those of every record: {last}",
+    )
+    print(f"{master}: pipeline run, every record once", flush=True)
+
+
+def run_command(broker: Broker, words: list[str]) -> str:
+    """What `shmbroker` prints."""
+    line = [sys.executable, "-m", "shmbroker", *words, "--bootstrap-server", broker.address]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=900)
+    told = f"{done.stderr[-3000:]}\nThe broker:\n{broker.log[-2000:]}"
+    require(done.returncode == 0, f"{' '.join(words[:3])} ends with 0:\n{told}")
+    return done.stdout
 
 
 def free_port() -> int:
