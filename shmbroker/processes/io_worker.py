@@ -376,9 +376,12 @@ class IoWorker(SleepingChild):
             groups.run_due()
             had_work = True
         appended = self.appender.appended
+        told: tuple[Partition, ...] = ()
         if appended:
+            told = tuple(appended)
+            appended.clear()
             check = self.purgatory.check
-            for partition in appended:
+            for partition in told:
                 if partition.followed_rows:
                     self.replication.reads.on_appended(partition)
                 check(partition.key)
@@ -393,12 +396,10 @@ class IoWorker(SleepingChild):
         if self.to_pass:
             self._pass_waiting()
         self.publish()
-        if appended:
-            for partition in appended:
-                active = partition.log.active
-                if active.ready_bytes - active.size < active.extent_bytes >> 1:
-                    partition.log.populate_step(self._now_ms)
-            appended.clear()
+        for partition in told:
+            active = partition.log.active
+            if active.ready_bytes - active.size < active.extent_bytes >> 1:
+                partition.log.populate_step(self._now_ms)
         now = clock.monotonic()
         if now >= self._next_sign:
             self.sign(now)
@@ -410,7 +411,7 @@ class IoWorker(SleepingChild):
                 pass
             self.publish()
             deadline = self.purgatory.next_deadline()
-        if had_work:
+        if had_work or appended:  # what came meanwhile is told in the next turn
             self._now_ms = clock.now_ms()
             return
         if self.replication.look_before_sleep(self.has_entries):
