@@ -48,19 +48,16 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             for row in body["groups"]
             if row["topics"] is not None or whole[row["group_id"]] is row
         ]
-        return {"groups": [_group(worker, row, by_id, require_stable) for row in asked]}
+        groups = [_group(worker, row, by_id, require_stable) for row in asked]
+        for row, found in zip(asked, groups, strict=True):
+            if found["error_code"] in TO_BE_ASKED_AGAIN and row["topics"] and not by_id:
+                again = error_codes.UNSTABLE_OFFSET_COMMIT
+                found["topics"] = _all_alike(row["topics"], again, ASK_AGAIN)
+        return {"groups": groups}
     found = _group(worker, body, by_id, require_stable)
     error = found["error_code"]
-    if error:
-        found["topics"] = []
     if error and call.api_version < ERROR_FROM:
-        found["topics"] = [
-            {
-                "name": topic["name"],
-                "partitions": [_row(index, error, None) for index in topic["partition_indexes"]],
-            }
-            for topic in body["topics"]
-        ]
+        found["topics"] = _all_alike(body["topics"], error, None)
     return {"topics": found["topics"], "error_code": error}
 
 
@@ -98,11 +95,6 @@ def _group(
     )
     if error:
         answered = []
-        if error in TO_BE_ASKED_AGAIN and wanted is not None and not by_id:
-            again = error_codes.UNSTABLE_OFFSET_COMMIT
-            topics = [
-                (name, [(index, again, ASK_AGAIN) for index in indexes]) for name, indexes in wanted
-            ]
     for name, rows in topics:
         topic_id = ZERO_UUID
         if by_id:
@@ -114,6 +106,17 @@ def _group(
             {"name": name, "topic_id": topic_id, "partitions": [_row(*row) for row in rows]}
         )
     return {"group_id": request["group_id"], "topics": answered, "error_code": error}
+
+
+def _all_alike(topics: list[dict[str, Any]], error: int, committed: Any) -> list[dict[str, Any]]:
+    """Every partition that was asked for, with the same answer."""
+    return [
+        {
+            "name": topic["name"],
+            "partitions": [_row(index, error, committed) for index in topic["partition_indexes"]],
+        }
+        for topic in topics
+    ]
 
 
 def _row(index: int, error: int, committed: Any) -> dict[str, Any]:

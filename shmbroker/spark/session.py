@@ -32,10 +32,9 @@ def session_conf(cores: int | None = None) -> dict[str, str]:
     are for a cluster. Unless they are set, PYSPARK_PYTHON becomes this interpreter, as the tasks
     need this package, and SPARK_HOME one whose Python processes start faster (`spark_home`).
     """
-    if os.environ.setdefault("PYSPARK_PYTHON", sys.executable) == sys.executable:
-        home = spark_home()
-        if home is not None:
-            os.environ.setdefault("SPARK_HOME", home)
+    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if python == sys.executable and "SPARK_HOME" not in os.environ and (home := spark_home()):
+        os.environ["SPARK_HOME"] = home
     return {
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.shuffle.partitions": str(cores or os.cpu_count() or 1),
@@ -73,27 +72,24 @@ def spark_home() -> str | None:
     from an archive is compiled anew by each of them: 0.8 s each, for the four of a first query, or
     the nine of a first stream, one after the other. Without it they import what is installed.
     """
-    specs = [find_spec(name) for name in ("pyspark", "py4j")]
-    if any(spec is None or spec.origin is None for spec in specs):
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None or find_spec("py4j") is None:
         return None
-    installed = Path(str(specs[0] and specs[0].origin)).resolve().parent
-    home = None
-    try:
-        version = (installed / "version.py").read_text()
-        if not (installed / "bin" / "spark-submit").is_file() or not (installed / "jars").is_dir():
-            return None
-        name = hashlib.sha256(f"{installed}\n{version}".encode()).hexdigest()[:12]
-        home = _cache() / f"spark-{name}"
-        if not home.exists():
-            home.parent.mkdir(parents=True, exist_ok=True)
-            part = home.with_name(f"{home.name}.{os.getpid()}")
-            part.mkdir(exist_ok=True)
+    installed = Path(spec.origin).resolve().parent
+    if not (installed / "bin" / "spark-submit").is_file() or not (installed / "jars").is_dir():
+        return None
+    name = f"{installed}\n{(installed / 'version.py').read_text()}"
+    home = _cache() / f"spark-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    part = home.with_name(f"{home.name}.{os.getpid()}")
+    if not home.exists():
+        try:
+            part.mkdir(parents=True)
             for entry in _OF_A_SPARK_HOME:
                 (part / entry).symlink_to(installed / entry)
             part.rename(home)  # at once, as another session may be about to start
-    except OSError:
-        return str(home) if home is not None and home.exists() else None
-    return str(home)
+        except OSError:  # it can't be written, or the other one was first
+            shutil.rmtree(part, ignore_errors=True)
+    return str(home) if home.exists() else None
 
 
 _OF_A_SPARK_HOME = ("bin", "conf", "data", "examples", "jars", "licenses", "sbin")
