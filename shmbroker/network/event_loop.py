@@ -153,8 +153,9 @@ class EventLoop:
                     self.on_readable(connection, mask)
             elif fd in self.listeners:
                 self.accept(self.listeners[fd])
-            else:
+            elif fd in self.handlers:
                 self.handlers[fd](mask)
+            # else it was closed since the poll, with others of a broker that has gone
 
     def accept(self, listener: Listener) -> None:
         """Take new connections, as long as this worker has no more than its share."""

@@ -212,9 +212,11 @@ class FollowerReads:
     # ── what happens here ───────────────────────────────────────────────────────────────────────
 
     def on_appended(self, partition: Partition) -> None:
-        """It has new batches."""
+        """It has new batches; a follower that has them already (it read before this was told, as
+        one does that follows a new leader) waits on."""
+        end_offset = partition.log.log_end_offset
         for row in partition.followed_rows:
-            if row.is_waiting:
+            if row.is_waiting and row.fetch_offset < end_offset:
                 row.is_waiting = False
                 row.session.ready[row] = None
                 follower = partition.followers.get(row.session.peer.number)
@@ -306,9 +308,11 @@ class FollowerReads:
                     error = found
                 else:
                     segment, position, length = found
-                    if not length and row.fetch_offset < log.log_end_offset:
-                        session.ready[row] = None  # in the next answer
-                        continue
+                    if not length:
+                        if row.fetch_offset < log.log_end_offset:
+                            session.ready[row] = None  # in the next answer
+                            continue
+                        row.is_waiting = True  # no READ comes for an answer without a slice
                     total += length
                     if is_throttled:
                         self.throttle.take(length, self.now_ms())

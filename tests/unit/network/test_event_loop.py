@@ -157,3 +157,14 @@ def test_client_that_left_is_closed_where_its_next_request_would_have_to_wait(de
     desk.answer(desk.service.requests[0])
     assert desk.client.recv(100) == b"answer"
     assert desk.service.closed == ["the client left"]
+
+
+def test_what_came_from_a_connection_that_was_closed_meanwhile_is_left(desk: Desk) -> None:
+    """As a worker learns between its poll and the events that a broker has gone."""
+    desk.send()
+    events = desk.loop.epoll.poll(5)
+    (connection,) = desk.loop.connections.values()
+    desk.loop.close(connection, "the broker process restarted")
+    assert [fd for fd, _ in events] == [connection.fd]
+    desk.loop.handle(events)
+    assert not desk.service.requests

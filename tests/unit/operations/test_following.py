@@ -211,6 +211,20 @@ def test_followers_copy_and_move_the_high_watermark(nodes):
     assert [node.partition.high_watermark for node in nodes] == [3, 3, 3]
 
 
+def test_a_follower_that_has_what_is_told_to_it_waits_for_the_next(nodes):
+    """It has read between the append and the telling, as one that follows a new leader does."""
+    for node in nodes:
+        node.lead(1, 0)
+    leader = nodes[0]
+    leader.append(b"a")
+    settle(nodes)
+    leader.reads.on_appended(leader.partition)
+    settle(nodes)
+    leader.append(b"b")
+    settle(nodes)
+    assert leader.partition.high_watermark == 2
+
+
 @pytest.mark.parametrize("lost", [READ, READ_DONE])
 def test_what_was_lost_on_the_way_is_read_again(nodes, lost, caplog):
     for node in nodes:
