@@ -695,7 +695,8 @@ class Producer:
 
     def _keep(self, buffer: bytearray) -> None:
         """A buffer of the usual size for the next batch."""
-        if len(buffer) == self._batch_size and len(self._spare) < 16:
+        room = self._memory_max - self._memory
+        if len(buffer) == self._batch_size and len(self._spare) < room // self._batch_size:
             self._spare.append(buffer)
 
     def _fail(self, queue: PartitionQueue, error: int, text: str) -> None:

@@ -67,7 +67,10 @@ VERSIONS = 1 << 14
 _OWN_IDS = 1 << 62
 """Producer ids that clusters hand out begin at 0 and never come this far."""
 
-_BATCH_BYTES = 256 << 10
+_BATCH_BYTES = 512 << 10
+_LINGER_MS = 1000
+"""A task gives its rows as fast as they are taken and flushes at its end, so a batch is worth
+waiting for: what a batch costs the broker, and what a request does, is less for each row."""
 _WAIT_S = 60.0
 
 
@@ -198,13 +201,13 @@ def write_rows(batches: "Iterator[pa.RecordBatch]", writing: Writing) -> Committ
 
     freeze_once()
     sink = writing.sink
-    arguments = dict(sink.producer)
+    arguments = {"batch_size": _BATCH_BYTES, "linger_ms": _LINGER_MS} | sink.producer
     identity = None
     if sink.is_exactly_once:
         task = TaskContext.get()
         assert task is not None
         identity = identity_of(writing.name, writing.version, task.partitionId())
-        size = arguments.get("batch_size", _BATCH_BYTES)
+        size = arguments["batch_size"]
         lot = int.from_bytes(os.urandom(4), "big")
         arguments["batch_size"] = size - lot % max(size // 4, 1)
     with Producer(sink.bootstrap_servers, identity=identity, **arguments) as producer:
