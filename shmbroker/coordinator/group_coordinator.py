@@ -256,7 +256,7 @@ class GroupCoordinator:
 
     def _append(self, shard: Shard, records: list[group_log.Record]) -> int:
         error = group_log.append(shard.partition, records, self.now_ms())
-        self.on_appended(shard.partition)
+        self.on_appended(shard.partition)  # an error too may come after some batches
         return error
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────

@@ -212,8 +212,8 @@ class FollowerReads:
     # ── what happens here ───────────────────────────────────────────────────────────────────────
 
     def on_appended(self, partition: Partition) -> None:
-        """It has new batches; a follower that has them already (it read before this was told, as
-        one does that follows a new leader) waits on."""
+        """It has new batches, or none (a group's records may be refused). Who has all waits on:
+        an answer without a slice would be followed by no READ."""
         end_offset = partition.log.log_end_offset
         for row in partition.followed_rows:
             if row.is_waiting and row.fetch_offset < end_offset:

@@ -71,7 +71,7 @@ _unpack_header = BATCH_HEADER.unpack_from
 class Row:
     """A followed partition."""
 
-    __slots__ = ("behind_at", "is_compared", "leader_epoch", "link", "partition", "which")
+    __slots__ = ("is_compared", "leader_epoch", "link", "partition", "which")
 
     def __init__(self, link: "Link", partition: Partition, which: int) -> None:
         self.link = link
@@ -80,8 +80,6 @@ class Row:
         self.leader_epoch = -1
         self.is_compared = False
         """The leader has found this log to be a part of its own, in this epoch."""
-        self.behind_at = -1
-        """Where this log ended when it was last seen to be behind the leader's."""
 
 
 class Link:
@@ -224,37 +222,6 @@ class ReplicaFetcher:
             self._retries = [retry for retry in self._retries if retry[0] > now_ms]
             for row in due:
                 self._read_on(row)
-
-    def look_at_all(self, end_offset_of: Callable[[Partition], int | None]) -> None:
-        """Once a second: read again what has not moved since the last look though the leader has
-        more, whatever was lost on the way (a leader that hangs gets the same question twice).
-
-        end_offset_of(partition): where the leader's log ends, None if nobody knows.
-        """
-        late: dict[int, list[Row]] = {}
-        for row in self.rows.values():
-            partition = row.partition
-            own_end = partition.log.log_end_offset
-            end_offset = end_offset_of(partition)
-            if end_offset is None or end_offset <= own_end:
-                row.behind_at = -1
-            elif row.behind_at != own_end:
-                row.behind_at = own_end
-            elif partition.leader_id not in partition.leader_throttled:
-                late.setdefault(partition.leader_id, []).append(row)
-        for leader_id, rows in late.items():
-            retried = {row for _, row in self._retries}
-            rows = [row for row in rows if row not in row.link.changed and row not in retried]
-            for row in rows:
-                row.is_compared = False
-                row.link.changed[row] = None
-            if rows:
-                partition = rows[0].partition
-                logger.warning(
-                    "%d partitions stand still though broker %d has more, the first %s-%d at %d: "
-                    "read again",
-                    len(rows), leader_id, partition.topic, partition.partition, rows[0].behind_at,
-                )  # fmt: skip
 
     def _send(self, link: Link) -> None:
         peer = link.peer

@@ -131,14 +131,9 @@ class Replication:
         return False
 
     def look_at_all(self, image: Any) -> None:
-        """Once a second: who lags, who has caught up, what is behind."""
+        """Once a second: who lags, who has caught up."""
         self.may_look_for_places()
-        self.fetcher.look_at_all(self._end_offset_of_leader)
         self.in_sync.look_at_all(self.partitions.values(), image, self._now_ms(), self.lag_max_ms)
-
-    def _end_offset_of_leader(self, partition: Partition) -> int | None:
-        told = self.siblings.get(partition.leader_id)
-        return None if told is None else told.end_offset(partition.key)
 
     def set_rates(self, as_leader: int, as_follower: int) -> None:
         """Bytes a second that throttled replicas may take here."""

@@ -211,8 +211,8 @@ def test_followers_copy_and_move_the_high_watermark(nodes):
     assert [node.partition.high_watermark for node in nodes] == [3, 3, 3]
 
 
-def test_a_follower_that_has_what_is_told_to_it_waits_for_the_next(nodes):
-    """It has read between the append and the telling, as one that follows a new leader does."""
+def test_a_follower_that_is_told_of_nothing_new_waits_for_the_next(nodes):
+    """As when a group's record is refused, for want of replicas."""
     for node in nodes:
         node.lead(1, 0)
     leader = nodes[0]
@@ -223,39 +223,6 @@ def test_a_follower_that_has_what_is_told_to_it_waits_for_the_next(nodes):
     leader.append(b"b")
     settle(nodes)
     assert leader.partition.high_watermark == 2
-
-
-@pytest.mark.parametrize("lost", [READ, READ_DONE])
-def test_what_was_lost_on_the_way_is_read_again(nodes, lost, caplog):
-    for node in nodes:
-        node.lead(1, 0)
-    settle(nodes)
-    leader, follower = nodes[:2]
-    leader.append(b"a")
-    leader.turn()
-    if lost == READ:
-        follower.turn()
-        follower.peers[1].entries.clear()
-    else:
-        leader.peers[2].entries.clear()
-    leader.append(b"b")
-    settle(nodes)
-    assert leader.partition.high_watermark < 2
-
-    def look():
-        for node in nodes:
-            node.fetcher.look_at_all(lambda partition: leader.partition.log.log_end_offset)
-        settle(nodes)
-
-    look()
-    assert leader.partition.high_watermark < 2  # it may be on its way
-    look()
-    assert leader.partition.high_watermark == 2
-    assert follower.content() == leader.content()
-    assert [line.count("read again") for line in caplog.messages] == [1]
-    look()
-    look()
-    assert len(caplog.messages) == 1
 
 
 def test_slices_of_files_are_read_by_descriptor(nodes):
