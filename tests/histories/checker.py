@@ -17,6 +17,7 @@ everything is well again. Values are unique: (producer, number), the numbers of 
     commit-lost           a member begins before an offset that the group has committed
     watermark-back        a high watermark was less than before
     unseen                acknowledged, and never polled by the group, though that has read it all
+    crash                 a process of the family ended by itself
 
 Source: the checkers of Jepsen's analyses of Redpanda and Bufstream. Write cycles (G0) are normal in
 Kafka's model; aborted reads need transactions.
@@ -47,11 +48,15 @@ class History:
     """partition, high watermark; those of a partition in the order in which they were asked"""
     final: dict[int, dict[int, Value]] = field(default_factory=dict)
     """partition to offset to value"""
+    crashes: list[str] = field(default_factory=list)
+    """What the family's log says of processes that ended, but those that were killed."""
 
 
 def anomalies(history: History) -> dict[str, list[str]]:
     """What is wrong with it, by name; empty if nothing is."""
     found: dict[str, list[str]] = defaultdict(list)
+    if history.crashes:
+        found["crash"] = history.crashes
     places: dict[Value, list[tuple[int, int]]] = defaultdict(list)
     for partition, content in history.final.items():
         newest: dict[int, int] = {}

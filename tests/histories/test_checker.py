@@ -36,6 +36,7 @@ def test_a_good_history_has_none():
         (lambda h: h.starts.append((3.0, 0, 1)), {"commit-lost"}),
         (lambda h: h.watermarks.append((0, 3)), {"watermark-back"}),
         (lambda h: h.polls.pop(), {"unseen"}),
+        (lambda h: h.crashes.append("io-worker-1 (pid 7) ended with status 1"), {"crash"}),
     ],
 )
 def test_each_anomaly_is_found(change, expected):

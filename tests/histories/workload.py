@@ -276,6 +276,11 @@ def run(seed: int, seconds: float, say: Callable[[str], None] = lambda line: Non
         )
         history_faults = faults.said
         say(f"seed {seed}: {'; '.join(history_faults)}")
+        history.crashes = [
+            line
+            for line in broker.log.splitlines()
+            if " ended with " in line and "ended with signal 9" not in line
+        ]
     return history
 
 
