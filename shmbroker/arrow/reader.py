@@ -44,7 +44,7 @@ def read(
     way: str = AUTO,
     data_directory: str | None = None,
     fails_on_data_loss: bool = True,
-    timeout_s: float = 30.0,
+    timeout_s: float = 60.0,
 ) -> pa.Table:
     """The records of `topic` as a table.
 
@@ -60,7 +60,7 @@ def read(
 
     `isolation_level`: or read_committed. `way`: files, fetch, or auto, which is files where they
     can be opened; `data_directory` where the broker's directory has another name here.
-    `timeout_s`: how long a broker may take to answer.
+    `timeout_s`: how long is asked for what is needed; a single answer is waited for 30 s at most.
     """
     return scan(
         topic,
@@ -91,7 +91,7 @@ def scan(
     way: str = AUTO,
     data_directory: str | None = None,
     fails_on_data_loss: bool = True,
-    timeout_s: float = 30.0,
+    timeout_s: float = 60.0,
 ) -> pa.RecordBatchReader:
     """The same as a reader of record batches of up to 32,768 rows, decoded as they are taken.
 

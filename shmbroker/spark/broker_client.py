@@ -9,9 +9,10 @@
 The control socket is `control.sock` in the data directory of the broker family: same frames, but
 only for processes of the same host that may open it. DescribeLogDirs names `<data>/node-N`.
 
-Rules: one request at a time, every answer is waited for at most `timeout_s`; a lost connection or
-a leader that moves is tried again until then; everything else is a BrokerFault that says what to
-do. Nothing is cached but connections and the data directory.
+Rules: one request at a time, every answer is waited for at most `answer_s`; an answer that does
+not come, a lost connection or a leader that moves is tried again until `timeout_s` are over;
+everything else is a BrokerFault that says what to do. Nothing is cached but connections and the
+data directory.
 """
 
 import os
@@ -79,6 +80,7 @@ class BrokerClient:
         self.data_directory = data_directory
         self.has_other_name = data_directory is not None
         self.timeout_s = consumer.timeout_s
+        self._answer_s = min(consumer.answer_s, consumer.timeout_s)
         self.brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[object, Connection] = {}
 
@@ -314,6 +316,9 @@ class BrokerClient:
     def _patiently(self, once: Callable[[], T], timeout_s: float | None = None) -> T:
         """Try until it works, or fails for good, or `timeout_s` are over."""
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        self._answer_s = min(self.consumer.answer_s, timeout_s)
+        for connection in self._connections.values():
+            connection.socket.settimeout(self._answer_s)
         deadline = clock.monotonic() + timeout_s
         while True:
             try:
@@ -371,13 +376,13 @@ class BrokerClient:
         return connection.ask(api_key, body)
 
     def _connect(self, host: str, port: int) -> Connection:
-        return connect(host, port, self.timeout_s, self.consumer.client_id)
+        return connect(host, port, self._answer_s, self.consumer.client_id)
 
     def _connect_control(self) -> socket.socket:
         data = self._find_data()
         path = os.path.join(data, CONTROL_SOCKET)
         control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        control.settimeout(self.timeout_s)
+        control.settimeout(self._answer_s)
         try:
             # A Unix address holds 108 bytes, so the directory is named by a descriptor.
             directory = os.open(data, os.O_PATH | os.O_DIRECTORY)

@@ -77,8 +77,12 @@ class Consumer(NamedTuple):
 
     bootstrap_servers: str
     client_id: str = "shmbroker-spark"
-    timeout_s: float = 30.0
+    timeout_s: float = 60.0
     """How long a question may take with all its tries; of a fetch, until bytes come."""
+    answer_s: float = 30.0
+    """How long one answer is waited for, then it is asked again; `timeout_s` at most. These are the
+    defaults of Kafka's default.api.timeout.ms and request.timeout.ms: were the first no longer than
+    the second, one answer that is lost would be the end."""
     is_read_committed: bool = False
     fetch_bytes: int = 8 << 20
     """Bytes asked for with one fetch; up to two answers are in memory at a time."""
@@ -94,16 +98,16 @@ def consumer(given: Given) -> Consumer:
             " give HOST:PORT"
         )
     plain = Consumer(servers)
-    timeout_ms = (
-        count(given, "kafkaConsumer.pollTimeoutMs")
-        or count(given, "kafka.default.api.timeout.ms")
-        or count(given, "kafka.request.timeout.ms")
+    timeout_ms = count(given, "kafkaConsumer.pollTimeoutMs") or count(
+        given, "kafka.default.api.timeout.ms"
     )
+    answer_ms = count(given, "kafka.request.timeout.ms")
     level = choice(given, "kafka.isolation.level", ("read_uncommitted", "read_committed"))
     return Consumer(
         servers,
         given.get("kafka.client.id", plain.client_id),
         timeout_ms / 1000 if timeout_ms else plain.timeout_s,
+        answer_ms / 1000 if answer_ms else plain.answer_s,
         level == "read_committed",
         count(given, "kafka.max.partition.fetch.bytes") or plain.fetch_bytes,
         number(given, "kafka.fetch.max.wait.ms", plain.fetch_wait_ms),

@@ -6,7 +6,10 @@
         follow([query], stopping, on_progress)
 
 Spark and its JVM write to stderr as they like; it goes into a log file as long as the session
-lives, and the command writes to `terminal` instead.
+lives, and the command writes to `terminal` instead. The JVM has that file as long as it lives,
+which after kill -9 of the command is some seconds more, in which it goes on with the micro-batch.
+So the file is locked, too, and the next run waits until nobody has it: two JVMs in one checkpoint
+would end each other.
 
 The first SIGTERM or Ctrl-C lets the micro-batch that is running end and stops the query then; what
 a later one has begun by that time is thrown away, and done again by the next run. The second one
@@ -21,8 +24,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
+from shmbroker import clock
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.faults import BrokerFault
 from shmbroker.spark.offsets import from_json
@@ -30,6 +34,9 @@ from shmbroker.spark.session import java_home, session_conf
 
 LOOK_S = 0.2
 """How often queries are looked at."""
+
+JVM_S_MAX = 60.0
+"""How long the JVM of a killed run is waited for."""
 
 _FAULT = re.compile(r"shmbroker\.[\w.]+Fault: ([^\n]*)")
 _CONDITION = re.compile(r"^\[[A-Z_.0-9]+\] ")
@@ -121,6 +128,8 @@ def _errors_into(log: Path) -> Iterator[TextIO]:
     sys.stderr.flush()
     saved = os.dup(2)
     with log.open("ab") as file, os.fdopen(os.dup(saved), "w") as terminal:
+        if not _has_jvm():
+            lock_when_free(file, JVM_S_MAX)
         os.dup2(file.fileno(), 2)
         try:
             yield terminal
@@ -128,6 +137,31 @@ def _errors_into(log: Path) -> Iterator[TextIO]:
             sys.stderr.flush()
             os.dup2(saved, 2)
             os.close(saved)
+
+
+def _has_jvm() -> bool:
+    """Whether this process has started its JVM before: an earlier session's lock is its own."""
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None
+
+
+def lock_when_free(file: IO[bytes], wait_s: float) -> None:
+    """Lock a log for this process and those that get it as their stderr; ConfigFault if others
+    keep it locked for `wait_s`."""
+    deadline = clock.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if clock.monotonic() > deadline:
+                raise ConfigFault(
+                    f"the JVM of a killed run has lived for {wait_s:.0f} s and still writes"
+                    f" {file.name}: end it (`fuser {file.name}` names it)"
+                ) from None
+            clock.sleep(LOOK_S)
+        else:
+            return
 
 
 def follow(queries: Sequence[Any], stopping: Stopping, look: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from test_spark_source import create
 
-from shmbroker.spark.ingest import files, plan, run
+from shmbroker.spark.ingest import plan, run
 from shmbroker.testing.broker import Broker
 
 BAD_EVERY = 500
@@ -44,8 +44,7 @@ def ingest(spark: Any, broker: Broker, tmp_path: Path) -> None:
     }
     checkpoint = tmp_path / "checkpoint"
     wanted = run.prepare(plan.Plan("", **given), list(given), checkpoint, source, infers=True)  # type: ignore[arg-type]
-    files.recover(wanted.path, wanted.ingest_id)
-    files.recover(wanted.dead_letter_path, wanted.ingest_id)
+    run.recover(wanted)
     log = tmp_path / "log"
     asked = run.Run(wanted, checkpoint, "", run.AVAILABLE_NOW, source, {}, log)
     query = run.start(spark, asked)

@@ -5,6 +5,7 @@
       _shmbroker/6409ed68/                                        id: of the checkpoint
         batches/00000012.json                                     what this micro-batch is made of
         temporary/00000012-00003-<attempt>-000.part               what a task writes
+        lock                                                      of who commits or recovers
 
 A micro-batch's files are there once, whatever is repeated:
 
@@ -19,6 +20,10 @@ A driver that dies between 2 and 4 gets the same micro-batch again: it finds the
 see whole files of committed micro-batches only, each record once. They may see a part of a
 micro-batch while 3 goes on. Nothing is forced to the disk, as with Spark's own sinks.
 
+Who recovers or commits holds a lock meanwhile (`only_one`): of a killed driver, the process in
+which Spark commits may live a little longer, and must not write a document whose files the next
+run has just dropped.
+
 A file that 3 has placed may be merged away by `compact`; that both its names are gone is no fault.
 
 Merging has a document, too, `_shmbroker/merge.json`: the new file is written under a hidden name,
@@ -27,10 +32,12 @@ interrupted is finished by the next one, or by the next ingest. Between the last
 miss rows, for milliseconds: merge when nobody reads, or use Delta, where it is one commit.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -95,6 +102,16 @@ def folder_of(values: dict[str, str | None]) -> str:
 
 
 # --- micro-batches -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def only_one(path: str, ingest_id: str) -> Iterator[None]:
+    """Wait until nobody else commits or recovers; the kernel takes the lock from who dies."""
+    state = state_directory(path, ingest_id)
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def commit(document: Path, files: Sequence[Written], counts: dict[str, int]) -> bool:

@@ -1,8 +1,7 @@
 """`shmbroker ingest`: from a plan to a streaming query that runs until it is done or stopped.
 
 look at the topic   without Spark: is it there, and the schema if it is to be found out
-recover             files that a killed run has left
-run                 emit=ranges, into `ingest.sink`
+run                 a session, `recover` what a killed run has left, emit=ranges into `ingest.sink`
 tell                by the documents of the micro-batches, as records never come here
 """
 
@@ -154,13 +153,11 @@ def sample(source: Mapping[str, str]) -> list[bytes]:
 def run(wanted: Run, stopping: running.Stopping, show: Callable[[TextIO, Totals], None]) -> Totals:
     """Run the ingest to its end; `show` is told how far it is, and where to write."""
     plan = wanted.plan
-    before = files.recover(plan.path, plan.ingest_id)
-    if plan.dead_letter_path:
-        files.recover(plan.dead_letter_path, plan.ingest_id)
     with running.session(
         wanted.master, f"shmbroker ingest {plan.topic}", wanted.log, dict(wanted.conf)
     ) as (spark, terminal):
         stopping.install()
+        before = recover(plan)  # not before the JVM of a killed run has ended
         totals = Totals()
         show(terminal, totals)
         if stopping.signal is not None:
@@ -176,6 +173,14 @@ def run(wanted: Run, stopping: running.Stopping, show: Callable[[TextIO, Totals]
 
         running.follow([query], stopping, look)
         return totals
+
+
+def recover(plan: Plan) -> int:
+    """Finish, or drop, what a killed run has left; the last committed micro-batch, or -1."""
+    with files.only_one(plan.path, plan.ingest_id):
+        if plan.dead_letter_path:
+            files.recover(plan.dead_letter_path, plan.ingest_id)
+        return files.recover(plan.path, plan.ingest_id)
 
 
 def start(spark: Any, wanted: Run) -> Any:

@@ -122,6 +122,11 @@ class IngestWriter(DataSourceStreamArrowWriter):
 
 def commit_batch(plan: Plan, batch: int, messages: Sequence[TaskDone]) -> None:
     """Commit what the tasks of a micro-batch have written."""
+    with files.only_one(plan.path, plan.ingest_id):
+        _commit_batch(plan, batch, messages)
+
+
+def _commit_batch(plan: Plan, batch: int, messages: Sequence[TaskDone]) -> None:
     counts: dict[str, int] = {}
     for message in messages:
         for name, count in message.counts.items():

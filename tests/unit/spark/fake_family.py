@@ -213,7 +213,7 @@ class FakeFamily:
             topic_id, partitions = self.topics[name]
             listed = [{"partition_index": p, "leader_id": 1} for p in partitions]
             topics.append({"name": name, "topic_id": topic_id, "partitions": listed})
-        port = self.tcp.getsockname()[1]
+        port = int(self.address.rpartition(":")[2])
         return {"brokers": [{"node_id": 1, "host": "127.0.0.1", "port": port}], "topics": topics}
 
     def _ListOffsets(self, body: dict) -> dict:
@@ -255,7 +255,7 @@ class FakeFamily:
         return {"results": [{"log_dir": self.log_dir, "topics": topics}]}
 
     def _FindCoordinator(self, body: dict) -> dict:
-        port = self.tcp.getsockname()[1]
+        port = int(self.address.rpartition(":")[2])
         found = {"key": body["coordinator_keys"][0], "node_id": 1, "host": "127.0.0.1"}
         return {"coordinators": [found | {"port": port}]}
 

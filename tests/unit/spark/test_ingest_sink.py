@@ -1,7 +1,9 @@
 """A task of an ingest without Spark: records in, files out, in every format."""
 
 import datetime
+import fcntl
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from shmbroker.spark.ingest import files, sink
+from shmbroker.spark.ingest import files, run, sink
 from shmbroker.spark.ingest.plan import Plan
 
 AT = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
@@ -222,3 +224,35 @@ def test_a_driver_that_dies_anywhere_has_every_row_in_the_table_once(
     if table_format == "delta":
         steps |= {"create_write_transaction", "create_table_with_add_actions"}
     assert died == {f"{when} {step}" for when in ("before", "after") for step in steps}
+
+
+def test_a_run_that_begins_waits_for_the_commit_of_a_killed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan("id", "t", str(tmp_path))
+    next_run = threading.Thread(target=run.recover, args=(plan,))
+    waits_or_is_done = threading.Event()
+    replace, flock, recover = files._replace, fcntl.flock, files.recover
+
+    def lock(file: Any, how: int) -> None:
+        if threading.current_thread() is next_run:
+            waits_or_is_done.set()
+        flock(file, how)
+
+    def recovered(path: str, ingest_id: str) -> int:
+        found = recover(path, ingest_id)
+        waits_or_is_done.set()
+        return found
+
+    def replaced(path: Path, document: dict[str, Any]) -> None:
+        """Its files are there, its document not yet: then the next run begins."""
+        next_run.start()
+        assert waits_or_is_done.wait(60)
+        replace(path, document)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    monkeypatch.setattr(files, "recover", recovered)
+    monkeypatch.setattr(files, "_replace", replaced)
+    written(plan, 0, records([b"x", b"y"]))
+    next_run.join()
+    assert pq.read_table(tmp_path)["value"].to_pylist() == [b"x", b"y"]

@@ -1,5 +1,7 @@
 """The SQL of a pipeline: statements, streams, inserts."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.pipeline import Insert, Plain, Stream, parse, split
-from shmbroker.spark.running import only_one
+from shmbroker.spark.running import lock_when_free, only_one
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -91,6 +93,19 @@ def test_the_example_is_read() -> None:
     assert "/somewhere/airlines.csv" in airlines.text
     assert isinstance(delays, Insert)
     assert delays.topic == "delays"
+
+
+def test_the_jvm_of_a_killed_run_keeps_the_log_locked(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    with log.open("ab") as file:
+        lock_when_free(file, 0)
+        words = [sys.executable, "-c", "input()"]
+        jvm = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=file)
+    with log.open("ab") as file:
+        with pytest.raises(ConfigFault, match=r"JVM of a killed run .*spark\.log"):
+            lock_when_free(file, 0)
+        jvm.communicate(b"\n")
+        lock_when_free(file, 60)
 
 
 def test_a_checkpoint_has_one_run_at_a_time(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -392,6 +393,27 @@ def test_a_fetch_outlives_its_connection_and_its_leader(family: FakeFamily) -> N
 
     family.on_ask = trouble
     assert rows(reader, tasks) == [("t", 0, i) for i in range(100)]
+
+
+@pytest.mark.parametrize("lost", ["Metadata", "ListOffsets", "Fetch", "ListSegments"])
+def test_one_answer_that_never_comes_is_asked_for_again(family: FakeFamily, lost: str) -> None:
+    family.create("t")[0].fill(5)
+    over = threading.Event()
+    missed = []
+
+    def lose(name: str) -> None:
+        if name == lost and not missed:
+            missed.append(name)
+            over.wait()
+
+    family.on_ask = lose
+    way = FILES if lost == "ListSegments" else FETCH
+    try:
+        found = batch_rows(family, **way, **{"kafka.request.timeout.ms": "200"})
+    finally:
+        over.set()
+    assert missed == [lost]
+    assert found == [("t", 0, i) for i in range(5)]
 
 
 def test_a_fetch_that_never_comes_is_told(family: FakeFamily) -> None:

@@ -110,10 +110,11 @@ def test_settings_of_a_consumer_that_apply_are_applied() -> None:
             "kafka.max.partition.fetch.bytes": "1000",
             "kafka.fetch.max.wait.ms": "0",
             "kafka.default.api.timeout.ms": "2500",
+            "kafka.request.timeout.ms": "700",
             "kafka.max.poll.records": "5",  # taken
         }
     ).consumer
-    assert consumer == ("h:9092", "me", 2.5, True, 1000, 0)
+    assert consumer == ("h:9092", "me", 2.5, 0.7, True, 1000, 0)
 
 
 @pytest.mark.parametrize(
