@@ -146,6 +146,37 @@ def test_batch_reads_ranges_over_rolled_segments(spark: Any, broker: Broker) -> 
     assert sorted(row.offset for row in since.collect()) == list(range(4990, 5000))
 
 
+def test_partitions_that_are_not_named_are_read_whole(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    create(broker, "partial")
+    produce(broker, "partial", range(700))
+    rows = batch(spark, broker, "partial").select("partition", "offset").collect()
+    ends = [sum(row.partition == p for row in rows) for p in range(3)]
+    assert min(ends[1:]) > 100  # none of the seven keys is in the first one
+    starts = {"startingOffsets": '{"partial": {"1": 11}}', "partialOffsets": "true"}
+    stops = {"endingOffsets": '{"partial": {"1": -1, "2": 13}}'}
+    with pytest.raises(Exception, match=r"missing: partial-0, partial-2; .*partialOffsets=true"):
+        batch(spark, broker, "partial", startingOffsets=starts["startingOffsets"]).count()
+    found = batch(spark, broker, "partial", **starts, **stops).select("partition", "offset")
+    asked = {(1, n) for n in range(11, ends[1])} | {(2, n) for n in range(13)}
+    assert sorted(tuple(row) for row in found.collect()) == sorted(asked)
+    # by time: 100 numbers of the named partition are left out, of the others none
+    since = json.dumps({"partial": {"2": 1_700_000_000_100}})
+    late = {"startingOffsetsByTimestamp": since, "partialOffsets": "true"}
+    found = batch(spark, broker, "partial", **late).select("partition", "value")
+    numbers = sorted(int(row.value) for row in found.collect() if row.partition == 2)
+    assert len(numbers) < ends[2]
+    assert min(numbers) >= 100
+    assert found.where("partition < 2").count() == ends[0] + ends[1]
+
+    query = into_parquet(stream(spark, broker, "partial", **starts), tmp_path, availableNow=True)
+    query.awaitTermination()
+    table = spark.read.parquet(str(tmp_path / "table")).select("partition", "offset").collect()
+    first = {(p, n) for p in range(3) for n in range(11 if p == 1 else 0, ends[p])}
+    assert sorted(tuple(row) for row in table) == sorted(first)
+
+
 def test_a_narrower_schema_reads_only_its_columns(spark: Any, broker: Broker) -> None:
     create(broker, "narrow")
     produce(broker, "narrow", range(100))

@@ -117,6 +117,47 @@ def test_bytes_of_a_trigger_are_limited_exactly_by_the_index(family: FakeFamily)
 
 
 @pytest.mark.parametrize("way", ["files", "fetch"])
+def test_enough_records_are_waited_for_and_then_limited_by_bytes(
+    family: FakeFamily, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(datasource.clock, "monotonic", lambda: now[0])
+    made = family.create("t", 2)
+    made[0].fill(5)
+    size = made[0].segments[0]["valid_bytes"]  # of a batch of five; later ones are a bit longer
+    limits = {"maxBytesPerTrigger": str(3 * size + size // 2), "minOffsetsPerTrigger": "20"}
+    reader = stream(family, maxTriggerDelay="30s", **limits, **{"shmbroker.read": way})
+    assert reader.getDefaultReadLimit() == ReadMaxBytes(3 * size + size // 2)
+    first = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert sum(first["t"].values()) == 5  # the first one does not wait
+    made[0].fill(5, 2)
+    made[1].fill(5, 1)
+    assert end_of(reader, first) == 5  # 15 of 20 wait, though they have more bytes than allowed
+    made[1].fill(5, 5)
+    ends, at = [], first
+    while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+        ends.append(sum(end["t"].values()))
+        at = end
+    # 40 wait: as many whole batches as fit, until fewer than 20 are left
+    steps = [after - before for before, after in zip([5, *ends], ends, strict=False)]
+    assert len(steps) >= 2
+    if way == "files":
+        assert set(steps) <= {10, 15}
+    assert max(steps) <= 20
+    assert 25 < ends[-1] < 45
+    now[0] += 31
+    assert end_of(reader, at) > ends[-1]  # what is left has waited long enough
+    rest = stream(family, **limits, **{"shmbroker.read": way})
+    rest.prepareForTriggerAvailableNow()
+    at, turns = first, 0
+    while sum(at["t"].values()) < 45:  # an available-now query does not wait
+        at = rest.latestOffset(at, rest.getDefaultReadLimit())
+        turns += 1
+        assert turns < 20
+    assert turns >= 3
+
+
+@pytest.mark.parametrize("way", ["files", "fetch"])
 @pytest.mark.parametrize("limit", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
 def test_limits_count_from_what_retention_has_left(
     family: FakeFamily, limit: str, way: str
