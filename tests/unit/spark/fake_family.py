@@ -64,7 +64,9 @@ class FakePartition:
         if position:
             entry = struct.pack(">ii", self.high_watermark - 1 - segment["base_offset"], position)
             index = path.with_suffix(".index")
-            index.write_bytes(index.read_bytes().rstrip(b"\0") + entry + bytes(64))
+            filled = index.read_bytes().rstrip(b"\0")
+            filled += bytes(-len(filled) % len(entry))  # an entry may end in zeros of its own
+            index.write_bytes(filled + entry + bytes(64))
 
     def fetched(self, offset: int, size: int) -> bytes:
         """The batches from the one with `offset` on, one at least, as a leader answers a Fetch."""
