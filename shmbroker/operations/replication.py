@@ -13,6 +13,7 @@ Rules of this file:
   shared memory: it never goes back for anybody.
 * Where acks wait for followers, the process looks at its rings for some turns of the scheduler
   before it sleeps: their READs come within some ten microseconds, and a wake-up takes that long.
+  So it does after the last ack, as long as the next append comes soon (`ipc.streak`).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from os import sched_yield
 from typing import Any
 
 from shmbroker.ipc.peer import Peer
+from shmbroker.ipc.streak import Streak
 from shmbroker.operations.append import Appender
 from shmbroker.operations.delayed_produce import EXPIRY_INTERVAL_MS
 from shmbroker.operations.follower_reads import FollowerReads
@@ -87,6 +89,9 @@ class Replication:
             flush,
             broker_id,
         )
+        self._has_waited = False
+        """Acks waited when it last looked for followers."""
+        self._streak = Streak()
         self.in_sync = InSyncChanges(self.reads.may_join, ask, self.moved)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
@@ -122,13 +127,18 @@ class Replication:
 
     def look_before_sleep(self, has_entries: Callable[[], bool]) -> bool:
         """Whether something came in a short while, if that is likely."""
-        if not self.delayed.partitions:
+        waits = bool(self.delayed.partitions)
+        has_waited, self._has_waited = self._has_waited, waits
+        if not waits and not (has_waited and self._streak.pays()):
             return False
+        has_come = False
         for _ in range(LOOKS_BEFORE_SLEEP):
             sched_yield()
-            if has_entries():
-                return True
-        return False
+            if has_come := has_entries():
+                break
+        if not waits:
+            self._streak.note(has_come)
+        return has_come
 
     def look_at_all(self, image: Any) -> None:
         """Once a second: who lags, who has caught up."""

@@ -44,6 +44,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.operation_proxy import PartialResults
 from shmbroker.ipc.peer import Peer
+from shmbroker.ipc.streak import Streak
 from shmbroker.metadata.image import BROKER_CHANGED, BROKER_RESOURCE, CONFIG_CHANGED
 from shmbroker.network.connection import Connection
 from shmbroker.network.event_loop import EventLoop, Listener
@@ -82,6 +83,8 @@ WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 RETRY_S = 0.02
 LOOKS_BEFORE_SLEEP = 150
 """At rings, for a replicated append: its answer comes in about the time that a wake-up takes."""
+LOOKS_AFTER_ANSWER = 40
+"""At sockets, for the next one: a client that waits for each answer sends it some 60 us later."""
 CROWD_REST_S = 0.020
 """Between two turns that only repeat standing answers: nobody waits for a heartbeat's answer, and
 any other request that comes into such quiet waits this long at most, and only the first one."""
@@ -179,6 +182,8 @@ class NetworkWorker(Child):
             for other in shared.of_role(NETWORK_WORKER)
             if other.index != slot.index
         ]
+        self._has_waited = False
+        self._streak = Streak()
         words = self.words
         words[self._open_index] = 0
 
@@ -196,8 +201,8 @@ class NetworkWorker(Child):
         plain = self.plain
         repeated = plain.repeated
         while True:
-            events = self._look_before_sleep() if self._waits_for_replicas() else []
-            if not events:
+            events = self._look_before_sleep()
+            if events is None:
                 doorbell.say_sleeping()
                 if (
                     self.has_entries()
@@ -269,15 +274,30 @@ class NetworkWorker(Child):
         request = pending[next(reversed(pending))]
         return request.api_key == produce.API_KEY and request.acks == -1
 
-    def _look_before_sleep(self) -> list[tuple[int, int]]:
-        """Wait for a ring for as long as a wake-up takes; what came from sockets instead."""
-        for look in range(LOOKS_BEFORE_SLEEP):
+    def _look_before_sleep(self) -> list[tuple[int, int]] | None:
+        """Wait awake where an answer or, after it, the client's next request comes in about the
+        time that a wake-up takes: what came from sockets; None where it is time to sleep."""
+        waits = self._waits_for_replicas()
+        has_waited, self._has_waited = self._has_waited, waits
+        if waits:
+            looks, between = LOOKS_BEFORE_SLEEP, 16
+        elif has_waited and self._streak.pays():
+            looks, between = LOOKS_AFTER_ANSWER, 2
+        else:
+            return None
+        poll = self.loop.epoll.poll
+        events: list[tuple[int, int]] | None = None
+        for look in range(looks):
             sched_yield()
             if self.has_entries():
+                events = [] if look else poll(0)  # the sockets have their turn in every look
                 break
-            if not look & 15 and (events := self.loop.epoll.poll(0)):
-                return events
-        return []
+            if not look % between and (found := poll(0)):
+                events = found
+                break
+        if not waits:
+            self._streak.note(events is not None)
+        return events
 
     def _timeout(self) -> float:
         return max(0.001, self._next_sweep - clock.monotonic())

@@ -1,0 +1,35 @@
+"""Whether it pays to stay awake for what comes next.
+
+One that has just answered may sleep, and be woken some microseconds later for the same client's
+next request: on a core that has gone to rest meanwhile that takes longer than the request. So it
+looks for a while first, as long as something came the last times it did.
+"""
+
+MISSES_MAX = 2
+"""In a row, after which it is not tried each time any more,"""
+TRIED_AGAIN = 32
+"""but every so many times."""
+
+
+class Streak:
+    """Of one process."""
+
+    __slots__ = ("_left_out", "_misses")
+
+    def __init__(self) -> None:
+        self._misses = 0
+        self._left_out = 0
+
+    def pays(self) -> bool:
+        """Whether to look now; what came of it is for `note`."""
+        if self._misses < MISSES_MAX:
+            return True
+        self._left_out += 1
+        if self._left_out < TRIED_AGAIN:
+            return False
+        self._left_out = 0
+        return True
+
+    def note(self, has_come: bool) -> None:
+        """Whether something came while it looked."""
+        self._misses = 0 if has_come else self._misses + 1
