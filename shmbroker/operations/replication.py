@@ -13,7 +13,7 @@ Rules of this file:
   shared memory: it never goes back for anybody.
 * Where acks wait for followers, the process looks at its rings for some turns of the scheduler
   before it sleeps: their READs come within some ten microseconds, and a wake-up takes that long.
-  So it does after the last ack, as long as the next append comes soon (`ipc.streak`).
+  So it does after an append, and after the last ack, as long as the next comes soon (`ipc.streak`).
 """
 
 from collections.abc import Callable, Mapping
@@ -125,11 +125,12 @@ class Replication:
             due.append(self._now_ms() + EXPIRY_INTERVAL_MS)
         return min(due, default=None)
 
-    def look_before_sleep(self, has_entries: Callable[[], bool]) -> bool:
-        """Whether something came in a short while, if that is likely."""
+    def look_before_sleep(self, has_entries: Callable[[], bool], has_appended: bool) -> bool:
+        """Whether something came in a short while, if that is likely: followers' READs where acks
+        wait for them, else the next append after one (has_appended: in this turn)."""
         waits = bool(self.delayed.partitions)
         has_waited, self._has_waited = self._has_waited, waits
-        if not waits and not (has_waited and self._streak.pays()):
+        if not waits and not ((has_waited or has_appended) and self._streak.pays()):
             return False
         has_come = False
         for _ in range(LOOKS_BEFORE_SLEEP):

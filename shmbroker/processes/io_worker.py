@@ -416,7 +416,7 @@ class IoWorker(SleepingChild):
         if appended or has_more or self.appender.moved or (had_work and self.has_entries()):
             self._now_ms = clock.now_ms()
             return
-        if self.replication.look_before_sleep(self.has_entries):
+        if self.replication.look_before_sleep(self.has_entries, bool(told)):
             self._now_ms = clock.now_ms()
             return
         timeout = self._next_housekeeping - now

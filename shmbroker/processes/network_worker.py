@@ -82,7 +82,7 @@ WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
 RETRY_S = 0.02
 LOOKS_BEFORE_SLEEP = 150
-"""At rings, for a replicated append: its answer comes in about the time that a wake-up takes."""
+"""At rings, for an append: its answer comes in about the time that a wake-up takes."""
 LOOKS_AFTER_ANSWER = 40
 """At sockets, for the next one: a client that waits for each answer sends it some 60 us later."""
 CROWD_REST_S = 0.020
@@ -266,18 +266,15 @@ class NetworkWorker(Child):
                 self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
                 self.loop.flush(request.connection)
 
-    def _waits_for_replicas(self) -> bool:
-        """Whether the last that was asked for is an append that siblings have to read first."""
+    def _waits_for_append(self) -> bool:
+        """Whether the last that was asked for is an append."""
         pending = self.pending
-        if not pending or len(self.io_peers) == 1:
-            return False
-        request = pending[next(reversed(pending))]
-        return request.api_key == produce.API_KEY and request.acks == -1
+        return bool(pending) and pending[next(reversed(pending))].api_key == produce.API_KEY
 
     def _look_before_sleep(self) -> list[tuple[int, int]] | None:
         """Wait awake where an answer or, after it, the client's next request comes in about the
         time that a wake-up takes: what came from sockets; None where it is time to sleep."""
-        waits = self._waits_for_replicas()
+        waits = self._waits_for_append()
         has_waited, self._has_waited = self._has_waited, waits
         if waits:
             looks, between = LOOKS_BEFORE_SLEEP, 16
