@@ -7,6 +7,8 @@ import asyncio
 from typing import Any
 
 TURN_S = 0.1
+# A join that ends between two polls of kafka-python 3.0 is not noticed: the next one joins again.
+KAFKA_PYTHON_TURN_S = 0.5
 METADATA_AGE_MS = 1000
 
 
@@ -144,7 +146,7 @@ class KafkaPython:
         from kafka.errors import NoOffsetForPartitionError
 
         try:
-            found = self.consumer.poll(timeout_ms=int(TURN_S * 1000))
+            found = self.consumer.poll(timeout_ms=int(KAFKA_PYTHON_TURN_S * 1000))
         except NoOffsetForPartitionError:
             raise Reset from None
         return [(each.topic, each.partition, each.offset) for row in found.values() for each in row]
@@ -206,6 +208,7 @@ class Aiokafka:
         from aiokafka import AIOKafkaConsumer
 
         self.loop = asyncio.new_event_loop()
+        self._reading: asyncio.Task[Any] | None = None
 
         async def start() -> Any:
             consumer = AIOKafkaConsumer(
@@ -235,9 +238,16 @@ class Aiokafka:
     def read(self) -> list[tuple[str, int, int]]:
         from aiokafka.errors import NoOffsetForPartitionError
 
-        waiting = self.consumer.getmany(timeout_ms=int(TURN_S * 1000))
+        # A read that meets a rebalance ends with it, which may wait for another consumer's turn.
+        if self._reading is None:
+            waiting = self.consumer.getmany(timeout_ms=int(TURN_S * 1000))
+            self._reading = self.loop.create_task(waiting)
+        self.loop.run_until_complete(asyncio.wait({self._reading}, timeout=2 * TURN_S))
+        if not self._reading.done():
+            return []
+        ended, self._reading = self._reading, None
         try:
-            found = self.loop.run_until_complete(waiting)
+            found = ended.result()
         except NoOffsetForPartitionError:
             raise Reset from None
         return [(each.topic, each.partition, each.offset) for row in found.values() for each in row]
@@ -287,6 +297,8 @@ class Aiokafka:
         self.loop.run_until_complete(resume())
 
     def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
         self.loop.run_until_complete(self.consumer.stop())
         self.loop.close()
 

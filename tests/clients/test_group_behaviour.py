@@ -1,6 +1,7 @@
 """What applications do with a consumer of a group, put to each library the same."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -74,13 +75,14 @@ def fill(address: str, topic: str, partitions: int = 1, records: int = 10) -> No
 
 
 def read_until(condition: Callable[[Records], Any], *consumers: Any) -> Records:
-    """What they have read when the condition holds."""
+    """What they have read, each in a thread as an application would, when the condition holds."""
     found: Records = []
     deadline = clock.monotonic() + PATIENCE_S
-    while not condition(found):
-        assert clock.monotonic() < deadline, found
-        for consumer in consumers:
-            found += consumer.read()
+    with ThreadPoolExecutor(len(consumers)) as threads:
+        while not condition(found):
+            assert clock.monotonic() < deadline, found
+            for records in threads.map(lambda consumer: consumer.read(), consumers):
+                found += records
     return found
 
 
@@ -214,7 +216,6 @@ def test_a_static_member_comes_back_without_a_rebalance(
     one, two = consumers(group, instance="one"), consumers(group, instance="two")
     for each in (one, two):
         each.subscribe(topic)
-    read_until(lambda _: len(one.owned()) == len(two.owned()) == 2, one, two)
 
     def described() -> tuple[str, dict[str, str]]:
         with RawClient(shared.address) as client:
@@ -222,8 +223,11 @@ def test_a_static_member_comes_back_without_a_rebalance(
         members = {each["group_instance_id"]: each["member_id"] for each in row["members"]}
         return row["group_state"], members
 
+    def is_shared(_: Records) -> bool:
+        return len(one.owned()) == len(two.owned()) == 2 and described()[0] == "Stable"
+
+    read_until(is_shared, one, two)
     before, had = described(), two.owned()
-    assert before[0] == "Stable"
     # As a crash would have it: no LeaveGroup of its own while it is away.
     again = consumers(group, instance="two")
     again.subscribe(topic)
