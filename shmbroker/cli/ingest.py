@@ -316,8 +316,9 @@ def summary(plan: "Plan", totals: "Totals") -> str:
     """One or two lines on what was done."""
     rate = totals.records / totals.seconds if totals.seconds else 0
     text = (
-        f"{plan.topic}: {totals.rows:,} rows into {totals.files:,} files"
-        f" ({_bytes(totals.bytes_out)}) in {plan.path}, {totals.micro_batches:,} micro-batches,"
+        f"{plan.topic}: {_count(totals.rows, 'row')} into {_count(totals.files, 'file')}"
+        f" ({_bytes(totals.bytes_out)}) in {plan.path},"
+        f" {_count(totals.micro_batches, 'micro-batch', 'micro-batches')},"
         f" {totals.seconds:.1f} s, {rate:,.0f} rows/s"
     )
     if totals.read:
@@ -326,8 +327,12 @@ def summary(plan: "Plan", totals: "Totals") -> str:
         text += f"; {totals.behind:,} records are left"
     if totals.dead_letters:
         place = plan.dead_letter_topic or plan.dead_letter_path
-        text += f"\n{totals.dead_letters:,} dead letters in {place}"
+        text += f"\n{_count(totals.dead_letters, 'dead letter')} in {place}"
     return text
+
+
+def _count(count: int, name: str, names: str = "") -> str:
+    return f"{count:,} {name if count == 1 else names or name + 's'}"
 
 
 def _bytes(count: int) -> str:

@@ -51,23 +51,23 @@ def arrow_schema(columns: Sequence[str], has_views: bool = False) -> pa.Schema:
 
 
 class ConstantColumns:
-    """Topic and partition, which are the same in every row."""
+    """Topic and partition, which are the same in every row; of up to `rows` of them."""
 
     __slots__ = ("_partition", "_topic")
 
-    def __init__(self, topic: str, partition: int) -> None:
-        self._topic = pa.repeat(pa.scalar(topic), BLOCK_ROWS)
-        self._partition = pa.repeat(pa.scalar(partition, pa.int32()), BLOCK_ROWS)
+    def __init__(self, topic: str, partition: int, rows: int) -> None:
+        self._topic = pa.repeat(pa.scalar(topic), rows)
+        self._partition = pa.repeat(pa.scalar(partition, pa.int32()), rows)
 
     def of(self, rows: int) -> dict[str, pa.Array]:
-        """Both, for an Arrow batch of at most BLOCK_ROWS rows."""
+        """Both, for an Arrow batch."""
         return {"topic": self._topic.slice(0, rows), "partition": self._partition.slice(0, rows)}
 
 
 @lru_cache(maxsize=64)
-def constant_columns(topic: str, partition: int) -> ConstantColumns:
+def constant_columns(topic: str, partition: int, rows: int) -> ConstantColumns:
     """They take 0.3 ms to make, which shows where a piece is small."""
-    return ConstantColumns(topic, partition)
+    return ConstantColumns(topic, partition, rows)
 
 
 def text_of(names: pa.Array) -> pa.Array:

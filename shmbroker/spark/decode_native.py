@@ -221,7 +221,7 @@ class _Rows:
     ) -> None:
         self._types = types
         self._schema = pa.schema(list(types.items()))
-        self._constants = constant_columns(topic, partition)
+        self._constants = constant_columns(topic, partition, arrow_columns.BLOCK_ROWS)
         self._range = (start_offset, end_offset)
         self._room: dict[str, int] = {}
 

@@ -144,7 +144,7 @@ class _Rows:
     ) -> None:
         self.types = types
         self.schema = pa.schema(list(types.items()))
-        self.constants = constant_columns(topic, partition)
+        self.constants = constant_columns(topic, partition, arrow_columns.BLOCK_ROWS)
         self.start_offset = start_offset
         self.end_offset = end_offset
 
