@@ -6,9 +6,9 @@
 import asyncio
 from typing import Any
 
+from tests.clients.group_member import KAFKA_PYTHON_TURN_S
+
 TURN_S = 0.1
-# A join that ends between two polls of kafka-python 3.0 is not noticed: the next one joins again.
-KAFKA_PYTHON_TURN_S = 0.5
 METADATA_AGE_MS = 1000
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
@@ -11,6 +12,7 @@ from shmbroker import clock
 from shmbroker.coordinator.group_partition import group_partition
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
+from tests.clients.group_member import KAFKA_PYTHON_TURN_S
 from tests.clients.test_group_confluent import (
     FLAGS,
     PARTITIONS,
@@ -49,18 +51,22 @@ def test_kafka_python_members_share_commit_and_resume(shared: Broker) -> None:
     def owned(consumer: KafkaConsumer) -> set[int]:
         return {each.partition for each in consumer.assignment()}
 
+    def is_shared() -> bool:
+        shares = list(map(owned, members))
+        return all(shares) and sorted(shares[0] | shares[1]) == list(range(PARTITIONS))
+
+    def is_at_end(consumer: KafkaConsumer) -> bool:  # whose positions are what it commits
+        return all(consumer.position(each) == 10 for each in consumer.assignment())
+
+    def read(consumer: KafkaConsumer) -> None:
+        consumer.poll(timeout_ms=int(KAFKA_PYTHON_TURN_S * 1000))
+
     members = [member(), member()]
-    seen = set()
     deadline = clock.monotonic() + PATIENCE_S
-    while (
-        len(seen) < 60
-        or not all(map(owned, members))
-        or sorted(owned(members[0]) | owned(members[1])) != list(range(PARTITIONS))
-    ):
-        assert clock.monotonic() < deadline
-        for each in members:
-            for records in each.poll(timeout_ms=50).values():
-                seen.update((record.partition, record.offset) for record in records)
+    with ThreadPoolExecutor(len(members)) as threads:
+        while not (is_shared() and all(map(is_at_end, members))):
+            assert clock.monotonic() < deadline
+            list(threads.map(read, members))
     for each in members:
         each.commit()
     for each in members:
@@ -87,13 +93,16 @@ def test_aiokafka_members_share_commit_and_resume(shared: Broker) -> None:
             for _ in range(2)
         ]
         await asyncio.gather(*(each.start() for each in members))
-        seen = set()
+
+        async def is_at_end(consumer: AIOKafkaConsumer) -> bool:  # whose positions it commits
+            owned = consumer.assignment()
+            return len(owned) == 3 and all([await consumer.position(p) == 10 for p in owned])
+
         deadline = clock.monotonic() + PATIENCE_S
-        while len(seen) < 60 or not all(len(each.assignment()) == 3 for each in members):
+        while not all([await is_at_end(each) for each in members]):
             assert clock.monotonic() < deadline
             for each in members:
-                for records in (await each.getmany(timeout_ms=50)).values():
-                    seen.update((record.partition, record.offset) for record in records)
+                await each.getmany(timeout_ms=50)
         for each in members:
             await each.commit()
         await asyncio.gather(*(each.stop() for each in members))
