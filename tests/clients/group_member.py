@@ -189,7 +189,7 @@ def live_with_kafka_python(address: str, topic: str, group: str, strategy: str) 
 
 def live_with_aiokafka(address: str, topic: str, group: str, strategy: str) -> None:
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-    from aiokafka.errors import KafkaError
+    from aiokafka.errors import CommitFailedError, KafkaError
 
     async def live() -> None:
         seen = Seen()
@@ -211,6 +211,9 @@ def live_with_aiokafka(address: str, topic: str, group: str, strategy: str) -> N
                 return
             try:
                 await consumer.commit(offsets)
+            except CommitFailedError:  # it is no member any more: others may have gone on
+                seen.due.clear()
+                return
             except KafkaError:
                 return
             for each, offset in offsets.items():
