@@ -1,6 +1,7 @@
 """What the benches of Spark have in common: options, a session, who reads, rounds in turn, CPU."""
 
 import argparse
+import math
 import os
 import sys
 import threading
@@ -170,16 +171,14 @@ def in_turn(
     Whose Python workers have been ended while others had their turn gets warm again first.
     """
     taken: dict[str, list[Figures]] = {name: [] for name in names}
-    ended: dict[str, float] = {}
-    with_workers: set[str] = set()
+    workers_idle_since: dict[str, float] = {}
     for turn in range(rounds + 1):
         for name, kept in taken.items():
-            if name in with_workers and time.monotonic() - ended[name] > WORKERS_LIVE_S:
+            if time.monotonic() - workers_idle_since.get(name, math.inf) > WORKERS_LIVE_S:
                 run(name)
             found = run(name)
-            ended[name] = time.monotonic()
             if found["python_cpu_s"] > 0.2 and found["jvm_cpu_s"]:
-                with_workers.add(name)
+                workers_idle_since[name] = time.monotonic()
             if turn:
                 kept.append({key: bench.significant(value) for key, value in found.items()})
     rows = []

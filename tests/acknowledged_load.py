@@ -135,19 +135,15 @@ def read_some(
                     offset += 1
 
 
-LEADS, HAS_LEFT = "leads", "has left"
-
-
-def knows_end(client: RawClient, topic: str, partition: int) -> str | None:
-    """Whether a leader can tell where its partition ends for readers; None: not yet (KIP-207)."""
+def is_end_known(client: RawClient, topic: str, partition: int) -> bool:
+    """Whether there is no leader here that can't tell yet where readers end (KIP-207)."""
     row = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": -1}
     topics = [{"name": topic, "partitions": [row]}]
     body = {"replica_id": -1, "isolation_level": 0, "topics": topics}
     (found,) = client.ask("ListOffsets", 7, body)["topics"][0]["partitions"]
-    if found["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER:
-        return HAS_LEFT
-    assert found["error_code"] in (0, error_codes.OFFSET_NOT_AVAILABLE), found
-    return None if found["error_code"] else LEADS
+    unknown, elsewhere = error_codes.OFFSET_NOT_AVAILABLE, error_codes.NOT_LEADER_OR_FOLLOWER
+    assert found["error_code"] in (0, unknown, elsewhere), found
+    return found["error_code"] != unknown
 
 
 def leader_of(address: str, topic: str, partition: int) -> str | None:
@@ -175,8 +171,8 @@ def read_numbers(address: str, topic: str, partitions: int) -> list[list[int]]:
             leader = wait_until(lambda at=partition: leader_of(address, topic, at), "a leader")
             with RawClient(leader) as client:
                 # After a restart of everything the first high watermark told may be an old one.
-                if wait_until(lambda at=partition: knows_end(client, topic, at), "an end") == LEADS:
-                    values, is_whole = read_some(client, topic, partition, len(numbers))
-                    numbers += map(int, values)
+                wait_until(lambda at=partition: is_end_known(client, topic, at), "an end")
+                values, is_whole = read_some(client, topic, partition, len(numbers))
+            numbers += map(int, values)
         found.append(numbers)
     return found

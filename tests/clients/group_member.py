@@ -15,6 +15,7 @@ line of its output is a word and numbers:
 import asyncio
 import signal
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 SESSION_MS = 3000
@@ -50,7 +51,7 @@ class Seen:
         self.ranges[partition] = (first, offset)
 
     def take(self) -> dict[int, int]:
-        """Say it all; partition to the offset to commit, until `done` or `forget`."""
+        """Say it all; partition to the offset to commit, until `done` or `give`."""
         for partition, (first, last) in self.ranges.items():
             say("seen", partition, first, last)
         self.due |= {partition: last + 1 for partition, (_, last) in self.ranges.items()}
@@ -63,11 +64,13 @@ class Seen:
         if self.due.get(partition) == offset:
             del self.due[partition]
 
-    def forget(self, partitions: list[int]) -> None:
-        """They belong to somebody else, who reads again what was not committed."""
+    def give(self, partitions: Iterable[Any]) -> None:
+        """They were taken away; who has them now reads again what was not committed."""
         self.take()
-        for partition in partitions:
-            self.due.pop(partition, None)
+        numbers = [each.partition for each in partitions]
+        for number in numbers:
+            self.due.pop(number, None)
+        say("gave", *numbers)
 
 
 def live_with_confluent(address: str, topic: str, group: str, strategy: str) -> None:
@@ -100,15 +103,10 @@ def live_with_confluent(address: str, topic: str, group: str, strategy: str) -> 
 
     def on_revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
         commit()
-        gave(partitions)
+        seen.give(partitions)
 
     def on_lost(_: Consumer, partitions: list[TopicPartition]) -> None:
-        gave(partitions)
-
-    def gave(partitions: list[TopicPartition]) -> None:
-        numbers = [each.partition for each in partitions]
-        seen.forget(numbers)
-        say("gave", *numbers)
+        seen.give(partitions)
 
     consumer = Consumer(
         {
@@ -164,9 +162,7 @@ def live_with_kafka_python(address: str, topic: str, group: str, strategy: str) 
             say("took" if is_cooperative else "owned", *(each.partition for each in assigned))
 
         def on_partitions_revoked(self, revoked: Any) -> None:
-            numbers = [each.partition for each in revoked]
-            seen.forget(numbers)
-            say("gave", *numbers)
+            seen.give(revoked)
 
     consumer = KafkaConsumer(
         bootstrap_servers=address,
@@ -201,9 +197,7 @@ def live_with_aiokafka(address: str, topic: str, group: str, strategy: str) -> N
 
             async def on_partitions_revoked(self, revoked: Any) -> None:
                 async with lock:
-                    numbers = [each.partition for each in revoked]
-                    seen.forget(numbers)
-                    say("gave", *numbers)
+                    seen.give(revoked)
 
         async def commit() -> None:
             offsets = {TopicPartition(topic, each): offset for each, offset in seen.take().items()}

@@ -228,6 +228,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
 
     read_until(is_shared, one, two)
     before, had = described(), two.owned()
+    assert before[0] == "Stable"
     # As a crash would have it: no LeaveGroup of its own while it is away.
     again = consumers(group, instance="two")
     again.subscribe(topic)

@@ -58,15 +58,17 @@ def test_kafka_python_members_share_commit_and_resume(shared: Broker) -> None:
     def is_at_end(consumer: KafkaConsumer) -> bool:  # whose positions are what it commits
         return all(consumer.position(each) == 10 for each in consumer.assignment())
 
-    def read(consumer: KafkaConsumer) -> None:
-        consumer.poll(timeout_ms=int(KAFKA_PYTHON_TURN_S * 1000))
+    def read(consumer: KafkaConsumer) -> list[tuple[int, int]]:
+        found = consumer.poll(timeout_ms=int(KAFKA_PYTHON_TURN_S * 1000)).values()
+        return [(record.partition, record.offset) for records in found for record in records]
 
     members = [member(), member()]
+    seen: set[tuple[int, int]] = set()
     deadline = clock.monotonic() + PATIENCE_S
     with ThreadPoolExecutor(len(members)) as threads:
-        while not (is_shared() and all(map(is_at_end, members))):
+        while len(seen) < 60 or not is_shared() or not all(map(is_at_end, members)):
             assert clock.monotonic() < deadline
-            list(threads.map(read, members))
+            seen.update(*threads.map(read, members))
     for each in members:
         each.commit()
     for each in members:
@@ -98,11 +100,13 @@ def test_aiokafka_members_share_commit_and_resume(shared: Broker) -> None:
             owned = consumer.assignment()
             return len(owned) == 3 and all([await consumer.position(p) == 10 for p in owned])
 
+        seen = set()
         deadline = clock.monotonic() + PATIENCE_S
-        while not all([await is_at_end(each) for each in members]):
+        while len(seen) < 60 or not all([await is_at_end(each) for each in members]):
             assert clock.monotonic() < deadline
             for each in members:
-                await each.getmany(timeout_ms=50)
+                for records in (await each.getmany(timeout_ms=50)).values():
+                    seen.update((record.partition, record.offset) for record in records)
         for each in members:
             await each.commit()
         await asyncio.gather(*(each.stop() for each in members))
