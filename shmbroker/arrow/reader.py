@@ -10,7 +10,7 @@ fetched, and decoded the same (`shmbroker.spark.reading`). Rules:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
@@ -26,6 +26,9 @@ COLUMNS = tuple(decode.COLUMNS)
 """All columns: Spark's Kafka schema. `headers` are read only if they are named."""
 
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
+
+OFFSET_MAX = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Where = str | int | datetime | Mapping[int, "int | str | datetime"]
 """`earliest`, `latest`, an offset, a time, or one of these for some of the partitions."""
@@ -97,8 +100,15 @@ def scan(
 
     What is read is planned now; faults of reading come with the batches.
     """
+    if isinstance(columns, str):
+        raise ConfigFault(f"columns is a list of names: [{columns!r}]")
     chosen = tuple(DEFAULT_COLUMNS if columns is None else columns)
     _check_columns(chosen)
+    for name, text in (("topic", topic), ("bootstrap_servers", bootstrap_servers)):
+        if not isinstance(text, str):
+            raise ConfigFault(f"{name} is text, not {text!r}")
+    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise ConfigFault(f"timeout_s is a number of seconds above 0, not {timeout_s!r}")
     given = {
         "kafka.bootstrap.servers": bootstrap_servers,
         "subscribe": topic,
@@ -113,8 +123,12 @@ def scan(
     options = parse(given, is_stream=False)
     options = options._replace(consumer=options.consumer._replace(timeout_s=timeout_s))
     if partitions is not None:
-        assigned = tuple(sorted(set(partitions)))
-        options = options._replace(topics=None, assigned={topic: assigned})
+        chosen_partitions = set(partitions)
+        for one in chosen_partitions:
+            if not isinstance(one, int):
+                raise ConfigFault(f"partitions are numbers, not {one!r}")
+        assigned = {topic: tuple(sorted(chosen_partitions))}
+        options = options._replace(topics=None, assigned=assigned)
     schema = decode.arrow_schema(chosen, views)
     pieces = _plan(options, topic, start, end)
     batches = _batches(pieces, options, chosen, views)
@@ -158,9 +172,9 @@ def _position(
     there are none."""
     default = EARLIEST if is_start else LATEST
     if isinstance(where, Mapping):
-        unknown = sorted(set(where) - set(partitions))
-        if unknown:
-            raise ConfigFault(f"topic {topic} has no partition {unknown[0]}, or it is not read")
+        for one in where:
+            if one not in partitions:
+                raise ConfigFault(f"topic {topic} has no partition {one!r}, or it is not read")
         each = {p: where.get(p, default) for p in partitions}
     else:
         each = dict.fromkeys(partitions, where)
@@ -174,11 +188,14 @@ def _position(
 def _number(name: str, where: object) -> int:
     """An offset, a sentinel, or milliseconds."""
     if isinstance(where, datetime):
-        return max(0, int(where.timestamp() * 1000))
+        # up to the next whole one: a record of the ms that has begun may be older
+        return max(0, -((_EPOCH - where.astimezone(UTC)) // timedelta(milliseconds=1)))
     sentinels: dict[object, int] = {"earliest": EARLIEST, "latest": LATEST}
     found = sentinels.get(where) if isinstance(where, str) else where
     if not isinstance(found, int) or isinstance(found, bool) or found < EARLIEST:
         raise ConfigFault(f"{name} is 'earliest', 'latest', an offset or a datetime, not {where!r}")
+    if found > OFFSET_MAX:
+        raise ConfigFault(f"{name} is an offset of at most {OFFSET_MAX}, not {where!r}")
     return found
 
 

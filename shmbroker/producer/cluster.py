@@ -52,6 +52,8 @@ class Cluster:
     """The brokers behind `bootstrap_servers` ("host:port,host:port"); for any thread."""
 
     def __init__(self, bootstrap_servers: str, client_id: str, timeout_s: float) -> None:
+        if not isinstance(bootstrap_servers, str):
+            raise ConfigFault(f"bootstrap_servers is text, HOST:PORT,…, not {bootstrap_servers!r}")
         self._bootstrap = [
             address_of(text) for text in bootstrap_servers.split(",") if text.strip()
         ]

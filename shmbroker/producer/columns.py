@@ -13,7 +13,7 @@ rows of one topic, all of them with int32 offsets as `kernels/_native.pyi` has t
 fit, nothing is copied.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,8 @@ def chunks(data: Any, topic: str | None, now_ms: int) -> Iterator[tuple[str, Chu
     `data`: pyarrow Table, RecordBatch or RecordBatchReader, or whatever exports an Arrow stream
     (polars, DuckDB, pandas). ConfigFault for a column that can't be taken.
     """
+    if topic is not None and not isinstance(topic, str):
+        raise ConfigFault(f"the topic is a name, not {topic!r}")
     for batch in batches_of(data):
         _refuse_unknown(batch.schema)
         for start in range(0, batch.num_rows, ROWS_MAX):
@@ -72,14 +74,23 @@ def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
     elif isinstance(data, pa.RecordBatchReader):
         yield from data
     elif hasattr(data, "__arrow_c_stream__"):
-        yield from pa.RecordBatchReader.from_stream(data)
+        yield from _imported(pa.RecordBatchReader.from_stream, data)
     elif hasattr(data, "__arrow_c_array__"):
-        yield pa.record_batch(data)
+        yield _imported(pa.record_batch, data)
     else:
         raise ConfigFault(
             f"{type(data).__name__} is no Arrow data: give a pyarrow Table or RecordBatch, or what"
             " has __arrow_c_stream__ (polars, DuckDB, pandas)"
         )
+
+
+def _imported(take: Callable[[Any], Any], data: Any) -> Any:
+    """What `take` makes of data that exports itself; an array or a series has no columns."""
+    try:
+        return take(data)
+    except pa.ArrowInvalid:
+        name = type(data).__name__
+        raise ConfigFault(f"{name} has no columns: give a table with a column value") from None
 
 
 def _refuse_unknown(schema: pa.Schema) -> None:
@@ -108,7 +119,7 @@ def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, p
         raise ConfigFault("there is no column topic: give the topic as an argument")
     names = batch.column("topic")
     if pa.types.is_dictionary(names.type):
-        names = names.cast(names.type.value_type)
+        names = _decoded(names)
     if not _is_text(names.type):
         raise ConfigFault(f"column topic is {names.type}, not string")
     if names.null_count:
@@ -117,6 +128,16 @@ def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, p
     for name in found:
         one = batch if len(found) == 1 else batch.filter(pc.equal(names, name))
         yield name.as_py(), one
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    """A dictionary's values, one for each row."""
+    values = array.dictionary
+    if pa.types.is_string_view(values.type):  # pyarrow takes no rows of views
+        values = values.cast(pa.string())
+    elif pa.types.is_binary_view(values.type):
+        values = values.cast(pa.binary())
+    return values.take(array.indices)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -140,7 +161,7 @@ def _binary(columns: dict[str, Any], name: str) -> pa.Array | None:
     if array is None or pa.types.is_null(array.type):
         return None
     if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
+        array = _decoded(array)
     kind = array.type
     if pa.types.is_binary(kind) or pa.types.is_string(kind):
         return array
@@ -164,7 +185,7 @@ def _headers(array: Any) -> HeaderColumn | None:
         raise ConfigFault(f"column headers has the fields {', '.join(names)}, not key and value")
     try:
         array = array if kind == _HEADERS else array.cast(_HEADERS)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigFault(f"column headers: {error}") from None
     pairs = array.values
     # A struct's children don't know of its slice and its nulls; a null pair is a null key.
@@ -194,16 +215,15 @@ def _timestamps(array: Any, now_ms: int) -> Any:
     if array is None or array.null_count == len(array):
         return None
     kind = array.type
-    if pa.types.is_timestamp(kind):
-        to_ms = pa.timestamp("ms", kind.tz)
-        array = (
-            pc.cast(array, to_ms, safe=False) if kind.unit in ("us", "ns") else array.cast(to_ms)
-        )
-        array = array.view(pa.int64()) if array.type != pa.int64() else array
-    elif pa.types.is_integer(kind):
-        array = array.cast(pa.int64())
-    else:
+    if not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
         raise ConfigFault(f"column timestamp is {kind}, not a timestamp or whole ms")
+    try:
+        if pa.types.is_timestamp(kind):
+            is_finer = kind.unit in ("us", "ns")
+            array = pc.cast(array, pa.timestamp("ms", kind.tz), safe=not is_finer)
+        array = array.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise ConfigFault(f"column timestamp: {error}") from None
     filled = pc.fill_null(array, now_ms).to_numpy(zero_copy_only=False)
     if len(filled) and int(np.min(filled)) < 0:
         raise ConfigFault("column timestamp holds a time before 1970, which Kafka does not take")

@@ -182,6 +182,7 @@ class Producer:
         self._selector: selectors.BaseSelector | None = None
         self._bell = -1
         self._is_asleep = False
+        self._wakes_s = 0.0  # when it wakes by itself
         self._has_news = False  # since the sending thread made its last plan
         self._connections: dict[int, Connection] = {}
         self._reconnect: dict[int, tuple[float, float]] = {}  # not before, next rest
@@ -384,7 +385,10 @@ class Producer:
         self._check()
         self._memory += size
         buffer = self._spare.pop() if size == self._batch_size and self._spare else bytearray(size)
-        opened = self._open[queue] = _Open(buffer, time, clock.monotonic())
+        now_s = clock.monotonic()
+        opened = self._open[queue] = _Open(buffer, time, now_s)
+        if not self._is_asleep or self._wakes_s > now_s + self._linger_s:
+            self._ring()  # it does not know yet that this batch lingers
         return opened
 
     def _grow(self, opened: _Open) -> None:
@@ -462,7 +466,7 @@ class Producer:
         with self._lock:
             if self._is_ending or self._fault is not None:
                 return False
-            self._has_news = False
+            self._has_news = self._is_asleep = False
             wait_s = self._close_lingering(now_s)
             if self._expire(now_s):
                 return False
@@ -481,6 +485,7 @@ class Producer:
             self._is_asleep = not plans and not self._has_news
             if not self._is_asleep:
                 wait_s = 0.0
+            self._wakes_s = clock.monotonic() + wait_s
         self._wait(wait_s)
         return True
 

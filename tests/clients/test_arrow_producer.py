@@ -210,6 +210,22 @@ def test_what_lingers_is_delivered_without_a_flush(servers: str, topic: str) -> 
         assert producer.written().records == 1
 
 
+def test_a_batch_that_begins_wakes_who_sleeps_longer_than_it_lingers(
+    servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(servers, topic=topic, linger_ms=0) as producer:
+        producer.send(pa.table({"value": ["one"]}))
+        producer.flush()
+        given_up_s = clock.monotonic() + PATIENCE_S
+        while not producer._is_asleep or producer._wakes_s < clock.monotonic() + 0.3:
+            assert clock.monotonic() < given_up_s
+        rings = []
+        ring = producer._ring
+        monkeypatch.setattr(producer, "_ring", lambda: (rings.append(1), ring()))
+        producer.send(pa.table({"value": ["two"]}))
+        assert rings
+
+
 def test_topics_come_from_a_column(servers: str, topic: str) -> None:
     other = made(servers, topic + "-other")
     data = pa.table({"topic": [topic, other, topic], "value": ["1", "2", "3"]})

@@ -1,7 +1,7 @@
 """`shmbroker.arrow.read` and `scan` beside what confluent-kafka reads of the same topic."""
 
 import random
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -127,6 +127,11 @@ def test_bad_arguments_are_told_in_a_sentence(address: str, topic: str) -> None:
         ({"start": "first"}, "earliest"),
         ({"start": -7}, "earliest"),
         ({"start": 10, "end": 5}, "greater"),
+        ({"start": 1 << 63}, "at most"),
+        ({"start": {"0": 0}}, "no partition '0'"),
+        ({"partitions": ["0"]}, "numbers"),
+        ({"columns": "value"}, "list of names"),
+        ({"timeout_s": -1}, "above 0"),
         ({"way": "telepathy"}, "files"),
         ({"isolation_level": "none"}, "read_committed"),
     ):
@@ -134,6 +139,14 @@ def test_bad_arguments_are_told_in_a_sentence(address: str, topic: str) -> None:
             read(topic, bootstrap_servers=address, **bad)  # type: ignore[arg-type]
     with pytest.raises(ConfigFault, match="no topic"):
         read("nobody-made-this", bootstrap_servers=address)
+    with pytest.raises(ConfigFault, match="topic is text"):
+        read(5, bootstrap_servers=address)  # type: ignore[arg-type]
+    with pytest.raises(ConfigFault, match="bootstrap_servers is text"):
+        read(topic, bootstrap_servers=None)  # type: ignore[arg-type]
+    # a time within a millisecond: the record of this one is older
+    within = datetime.fromtimestamp(TIME_MS / 1000, UTC) + timedelta(microseconds=1)
+    found = read(topic, bootstrap_servers=address, partitions=[0], start=within, columns=["offset"])
+    assert found["offset"][0].as_py() == 1
     with pytest.raises(DataLossFault, match="900 to 999"):
         read(topic, bootstrap_servers=address, partitions=[0], start=900, end=1000)
     with pytest.raises(BrokerFault, match="connect"):

@@ -200,6 +200,9 @@ def test_large_tables_come_in_chunks_and_map_headers_are_pairs() -> None:
         ({"headers": ["x"]}, "not list<struct"),
         ({"headers": [[{"k": "x", "value": b""}]]}, "fields k, value"),
         ({"headers": [[{"key": None, "value": b""}]]}, "null key"),
+        ({"headers": [[{"key": "x", "value": 1}]]}, "column headers"),
+        ({"timestamp": pa.array([2**62], pa.timestamp("s"))}, "column timestamp"),
+        ({"timestamp": pa.array([2**63], pa.uint64())}, "column timestamp"),
     ],
 )
 def test_what_can_not_be_taken_is_said_in_one_sentence(columns: dict[str, Any], text: str) -> None:
@@ -209,5 +212,20 @@ def test_what_can_not_be_taken_is_said_in_one_sentence(columns: dict[str, Any], 
         list(chunks(pa.table({"topic": pa.array(["a", None])}), None, NOW_MS))
     with pytest.raises(ConfigFault, match="no column topic"):
         list(chunks(pa.table({"value": ["a"]}), None, NOW_MS))
+    with pytest.raises(ConfigFault, match="StringArray has no columns"):
+        list(chunks(pa.array(["a"]), "t", NOW_MS))
+    with pytest.raises(ConfigFault, match="ChunkedArray has no columns"):
+        list(chunks(pa.chunked_array([["a"]]), "t", NOW_MS))
+    with pytest.raises(ConfigFault, match="the topic is a name, not 5"):
+        list(chunks(pa.table({"value": ["a"]}), 5, NOW_MS))  # type: ignore[arg-type]
     with pytest.raises(ConfigFault, match="list is no Arrow data"):
         list(chunks([1], "t", NOW_MS))
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view(), pa.large_string()])
+def test_dictionaries_of_any_text_are_taken(kind: pa.DataType) -> None:
+    # of views: what polars makes of its categories
+    words = pa.array(["a", None, "b"]).cast(kind)
+    column = pa.DictionaryArray.from_arrays(pa.array([2, None, 0, 1, 2], pa.uint8()), words)
+    ((_, chunk),) = chunks(pa.table({"key": column}).slice(1), "t", NOW_MS)
+    assert chunk.key_array.cast(pa.binary()).to_pylist() == [None, b"a", None, b"b"]
