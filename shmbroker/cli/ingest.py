@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from shmbroker.spark.ingest.plan import Plan
     from shmbroker.spark.ingest.run import Totals
 
+_OWN_OPTIONS = {"subscribe", "subscribepattern", "assign", "emit"}
+"""Of the source, lower case: with others the checkpoint would be of another topic than it says."""
+
 _SIZE = re.compile(r"(\d{1,9})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _INTERVAL = re.compile(r"(\d{1,6})\s*(ms|s|m|min|h)")
@@ -196,12 +199,16 @@ def ingest(cluster: Cluster, as_json: bool, **given: Any) -> None:
         if given["checkpoint"]
         else str(state_directory(path, f"checkpoint-{plan.topic}"))
     )
+    more = pairs(given["source_options"], "-o")
     source = {
         "kafka.bootstrap.servers": cluster.servers,
         "subscribe": plan.topic,
         "startingOffsets": given["start"],
         "maxBytesPerTrigger": str(given["batch_size"]),
-    } | pairs(given["source_options"], "-o")
+    } | more
+    twice = sorted({name.lower() for name in more} & _OWN_OPTIONS)
+    if twice:
+        raise click.UsageError(f"-o can't set {twice[0]}: an ingest is of one topic, TOPIC.")
     cluster.check_reachable()
     stopping = Stopping()
     bar = _Bar(plan.topic)

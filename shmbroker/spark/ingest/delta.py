@@ -15,6 +15,8 @@ from shmbroker.spark.ingest.files import FilesFault
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from deltalake import DeltaTable
+
     from shmbroker.spark.ingest.files import Written
     from shmbroker.spark.ingest.plan import Plan
 
@@ -25,6 +27,47 @@ def check_installed() -> None:
         import deltalake  # noqa: F401
     except ImportError:
         raise ConfigFault("Delta tables need deltalake: pip install 'shmbroker[delta]'") from None
+
+
+def check_table(plan: "Plan") -> None:
+    """ConfigFault if there is a table, and the plan's files don't go with it."""
+    from deltalake import DeltaTable
+
+    if DeltaTable.is_deltatable(plan.path):
+        _check_goes_with(plan, DeltaTable(plan.path))
+
+
+def _check_goes_with(plan: "Plan", table: "DeltaTable") -> None:
+    """ConfigFault if the table has other columns: files that don't go with its schema would make
+    all of it unreadable. It may have more of them, which are null then."""
+    from deltalake import Schema
+
+    held = {field.name: field for field in table.schema().fields}
+    for field in Schema.from_arrow(plan.arrow_schema()).fields:
+        if field.name not in held:
+            raise ConfigFault(
+                f"the Delta table {plan.path} has no column {field.name}: add it there, or leave it"
+                " out of --schema"
+            )
+        before = held.pop(field.name).type
+        if before != field.type:
+            raise ConfigFault(
+                f"the Delta table {plan.path} has the column {field.name} as {_type_text(before)},"
+                f" not as {_type_text(field.type)}: give it the same type in --schema"
+            )
+    required = [name for name, field in held.items() if not field.nullable]
+    if required:
+        raise ConfigFault(f"the Delta table {plan.path} needs a column {required[0]}")
+    before_by = table.metadata().partition_columns
+    if before_by != list(plan.partition_by):
+        raise ConfigFault(
+            f"the Delta table {plan.path} is partitioned by {', '.join(before_by) or 'nothing'}:"
+            " --partition-by has to say the same"
+        )
+
+
+def _type_text(kind: object) -> str:
+    return str(getattr(kind, "type", kind))
 
 
 def add_to_table(plan: "Plan", batch: int, written: "Sequence[Written]") -> None:
@@ -61,6 +104,7 @@ def add_to_table(plan: "Plan", batch: int, written: "Sequence[Written]") -> None
             )
             return
         table = DeltaTable(plan.path)
+        _check_goes_with(plan, table)  # it may have been made, or changed, since the start
         last = table.transaction_version(f"shmbroker-{plan.ingest_id}")
         if actions and (last is None or last < batch):
             table.create_write_transaction(

@@ -5,6 +5,7 @@ same one: with the schema that was found out at first, into the same files. Pure
 """
 
 import json
+import os.path
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -68,6 +69,17 @@ class Plan(NamedTuple):
             raise ConfigFault(f"the format {self.format!r} is none of {', '.join(FORMATS)}")
         if self.values not in values.KINDS:
             raise ConfigFault(f"values are none of {', '.join(values.KINDS)}: {self.values!r}")
+        if "," in self.topic:
+            raise ConfigFault(f"an ingest is of one topic, not of {self.topic}")
+        if self.dead_letter_topic == self.topic:
+            raise ConfigFault(f"dead letters into {self.topic} would be read again, without end")
+        if self.dead_letter_path:
+            paths = (self.path, self.dead_letter_path)
+            if os.path.commonpath(paths) in paths:
+                raise ConfigFault(
+                    f"dead letters in {paths[1]} and rows in {paths[0]} would be read as one table:"
+                    " give them directories beside each other"
+                )
         for name in self.record_columns:
             if name not in RECORD_COLUMNS:
                 raise ConfigFault(

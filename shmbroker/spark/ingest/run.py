@@ -77,10 +77,12 @@ def prepare(
             plan = plan._replace(schema=infer(plan, source))
         plan = plan._replace(ingest_id=random_uuid().hex()[:8])
     if plan.format == DELTA:
-        from shmbroker.spark.ingest.delta import check_installed
+        from shmbroker.spark.ingest.delta import check_installed, check_table
 
         check_installed()
     plan.check()
+    if plan.format == DELTA:
+        check_table(plan)
     checkpoint.mkdir(parents=True, exist_ok=True)
     document.write_text(plans.to_json(plan))
     return plan

@@ -271,7 +271,6 @@ _AVRO_LOGICAL = {
     ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
     ("long", "local-timestamp-millis"): pa.timestamp("us"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
-    ("string", "uuid"): pa.string(),
 }
 
 
@@ -284,6 +283,22 @@ def avro_document(text: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("type") != "record":
         raise ConfigFault('the Avro schema is no record: {"type": "record", "fields": […], …}')
     return document
+
+
+def without_other_kinds(schema: Any) -> Any:
+    """An Avro schema whose logical types are those that columns have here: a uuid is text then, a
+    time of day a whole number, as the bytes have them."""
+    if isinstance(schema, list):
+        return [without_other_kinds(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    is_known = logical == "decimal" or (isinstance(kind, str) and (kind, logical) in _AVRO_LOGICAL)
+    return {
+        name: without_other_kinds(each) if name in ("type", "items", "values", "fields") else each
+        for name, each in schema.items()
+        if name != "logicalType" or is_known
+    }
 
 
 def of_avro(document: Mapping[str, Any]) -> pa.Schema:

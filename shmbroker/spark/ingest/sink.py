@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from shmbroker.ids import random_uuid
+from shmbroker.spark import worker
 from shmbroker.spark.faults import BrokerFault
 from shmbroker.spark.ingest import files, values
 from shmbroker.spark.ingest.plan import DELTA, JSON, RAW_COLUMNS, Plan, from_json
@@ -87,7 +88,7 @@ class IngestDataSource(DataSource):
         return IngestWriter(from_json(self.options["plan"]))
 
 
-class IngestWriter(DataSourceStreamArrowWriter):
+class IngestWriter(worker.Shipped, DataSourceStreamArrowWriter):
     """A micro-batch: tasks write, the driver commits."""
 
     def __init__(self, plan: Plan) -> None:
@@ -95,9 +96,7 @@ class IngestWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """A task's ranges into files."""
-        from shmbroker.spark.datasource import freeze_once
-
-        freeze_once()
+        worker.freeze()
         task = TaskContext.get()
         assert task is not None
         batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
@@ -245,7 +244,7 @@ class TaskWriter:
             raise
 
     def _send(self) -> None:
-        """Dead letters into their topic: key, value and timestamp as they were, the rest in
+        """Dead letters into their topic: key and value as they were, where they are from in
         headers. Also where there are none: an earlier attempt is then noticed."""
         if not self.dead:
             return

@@ -41,6 +41,9 @@ _CONFLUENT_HEAD = 5
 
 _REASON_MAX = 300
 
+_OPEN = "a quote is not closed"
+"""Of CSV: what comes behind became a part of the value."""
+
 _ROW = re.compile(r"in row (\d{1,9})$")
 
 Bad = dict[int, str]
@@ -172,7 +175,7 @@ def _halve(
             if table.num_rows == end - start:
                 found.append(table)
                 continue
-            reason = f"{table.num_rows} documents in one value"
+            reason = f"{table.num_rows} documents in one value" if table.num_rows else _OPEN
         except (pa.ArrowException, UnicodeDecodeError) as error:
             reason = str(error).split("\n")[0]
         if end - start == 1:
@@ -246,8 +249,11 @@ def _csv_parser(schema: pa.Schema, delimiter: str) -> Parse:
     nested = [f.name for f in schema if pa.types.is_nested(f.type)]
     if nested:
         raise ConfigFault(f"a column of CSV can't be an array or a struct: {', '.join(nested)}")
+    zoned = [place for place, f in enumerate(schema) if pa.types.is_timestamp(f.type) and f.type.tz]
     convert = arrow_csv.ConvertOptions(
-        column_types={field.name: field.type for field in schema},
+        column_types={
+            f.name: pa.string() if place in zoned else f.type for place, f in enumerate(schema)
+        },
         null_values=[""],
         strings_can_be_null=False,
         true_values=["true", "True", "TRUE", "1"],
@@ -255,18 +261,34 @@ def _csv_parser(schema: pa.Schema, delimiter: str) -> Parse:
     )
     parsing = arrow_csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
     names = schema.names
+    # behind the last value, so that a quote which is not closed there takes it, and is noticed
+    guard = b"\n" + delimiter.encode() * (len(names) - 1) + b"\n"
 
     def parse(lines: memoryview) -> pa.Table:
-        return arrow_csv.read_csv(
-            pa.BufferReader(lines),
+        table = arrow_csv.read_csv(
+            pa.py_buffer(b"".join((lines, guard))),
             read_options=arrow_csv.ReadOptions(
-                use_threads=False, column_names=names, block_size=len(lines) + 1
+                use_threads=False, column_names=names, block_size=len(lines) + len(guard) + 1
             ),
             parse_options=parsing,
             convert_options=convert,
         )
+        table = table.slice(0, table.num_rows - 1)
+        for place in zoned:
+            kind = schema.field(place).type
+            table = table.set_column(place, names[place], _times(table.column(place), kind))
+        return table
 
     return parse
+
+
+def _times(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Times with a zone, or without one, which are UTC; pyarrow takes no mixture of them."""
+    texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        return texts.cast(pa.timestamp(kind.unit)).cast(kind)
 
 
 # --- Avro ----------------------------------------------------------------------------------------
@@ -280,7 +302,7 @@ def _avro(document: dict[str, Any], head: int) -> Decode:
         raise ConfigFault("Avro values need fastavro: pip install 'shmbroker[spark]'") from None
     schema = schemas.of_avro(document)
     try:
-        parsed = fastavro.parse_schema(document)
+        parsed = fastavro.parse_schema(schemas.without_other_kinds(document))
     except Exception as error:  # fastavro has no fault of its own for all that may be wrong
         raise ConfigFault(f"the Avro schema is none: {error}") from None
     nullable = pa.schema([field.with_nullable(True) for field in schema])
@@ -288,7 +310,8 @@ def _avro(document: dict[str, Any], head: int) -> Decode:
 
     def decode(values: pa.Array) -> tuple[pa.RecordBatch, Bad]:
         bad: Bad = {}
-        rows = []
+        rows: list[Any] = []
+        places: list[int] = []
         for row, value in enumerate(values.to_pylist()):
             try:
                 if value is None:
@@ -301,8 +324,22 @@ def _avro(document: dict[str, Any], head: int) -> Decode:
                 if stream.tell() != len(value):
                     raise ValueError(f"{len(value) - stream.tell()} bytes are left over")
                 rows.append(record)
+                places.append(row)
             except Exception as error:  # of any kind: the bytes may be anything
                 bad[row] = (str(error) or "the value ends in the midst of it")[:_REASON_MAX]
-        return pa.RecordBatch.from_pylist(rows, schema=nullable), bad
+        try:
+            return pa.RecordBatch.from_pylist(rows, schema=nullable), bad
+        except _NOT_HELD:  # a number that its column can't hold: which one is looked for
+            good = []
+            for row, record in zip(places, rows, strict=True):
+                try:
+                    pa.RecordBatch.from_pylist([record], schema=nullable)
+                    good.append(record)
+                except _NOT_HELD as error:
+                    bad[row] = str(error)[:_REASON_MAX]
+            return pa.RecordBatch.from_pylist(good, schema=nullable), bad
 
     return decode
+
+
+_NOT_HELD = (pa.ArrowException, ValueError, OverflowError, TypeError)

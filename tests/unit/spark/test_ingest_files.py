@@ -168,6 +168,11 @@ def test_a_partition_has_a_folder(values: dict, folder: str) -> None:
             "directories that begin",
         ),
         ({"format": "orc"}, "orc"),
+        ({"topic": "t,u"}, "one topic"),
+        ({"dead_letter_topic": "t"}, "without end"),
+        ({"dead_letter_path": "/p"}, "beside each other"),
+        ({"dead_letter_path": "/p/bad"}, "beside each other"),
+        ({"dead_letter_path": "/"}, "beside each other"),
     ],
 )
 def test_what_does_not_go_together_is_told(change: dict, told: str) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
+from shmbroker.errors import ConfigFault
 from shmbroker.spark.ingest import files, run, sink
 from shmbroker.spark.ingest.plan import Plan
 
@@ -256,3 +257,29 @@ def test_a_run_that_begins_waits_for_the_commit_of_a_killed_one(
     written(plan, 0, records([b"x", b"y"]))
     next_run.join()
     assert pq.read_table(tmp_path)["value"].to_pylist() == [b"x", b"y"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "partition_by", "value", "told"),
+    [
+        ("n string, kind string", ("kind",), b'{"n": "x"}', "column n as integer, not as string"),
+        ("n bigint, kind string", ("kind",), b'{"n": 1}', "column n as integer, not as long"),
+        ("n int, more int, kind string", ("kind",), b'{"n": 1}', "no column more"),
+        ("n int, kind string", (), b'{"n": 1}', "partitioned by kind"),
+    ],
+)
+def test_a_delta_table_of_other_columns_is_refused_and_stays_as_it_is(
+    tmp_path: Path, schema: str, partition_by: tuple[str, ...], value: bytes, told: str
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    plan = Plan("id", "t", str(tmp_path), format="delta", values="json")
+    kept = plan._replace(schema="n int, kind string", partition_by=("kind",))
+    written(kept, 0, records([b'{"n": 1, "kind": "a"}']))
+    other = plan._replace(ingest_id="other", schema=schema, partition_by=partition_by)
+    with pytest.raises(ConfigFault, match=told):
+        written(other, 0, records([value]))
+    fewer = plan._replace(ingest_id="fewer", schema="kind string", partition_by=())
+    with pytest.raises(ConfigFault, match="partitioned by kind"):
+        written(fewer, 0, records([value]))
+    table = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
+    assert table.select(["n", "kind"]).to_pylist() == [{"n": 1, "kind": "a"}]

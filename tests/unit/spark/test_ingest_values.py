@@ -154,3 +154,59 @@ def test_avro_is_decoded_and_garbage_is_told(kind: str, head: bytes) -> None:
     assert rows == records
     assert sorted(bad) == [1, 2, 3, 5]
     assert bad[1] == "1 bytes are left over"
+
+
+def test_a_quote_that_is_not_closed_is_told() -> None:
+    given = [b'x,"y', b'"q""r",s', b'z"', b'a"b,"c"', b'u,"v']
+    rows, bad = decoded("csv", "a string, b string", given)
+    assert rows == [{"a": 'q"r', "b": "s"}, {"a": 'a"b', "b": "c"}]
+    assert sorted(bad) == [0, 2, 4]
+    assert "quote is not closed" in bad[0]
+    assert "quote is not closed" in bad[4]
+    assert decoded("csv", "a string", [b'"', b"x"])[0] == [{"a": "x"}]
+
+
+def test_times_of_csv_without_a_zone_are_utc() -> None:
+    given = [b"2026-01-02 03:04:05,1", b",2", b"2026-01-02T04:04:05.5+01:00,3", b"soon,4"]
+    rows, bad = decoded("csv", "at timestamp, n int", given)
+    assert [row["at"] and row["at"].isoformat() for row in rows] == [
+        "2026-01-02T03:04:05+00:00",
+        None,
+        "2026-01-02T03:04:05.500000+00:00",
+    ]
+    assert list(bad) == [3]
+
+
+def avro_record(kind: object) -> str:
+    return json.dumps({"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "found"),
+    [
+        ({"type": "string", "logicalType": "uuid"}, b"\x06abc", "abc"),
+        ({"type": "int", "logicalType": "time-millis"}, b"\x04", 2),
+        ({"type": "long", "logicalType": "time-micros"}, b"\x04", 2),
+        ({"type": "array", "items": {"type": "int", "logicalType": "time-millis"}}, b"\2\4\0", [2]),
+    ],
+)
+def test_avro_of_logical_types_that_no_column_has_is_as_its_bytes_are(
+    kind: object, given: bytes, found: object
+) -> None:
+    pytest.importorskip("fastavro")
+    assert decoded("avro", avro_record(kind), [given]) == ([{"a": found}], {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("int", b"\xff\xff\xff\xff\xff\xff\x01"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 3}, b"\x08\x7f\x7f\x7f\x7f"),
+    ],
+)
+def test_an_avro_number_that_its_column_can_not_hold_is_told(kind: object, given: bytes) -> None:
+    pytest.importorskip("fastavro")
+    good = b"\2\2" if isinstance(kind, dict) else b"\2"
+    rows, bad = decoded("avro", avro_record(kind), [good, given, good, b""])
+    assert [int(row["a"]) for row in rows] == [1 + isinstance(kind, dict)] * 2
+    assert sorted(bad) == [1, 3]
