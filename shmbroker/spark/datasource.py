@@ -14,7 +14,6 @@ built the query. Rules:
   they can't be committed is a warning.
 """
 
-import gc
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,7 @@ from pyspark.sql.streaming.datasource import (
 from shmbroker import clock
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.ids import random_uuid, uuid_text
-from shmbroker.spark import driver, ranges
+from shmbroker.spark import driver, ranges, worker
 from shmbroker.spark import options as source_options
 from shmbroker.spark.broker_client import BrokerClient, Topic
 from shmbroker.spark.offsets import Ends, from_json, to_json
@@ -79,20 +78,26 @@ class ShmbrokerDataSource(DataSource):
         return "shmbroker"
 
     def schema(self) -> str:
-        """Spark's Kafka schema, or that of the ranges."""
-        has_headers = source_options.has_headers(self.options)
-        if source_options.emits_ranges(self.options):
+        """Spark's Kafka schema, or that of the ranges. It is what `load()` asks for, so that is
+        where bad options are told, as with Spark's Kafka source."""
+        worker.freeze()
+        options = source_options.parse_any(self.options)
+        if options.emits_ranges:
             return ranges.SCHEMA
-        return SCHEMA + (HEADERS_SCHEMA if has_headers else "")
+        return SCHEMA + (HEADERS_SCHEMA if options.has_headers else "")
 
     def reader(self, schema: "StructType") -> "BatchReader":
         """A batch query."""
+        worker.freeze()
         options = _parsed(self.options, is_stream=False)
         return (PushdownBatchReader if options.has_pushdown else BatchReader)(options, schema)
 
-    def streamReader(self, schema: "StructType") -> "StreamReader":
+    def streamReader(self, schema: "StructType") -> "StreamReader | RefusedReader":
         """A streaming query."""
-        return StreamReader(_parsed(self.options, is_stream=True), schema)
+        try:
+            return StreamReader(_parsed(self.options, is_stream=True), schema)
+        except ConfigFault as fault:
+            return RefusedReader(fault)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         """A batch write."""
@@ -102,7 +107,7 @@ class ShmbrokerDataSource(DataSource):
         return sink.BatchWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
-        """A streaming write; of every output mode, as Spark's Kafka sink."""
+        """A streaming write. Output mode update never comes here: Spark refuses it."""
         from shmbroker.spark import producer_options, sink
 
         return sink.StreamWriter(producer_options.parse(self.options, is_stream=True), schema)
@@ -116,7 +121,7 @@ def _parsed(given: Mapping[str, str], is_stream: bool) -> Options:
     return options
 
 
-class _Reads:
+class _Reads(worker.Shipped):
     """The task's side, the same for batch and stream; all that Spark sends to the tasks."""
 
     options: Options
@@ -124,9 +129,7 @@ class _Reads:
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield a task's records, or what they are planned by, as Arrow batches."""
-        import shmbroker.spark.decode  # noqa: F401  # before what is imported is frozen
-
-        freeze_once()
+        worker.freeze()
         if not isinstance(partition, Task):
             return  # Spark's way to say that there is nothing to read
         reading = driver.reading(self.options)
@@ -135,21 +138,6 @@ class _Reads:
             return
         for piece in partition.pieces:
             yield from read(piece, reading, self.columns)
-
-
-_is_frozen = False
-
-
-def freeze_once() -> None:
-    """Take what is imported out of garbage collection.
-
-    Spark's worker collects garbage after every task; with pyarrow loaded that costs 25 to 40 ms.
-    """
-    global _is_frozen
-    if not _is_frozen:
-        _is_frozen = True
-        gc.collect()
-        gc.freeze()
 
 
 class BatchReader(_Reads, DataSourceReader):
@@ -359,6 +347,28 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"partitions that were read are gone: {', '.join(map(driver.text_of, gone))}"
             )
         return {topic_partition: starts.get(topic_partition, 0) for topic_partition in wanted}
+
+
+class RefusedReader(DataSourceStreamReader):
+    """A streaming query with bad options. It raises their fault when it is first asked for
+    something: raised before there is a reader, it would be hidden by an UnboundLocalError of
+    Spark, which stops the reader in any case."""
+
+    def __init__(self, fault: ConfigFault) -> None:
+        self._fault = fault
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise the fault; so do all the others."""
+        raise self._fault
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._fault
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        raise self._fault
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise self._fault
 
 
 def _ids(topics: Mapping[str, Topic]) -> dict[str, bytes]:

@@ -122,9 +122,10 @@ def _each_of(
     missing = sorted(set(wanted) - set(named))
     if unknown or (missing and position.everywhere is None):
         kind = "timestamp based " if position.is_timestamp else ""
+        cure = "name all of them" if position.is_timestamp else "use -1 for latest, -2 for earliest"
         raise ConfigFault(
             f"Partitions specified for Kafka {kind}{'start' if is_start else 'end'} offsets don't"
-            " match what are assigned: use -1 for latest, -2 for earliest; missing:"
+            f" match what are assigned: {cure}; missing:"
             f" {', '.join(map(text_of, missing)) or 'none'}; not read:"
             f" {', '.join(map(text_of, unknown)) or 'none'}"
             + ("; partialOffsets=true reads all of those that are missing" if missing else "")

@@ -110,6 +110,7 @@ NAMES = {
 }
 
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
+_ENDINGS = ("endingtimestamp", "endingoffsetsbytimestamp", "endingoffsets")
 _STREAM_ONLY = (
     "maxoffsetspertrigger",
     "minoffsetspertrigger",
@@ -218,7 +219,7 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Options:
         given.get("kafka.group.id"),
         given.get("groupidprefix", GROUP_ID_PREFIX),
         flag(given, "commitOffsets", True),
-        emits_ranges(given),
+        choice(given, "emit", EMITS) == "ranges",
         flag(given, "pushdown", False),
         choice(given, "shmbroker.read", READ_WAYS),
         _hold_ms(given),
@@ -243,17 +244,11 @@ def ignored(options: Mapping[str, str], is_stream: bool) -> list[str]:
     return [name for name in found if name.lower() in given]
 
 
-def has_headers(options: Mapping[str, str]) -> bool:
-    """Whether the query asks for the headers column, before it is known what kind it is."""
-    given = {name.lower(): value for name, value in options.items()}
-    _refuse_unknown(given)
-    return flag(given, "includeHeaders", False)
-
-
-def emits_ranges(options: Mapping[str, str]) -> bool:
-    """Whether the query asks for the ranges to read in place of the records."""
-    given = {name.lower(): value for name, value in options.items()}
-    return choice(given, "emit", EMITS) == "ranges"
+def parse_any(options: Mapping[str, str]) -> Options:
+    """Check the options of a query of which it isn't known yet whether it streams: ConfigFault for
+    what it can't have in either case. Only a batch query can have an end."""
+    has_end = any(name.lower() in _ENDINGS for name in options)
+    return parse(options, is_stream=not has_end)
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
@@ -342,9 +337,9 @@ def _position(given: Mapping[str, str], which: str, default: int, is_partial: bo
         each, topic_ids = _each(name, given[name], 0)
         return Position(True, others, each, topic_ids)
     name = f"{which}offsets"
-    value = given.get(name, "").strip()
-    if not value:
+    if name not in given:
         return Position(False, default, {}, {})
+    value = given[name].strip()
     sentinel = {"earliest": EARLIEST, "latest": LATEST}.get(value.lower())
     if sentinel is not None:
         return Position(False, sentinel, {}, {})

@@ -23,11 +23,12 @@ Python: the file defines `def pipeline(job)`, which gets a `Job`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shmbroker.errors import ConfigFault
+from shmbroker.spark import producer_options
 from shmbroker.spark.running import QueryFault, sentence
 
 RECORD_COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
@@ -213,19 +214,35 @@ class Job:
             rows = rows.withColumn("value", F.to_json(F.struct(*(f"`{name}`" for name in names))))
         picked = [F.col(name).cast("string") for name in ("key", "value") if name in rows.columns]
         name = f"{len(self.queries)}-{topic}"
+        sink = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": topic} | options
         writer = (
             rows.select(*picked)
-            .writeStream.format("shmbroker")
-            .outputMode(mode)
+            .writeStream.outputMode(mode)
             .queryName(name)
-            .options(**{"kafka.bootstrap.servers": self.bootstrap_servers, "topic": topic})
-            .options(**options)
             .option("checkpointLocation", str(self.checkpoint / name))
             .trigger(**self._trigger)
         )
+        if mode == "update":  # which Spark refuses to hand to a sink in Python
+            writer = writer.foreachBatch(_batch_writer(sink))
+        else:
+            writer = writer.format("shmbroker").options(**sink)
         query = writer.start()
         self.queries.append(query)
         return query
+
+
+def _batch_writer(sink: Mapping[str, str]) -> Callable[[Any, int], None]:
+    """What writes the rows of a micro-batch by a batch write, each once, too."""
+    is_exactly_once = producer_options.parse(sink, is_stream=True).is_exactly_once
+
+    def write(rows: Any, batch: int) -> None:
+        writer = rows.write.format("shmbroker").options(**sink)
+        if is_exactly_once:
+            query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            writer = writer.options(txnAppId=query, txnVersion=str(batch))
+        writer.mode("append").save()
+
+    return write
 
 
 def start(job: Job, file: Path, text: str) -> None:

@@ -49,6 +49,7 @@ from pyspark.sql.datasource import (
 
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import random_uuid, uuid_text
+from shmbroker.spark import worker
 from shmbroker.spark.producer_options import Sink
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Committed(WriterCommitMessage):
         self.left_out = left_out
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(worker.Shipped, DataSourceArrowWriter):
     """`df.write`: rows are there when the write returns."""
 
     def __init__(self, sink: Sink, schema: "StructType", overwrite: bool) -> None:
@@ -108,7 +109,7 @@ class BatchWriter(DataSourceArrowWriter):
         return write_rows(iterator, self.writing)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(worker.Shipped, DataSourceStreamArrowWriter):
     """`df.writeStream`: rows are there when their micro-batch is committed."""
 
     def __init__(self, sink: Sink, schema: "StructType") -> None:
@@ -197,9 +198,8 @@ def identity_of(name: str, version: int, task: int) -> "Identity":
 def write_rows(batches: "Iterator[pa.RecordBatch]", writing: Writing) -> Committed:
     """A task's rows, as `writing.columns` says where they are, into their topics."""
     from shmbroker.producer.producer import Producer
-    from shmbroker.spark.datasource import freeze_once
 
-    freeze_once()
+    worker.freeze()
     sink = writing.sink
     arguments = {"batch_size": _BATCH_BYTES, "linger_ms": _LINGER_MS} | sink.producer
     identity = None

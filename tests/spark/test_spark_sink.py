@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import functions as F
 
+from shmbroker.spark.pipeline import Job
 from shmbroker.testing.broker import Broker
 
 
@@ -177,6 +178,27 @@ def test_a_stream_is_exactly_once_over_repeated_batches_and_killed_processes(
     assert query.exception() is None
     assert numbers(spark, broker, "to") == list(range(7000))
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def test_a_pipeline_that_writes_changes_writes_each_once(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    create(broker, "ticks", 1)
+    create(broker, "totals", 2)
+
+    def run(count: int) -> list[tuple[bytes, bytes]]:
+        write(spark.range(count).selectExpr("string(id % 3) value"), broker, topic="ticks")
+        job = Job(spark, broker.address, tmp_path, {"availableNow": True}, {})
+        totals = job.stream("ticks").groupBy(F.col("value").alias("key")).count()
+        query = job.write(totals.withColumnRenamed("count", "value"), "totals", "update")
+        query.awaitTermination()
+        assert query.exception() is None
+        return sorted((row["key"], row["value"]) for row in written(spark, broker, "totals"))
+
+    first = [(b"0", b"2"), (b"1", b"1"), (b"2", b"1")]
+    assert run(4) == first
+    forget_last_commit(tmp_path / "0-totals")
+    assert run(1) == sorted([*first, (b"0", b"3")])
 
 
 PROGRAM = """

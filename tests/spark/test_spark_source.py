@@ -191,6 +191,10 @@ def test_a_bad_option_is_told_in_one_sentence(spark: Any, broker: Broker) -> Non
         batch(spark, broker, "x", startingOffset="earliest")
     with pytest.raises(Exception, match="there is no topic nowhere"):
         batch(spark, broker, "nowhere").count()
+    ended = stream(spark, broker, "x", endingOffsets="latest").writeStream.format("noop").start()
+    with pytest.raises(Exception, match="ending offset not valid in streaming") as caught:
+        ended.awaitTermination()
+    assert "UnboundLocalError" not in str(caught.value)
 
 
 def test_a_stream_stopped_and_resumed_is_exactly_once(

@@ -141,6 +141,8 @@ def test_offsets_must_name_every_partition(family: FakeFamily) -> None:
     family.create("t", 3)
     with pytest.raises(ConfigFault, match="missing: t-1, t-2; not read: u-0"):
         batch_rows(family, startingOffsets='{"t": {"0": 0}, "u": {"0": 0}}')
+    with pytest.raises(ConfigFault, match="match what are assigned: name all of them; missing"):
+        batch_rows(family, startingOffsetsByTimestamp='{"t": {"0": 0}}')
 
 
 def test_an_unknown_topic_is_named(family: FakeFamily) -> None:
@@ -512,6 +514,14 @@ def test_a_range_yields_the_same_after_a_restart(family: FakeFamily) -> None:
     assert stream_rows(again, start, end) == before == [("t", 0, i) for i in range(33)]
 
 
+def test_the_checkpoint_of_sparks_kafka_source_is_gone_on_from(family: FakeFamily) -> None:
+    family.create("t", 2)[0].fill(10)
+    reader = source(family).streamReader(COLUMNS)
+    start = {"t": {"0": 4, "1": 0}}
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert rows(reader, reader.partitions(start, end)) == [("t", 0, n) for n in range(4, 10)]
+
+
 def test_the_same_offsets_have_the_same_text(family: FakeFamily) -> None:
     """Spark compares texts to see whether there is anything new."""
     for name in ("t", "a"):
@@ -617,6 +627,23 @@ def test_schema_is_that_of_sparks_kafka_source(family: FakeFamily) -> None:
     plain = source(family).schema()
     assert plain.split(", ")[-1] == "timestampType int"
     assert source(family, includeHeaders="true").schema().startswith(plain)
+
+
+def test_bad_options_are_told_with_the_schema(family: FakeFamily) -> None:
+    with pytest.raises(ConfigFault, match="failOnDataLoss is true or false"):
+        source(family, failOnDataLoss="maybe").schema()
+
+
+def test_bad_options_of_a_stream_are_told_when_it_is_asked(family: FakeFamily) -> None:
+    reader = source(family, endingOffsets="latest").streamReader(COLUMNS)
+    for ask in (
+        reader.initialOffset,
+        lambda: reader.latestOffset({}, ReadAllAvailable()),
+        lambda: reader.partitions({}, {}),
+    ):
+        with pytest.raises(ConfigFault, match="ending offset not valid in streaming queries"):
+            ask()
+    reader.stop()
 
 
 @pytest.mark.parametrize(

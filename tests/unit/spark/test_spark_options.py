@@ -8,9 +8,9 @@ from shmbroker.spark.options import (
     LATEST,
     QUERY_ID,
     TOPIC_IDS,
-    has_headers,
     ignored,
     parse,
+    parse_any,
 )
 
 BASE = {"kafka.bootstrap.servers": "h:9092", "subscribe": "a"}
@@ -53,11 +53,30 @@ def test_the_largest_numbers_are_those_of_java() -> None:
 
 def test_names_do_not_mind_case() -> None:
     options = parse(
-        {"KAFKA.BOOTSTRAP.SERVERS": "h:1", "SubScribe": "b, a,b", "MINPARTITIONS": "7"}, False
+        {
+            "KAFKA.BOOTSTRAP.SERVERS": "h:1",
+            "SubScribe": "b, a,b",
+            "MINPARTITIONS": "7",
+            "INCLUDEHEADERS": "True",
+        },
+        False,
     )
     assert options.topics == ("a", "b")
     assert options.tasks_min == 7
-    assert has_headers({"INCLUDEHEADERS": "True"})
+    assert options.has_headers
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"startingOffsets": "latest"}, {"EndingOffsets": "latest"}, {"emit": "ranges"}]
+)
+def test_what_one_kind_of_query_can_have_is_taken_of_any(more: dict[str, str]) -> None:
+    parse_any({**BASE, **more})
+
+
+@pytest.mark.parametrize("end", [{}, {"endingTimestamp": "5"}])
+def test_what_no_query_can_have_is_refused_of_any(end: dict[str, str]) -> None:
+    with pytest.raises(ConfigFault, match="minPartitions must be positive"):
+        parse_any({**BASE, **end, "minPartitions": "0"})
 
 
 def test_what_is_read_follows_the_one_strategy() -> None:
@@ -150,6 +169,8 @@ def test_what_has_no_effect_is_known() -> None:
         ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries"),
         ({"endingOffsets": '{"a": {"0": -2}}'}, "ending offset for a-0 can't be earliest"),
         ({"startingOffsets": "soon"}, "Expected e.g. .*, got soon"),
+        ({"startingOffsets": ""}, "Expected e.g. .*, got  for option startingOffsets"),
+        ({"endingOffsets": " "}, "Expected e.g."),
         ({"startingOffsets": "[1]"}, "Expected e.g."),
         ({"startingOffsets": "{}"}, "Expected e.g."),
         ({"startingOffsets": '{"a": 5}'}, "Expected e.g."),
