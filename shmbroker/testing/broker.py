@@ -51,7 +51,14 @@ class Broker:
         counts = [flags[at + 1] for at, flag in enumerate(flags) if flag in _FLAGS_OF_BROKERS]
         workers = max(map(int, counts), default=1)
         self.port = port or free_ports(workers)
-        self.start()
+        while True:
+            try:
+                self.start()
+                return
+            except RuntimeError:
+                if port or "Address already in use" not in self.log:
+                    raise
+            self.port = free_ports(workers)  # somebody took one of them in between
 
     def start(self) -> None:
         """Start `serve` and wait for its ready line; RuntimeError with its output if it ends."""

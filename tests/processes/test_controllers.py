@@ -17,6 +17,7 @@ import pytest
 from raw_client import RawClient, batch_of
 
 from shmbroker.testing.broker import Broker
+from tests.acknowledged_load import wait_until
 
 KILLS = int(os.environ.get("SHMBROKER_CONTROLLER_KILLS", "3"))
 NONE = 0
@@ -63,7 +64,10 @@ def quorum_after(client: RawClient, epoch: int) -> dict[str, Any]:
 
 
 def pid_of(family: Broker, controller: int) -> int:
-    return family.children()[f"controller-{controller}"]
+    """When it is there: a test before this one may have killed it."""
+    title = f"controller-{controller}"
+    wait_until(lambda: title in family.children(), title)
+    return family.children()[title]
 
 
 def address_of_leader(client: RawClient, topic: str) -> str:
