@@ -30,8 +30,9 @@ def session_conf(cores: int | None = None) -> dict[str, str]:
 
     A Unix socket between the JVM and Python makes scans 14 to 18 % faster; batches of more rows
     than Spark's 10,000 spare a writing Python worker a quarter of its CPU (Spark still ends them at
-    64 MB); 200 shuffle partitions are for a cluster. Unless they are set, PYSPARK_PYTHON becomes this interpreter, as the tasks
-    need this package, and SPARK_HOME one whose Python processes start faster (`spark_home`).
+    64 MB); 200 shuffle partitions are for a cluster. Unless they are set, PYSPARK_PYTHON becomes
+    this interpreter, as the tasks need this package, and SPARK_HOME one whose Python processes
+    start faster (`spark_home`).
     """
     python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if python == sys.executable and "SPARK_HOME" not in os.environ and (home := spark_home()):
