@@ -100,9 +100,14 @@ def partition_directory(broker: Broker, topic: str = TOPIC) -> Path:
     return broker.data / "node-1" / f"{topic}-0"
 
 
+def segments(broker: Broker, topic: str = TOPIC) -> list[Path]:
+    """The segments' .log files in offset order; the last is the active one."""
+    return sorted(partition_directory(broker, topic).glob("*.log"))
+
+
 def log_bytes(broker: Broker, topic: str = TOPIC) -> int:
     """Bytes of the closed segments."""
-    closed = sorted(partition_directory(broker, topic).glob("*.log"))[:-1]
+    closed = segments(broker, topic)[:-1]
     try:
         return sum(path.stat().st_size for path in closed)
     except FileNotFoundError:
@@ -120,7 +125,10 @@ def test_the_last_value_of_each_key_is_left(quick: Broker) -> None:
     writer.write(6000)
     wait_until(lambda: is_compacted(quick), "compaction")
     found = writer.check(quick)
-    assert len(found) < 2000
+    # The active segment is never compacted; how many records it has is up to the batches' sizes.
+    active = int(segments(quick)[-1].stem)
+    assert active > 3000
+    assert sum(offset < active for offset, _, _ in found) < 600
     assert "cleaner-1" in quick.children()
     writer.write(3000)
     wait_until(lambda: is_compacted(quick), "compaction")
