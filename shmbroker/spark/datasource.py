@@ -126,6 +126,8 @@ class _Reads(worker.Shipped):
 
     options: Options
     columns: tuple[str, ...]
+    required: frozenset[str]
+    """Those that the query's schema says to be NOT NULL; Spark wants the same of the batches."""
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield a task's records, or what they are planned by, as Arrow batches."""
@@ -137,7 +139,10 @@ class _Reads(worker.Shipped):
             yield ranges.to_batch(partition.pieces, reading).select(self.columns)
             return
         for piece in partition.pieces:
-            yield from read(piece, reading, self.columns)
+            batches = read(piece, reading, self.columns)
+            if self.required:
+                batches = (_with_required(batch, self.required) for batch in batches)
+            yield from batches
 
 
 class BatchReader(_Reads, DataSourceReader):
@@ -145,7 +150,7 @@ class BatchReader(_Reads, DataSourceReader):
 
     def __init__(self, options: Options, schema: "StructType") -> None:
         self.options = options
-        self.columns = _columns(schema, options)
+        self.columns, self.required = _columns(schema, options)
         self.bounds = Bounds()
 
     def partitions(self) -> list[InputPartition]:
@@ -175,7 +180,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, schema: "StructType") -> None:
         self.options = options
-        self.columns = _columns(schema, options)
+        self.columns, self.required = _columns(schema, options)
         self._client: BrokerClient | None = None
         self._latest: dict[str, Any] | None = None  # as last seen, for the query's progress
         self._way: str | None = None
@@ -408,10 +413,22 @@ def _bounded(
 # --- columns -------------------------------------------------------------------------------------
 
 
-def _columns(schema: "StructType", options: Options) -> tuple[str, ...]:
-    """The columns to decode: all, or those of a narrower schema that the query was given."""
+_MAY_BE_NULL = frozenset({"key", "value", "headers"})
+
+
+def _with_required(batch: "pa.RecordBatch", required: frozenset[str]) -> "pa.RecordBatch":
+    """The same columns, some of which are declared to have no nulls."""
+    import pyarrow as pa
+
+    fields = [field.with_nullable(field.name not in required) for field in batch.schema]
+    return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+
+
+def _columns(schema: "StructType", options: Options) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The columns to decode, all or those of a narrower schema that the query was given; which of
+    them it declares NOT NULL."""
     if options.emits_ranges:
-        return tuple(schema.fieldNames())
+        return tuple(schema.fieldNames()), frozenset()
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
@@ -443,7 +460,9 @@ def _columns(schema: "StructType", options: Options) -> tuple[str, ...]:
                 f"column {field.name} is of type {types[field.name].simpleString()}, not"
                 f" {field.dataType.simpleString()}: cast it in the query"
             )
+        if not field.nullable and field.name in _MAY_BE_NULL:
+            raise ConfigFault(f"column {field.name} may have nulls: declare it without NOT NULL")
     names = tuple(schema.fieldNames())
     if not names:
         raise ConfigFault("a schema without columns can't be read")
-    return names
+    return names, frozenset(field.name for field in schema.fields if not field.nullable)

@@ -186,6 +186,28 @@ def test_a_narrower_schema_reads_only_its_columns(spark: Any, broker: Broker) ->
     assert sorted(int(row.value) for row in rows.load().collect()) == list(range(100))
 
 
+@pytest.mark.parametrize("way", ["files", "fetch"])
+def test_a_schema_may_say_that_columns_have_no_nulls(spark: Any, broker: Broker, way: str) -> None:
+    create(broker, f"required-{way}")
+    produce(broker, f"required-{way}", range(100))
+    reader = spark.read.format("shmbroker").schema("offset bigint not null, value binary")
+    reader = reader.option("kafka.bootstrap.servers", broker.address).option("shmbroker.read", way)
+    rows = reader.option("subscribe", f"required-{way}").load()
+    assert [field.nullable for field in rows.schema] == [False, True]
+    assert sorted(int(row.value) for row in rows.collect()) == list(range(100))
+    assert [row.n for row in rows.selectExpr("count(offset) as n").collect()] == [100]
+
+
+def test_the_jvm_spares_what_spark_checks_by_itself(spark: Any) -> None:
+    """The options of session_conf reach it."""
+    system = spark.sparkContext._jvm.System
+    assert system.getProperty("arrow.enable_unsafe_memory_access") == "true"
+    assert system.getProperty("arrow.enable_null_check_for_get") == "false"
+    beans = spark.sparkContext._jvm.java.lang.management.ManagementFactory
+    names = {bean.getName() for bean in beans.getGarbageCollectorMXBeans()}
+    assert names == {"PS MarkSweep", "PS Scavenge"}
+
+
 def test_a_bad_option_is_told_in_one_sentence(spark: Any, broker: Broker) -> None:
     with pytest.raises(Exception, match="option startingoffset is not known here"):
         batch(spark, broker, "x", startingOffset="earliest")

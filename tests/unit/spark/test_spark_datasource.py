@@ -651,6 +651,7 @@ def test_bad_options_of_a_stream_are_told_when_it_is_asked(family: FakeFamily) -
     [
         (StructField("value", StringType()), "value is of type binary"),
         (StructField("values", StringType()), "values is none of"),
+        (StructField("key", BinaryType(), False), "key may have nulls"),
     ],
 )
 def test_a_schema_of_other_columns_is_refused(
