@@ -100,7 +100,7 @@ def session(
     paths = [root, os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     settings: dict[str, bool | float | int | str | None] = {
-        **session_conf(),
+        **session_conf(conf=conf),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",

@@ -84,6 +84,36 @@ def test_a_session_uses_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
+def _collectors(**conf: str) -> list[str]:
+    options = session_conf(conf=conf)["spark.driver.defaultJavaOptions"].split()
+    assert "-Darrow.enable_unsafe_memory_access=true" in options
+    return [option for option in options if "GC" in option]
+
+
+def test_a_collector_is_chosen_unless_somebody_else_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A JVM that is told of two does not start."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert _collectors() == ["-XX:+UseParallelGC"]
+    more = {"spark.driver.extraJavaOptions": "-Dx=1 -XX:MaxGCPauseMillis=9 -XX:-UseZGC"}
+    assert _collectors(**more) == ["-XX:+UseParallelGC"]
+    assert _collectors(**{"spark.driver.extraJavaOptions": "-Dx=1 -XX:+UseZGC"}) == []
+    with monkeypatch.context() as one:
+        one.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC")
+        assert _collectors() == []
+    theirs = tmp_path / "theirs"
+    for at in (tmp_path / "conf", theirs):
+        at.mkdir()
+    (theirs / "spark-defaults.conf").write_text(
+        "spark.driver.extraJavaOptions  -XX:+UseG1GC -Dy=2\n"
+    )
+    assert _collectors() == ["-XX:+UseParallelGC"]
+    monkeypatch.setenv("SPARK_CONF_DIR", str(theirs))
+    assert _collectors() == []
+
+
 def test_spark_starts_from_what_pip_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
