@@ -61,11 +61,12 @@ def session_conf(
 def _chooses_collector(conf: Mapping[str, object]) -> bool:
     """Whether the JVM is told of a garbage collector already, wherever Spark or Java look."""
     texts = [os.environ.get(name, "") for name in _JAVA_VARIABLES]
-    texts += [str(conf.get("spark.driver.extraJavaOptions"))]
-    home = os.environ.get("SPARK_HOME", "")
-    defaults = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
-    with suppress(OSError):
-        texts.append(defaults.read_text(errors="replace"))
+    texts.append(str(conf.get("spark.driver.extraJavaOptions", "")))
+    home = os.environ.get("SPARK_HOME") or _pyspark()
+    directory = os.environ.get("SPARK_CONF_DIR") or (home and Path(home, "conf"))
+    if directory:
+        with suppress(OSError):
+            texts.append(Path(directory, "spark-defaults.conf").read_text(errors="replace"))
     return any(_COLLECTOR.search(text) for text in texts)
 
 
@@ -104,10 +105,9 @@ def spark_home() -> str | None:
     from an archive is compiled anew by each of them: 0.8 s each, for the four of a first query, or
     the nine of a first stream, one after the other. Without it they import what is installed.
     """
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None or find_spec("py4j") is None:
+    installed = _pyspark()
+    if installed is None or find_spec("py4j") is None:
         return None
-    installed = Path(spec.origin).resolve().parent
     if not (installed / "bin" / "spark-submit").is_file() or not (installed / "jars").is_dir():
         return None
     name = f"{installed}\n{(installed / 'version.py').read_text()}"
@@ -126,6 +126,12 @@ def spark_home() -> str | None:
 
 _OF_A_SPARK_HOME = ("bin", "conf", "data", "examples", "jars", "licenses", "sbin")
 """What Spark looks for there; conf need not be there now."""
+
+
+def _pyspark() -> Path | None:
+    """The package that pip has installed."""
+    spec = find_spec("pyspark")
+    return Path(spec.origin).resolve().parent if spec and spec.origin else None
 
 
 def _cache() -> Path:

@@ -225,7 +225,7 @@ def test_groups_find_their_offsets_in_a_compacted_log() -> None:
 def test_a_damaged_log_is_given_up_and_the_others_go_on(quick: Broker) -> None:
     create(quick, "damaged", **{"min.compaction.lag.ms": "3000", "max.compaction.lag.ms": "600000"})
     Writer(quick, "damaged").write(4000)
-    first = sorted(partition_directory(quick, "damaged").glob("*.log"))[0]
+    first = segments(quick, "damaged")[0]
     with open(first, "r+b") as file:
         file.seek(5000)
         file.write(b"damage")

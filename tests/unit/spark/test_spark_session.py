@@ -94,6 +94,8 @@ def test_a_collector_is_chosen_unless_somebody_else_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A JVM that is told of two does not start."""
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert _collectors() == ["-XX:+UseParallelGC"]
@@ -112,6 +114,12 @@ def test_a_collector_is_chosen_unless_somebody_else_does(
     assert _collectors() == ["-XX:+UseParallelGC"]
     monkeypatch.setenv("SPARK_CONF_DIR", str(theirs))
     assert _collectors() == []
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    monkeypatch.setenv("SPARK_HOME", "")
+    monkeypatch.setenv("PYSPARK_PYTHON", "/their/python")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("x -XX:+UseG1GC\n")
+    assert _collectors() == ["-XX:+UseParallelGC"]  # a conf in the working directory is nobody's
 
 
 def test_spark_starts_from_what_pip_installed(
