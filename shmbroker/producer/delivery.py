@@ -182,6 +182,7 @@ class PartitionQueue:
         "accepted_records",
         "broker_id",
         "delivered_records",
+        "filled_bytes",
         "first_offset",
         "has_sequences",
         "in_flight",
@@ -206,6 +207,7 @@ class PartitionQueue:
         self.broker_id = -1  # where those in flight are
         self.retry_s = 0.0  # nothing is sent before
         self.accepted_records = 0
+        self.filled_bytes = 0  # of the batch that was closed last
         self.delivered_records = 0
         self.first_offset = -1
         self.last_offset = -1

@@ -335,7 +335,8 @@ class Producer:
                 row = first if rows is None else int(rows[first])
                 time = now_ms if times is None else int(times[row])
                 want = HEADER_SIZE + (last - first) * row_bytes
-                opened = self._begin(queue, min(want, self._batch_size), time)
+                # As large as the one before has become: to grow is to copy.
+                opened = self._begin(queue, max(want, queue.filled_bytes), time)
             elif times is None and opened.base_timestamp != now_ms:
                 columns = columns._replace(timestamps=np.full(columns.rows, now_ms))
             count, opened.position, newest = encode(
@@ -405,6 +406,7 @@ class Producer:
         if not opened.count:
             self._memory -= len(opened.buffer)
             return
+        queue.filled_bytes = opened.position
         queue.add(
             Batch(
                 opened.buffer,
