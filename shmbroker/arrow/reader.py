@@ -6,15 +6,18 @@ fetched, and decoded the same (`shmbroker.spark.reading`). Rules:
 * Where the read ends is fixed before it begins, at the high watermark at most (read_committed: at
   the last stable offset). Rows come partition by partition, in the order of their offsets.
 * What is asked for and no longer there is a DataLossFault unless `fails_on_data_loss` is false.
-* A bad argument is a ConfigFault; a broker that can't be asked a BrokerFault.
+* A bad argument is a ConfigFault; a broker that can't be asked a BrokerFault. Texts of faults name
+  the arguments of `read`, not the options of the Spark source that stand for them.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from shmbroker.errors import ConfigFault
+from shmbroker.errors import ConfigFault, Fault
 from shmbroker.spark import decode, driver
 from shmbroker.spark.option_values import nearest
 from shmbroker.spark.options import EARLIEST, LATEST, Options, Position, parse
@@ -29,6 +32,21 @@ DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 
 OFFSET_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_ARGUMENTS = {
+    "set the source option failOnDataLoss to false": "read with fails_on_data_loss=False",
+    "give it as option shmbroker.data": "give it as data_directory",
+    "shmbroker.read=auto": "way='auto'",
+    "option shmbroker.read": "way",
+    "option kafka.isolation.level": "isolation_level",
+    "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer": (
+        "bootstrap_servers names no broker"
+    ),
+    "kafka.bootstrap.servers": "bootstrap_servers",
+    "run Spark as": "run this as",
+}
+"""What the Spark source says, and what is said here."""
+_SPARKS_WORDS = re.compile("|".join(map(re.escape, _ARGUMENTS)))
 
 Where = str | int | datetime | Mapping[int, "int | str | datetime"]
 """`earliest`, `latest`, an offset, a time, or one of these for some of the partitions."""
@@ -120,7 +138,8 @@ def scan(
         given["shmbroker.data"] = data_directory
     if not topic.strip() or "," in topic:
         raise ConfigFault(f"{topic!r} is no name of one topic")
-    options = parse(given, is_stream=False)
+    with _own_words():
+        options = parse(given, is_stream=False)
     options = options._replace(consumer=options.consumer._replace(timeout_s=timeout_s))
     if partitions is not None:
         chosen_partitions = set(partitions)
@@ -130,7 +149,8 @@ def scan(
         assigned = {topic: tuple(sorted(chosen_partitions))}
         options = options._replace(topics=None, assigned=assigned)
     schema = decode.arrow_schema(chosen, views)
-    pieces = _plan(options, topic, start, end)
+    with _own_words():
+        pieces = _plan(options, topic, start, end)
     batches = _batches(pieces, options, chosen, views)
     return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -203,5 +223,18 @@ def _batches(
     pieces: list[Piece], options: Options, columns: tuple[str, ...], has_views: bool
 ) -> Iterator[pa.RecordBatch]:
     reading = driver.reading(options)
-    for piece in pieces:
-        yield from read_piece(piece, reading, columns, has_views)
+    with _own_words():
+        for piece in pieces:
+            yield from read_piece(piece, reading, columns, has_views)
+
+
+@contextmanager
+def _own_words() -> Iterator[None]:
+    """Faults of the Spark source, told with the arguments of `read`."""
+    try:
+        yield
+    except Fault as fault:
+        text = _SPARKS_WORDS.sub(lambda found: _ARGUMENTS[found[0]], str(fault))
+        if text == str(fault):
+            raise
+        raise type(fault)(text) from fault.__cause__
