@@ -143,15 +143,15 @@ def test_bad_arguments_are_told_in_a_sentence(address: str, topic: str) -> None:
         read(5, bootstrap_servers=address)  # type: ignore[arg-type]
     with pytest.raises(ConfigFault, match="bootstrap_servers is text"):
         read(topic, bootstrap_servers=None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigFault, match="^bootstrap_servers names no broker"):
+    with pytest.raises(ConfigFault, match=r"^bootstrap_servers names no broker"):
         read(topic, bootstrap_servers="")
-    with pytest.raises(ConfigFault, match="^bootstrap_servers: 'nowhere' is not HOST:PORT"):
+    with pytest.raises(ConfigFault, match=r"^bootstrap_servers: 'nowhere' is not HOST:PORT"):
         read(topic, bootstrap_servers="nowhere")
     # a time within a millisecond: the record of this one is older
     within = datetime.fromtimestamp(TIME_MS / 1000, UTC) + timedelta(microseconds=1)
     found = read(topic, bootstrap_servers=address, partitions=[0], start=within, columns=["offset"])
     assert found["offset"][0].as_py() == 1
-    with pytest.raises(DataLossFault, match="900 to 999 .*fails_on_data_loss=False"):
+    with pytest.raises(DataLossFault, match=r"900 to 999 .*fails_on_data_loss=False"):
         read(topic, bootstrap_servers=address, partitions=[0], start=900, end=1000)
     with pytest.raises(BrokerFault, match="connect"):
         read(topic, bootstrap_servers="127.0.0.1:1", timeout_s=0.1)
