@@ -1,6 +1,8 @@
 -- Delays of departures by airline and six hours of flight time, from topic to topic:
 -- the flights of scripts/demo, joined with a table of airlines, in windows of event time.
 --
+--   ./scripts/demo --into 127.0.0.1:9092
+--   shmbroker topic create delays -p 3
 --   shmbroker pipeline run examples/flights.sql
 --
 -- A window is written when it is over: when a flight is due that is a day later.
