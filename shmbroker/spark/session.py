@@ -60,7 +60,7 @@ def session_conf(
 
 def _chooses_collector(conf: Mapping[str, object]) -> bool:
     """Whether the JVM is told of a garbage collector already, wherever Spark or Java look."""
-    texts = [os.environ.get(name, "") for name in _JAVA_VARIABLES]
+    texts = [os.environ.get(name, "") for name in _VARIABLES]
     texts.append(str(conf.get("spark.driver.extraJavaOptions", "")))
     home = os.environ.get("SPARK_HOME") or _pyspark()
     directory = os.environ.get("SPARK_CONF_DIR") or (home and Path(home, "conf"))
@@ -70,7 +70,13 @@ def _chooses_collector(conf: Mapping[str, object]) -> bool:
     return any(_COLLECTOR.search(text) for text in texts)
 
 
-_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+_VARIABLES = (
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "SPARK_SUBMIT_OPTS",
+    "PYSPARK_SUBMIT_ARGS",
+)
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 

@@ -94,7 +94,14 @@ def test_a_collector_is_chosen_unless_somebody_else_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A JVM that is told of two does not start."""
-    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_CONF_DIR"):
+    variables = {
+        "JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC",
+        "JDK_JAVA_OPTIONS": "-Dx=1 -XX:+UseG1GC",
+        "_JAVA_OPTIONS": "-XX:+UseZGC",
+        "SPARK_SUBMIT_OPTS": "-XX:+UseG1GC",
+        "PYSPARK_SUBMIT_ARGS": "--driver-java-options -XX:+UseG1GC pyspark-shell",
+    }
+    for name in (*variables, "SPARK_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
@@ -102,9 +109,10 @@ def test_a_collector_is_chosen_unless_somebody_else_does(
     more = {"spark.driver.extraJavaOptions": "-Dx=1 -XX:MaxGCPauseMillis=9 -XX:-UseZGC"}
     assert _collectors(**more) == ["-XX:+UseParallelGC"]
     assert _collectors(**{"spark.driver.extraJavaOptions": "-Dx=1 -XX:+UseZGC"}) == []
-    with monkeypatch.context() as one:
-        one.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC")
-        assert _collectors() == []
+    for name, options in variables.items():
+        with monkeypatch.context() as one:
+            one.setenv(name, options)
+            assert _collectors() == []
     theirs = tmp_path / "theirs"
     for at in (tmp_path / "conf", theirs):
         at.mkdir()
