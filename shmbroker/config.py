@@ -180,7 +180,7 @@ class Setting:
                 raise self._refusal(item, f"String must be one of: {', '.join(self.allowed)}")
         if self.check is not None and (complaint := self.check(items)):
             raise self._refusal(f"[{', '.join(items)}]", complaint)
-        return list(dict.fromkeys(items))
+        return list(dict.fromkeys(filter(None, items)))
 
     def _refusal(self, shown: object, reason: str) -> ValueError:
         if isinstance(shown, float):

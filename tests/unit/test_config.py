@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shmbroker import config
@@ -63,10 +63,11 @@ def test_a_topic_default_is_what_its_synonyms_come_to() -> None:
         ("log.cleanup.policy", "", []),
         ("log.cleanup.policy", "delete,delete", ["delete"]),
         ("broker.rack", " a b ", "a b"),
+        ("leader.replication.throttled.replicas", "1:2,,", ["1:2"]),
     ],
 )
 def test_text_is_parsed_as_kafka_does(name: str, text: str, value: object) -> None:
-    assert BROKER_SETTINGS[name].parse(text) == value
+    assert (BROKER_SETTINGS | TOPIC_SETTINGS)[name].parse(text) == value
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,7 @@ def test_what_is_no_fraction_is_refused(text: str) -> None:
 
 
 @given(text=st.text())
+@example(",")
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     for setting in SETTINGS:
         try:
