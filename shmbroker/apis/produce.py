@@ -456,10 +456,10 @@ def _send_batch(peer: Peer, token: int, constant: bytes, records: memoryview) ->
         at = 0
         head = token.to_bytes(8, "little")
         while length - at > largest:
-            peer.send(APPEND_PART, head + bytes(records[at : at + largest]))
+            peer.send(APPEND_PART, head, records[at : at + largest])
             at += largest
         records = records[at:]
-    peer.send(APPEND, _HEAD.pack(token, constant, length) + bytes(records))
+    peer.send(APPEND, _HEAD.pack(token, constant, length), records)
 
 
 def _uvarint(buffer: bytearray, at: int, end: int) -> tuple[int, int]:

@@ -53,17 +53,20 @@ class Peer:
         self.deaths = 0
         """How many have been there before the one that its rings lead to."""
 
-    def send(self, operation: int, payload: bytes) -> None:
-        """Put a whole payload on the ring, or behind what already waits for room."""
-        if self.backlog:
-            self.backlog.append((operation, payload))
-            return
+    def send(self, operation: int, payload: bytes, content: bytes | memoryview = b"") -> None:
+        """Put a payload on the ring, or behind what already waits for room; `content` is its
+        larger half, if it has one that is not to be copied twice."""
+        size = len(payload)
+        end = size + len(content)
         writer = self.writer
-        index = writer.claim(operation, len(payload))
+        index = -1 if self.backlog else writer.claim(operation, end)
         if index < 0:
-            self.backlog.append((operation, payload))
+            self.backlog.append((operation, payload + bytes(content) if content else payload))
             return
-        writer.data[index : index + len(payload)] = payload
+        data = writer.data
+        data[index : index + size] = payload
+        if content:
+            data[index + size : index + end] = content
         self.unpublished = True
 
     def try_send(self, operation: int, payload: bytes) -> bool:
