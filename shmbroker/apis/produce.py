@@ -147,6 +147,7 @@ class ProduceApi:
                     return False
                 worker = self.worker
                 worker.token = token = worker.token + 1
+                worker.append_bytes = length
                 data = writer.data
                 _HEAD.pack_into(data, index, token, fast.constant, length)
                 index += APPEND_BATCH_AT
@@ -257,6 +258,7 @@ class ProduceApi:
             needed = sum(len(records) + 128 for _, _, records in appends)
             if not _has_room(peer, needed):
                 return False
+            worker.append_bytes = needed
         request.pending = len(appends)
         request.tokens = {}
         timeout_ms = max(0, body["timeout_ms"])

@@ -21,6 +21,12 @@ BATCH_FIELDS: int
 STATE_FIELDS: int
 """int64 items of a decoder's state: see `kernels.h`."""
 
+SCATTER_FIELDS: int
+"""int64 items of a batch that `scatter` fills: see `kernels.h`."""
+
+SCATTER_MAX: int
+"""Batches that `scatter` fills side by side, at most."""
+
 Column: TypeAlias = tuple[Buffer | None, Buffer, Buffer | None, int]
 """An Arrow binary or string column, as `(*array.buffers(), array.offset)`: validity bits or None,
 int32 offsets, bytes (None: none at all), and the place of row 0 in the first two."""
@@ -133,6 +139,28 @@ def encode(
     that is None is null in every row. `timestamps` (int64[row_count], ms) None: all are
     `base_timestamp`. The columns have `row_count` rows. Answers (rows written, position behind
     them, the largest timestamp).
+    """
+
+def scatter(
+    outs: list[Buffer | None],
+    states: Buffer,
+    partitions: Buffer,
+    first: int,
+    last: int,
+    key: Column | None,
+    value: Column | None,
+    timestamps: Buffer | None,
+    now_ms: int,
+    headers: HeaderColumn | None,
+    row_count: int,
+    /,
+) -> int:
+    """Records of several batches: rows first to last, each behind the last of its own batch.
+
+    Row i goes into outs[partitions[i]] (int32), and that batch's state (int64[len(outs)]
+    [SCATTER_FIELDS]) is moved on. Answers the first row that was not written, as its batch has no
+    room or is None; `last`, if there is none. Columns as in `encode`; `timestamps` None: all are
+    `now_ms`. If it raises, the states are as they were.
     """
 
 def find_batches(data: Buffer, columns: Buffer, /) -> tuple[int, int, int]:

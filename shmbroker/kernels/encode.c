@@ -255,6 +255,99 @@ take_headers(struct headers *h, PyObject *tuple, int64_t rows) {
     return 0;
 }
 
+/* The columns of a call. */
+struct source {
+    struct column keys, values;
+    struct headers headers;
+    Py_buffer time;
+    int has_keys, has_values, has_headers;
+    const int64_t *times;
+    int64_t rows;
+};
+
+static void
+release_source(struct source *s) {
+    release(&s->keys);
+    release(&s->values);
+    release(&s->headers.list);
+    release(&s->headers.name);
+    release(&s->headers.content);
+    if (s->time.obj)
+        PyBuffer_Release(&s->time);
+}
+
+/* -1 with an exception if a column is none. Release it in any case. */
+static int
+take_source(struct source *s, PyObject *key, PyObject *value, PyObject *time, PyObject *headers,
+            Py_ssize_t rows) {
+    if ((key != Py_None && take_column(&s->keys, key, rows, "key") < 0) ||
+        (value != Py_None && take_column(&s->values, value, rows, "value") < 0) ||
+        (time != Py_None && get_buffer(time, &s->time, 0, 8, "timestamps") < 0) ||
+        (headers != Py_None && take_headers(&s->headers, headers, rows) < 0))
+        return -1;
+    if (s->time.obj && s->time.len / 8 < rows) {
+        PyErr_Format(PyExc_ValueError, "there are %zd timestamps for %zd rows", s->time.len / 8,
+                     rows);
+        return -1;
+    }
+    s->has_keys = s->keys.offsets.obj != NULL;
+    s->has_values = s->values.offsets.obj != NULL;
+    s->has_headers = s->headers.list.offsets.obj != NULL;
+    s->times = s->time.buf;
+    s->rows = rows;
+    return 0;
+}
+
+/* A batch that takes records. */
+struct batch {
+    uint8_t *p;
+    const uint8_t *stop;
+    int64_t count, base_timestamp, newest;
+};
+
+/* One row behind those of a batch; false if it has no room, or with a flaw. */
+static inline int
+put_row(const struct source *s, int64_t row, int64_t now, struct batch *b, struct flaw *flaw) {
+    int64_t timestamp = s->times ? s->times[row] : now;
+    uint64_t time_delta = zigzag((int64_t)((uint64_t)timestamp - (uint64_t)b->base_timestamp));
+    uint64_t offset_delta = (uint64_t)b->count << 1;
+    struct content key, value;
+    int64_t low = 0, high = 0, size = 0;
+    if (UNLIKELY(!take_content(s->has_keys ? &s->keys : NULL, row, &key) ||
+                 !take_content(s->has_values ? &s->values : NULL, row, &value))) {
+        FLAW(flaw, "row %lld of %lld lies outside of its column's bytes", row, s->rows);
+        return 0;
+    }
+    if (s->has_headers && (size = headers_size(&s->headers, row, &low, &high)) < 0) {
+        FLAW(flaw, "the headers of row %lld of %lld are null keys, or outside of their bytes", row,
+             s->rows);
+        return 0;
+    }
+    size += 1 + varint_size(time_delta) + varint_size(offset_delta) + size_of(&key) +
+            size_of(&value) + varint_size(zigzag(high - low));
+    if (size > INT32_MAX || b->stop - b->p < size + varint_size(zigzag(size)))
+        return 0;
+    uint8_t *p = put_varint(b->p, zigzag(size));
+    *p++ = 0;
+    p = put_varint(p, time_delta);
+    p = put_varint(p, offset_delta);
+    p = put_content(p, &key);
+    p = put_content(p, &value);
+    p = put_varint(p, zigzag(high - low));
+    for (int64_t pair = low; pair < high; pair++) {
+        struct content name, content;
+        take_content(&s->headers.name, pair, &name);
+        take_content(&s->headers.content, pair, &content);
+        p = put_content(p, &name);
+        p = put_content(p, &content);
+    }
+    b->p = p;
+    if (timestamp > b->newest)
+        b->newest = timestamp;
+    b->count++;
+    return 1;
+}
+
 PyObject *
 py_encode(PyObject *self, PyObject *args) {
     PyObject *target, *index_object, *key_object, *value_object, *time_object, *header_object;
@@ -264,19 +357,16 @@ py_encode(PyObject *self, PyObject *args) {
                           &index_object, &first, &last, &key_object, &value_object, &time_object,
                           &base_timestamp, &header_object, &rows))
         return NULL;
-    Py_buffer out = {0}, index = {0}, time = {0};
-    struct column keys = {0}, values = {0};
-    struct headers headers;
-    memset(&headers, 0, sizeof headers);
+    Py_buffer out = {0}, index = {0};
+    struct source source;
+    memset(&source, 0, sizeof source);
+    struct batch batch = {0};
     struct flaw flaw = {0};
     Py_ssize_t done = 0;
-    int64_t newest = base_timestamp;
+    batch.newest = base_timestamp;
     if (get_buffer(target, &out, 1, 1, "out") < 0 ||
         (index_object != Py_None && get_buffer(index_object, &index, 0, 4, "rows") < 0) ||
-        (time_object != Py_None && get_buffer(time_object, &time, 0, 8, "timestamps") < 0) ||
-        (key_object != Py_None && take_column(&keys, key_object, rows, "key") < 0) ||
-        (value_object != Py_None && take_column(&values, value_object, rows, "value") < 0) ||
-        (header_object != Py_None && take_headers(&headers, header_object, rows) < 0))
+        take_source(&source, key_object, value_object, time_object, header_object, rows) < 0)
         goto done;
     if (position < 0 || end < position || end > out.len) {
         FLAW(&flaw, "out has no bytes %lld to %lld", position, end);
@@ -292,17 +382,9 @@ py_encode(PyObject *self, PyObject *args) {
              last - first);
         goto done;
     }
-    if (time.obj && time.len / 8 < rows) {
-        FLAW(&flaw, "there are %lld timestamps for %lld rows", time.len / 8, rows);
-        goto done;
-    }
-    const struct column *key_column = keys.offsets.obj ? &keys : NULL;
-    const struct column *value_column = values.offsets.obj ? &values : NULL;
-    const int has_headers = headers.list.offsets.obj != NULL;
     const int32_t *index_of = index.buf;
-    const int64_t *times = time.buf;
-    uint8_t *base = out.buf, *p = base + position;
-    const uint8_t *stop = base + end;
+    uint8_t *base = out.buf;
+    batch = (struct batch){base + position, base + end, first_delta, base_timestamp, INT64_MIN};
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = first; i < last; i++) {
         int64_t row = index.obj ? index_of[i] : i;
@@ -310,60 +392,109 @@ py_encode(PyObject *self, PyObject *args) {
             FLAW(&flaw, "there is no row %lld among %lld", row, rows);
             break;
         }
-        int64_t timestamp = times ? times[row] : base_timestamp;
-        uint64_t time_delta = zigzag((int64_t)((uint64_t)timestamp - (uint64_t)base_timestamp));
-        uint64_t offset_delta = (uint64_t)(first_delta + done) << 1;
-        struct content key, value;
-        int64_t low = 0, high = 0, size = 0;
-        if (UNLIKELY(!take_content(key_column, row, &key) ||
-                     !take_content(value_column, row, &value))) {
-            FLAW(&flaw, "row %lld of %lld lies outside of its column's bytes", row, rows);
+        if (!put_row(&source, row, base_timestamp, &batch, &flaw))
             break;
-        }
-        if (has_headers && (size = headers_size(&headers, row, &low, &high)) < 0) {
-            FLAW(&flaw, "the headers of row %lld of %lld are null keys, or outside of their bytes",
-                 row, rows);
-            break;
-        }
-        size += 1 + varint_size(time_delta) + varint_size(offset_delta) + size_of(&key) +
-                size_of(&value) + varint_size(zigzag(high - low));
-        if (size > INT32_MAX || stop - p < size + varint_size(zigzag(size)))
-            break;
-        p = put_varint(p, zigzag(size));
-        *p++ = 0;
-        p = put_varint(p, time_delta);
-        p = put_varint(p, offset_delta);
-        p = put_content(p, &key);
-        p = put_content(p, &value);
-        p = put_varint(p, zigzag(high - low));
-        for (int64_t pair = low; pair < high; pair++) {
-            struct content name, content;
-            take_content(&headers.name, pair, &name);
-            take_content(&headers.content, pair, &content);
-            p = put_content(p, &name);
-            p = put_content(p, &content);
-        }
-        if (!done || timestamp > newest)
-            newest = timestamp;
         done++;
     }
     Py_END_ALLOW_THREADS
-    position = p - base;
+    position = batch.p - base;
+    if (!done)
+        batch.newest = base_timestamp;
 done:
-    release(&keys);
-    release(&values);
-    release(&headers.list);
-    release(&headers.name);
-    release(&headers.content);
+    release_source(&source);
     if (out.obj)
         PyBuffer_Release(&out);
     if (index.obj)
         PyBuffer_Release(&index);
-    if (time.obj)
-        PyBuffer_Release(&time);
     if (PyErr_Occurred())
         return NULL;
     if (flaw.text)
         return raise_flaw(&flaw);
-    return Py_BuildValue("nnL", done, position, (long long)newest);
+    return Py_BuildValue("nnL", done, position, (long long)batch.newest);
+}
+
+/* --- rows of several partitions ---------------------------------------------------------------- */
+
+PyObject *
+py_scatter(PyObject *self, PyObject *args) {
+    PyObject *outs, *state_object, *place_object, *key_object, *value_object, *time_object;
+    PyObject *header_object;
+    Py_ssize_t first, last, rows;
+    long long now;
+    if (!PyArg_ParseTuple(args, "O!OOnnOOOLOn", &PyList_Type, &outs, &state_object, &place_object,
+                          &first, &last, &key_object, &value_object, &time_object, &now,
+                          &header_object, &rows))
+        return NULL;
+    Py_buffer state = {0}, place = {0}, buffers[SCATTER_MAX];
+    struct batch batches[SCATTER_MAX];
+    struct source source;
+    memset(&source, 0, sizeof source);
+    memset(buffers, 0, sizeof buffers);
+    memset(batches, 0, sizeof batches);
+    struct flaw flaw = {0};
+    Py_ssize_t count = PyList_Size(outs), i = first;
+    if (get_buffer(state_object, &state, 1, 8, "states") < 0 ||
+        get_buffer(place_object, &place, 0, 4, "partitions") < 0 ||
+        take_source(&source, key_object, value_object, time_object, header_object, rows) < 0)
+        goto done;
+    if (count > SCATTER_MAX || state.len / 8 < count * R_FIELDS) {
+        FLAW(&flaw, "there are %lld batches, of %lld states", count, state.len / 8 / R_FIELDS);
+        goto done;
+    }
+    if (first < 0 || last < first || last > rows || last > place.len / 4 || last > INT32_MAX) {
+        FLAW(&flaw, "there are no rows %lld to %lld", first, last);
+        goto done;
+    }
+    int64_t *fields = state.buf;
+    for (Py_ssize_t each = 0; each < count; each++) {
+        int64_t *f = fields + each * R_FIELDS;
+        PyObject *out = PyList_GetItem(outs, each);
+        if (out == Py_None)
+            continue;
+        if (get_buffer(out, &buffers[each], 1, 1, "out") < 0)
+            goto done;
+        if (f[R_POSITION] < 0 || f[R_END] < f[R_POSITION] || f[R_END] > buffers[each].len ||
+            f[R_COUNT] < 0 || f[R_COUNT] > INT32_MAX - (last - first)) {
+            FLAW(&flaw, "batch %lld of %lld has no such bytes or records", each, count);
+            goto done;
+        }
+        uint8_t *base = buffers[each].buf;
+        batches[each] = (struct batch){base + f[R_POSITION], base + f[R_END], f[R_COUNT],
+                                       f[R_BASE_TIMESTAMP], f[R_NEWEST]};
+    }
+    const int32_t *partitions = place.buf;
+    Py_BEGIN_ALLOW_THREADS
+    for (; i < last; i++) {
+        int32_t partition = partitions[i];
+        if (UNLIKELY(partition < 0 || partition >= count)) {
+            FLAW(&flaw, "there is no partition %lld among %lld", partition, count);
+            break;
+        }
+        /* Where there is no batch there is no room either. */
+        if (!put_row(&source, i, now, &batches[partition], &flaw))
+            break;
+    }
+    Py_END_ALLOW_THREADS
+    for (Py_ssize_t each = 0; each < count; each++) {
+        if (!buffers[each].obj)
+            continue;
+        int64_t *f = fields + each * R_FIELDS;
+        f[R_POSITION] = batches[each].p - (uint8_t *)buffers[each].buf;
+        f[R_COUNT] = batches[each].count;
+        f[R_NEWEST] = batches[each].newest;
+    }
+done:
+    release_source(&source);
+    for (Py_ssize_t each = 0; each < SCATTER_MAX; each++)
+        if (buffers[each].obj)
+            PyBuffer_Release(&buffers[each]);
+    if (state.obj)
+        PyBuffer_Release(&state);
+    if (place.obj)
+        PyBuffer_Release(&place);
+    if (PyErr_Occurred())
+        return NULL;
+    if (flaw.text)
+        return raise_flaw(&flaw);
+    return PyLong_FromSsize_t(i);
 }

@@ -5,7 +5,7 @@
  *   batches.c  scan: batch headers; walk: the records of one batch, looked at
  *   decode.c   decode: records to Arrow buffers
  *   lz4.c      lz4_decompress: one frame
- *   encode.c   murmur2, encode: Arrow columns to records
+ *   encode.c   murmur2, encode, scatter: Arrow columns to records
  *   compact.c  keys of records, the map from them to offsets, batches again of what stays
  *
  * Rules
@@ -54,6 +54,13 @@
  *   O_CONTENT_OFFSETS  as O_NAME_OFFSETS
  *   O_CONTENT_BYTES    bytes, any size
  *   O_CONTENT_VALID    bits for as many pairs
+ *
+ * A batch that scatter puts records into, int64 items; it moves all but R_END, R_BASE_TIMESTAMP:
+ *
+ *   R_POSITION         where the next record begins in its buffer
+ *   R_END              how far there may be records
+ *   R_COUNT            records that it has
+ *   R_BASE_TIMESTAMP, R_NEWEST   ms; the largest timestamp that it has
  */
 
 #ifndef SHMBROKER_KERNELS_H
@@ -67,7 +74,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 3 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 4 /* and in __init__.py: up whenever a signature or a layout changes */
 
 enum {
     B_LOW, B_HIGH, B_BASE_OFFSET, B_LAST_DELTA, B_COUNT, B_BASE_TIMESTAMP, B_MAX_TIMESTAMP,
@@ -87,6 +94,9 @@ enum {
     O_LIST_OFFSETS, O_LIST_VALID, O_NAME_OFFSETS, O_NAME_BYTES,
     O_CONTENT_OFFSETS, O_CONTENT_BYTES, O_CONTENT_VALID, OUTPUTS
 };
+
+enum { R_POSITION, R_END, R_COUNT, R_BASE_TIMESTAMP, R_NEWEST, R_FIELDS };
+#define SCATTER_MAX 64 /* batches side by side */
 
 /* Columns of batch headers, widened to int64, and where the batches begin and end. */
 enum {
@@ -209,6 +219,7 @@ PyObject *py_decode(PyObject *self, PyObject *args);
 PyObject *py_lz4_decompress(PyObject *self, PyObject *args);
 PyObject *py_murmur2(PyObject *self, PyObject *args);
 PyObject *py_encode(PyObject *self, PyObject *args);
+PyObject *py_scatter(PyObject *self, PyObject *args);
 PyObject *py_find_batches(PyObject *self, PyObject *args);
 PyObject *py_check_crcs(PyObject *self, PyObject *args);
 PyObject *py_hash_keys(PyObject *self, PyObject *args);

@@ -63,6 +63,7 @@ static PyMethodDef methods[] = {
     {"walk", py_walk, METH_VARARGS, "look at every record of a batch"},
     {"murmur2", py_murmur2, METH_VARARGS, "Kafka's hash of keys"},
     {"encode", py_encode, METH_VARARGS, "Arrow columns into records"},
+    {"scatter", py_scatter, METH_VARARGS, "Arrow columns into records of several partitions"},
     {"find_batches", py_find_batches, METH_VARARGS, "from batch header to batch header"},
     {"check_crcs", py_check_crcs, METH_VARARGS, "CRCs of whole batches"},
     {"hash_keys", py_hash_keys, METH_VARARGS, "keys of records, hashed"},
@@ -77,6 +78,8 @@ execute(PyObject *module) {
     if (PyModule_AddIntConstant(module, "BUILD", BUILD) < 0 ||
         PyModule_AddIntConstant(module, "BATCH_FIELDS", BATCH_FIELDS) < 0 ||
         PyModule_AddIntConstant(module, "STATE_FIELDS", STATE_FIELDS) < 0 ||
+        PyModule_AddIntConstant(module, "SCATTER_FIELDS", R_FIELDS) < 0 ||
+        PyModule_AddIntConstant(module, "SCATTER_MAX", SCATTER_MAX) < 0 ||
         PyModule_AddIntConstant(module, "WALK_MALFORMED", WALK_MALFORMED) < 0 ||
         PyModule_AddIntConstant(module, "WALK_OFFSET", WALK_OFFSET) < 0 ||
         PyModule_AddIntConstant(module, "WALK_NO_KEY", WALK_NO_KEY) < 0 ||

@@ -82,7 +82,9 @@ WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
 RETRY_S = 0.02
 LOOKS_BEFORE_SLEEP = 150
-"""At rings, for an append: its answer comes in about the time that a wake-up takes."""
+"""At rings, for an append: its answer comes in about the time that a wake-up takes,"""
+LOOKS_BYTES_MAX = 64 * 1024
+"""unless so much is appended that it takes several times as long."""
 LOOKS_AFTER_ANSWER = 40
 """At sockets, for the next one: a client that waits for each answer sends it some 60 us later."""
 CROWD_REST_S = 0.020
@@ -113,6 +115,8 @@ class NetworkWorker(Child):
         self.config = config
         self.data_directory = data_directory
         self.token = self.incarnation << 48
+        self.append_bytes = 0
+        """Of the last request with appends."""
         self.pending: dict[int, Request] = {}
         self.fetch_bytes_max = config["fetch.max.bytes"]
         self.partial_results = PartialResults()
@@ -267,9 +271,13 @@ class NetworkWorker(Child):
                 self.loop.flush(request.connection)
 
     def _waits_for_append(self) -> bool:
-        """Whether the last that was asked for is an append."""
+        """Whether the last that was asked for is an append, and one that is soon done."""
         pending = self.pending
-        return bool(pending) and pending[next(reversed(pending))].api_key == produce.API_KEY
+        return (
+            bool(pending)
+            and pending[next(reversed(pending))].api_key == produce.API_KEY
+            and self.append_bytes <= LOOKS_BYTES_MAX
+        )
 
     def _look_before_sleep(self) -> list[tuple[int, int]] | None:
         """Wait awake where an answer or, after it, the client's next request comes in about the

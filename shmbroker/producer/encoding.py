@@ -1,6 +1,7 @@
 """Arrow columns to the bytes of records, by the compiled kernels or, without them, by numpy.
 
     encode     rows of columns into a buffer, until one does not fit; `records/batch.py` draws them
+    scatter    rows of several partitions into a buffer for each, in one pass; compiled only
     murmur2    Kafka's hash of every key
 
 Both ways give the same bytes. numpy looks at all rows of a step together: sizes, then the place of
@@ -111,6 +112,50 @@ def encode(
         count,
     )
     return written
+
+
+SCATTER_MAX = native.SCATTER_MAX if native is not None else 0
+"""Partitions that `scatter` takes; 0: there is none."""
+
+POSITION, END, COUNT, BASE_TIMESTAMP, NEWEST = range(5)
+"""Of a state of `scatter`: where the next record goes, how far they may go, how many there are,
+the timestamp (ms) that theirs are told from, the largest of them."""
+
+CLOSED = (0, 0, 0, 0, 0)
+"""The state where there is no buffer."""
+
+
+def scatter(
+    outs: list[bytearray | None],
+    states: Any,
+    placed: Any,
+    first: int,
+    columns: Columns,
+    now_ms: int,
+) -> int:
+    """Rows from `first` on, row i behind the records of outs[placed[i]]: the first row that was not
+    written, for want of room or of a buffer; the number of rows if none was left.
+
+    `states`, int64[len(outs)][5], says how far each buffer is, and is moved on. Rows without a time
+    of their own have `now_ms`. To take the columns in their order costs half of what it costs to
+    take each partition's rows out of them (P passes over bytes that are in no cache).
+    """
+    assert native is not None
+    key, value, timestamps, headers, count = columns
+    done: int = native.scatter(
+        outs,
+        states,
+        placed,
+        first,
+        count,
+        None if key is None else key.native,
+        None if value is None else value.native,
+        timestamps,
+        now_ms,
+        None if headers is None else headers.native,
+        count,
+    )
+    return done
 
 
 def murmur2(keys: BinaryColumn, count: int) -> Any:

@@ -26,6 +26,8 @@ from shmbroker.producer.encoding import BinaryColumn, Columns, murmur2
 Weights = Callable[[], Sequence[int]]
 """How likely each partition shall be chosen; asked at each change."""
 
+_RUNS_MAX = 16
+
 _RECORD_OVERHEAD = 10
 """About what a record has beside key and value."""
 
@@ -103,15 +105,21 @@ def _of_hashes(hashes: Any, count: int) -> Any:
     return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
 
 
+def runs(placed: Any) -> list[tuple[int, None, int, int]]:
+    """(partition, None, first, last) of rows that lie next to each other, as `by_partition` has
+    them; empty if they are many."""
+    changes = np.flatnonzero(placed[1:] != placed[:-1]) + 1
+    if len(changes) >= _RUNS_MAX:
+        return []
+    ends = [0, *changes.tolist(), len(placed)]
+    return [(int(placed[low]), None, low, ends[i + 1]) for i, low in enumerate(ends[:-1])]
+
+
 def by_partition(placed: Any) -> list[tuple[int, Any, int, int]]:
     """(partition, rows, first, last) of each partition, rows in their order: `encode`'s arguments.
 
-    `rows` is None where a partition's rows are next to each other.
+    `rows` are those of all partitions, sorted.
     """
-    changes = np.flatnonzero(placed[1:] != placed[:-1]) + 1
-    if len(changes) < 16:
-        runs = [0, *changes.tolist(), len(placed)]
-        return [(int(placed[low]), None, low, runs[i + 1]) for i, low in enumerate(runs[:-1])]
     # 16 bits are sorted by counting, in one pass
     small = placed.astype(np.uint16) if int(placed.max()) < 1 << 16 else placed
     order = np.argsort(small, kind="stable").astype(np.int32)

@@ -36,9 +36,18 @@ from shmbroker.producer.cluster import Cluster
 from shmbroker.producer.columns import Chunk, chunks
 from shmbroker.producer.connection import Connection, Sent
 from shmbroker.producer.delivery import NO_IDENTITY, Batch, Identity, PartitionQueue
-from shmbroker.producer.encoding import Columns, encode
+from shmbroker.producer.encoding import (
+    CLOSED,
+    COUNT,
+    NEWEST,
+    POSITION,
+    SCATTER_MAX,
+    Columns,
+    encode,
+    scatter,
+)
 from shmbroker.producer.faults import DeliveryFault
-from shmbroker.producer.placement import Sticky, by_partition, columns_of, place
+from shmbroker.producer.placement import Sticky, by_partition, columns_of, place, runs
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import HEADER_SIZE
 from shmbroker.wire import error_codes
@@ -97,6 +106,11 @@ class _Open:
         self.base_timestamp = base_timestamp
         self.max_timestamp = base_timestamp
         self.created_s = now_s
+
+    def state(self) -> tuple[int, int, int, int, int]:
+        """As `scatter` takes it."""
+        end = len(self.buffer)
+        return self.position, end, self.count, self.base_timestamp, self.max_timestamp
 
 
 class Producer:
@@ -291,17 +305,22 @@ class Producer:
         placed = place(chunk, len(leaders), topic, sticky, weights)
         columns = columns_of(chunk)
         row_bytes = _row_bytes(columns)
-        for partition, rows, first, last in by_partition(placed):
+        parts = runs(placed)
+        if not parts and len(leaders) <= SCATTER_MAX:
             with self._lock:
-                queue = self._queues.get((topic, partition))
-                if queue is None:
-                    queue = self._add_queue(topic, partition)
+                self._scatter(topic, len(leaders), placed, columns, now_ms, row_bytes)
+            return
+        for partition, rows, first, last in parts or by_partition(placed):
+            with self._lock:
+                queue = self._queue(topic, partition)
                 self._append(queue, columns, rows, first, last, now_ms, row_bytes)
 
-    def _add_queue(self, topic: str, partition: int) -> PartitionQueue:
+    def _queue(self, topic: str, partition: int) -> PartitionQueue:
         key = (topic, partition)
-        start = self._next_sequences.get(key, 0)
-        queue = self._queues[key] = PartitionQueue(topic, partition, self._idempotence, start)
+        queue = self._queues.get(key)
+        if queue is None:
+            start = self._next_sequences.get(key, 0)
+            queue = self._queues[key] = PartitionQueue(topic, partition, self._idempotence, start)
         return queue
 
     def _weights(self, topic: str, leaders: list[int]) -> list[int]:
@@ -315,6 +334,43 @@ class Producer:
             most + 1 - depth if leader >= 0 else 0
             for depth, leader in zip(depths, leaders, strict=True)
         ]
+
+    def _scatter(
+        self,
+        topic: str,
+        partitions: int,
+        placed: Any,
+        columns: Columns,
+        now_ms: int,
+        row_bytes: int,
+    ) -> None:
+        """Rows in their order, each into the open batch of its partition. Needs the lock."""
+        queues = [self._queues.get((topic, partition)) for partition in range(partitions)]
+        states = np.empty((partitions, len(CLOSED)), np.int64)
+        want = HEADER_SIZE + (columns.rows // partitions + 1) * row_bytes
+        first = 0
+        while True:
+            # Anew each time: who waits for memory lets others close what was open.
+            opened = [None if queue is None else self._open.get(queue) for queue in queues]
+            states[:] = [CLOSED if one is None else one.state() for one in opened]
+            outs = [None if one is None else one.buffer for one in opened]
+            first = scatter(outs, states, placed, first, columns, now_ms)
+            for queue, one, state in zip(queues, opened, states.tolist(), strict=True):
+                if queue is not None and one is not None:
+                    queue.accepted_records += state[COUNT] - one.count
+                    one.position, one.count = state[POSITION], state[COUNT]
+                    one.max_timestamp = state[NEWEST]
+            if first == columns.rows:
+                return
+            partition = int(placed[first])
+            queue = queues[partition] = self._queue(topic, partition)
+            full = opened[partition]
+            if full is None:
+                times = columns.timestamps
+                time = now_ms if times is None else int(times[first])
+                self._begin(queue, max(want, queue.filled_bytes), time)
+            else:
+                self._make_room(queue, full)
 
     def _append(
         self,
@@ -353,14 +409,16 @@ class Producer:
             opened.count += count
             opened.max_timestamp = max(opened.max_timestamp, newest)
             first += count
-            if count:
-                continue
-            size = len(opened.buffer)
-            if size < self._batch_size or not opened.count:
-                self._grow(opened)
-            else:
-                self._close_open(queue)
-                self._ring()
+            if not count:
+                self._make_room(queue, opened)
+
+    def _make_room(self, queue: PartitionQueue, opened: _Open) -> None:
+        """The queue's open batch is full: a larger buffer for it, or none."""
+        if len(opened.buffer) < self._batch_size or not opened.count:
+            self._grow(opened)
+        else:
+            self._close_open(queue)
+            self._ring()
 
     def _begin(self, queue: PartitionQueue, want: int, time: int) -> _Open:
         """An open batch for the queue, when there is memory for it."""

@@ -228,6 +228,21 @@ class Fuzz:
         self.native.murmur2(column, rows, zeros(4 * rows))
         delta = rng.choice([0, 60, 2**31 - 2])
         headers = rng.choice([None, pairs])
+        batches = rng.choice([0, 1, 3])
+        states, outs = bytearray(), []
+        for _ in range(batches):
+            outs.append(rng.choice([None, zeros(300), out]))
+            place = rng.choice([0, 0, 5, 299])
+            state = (place, rng.choice([300, 9000, 10, 301]), rng.choice([0, 64, 2**31 - 1]), 7, 7)
+            states += b"".join(item.to_bytes(8, "little") for item in state)
+        where = b"".join(
+            rng.randrange(-1, 4).to_bytes(4, "little", signed=True) for _ in range(rows)
+        )
+        if rng.random() < 0.5:
+            self.native.scatter(
+                outs, states, bytearray(where), 0, rows, column, column, None, 0, headers, rows
+            )
+            return
         self.native.encode(
             out, 0, len(out), delta, index, 0, rows, column, column, None, 0, headers, rows
         )

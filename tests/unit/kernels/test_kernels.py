@@ -174,6 +174,37 @@ def test_columns_are_checked_against_their_buffers() -> None:
         native.murmur2((valid, offsets, content, first), 2, out[:1])
 
 
+def test_scatter_checks_batches_and_partitions() -> None:
+    content = column(pa.array([b"abc", b"de"], pa.binary()))
+    out = bytearray(100)
+
+    def scatter(
+        states: list[int], placed: list[int], outs: list[bytearray | None]
+    ) -> tuple[int, np.ndarray]:
+        moving = np.array(states, np.int64)
+        where = np.array(placed, np.int32)
+        return native.scatter(outs, moving, where, 0, 2, content, None, None, 7, None, 2), moving
+
+    assert scatter([0, 100, 0, 7, 7], [0, 0], [out])[0] == 2
+    assert scatter([0, 0, 0, 0, 0], [0, 0], [None])[0] == 0
+    done, state = scatter([95, 100, 2, 7, 7], [0, 0], [out])
+    assert (done, state.tolist()) == (0, [95, 100, 2, 7, 7])
+    for states, placed, outs, text in (
+        ([0, 101, 0, 7, 7], [0, 0], [out], "no such bytes"),
+        ([-1, 100, 0, 7, 7], [0, 0], [out], "no such bytes"),
+        ([9, 8, 0, 7, 7], [0, 0], [out], "no such bytes"),
+        ([0, 100, -1, 7, 7], [0, 0], [out], "or records"),
+        ([0, 100, 2**31 - 2, 7, 7], [0, 0], [out], "or records"),
+        ([0, 100, 0, 7, 7], [0, 1], [out], "no partition 1 among 1"),
+        ([0, 100, 0, 7, 7], [0, -1], [out], "no partition -1"),
+        ([0, 100, 0, 7], [0, 0], [out], "of 0 states"),
+        ([0, 100, 0, 7, 7], [0], [out], "no rows 0 to 2"),
+        ([0] * 325, [0, 0], [None] * (native.SCATTER_MAX + 1), "65 batches"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            scatter(states, placed, outs)
+
+
 # --- walk ----------------------------------------------------------------------------------------
 
 

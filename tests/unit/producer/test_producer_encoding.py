@@ -80,6 +80,54 @@ def test_records_are_those_of_the_plain_encoder(
     assert max(newest, later) == max(t for _, _, _, t in taken)
 
 
+@pytest.mark.skipif(native is None, reason="no kernels here")
+@given(records=rows, count=st.integers(1, 4), size=st.sampled_from([4000, 60_000]), data=st.data())
+@settings(deadline=None, max_examples=80)
+def test_scattered_rows_are_those_that_each_partition_alone_would_take(
+    records: list[tuple[Any, ...]], count: int, size: int, data: st.DataObject
+) -> None:
+    skip = data.draw(st.integers(0, len(records) - 1))
+    ((_, chunk),) = chunks(table_of(records).slice(skip), "t", NOW_MS)
+    where = data.draw(st.lists(st.integers(0, count - 1), min_size=chunk.rows, max_size=chunk.rows))
+    columns = columns_of(chunk)
+    if data.draw(st.booleans()):
+        columns = columns._replace(timestamps=None)
+
+    alone: list[list[tuple[bytes, int]]] = [[] for _ in range(count)]
+    for partition in set(where):
+        numbers = np.array([row for row in range(chunk.rows) if where[row] == partition], np.int32)
+        first = 0
+        while first < len(numbers):
+            out = bytearray(size)
+            more, end, newest = encoding.encode(
+                out, 0, size, 0, numbers, first, len(numbers), NOW_MS, columns
+            )
+            assert more, "a row that is larger than the buffer"
+            first += more
+            alone[partition].append((bytes(out[:end]), max(newest, NOW_MS)))
+
+    together: list[list[tuple[bytes, int]]] = [[] for _ in range(count)]
+    outs: list[bytearray | None] = [None] * count
+    states = np.zeros((count, len(encoding.CLOSED)), np.int64)
+
+    def close(partition: int) -> None:
+        out, state = outs[partition], states[partition].tolist()
+        if out is not None:
+            content = bytes(out[: state[encoding.POSITION]])
+            together[partition].append((content, state[encoding.NEWEST]))
+
+    first, placed_rows = 0, np.array(where, np.int32)
+    while (first := encoding.scatter(outs, states, placed_rows, first, columns, NOW_MS)) < len(
+        where
+    ):
+        close(where[first])
+        outs[where[first]] = bytearray(size)
+        states[where[first]] = (0, size, 0, NOW_MS, NOW_MS)
+    for partition in range(count):
+        close(partition)
+    assert together == alone
+
+
 @given(st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=50), st.integers(0, 3))
 @settings(deadline=None, max_examples=80)
 def test_hashes_are_those_of_kafka(keys: list[bytes | None], skip: int) -> None:
