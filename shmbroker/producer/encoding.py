@@ -114,15 +114,17 @@ def encode(
     return written
 
 
-SCATTER_MAX = native.SCATTER_MAX if native is not None else 0
-"""Partitions that `scatter` takes; 0: there is none."""
-
 POSITION, END, COUNT, BASE_TIMESTAMP, NEWEST = range(5)
 """Of a state of `scatter`: where the next record goes, how far they may go, how many there are,
 the timestamp (ms) that theirs are told from, the largest of them."""
 
 CLOSED = (0, 0, 0, 0, 0)
 """The state where there is no buffer."""
+
+
+def can_scatter(partitions: int) -> bool:
+    """Whether `scatter` takes so many."""
+    return native is not None and partitions <= native.SCATTER_MAX
 
 
 def scatter(

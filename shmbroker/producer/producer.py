@@ -41,8 +41,8 @@ from shmbroker.producer.encoding import (
     COUNT,
     NEWEST,
     POSITION,
-    SCATTER_MAX,
     Columns,
+    can_scatter,
     encode,
     scatter,
 )
@@ -111,6 +111,12 @@ class _Open:
         """As `scatter` takes it."""
         end = len(self.buffer)
         return self.position, end, self.count, self.base_timestamp, self.max_timestamp
+
+    def take(self, state: list[int]) -> int:
+        """What `scatter` has made of it; how many records came."""
+        more = state[COUNT] - self.count
+        self.position, self.count, self.max_timestamp = state[POSITION], state[COUNT], state[NEWEST]
+        return more
 
 
 class Producer:
@@ -306,7 +312,7 @@ class Producer:
         columns = columns_of(chunk)
         row_bytes = _row_bytes(columns)
         parts = runs(placed)
-        if not parts and len(leaders) <= SCATTER_MAX:
+        if not parts and can_scatter(len(leaders)):
             with self._lock:
                 self._scatter(topic, len(leaders), placed, columns, now_ms, row_bytes)
             return
@@ -345,32 +351,39 @@ class Producer:
         row_bytes: int,
     ) -> None:
         """Rows in their order, each into the open batch of its partition. Needs the lock."""
-        queues = [self._queues.get((topic, partition)) for partition in range(partitions)]
+        queues = [self._queue(topic, partition) for partition in range(partitions)]
         states = np.empty((partitions, len(CLOSED)), np.int64)
-        want = HEADER_SIZE + (columns.rows // partitions + 1) * row_bytes
+        share = HEADER_SIZE + (columns.rows // partitions + 1) * row_bytes
+        times = columns.timestamps
         first = 0
         while True:
-            # Anew each time: who waits for memory lets others close what was open.
-            opened = [None if queue is None else self._open.get(queue) for queue in queues]
-            states[:] = [CLOSED if one is None else one.state() for one in opened]
+            opened = [self._open.get(queue) for queue in queues]
             outs = [None if one is None else one.buffer for one in opened]
-            first = scatter(outs, states, placed, first, columns, now_ms)
-            for queue, one, state in zip(queues, opened, states.tolist(), strict=True):
-                if queue is not None and one is not None:
-                    queue.accepted_records += state[COUNT] - one.count
-                    one.position, one.count = state[POSITION], state[COUNT]
-                    one.max_timestamp = state[NEWEST]
-            if first == columns.rows:
-                return
-            partition = int(placed[first])
-            queue = queues[partition] = self._queue(topic, partition)
-            full = opened[partition]
-            if full is None:
-                times = columns.timestamps
-                time = now_ms if times is None else int(times[first])
-                self._begin(queue, max(want, queue.filled_bytes), time)
-            else:
-                self._make_room(queue, full)
+            states[:] = [CLOSED if one is None else one.state() for one in opened]
+            try:
+                while True:
+                    first = scatter(outs, states, placed, first, columns, now_ms)
+                    if first == columns.rows:
+                        return
+                    partition = int(placed[first])
+                    queue, one = queues[partition], opened[partition]
+                    time = now_ms if times is None else int(times[first])
+                    want = max(share, queue.filled_bytes)
+                    if one is not None:
+                        queue.accepted_records += one.take(states[partition].tolist())
+                        self._make_room(queue, one)
+                        one = opened[partition] = self._open.get(queue)
+                    if one is None:
+                        if self._must_wait(self._size_for(want)):
+                            break
+                        one = opened[partition] = self._begin(queue, want, time)
+                    outs[partition], states[partition] = one.buffer, one.state()
+            finally:
+                for queue, one, state in zip(queues, opened, states.tolist(), strict=True):
+                    if one is not None:
+                        queue.accepted_records += one.take(state)
+            # While it waits others close what is open, so that had to be up to date.
+            self._begin(queues[partition], want, time)
 
     def _append(
         self,
@@ -422,11 +435,9 @@ class Producer:
 
     def _begin(self, queue: PartitionQueue, want: int, time: int) -> _Open:
         """An open batch for the queue, when there is memory for it."""
-        size = self._batch_size
-        while size > _SLOT_BYTES_MIN and size // 2 >= want:
-            size //= 2
+        size = self._size_for(want)
         deadline = clock.monotonic() + self._block_s
-        while self._memory and self._memory + size > self._memory_max:
+        while self._must_wait(size):
             self._closes_all += 1
             try:
                 self._ring()
@@ -449,6 +460,17 @@ class Producer:
         if not self._is_asleep or self._wakes_s > now_s + self._linger_s:
             self._ring()  # it does not know yet that this batch lingers
         return opened
+
+    def _size_for(self, want: int) -> int:
+        """Of a buffer for so many bytes: a batch's size, halved as often as they fit."""
+        size = self._batch_size
+        while size > _SLOT_BYTES_MIN and size // 2 >= want:
+            size //= 2
+        return size
+
+    def _must_wait(self, size: int) -> bool:
+        """Whether there is no memory for a buffer of this size now."""
+        return bool(self._memory) and self._memory + size > self._memory_max
 
     def _grow(self, opened: _Open) -> None:
         """Twice the room: for more records, or for one that is larger than a batch."""
@@ -769,6 +791,7 @@ class Producer:
         counts = {
             key: (q.delivered_records, q.accepted_records - q.delivered_records)
             for key, q in self._queues.items()
+            if q.accepted_records
         }
         unknown = sum(q.undecided() for q in self._queues.values())
         self._fault = DeliveryFault(
