@@ -54,8 +54,8 @@ class Peer:
         """How many have been there before the one that its rings lead to."""
 
     def send(self, operation: int, payload: bytes, content: bytes | memoryview = b"") -> None:
-        """Put a payload on the ring, or behind what already waits for room; `content` is its
-        larger half, if it has one that is not to be copied twice."""
+        """Put a payload on the ring, or behind what already waits for room; `content`: the rest of
+        it, large enough not to be joined with the first part before."""
         size = len(payload)
         end = size + len(content)
         writer = self.writer

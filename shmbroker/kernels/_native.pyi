@@ -160,7 +160,7 @@ def scatter(
     Row i goes into outs[partitions[i]] (int32), and that batch's state (int64[len(outs)]
     [SCATTER_FIELDS]) is moved on. Answers the first row that was not written, as its batch has no
     room or is None; `last`, if there is none. Columns as in `encode`; `timestamps` None: all are
-    `now_ms`. If it raises, the states are as they were.
+    `now_ms`. If it raises because of a row, those before it are written.
     """
 
 def find_batches(data: Buffer, columns: Buffer, /) -> tuple[int, int, int]:
