@@ -108,7 +108,7 @@ def test_scattered_rows_are_those_that_each_partition_alone_would_take(
 
     together: list[list[tuple[bytes, int]]] = [[] for _ in range(count)]
     outs: list[bytearray | None] = [None] * count
-    assert native is not None and native.SCATTER_FIELDS == len(encoding.CLOSED)
+    assert native is not None and len(encoding.CLOSED) == native.SCATTER_FIELDS
     states = np.zeros((count, len(encoding.CLOSED)), np.int64)
 
     def close(partition: int) -> None:
