@@ -75,6 +75,14 @@ class Columns(NamedTuple):
     headers: HeaderColumn | None
     rows: int
 
+    def natives(self) -> tuple[Any, Any, Any]:
+        """Key, value and headers as the kernels take them."""
+        return (
+            None if self.key is None else self.key.native,
+            None if self.value is None else self.value.native,
+            None if self.headers is None else self.headers.native,
+        )
+
 
 def encode(
     out: bytearray,
@@ -93,9 +101,9 @@ def encode(
     from `delta` on. It may stop before a row that would fit; it has no room only if it writes none.
     Rows without a time of their own have `base_timestamp`.
     """
-    key, value, timestamps, headers, count = columns
     if native is None:
         return _encode(out, position, end, delta, rows, first, last, base_timestamp, columns)
+    key, value, headers = columns.natives()
     written: tuple[int, int, int] = native.encode(
         out,
         position,
@@ -104,12 +112,12 @@ def encode(
         rows,
         first,
         last,
-        None if key is None else key.native,
-        None if value is None else value.native,
-        timestamps,
+        key,
+        value,
+        columns.timestamps,
         base_timestamp,
-        None if headers is None else headers.native,
-        count,
+        headers,
+        columns.rows,
     )
     return written
 
@@ -143,19 +151,10 @@ def scatter(
     take each partition's rows out of them (P passes over bytes that are in no cache).
     """
     assert native is not None
-    key, value, timestamps, headers, count = columns
+    key, value, headers = columns.natives()
+    rows, times = columns.rows, columns.timestamps
     done: int = native.scatter(
-        outs,
-        states,
-        placed,
-        first,
-        count,
-        None if key is None else key.native,
-        None if value is None else value.native,
-        timestamps,
-        now_ms,
-        None if headers is None else headers.native,
-        count,
+        outs, states, placed, first, rows, key, value, times, now_ms, headers, rows
     )
     return done
 
