@@ -21,6 +21,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Protocol
 
+from shmbroker import tcp
 from shmbroker.errors import ProtocolFault
 from shmbroker.network.connection import Connection
 
@@ -178,7 +179,7 @@ class EventLoop:
             accepted.setblocking(False)
             connection = Connection(accepted, listener, service.now())
             if accepted.family != socket.AF_UNIX:
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                tcp.tune(accepted)
                 connection.client = f"{address[0]}:{address[1]}"
                 connection.host = accepted.getsockname()[0]
             self.connections[connection.fd] = connection

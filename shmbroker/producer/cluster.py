@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from shmbroker import clock
+from shmbroker import clock, tcp
 from shmbroker.errors import ConfigFault, ProtocolFault
 from shmbroker.producer.faults import ClusterFault
 from shmbroker.wire import codec, error_codes, frame
@@ -202,7 +202,7 @@ class _Connection:
     def __init__(self, address: tuple[str, int], client_id: str, timeout_s: float) -> None:
         self.socket = socket.create_connection(address, min(timeout_s, CONNECT_S))
         self.socket.settimeout(timeout_s)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tcp.tune(self.socket)
         self._name = f"{address[0]}:{address[1]}"
         self._client_id = client_id
         self._correlation_id = 0

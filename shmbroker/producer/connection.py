@@ -17,6 +17,7 @@ from collections import deque
 from struct import Struct
 from typing import Any
 
+from shmbroker import tcp
 from shmbroker.errors import ProtocolFault
 from shmbroker.producer.delivery import Batch, PartitionQueue
 from shmbroker.wire import codec, frame
@@ -59,7 +60,7 @@ class Connection:
         self.name = f"{address[0]}:{address[1]}"
         self.socket = socket.create_connection(address, CONNECT_S)
         self.socket.setblocking(False)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tcp.tune(self.socket)
         self.requests: deque[Request] = deque()
         self._client_id = client_id
         self._correlation_id = 0

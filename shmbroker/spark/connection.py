@@ -7,6 +7,7 @@ first answer must receive both, or close. Every wait ends after the socket's tim
 import socket
 from typing import Any
 
+from shmbroker import tcp
 from shmbroker.errors import ConfigFault, ProtocolFault
 from shmbroker.wire import codec, frame
 from shmbroker.wire.api_keys import (
@@ -94,7 +95,7 @@ def connect(host: str, port: int, timeout_s: float, client_id: str) -> Connectio
     """A connection over TCP; OSError if nobody is there."""
     connected = socket.create_connection((host, port), min(timeout_s, CONNECT_S_MAX))
     connected.settimeout(timeout_s)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    tcp.tune(connected)
     return Connection(connected, f"{host}:{port}", client_id)
 
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from shmbroker import tcp
+
 _FREEZES = 2
 """The second task finds what the first one imported on its way."""
 
@@ -35,7 +37,7 @@ def freeze() -> None:
 
 
 def tune_sockets() -> None:
-    """Have the JVM's writes acknowledged at once, and room for more of ours, as far as this system
+    """Have the JVM's writes acknowledged at once, and ours take no detour, as far as this system
     allows it.
 
     The socket is Spark's, and no name of it is public: so all of this process are tuned, the
@@ -46,6 +48,7 @@ def tune_sockets() -> None:
             if stream.family == socket.AF_UNIX:
                 stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             else:
+                tcp.tune(stream)
                 # for now only: the kernel delays ACKs again after the next answers
                 stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
