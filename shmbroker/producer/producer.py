@@ -16,6 +16,8 @@ Rules
 * The first batch that can't be delivered ends the producer: nothing behind it is sent, every call
   raises the DeliveryFault. What a caller is told to be delivered is in the log of all in-sync
   replicas (`acks="all"`).
+* Whatever the end, answers to what was sent are waited for a moment: a request that is read after
+  its connection has ended is appended all the same.
 
 Order, retries and what an answer means: `delivery`.
 """
@@ -66,6 +68,9 @@ RECONNECT_S = (0.05, 1.0)
 
 ANSWER_S = 10.0
 """How long metadata are waited for before another broker is asked."""
+
+SETTLE_S = 1.0
+"""At its end a producer waits this long for answers to what it has sent."""
 
 METADATA_AGE_S = 300.0
 """Kafka's metadata.max.age.ms: new partitions are noticed in this time."""
@@ -267,7 +272,11 @@ class Producer:
                 self.abort()
 
     def abort(self) -> None:
-        """End at once: what is not delivered may be lost."""
+        """End: what is not delivered may be lost.
+
+        Nothing more is sent, but for the answers to what was it waits up to SETTLE_S, so that who
+        goes on with the same identity finds all that is going to be there.
+        """
         with self._lock:
             self._is_closed = self._is_ending = True
             self._ring()
@@ -523,6 +532,7 @@ class Producer:
         try:
             while self._turn():
                 pass
+            self._settle()
         except Exception as error:
             with self._lock:
                 if self._fault is None:
@@ -537,6 +547,15 @@ class Producer:
             with self._lock:
                 self._is_asleep = False
                 os.close(self._bell)
+
+    def _settle(self) -> None:
+        """Wait for the answers to what was sent, but not for long."""
+        until_s = clock.monotonic() + SETTLE_S
+        while any(each.requests for each in self._connections.values()):
+            left_s = until_s - clock.monotonic()
+            if left_s <= 0:
+                break
+            self._wait(left_s)
 
     def _turn(self) -> bool:
         """Close, plan, send, wait, take answers; False: it is over."""

@@ -1,6 +1,9 @@
 """A writer that is started again under the same producer id: nothing twice, nothing left out."""
 
+import os
 import random
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +13,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from shmbroker.arrow import DeliveryFault, Producer
+from shmbroker.producer import producer as producer_module
 from shmbroker.producer.cluster import Cluster
 from shmbroker.producer.delivery import Identity
 from shmbroker.producer.faults import FencedFault
 from shmbroker.producer.written import Stored, stored_by
 from shmbroker.testing.broker import Broker
+from tests.acknowledged_load import wait_until
 from tests.raw_client import RawClient
 
 ME = Identity(1 << 62 | 5, 3)
@@ -123,6 +128,32 @@ def test_two_attempts_at_once_exclude_each_other(broker: Broker, topic: str) -> 
     first.close()
     second.abort()
     assert found(broker, topic) == Counter(ROWS)
+
+
+def test_who_ends_has_heard_of_all_that_was_sent(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it may be appended when another attempt has looked what is there."""
+    monkeypatch.setattr(producer_module, "SETTLE_S", 30.0)
+    rows = {"value": [b"x"] * 5, "partition": pa.array([1] * 5, pa.int32())}
+    producer = producer_of(broker, topic, 1)
+    producer.send(pa.table(rows))
+    producer.flush()
+    worker = broker.children()["io-worker-1"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        for _ in range(3):
+            producer.send(pa.table(rows))
+        queue = producer._queues[topic, 1]
+        wait_until(lambda: queue.in_flight, "a batch in flight")
+        sent = sum(batch.count for batch in queue.in_flight)
+        ending = threading.Thread(target=producer.abort)
+        ending.start()
+        wait_until(lambda: producer._is_ending, "the end")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    ending.join(60)
+    assert producer.written().records >= 5 + sent
 
 
 def test_a_version_that_was_followed_by_another_is_fenced(broker: Broker, topic: str) -> None:
