@@ -51,13 +51,21 @@ def arrow_schema(columns: Sequence[str], has_views: bool = False) -> pa.Schema:
 
 
 class ConstantColumns:
-    """Topic and partition, which are the same in every row; of up to `rows` of them."""
+    """Topic and partition, which are the same in every row; of up to `rows` of them.
+
+    Made of their buffers: what Arrow makes of Python's objects it makes with pandas, where that is
+    installed, and the import takes each new Python process of Spark's 0.3 s.
+    """
 
     __slots__ = ("_partition", "_topic")
 
     def __init__(self, topic: str, partition: int, rows: int) -> None:
-        self._topic = pa.repeat(pa.scalar(topic), rows)
-        self._partition = pa.repeat(pa.scalar(partition, pa.int32()), rows)
+        text = topic.encode()
+        ends = np.arange(rows + 1, dtype=np.int32) * len(text)
+        parts = (pa.py_buffer(ends), pa.py_buffer(text * rows))
+        self._topic = pa.StringArray.from_buffers(rows, *parts)
+        number = pa.py_buffer(np.full(rows, partition, np.int32))
+        self._partition = pa.Array.from_buffers(pa.int32(), rows, [None, number])
 
     def of(self, rows: int) -> dict[str, pa.Array]:
         """Both, for an Arrow batch."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
     Bytes = NDArray[np.uint8]
 
-_EVEN = pa.array(np.arange(0, 2 * BLOCK_ROWS, 2, dtype=np.int32))
+_EVEN = np.arange(0, 2 * BLOCK_ROWS, 2, dtype=np.int32)
 
 
 def decode(
@@ -340,7 +340,7 @@ def _binary(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
     """
     n = len(at)
     if not n:
-        return pa.array([], pa.binary())
+        return _alike(raw, at, 0)
     validity = _validity(length >= 0)
     if validity is not None:
         length = np.maximum(length, 0)
@@ -356,17 +356,14 @@ def _binary(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
         strings = pa.Array.from_buffers(
             pa.binary(), 2 * n, [None, pa.py_buffer(layout), pa.py_buffer(raw[base:])]
         )
-        even = _EVEN.slice(0, n) if n <= BLOCK_ROWS else pa.array(np.arange(0, 2 * n, 2))
-        _, offsets, body = pc.take(strings, even, boundscheck=False).buffers()
+        even = _EVEN[:n] if n <= BLOCK_ROWS else np.arange(0, 2 * n, 2, dtype=np.int32)
+        _, offsets, body = pc.take(strings, _plain(pa.int32(), even), boundscheck=False).buffers()
     return pa.Array.from_buffers(pa.binary(), n, [validity, offsets, body])
 
 
 def _alike(raw: "Bytes", at: "Int64s", size: int) -> pa.Array:
     """A binary column of strings of one size."""
     n = len(at)
-    if not size:
-        return pa.array([b""] * n, pa.binary())
-    offsets = pa.py_buffer(np.arange(0, (n + 1) * size, size, dtype=np.int32))
-    return pa.Array.from_buffers(
-        pa.binary(), n, [None, offsets, pa.py_buffer(gather(raw, at, size))]
-    )
+    offsets = pa.py_buffer(np.arange(n + 1, dtype=np.int32) * size)
+    body = pa.py_buffer(gather(raw, at, size) if size else b"")
+    return pa.Array.from_buffers(pa.binary(), n, [None, offsets, body])

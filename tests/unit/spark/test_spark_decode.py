@@ -1,7 +1,10 @@
 """The vectorised decoder against a plain loop over the records, and against garbage."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -414,3 +417,21 @@ def test_crcs_are_compared_unless_they_need_not_be() -> None:
         decoded(data)
     found = decode(memoryview(data), 0, EVER, ALL, "a topic", 7, checks_crc=False)
     assert rows_of(found) == rows_by_loop(data, 0, EVER)
+
+
+def test_decoding_does_not_import_pandas(engine: str, tmp_path: Path) -> None:
+    """Arrow does for what it makes of Python's objects, which takes each task's process 0.3 s."""
+    (tmp_path / "pandas.py").write_text("raise SystemExit('pandas is imported')")
+    log = uniform(10) + batch(10, [(0, 0, None, None, [(b"h", b"v"), (b"n", None)])])
+    (tmp_path / "log").write_bytes(log)
+    look = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        f"from shmbroker.spark import decode, decode_{engine} as engine\n"
+        "decode.engine = engine\n"
+        f"data = open({str(tmp_path / 'log')!r}, 'rb').read()\n"
+        f"for rows in decode.decode(memoryview(data), 0, {EVER}, {ALL!r}, 'a topic', 7):\n"
+        "    print(rows.num_rows, rows['topic'][10], rows['partition'][10])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", look], capture_output=True, timeout=60, text=True)
+    assert (ran.stdout, ran.stderr) == ("11 a topic 7\n", "")
