@@ -17,7 +17,7 @@ from setuptools.command.editable_wheel import editable_wheel
 FILES = ("module", "crc32c", "batches", "decode", "lz4", "encode", "compact")
 PTH = "shmbroker.pth"
 AT_START = (
-    'import sys; "pyspark.zip" in "".join(sys.path)'
+    'import sys; "pyspark.zip" in str(sys.path)'
     ' and __import__("shmbroker.spark.archives", fromlist=["leave_out"]).leave_out()\n'
 )
 

@@ -29,7 +29,8 @@ def leave_out() -> None:
 def without_archives(path: list[str]) -> list[str]:
     """A module path without Spark's archives; as it is where they are needed."""
     rest = path
-    for library in {os.path.dirname(entry) for entry in path if entry.endswith("pyspark.zip")}:
+    entries = (os.path.split(str(entry)) for entry in path)
+    for library in {directory for directory, name in entries if name == "pyspark.zip"}:
         if not library.endswith(os.sep + _LIBRARY):
             continue
         installed = os.path.realpath(library.removesuffix(_LIBRARY))
