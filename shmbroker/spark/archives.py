@@ -12,7 +12,7 @@ Rules
 
 * Only what Spark has put there goes, and only where the installed modules are those that stand
   beside the archives: with a Spark or a PySpark of another place everything stays.
-* Nothing but os and sys is imported.
+* Nothing but os and sys is imported here: it runs at the start of every process of Spark's.
 """
 
 import os
@@ -37,7 +37,8 @@ def without_archives(path: list[str]) -> list[str]:
         for package in ("pyspark", "py4j"):
             left = [each for each in rest if not _is_archive(each, library, package)]
             found = (each for each in left if os.path.isfile(f"{each}/{package}/__init__.py"))
-            if any(os.path.realpath(each) == installed for each in list(found)[:1]):
+            first = next(found, None)
+            if first is not None and os.path.realpath(first) == installed:
                 rest = left
     return rest
 

@@ -50,11 +50,19 @@ def arrow_schema(columns: Sequence[str], has_views: bool = False) -> pa.Schema:
     return pa.schema(list(column_types(columns, has_views).items()))
 
 
+def plain(kind: pa.DataType, values: "NDArray[np.generic]") -> pa.Array:
+    """A column of numbers around the memory of these.
+
+    `pa.array` would do, but what it takes of Python's objects it looks at with pandas, where that
+    is installed, and the import takes each new Python process of Spark's 0.3 s.
+    """
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
 class ConstantColumns:
     """Topic and partition, which are the same in every row; of up to `rows` of them.
 
-    Made of their buffers: what Arrow makes of Python's objects it makes with pandas, where that is
-    installed, and the import takes each new Python process of Spark's 0.3 s.
+    Made of their buffers, for the reason of `plain`.
     """
 
     __slots__ = ("_partition", "_topic")
@@ -64,8 +72,7 @@ class ConstantColumns:
         ends = np.arange(rows + 1, dtype=np.int32) * len(text)
         parts = (pa.py_buffer(ends), pa.py_buffer(text * rows))
         self._topic = pa.StringArray.from_buffers(rows, *parts)
-        number = pa.py_buffer(np.full(rows, partition, np.int32))
-        self._partition = pa.Array.from_buffers(pa.int32(), rows, [None, number])
+        self._partition = plain(pa.int32(), np.full(rows, partition, np.int32))
 
     def of(self, rows: int) -> dict[str, pa.Array]:
         """Both, for an Arrow batch."""

