@@ -6,5 +6,5 @@ from shmbroker.kernels import native
 
 if native is None:
     sys.exit("the compiled kernels are not there: numpy does their work, more slowly")
-crc = "in hardware" if native.CRC_IS_FAST else "by tables"
+crc = ("by tables", "in hardware", "in hardware, 512 bits at once")[native.CRC_METHODS - 1]
 print(f"compiled kernels: {native.__file__}, CRC-32C {crc}")

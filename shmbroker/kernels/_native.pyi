@@ -12,8 +12,9 @@ from typing_extensions import Buffer
 BUILD: int
 """That of `kernels/__init__.py`, which goes up whenever a signature or a layout changes."""
 
-CRC_IS_FAST: bool
-"""CRC-32C runs on the processor's own instruction, not on tables."""
+CRC_METHODS: int
+"""How many ways to a CRC-32C this processor knows, the fastest last: tables, the crc32 instruction,
+folding 512 bits at once."""
 
 BATCH_FIELDS: int
 """int64 items in a row of a batch table: see `kernels.h`."""
@@ -35,8 +36,8 @@ HeaderColumn: TypeAlias = tuple[Buffer | None, Buffer, int, Column, Column]
 """An Arrow list<struct<key: string, value: binary>>: validity bits or None, int32 offsets, place of
 row 0, and the children key and value (of the struct's children; a null key is not allowed)."""
 
-def crc32c(data: Buffer, crc: int = 0, /) -> int:
-    """CRC-32C of `data`, going on from `crc`."""
+def crc32c(data: Buffer, crc: int = 0, method: int = ..., /) -> int:
+    """CRC-32C of `data`, going on from `crc`, by the fastest way or that with this number."""
 
 def scan(
     data: Buffer,

@@ -74,7 +74,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 4 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 5 /* and in __init__.py: up whenever a signature or a layout changes */
 
 enum {
     B_LOW, B_HIGH, B_BASE_OFFSET, B_LAST_DELTA, B_COUNT, B_BASE_TIMESTAMP, B_MAX_TIMESTAMP,
@@ -207,7 +207,8 @@ quick_varint(const uint8_t *p, uint32_t *raw, uint32_t *longer) {
 }
 
 uint32_t crc32c(uint32_t crc, const uint8_t *data, size_t size);
-int crc32c_init(void); /* whether it is fast */
+uint32_t crc32c_by(int method, uint32_t crc, const uint8_t *data, size_t size);
+int crc32c_init(void); /* how many methods there are, the fastest last */
 
 /* A Python buffer, checked: -1 with an exception if it is none, or not aligned to `item`. */
 int get_buffer(PyObject *object, Py_buffer *view, int is_writable, int item, const char *name);

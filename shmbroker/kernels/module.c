@@ -37,18 +37,25 @@ raise_flaw(const struct flaw *flaw) {
     return PyErr_Format(PyExc_ValueError, flaw->text, flaw->a, flaw->b);
 }
 
+static int crc_methods;
+
 static PyObject *
 py_crc32c(PyObject *self, PyObject *args) {
     Py_buffer data;
     unsigned int crc = 0;
-    if (!PyArg_ParseTuple(args, "y*|I", &data, &crc))
+    int method = crc_methods - 1;
+    if (!PyArg_ParseTuple(args, "y*|Ii", &data, &crc, &method))
         return NULL;
+    if (method < 0 || method >= crc_methods) {
+        PyBuffer_Release(&data);
+        return PyErr_Format(PyExc_ValueError, "there are %d methods, no %d", crc_methods, method);
+    }
     const uint8_t *bytes = data.buf;
     if (data.len < 4096) {
-        crc = crc32c(crc, bytes, (size_t)data.len);
+        crc = crc32c_by(method, crc, bytes, (size_t)data.len);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        crc = crc32c(crc, bytes, (size_t)data.len);
+        crc = crc32c_by(method, crc, bytes, (size_t)data.len);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&data);
@@ -56,7 +63,7 @@ py_crc32c(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
-    {"crc32c", py_crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
+    {"crc32c", py_crc32c, METH_VARARGS, "CRC-32C"},
     {"scan", py_scan, METH_VARARGS, "batch headers into a table"},
     {"decode", py_decode, METH_VARARGS, "records into Arrow buffers"},
     {"lz4_decompress", py_lz4_decompress, METH_VARARGS, "one LZ4 frame"},
@@ -85,10 +92,8 @@ execute(PyObject *module) {
         PyModule_AddIntConstant(module, "WALK_NO_KEY", WALK_NO_KEY) < 0 ||
         PyModule_AddIntConstant(module, "WALK_TIMESTAMP", WALK_TIMESTAMP) < 0)
         return -1;
-    PyObject *is_fast = PyBool_FromLong(crc32c_init());
-    int failed = PyModule_AddObjectRef(module, "CRC_IS_FAST", is_fast);
-    Py_DECREF(is_fast);
-    return failed;
+    crc_methods = crc32c_init();
+    return PyModule_AddIntConstant(module, "CRC_METHODS", crc_methods);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};

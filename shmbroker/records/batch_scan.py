@@ -11,8 +11,8 @@ from struct import error as StructError
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
+from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, ProtocolFault
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import (

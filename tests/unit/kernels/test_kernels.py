@@ -1,6 +1,7 @@
 """The compiled kernels, each against the library or the plain loop that does the same."""
 
 import random
+from collections.abc import Sequence
 
 import lz4.frame
 import numpy as np
@@ -22,13 +23,20 @@ pytestmark = pytest.mark.skipif(native is None, reason="the kernels are not buil
 # --- CRC-32C -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "size", [*range(20), 191, 192, 193, 511, 1535, 1536, 4095, 12287, 12288, 30001]
-)
-def test_crc_is_that_of_the_library(size: int) -> None:
-    data = random.Random(size).randbytes(size)
-    assert native.crc32c(data) == crc32c(data)
-    assert native.crc32c(data[size // 3 :], crc32c(data[: size // 3])) == crc32c(data)
+@pytest.mark.parametrize("method", range(getattr(native, "CRC_METHODS", 0)))
+@pytest.mark.parametrize("sizes", [range(700), [1535, 1536, 4095, 12287, 12288, 12289, 30001]])
+def test_crc_is_that_of_the_library(sizes: Sequence[int], method: int) -> None:
+    data = random.Random(len(sizes)).randbytes(30_002)
+    for size in sizes:
+        part = memoryview(data)[size % 3 : size % 3 + size]
+        begin, end = part[: size // 3], part[size // 3 :]
+        assert native.crc32c(part, 0, method) == native.crc32c(part) == crc32c(part)
+        assert native.crc32c(end, crc32c(begin), method) == crc32c(part)
+
+
+def test_a_method_of_crc_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="methods, no 9"):
+        native.crc32c(b"", 0, 9)
 
 
 # --- LZ4 -----------------------------------------------------------------------------------------
