@@ -64,11 +64,17 @@ def read_ranges(
 
     For a function given to `mapInArrow`. ConfigFault if the rows aren't those of emit=ranges.
     """
+    for piece, reading in pieces_of(batches):
+        yield from read(piece, reading, tuple(columns))
+
+
+def pieces_of(batches: "Iterable[pa.RecordBatch]") -> Iterator[tuple[Piece, Reading]]:
+    """Yield what these rows plan. ConfigFault if they aren't those of emit=ranges."""
     for batch in batches:
         if "plan" not in batch.schema.names:
             raise ConfigFault("read_ranges reads the rows of emit=ranges: the column plan is gone")
         for text in batch.column("plan").to_pylist():
-            yield from read(*_decode(text), tuple(columns))
+            yield _decode(text)
 
 
 def _encode(piece: Piece, reading: Reading) -> str:

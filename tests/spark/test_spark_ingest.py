@@ -6,42 +6,52 @@ from typing import Any
 
 import pyarrow.dataset
 import pyarrow.parquet as pq
+import pytest
 from confluent_kafka import Producer
 from test_spark_source import create
 
+from shmbroker import arrow
 from shmbroker.spark.ingest import plan, run
 from shmbroker.testing.broker import Broker
 
 BAD_EVERY = 500
 
 
-def fill(broker: Broker, numbers: range) -> None:
-    """A JSON object of each number, and something else now and then."""
+def fill(broker: Broker, numbers: range, topic: str = "ingest") -> None:
+    """A JSON object of each number, and something else with headers now and then."""
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5, "log_level": 0})
     for n in numbers:
         text = json.dumps({"n": n, "kind": f"k{n % 2}", "half": n / 2})
         value = b"bad %d" % n if n % BAD_EVERY == 7 else text.encode()
-        producer.produce("ingest", value=value, key=b"%d" % (n % 7))
+        headers = [("n", b"%d" % n), ("none", None)] if value.startswith(b"bad") else None
+        producer.produce(topic, value=value, key=b"%d" % (n % 7), headers=headers)
         producer.poll(0)
     assert producer.flush(60) == 0
 
 
-def ingest(spark: Any, broker: Broker, tmp_path: Path) -> None:
+def ingest(
+    spark: Any,
+    broker: Broker,
+    tmp_path: Path,
+    topic: str = "ingest",
+    way: str = "auto",
+    **more: object,
+) -> None:
     """One run to the end of what is there, in several micro-batches."""
     source = {
         "kafka.bootstrap.servers": broker.address,
-        "subscribe": "ingest",
+        "subscribe": topic,
         "startingOffsets": "earliest",
+        "shmbroker.read": way,
         "maxBytesPerTrigger": "40k",
     }
     given = {
-        "topic": "ingest",
+        "topic": topic,
         "path": str(tmp_path / "table"),
         "values": "json",
         "record_columns": ("partition", "offset"),
         "partition_by": ("kind",),
-        "dead_letter_path": str(tmp_path / "bad"),
-    }
+    } | (more or {"dead_letter_path": str(tmp_path / "bad")})
     checkpoint = tmp_path / "checkpoint"
     wanted = run.prepare(plan.Plan("", **given), list(given), checkpoint, source, infers=True)  # type: ignore[arg-type]
     run.recover(wanted)
@@ -76,4 +86,32 @@ def test_every_record_is_in_the_files_once(spark: Any, broker: Broker, tmp_path:
         b"bad %d" % n for n in range(7, 3000, BAD_EVERY)
     )
     assert {row["reason"].split(":")[0] for row in letters} == {"no JSON object"}
+    for row in letters:
+        n = row["value"].removeprefix(b"bad ")
+        assert row["headers"] == [{"key": "n", "value": n}, {"key": "none", "value": None}]
     assert len(places | {(row["partition"], row["offset"]) for row in letters}) == 3000
+
+
+@pytest.mark.parametrize("way", ["files", "fetch"])
+def test_dead_letters_in_a_topic_keep_key_value_and_headers(
+    spark: Any, broker: Broker, tmp_path: Path, way: str
+) -> None:
+    topic, letters = f"ingest-{way}", f"letters-{way}"
+    create(broker, topic, 2)
+    create(broker, letters, 1)
+    fill(broker, range(2000), topic)
+    more = {"dead_letter_topic": letters, "bootstrap_servers": broker.address}
+    ingest(spark, broker, tmp_path, topic, way, **more)
+    bad = range(7, 2000, BAD_EVERY)
+    assert pq.read_table(tmp_path / "table").num_rows == 2000 - len(bad)
+    columns = ["key", "value", "headers"]
+    rows = arrow.read(letters, bootstrap_servers=broker.address, columns=columns).to_pylist()
+    assert sorted(row["value"] for row in rows) == sorted(b"bad %d" % n for n in bad)
+    for row in rows:
+        n = row["value"].removeprefix(b"bad ")
+        assert row["key"] == b"%d" % (int(n) % 7)
+        headers = [(header["key"], header["value"]) for header in row["headers"]]
+        assert headers[:2] == [("n", n), ("none", None)]
+        assert headers[2] == ("reason", b"no JSON object: " + row["value"])
+        assert headers[3] == ("topic", topic.encode())
+        assert [key for key, _ in headers[4:]] == ["partition", "offset"]

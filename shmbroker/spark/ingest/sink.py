@@ -13,7 +13,8 @@ before that, by the sink for topics, which leaves out what a repeated task has w
 import base64
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,13 @@ from pyspark.sql.datasource import (
 
 from shmbroker.ids import random_uuid
 from shmbroker.spark import worker
+from shmbroker.spark.arrow_columns import COLUMNS, arrow_schema
 from shmbroker.spark.faults import BrokerFault
 from shmbroker.spark.ingest import files, values
 from shmbroker.spark.ingest.plan import DELTA, JSON, RAW_COLUMNS, Plan, from_json
-from shmbroker.spark.ranges import read_ranges
+from shmbroker.spark.planning import Piece
+from shmbroker.spark.ranges import pieces_of
+from shmbroker.spark.reading import Reading, read
 
 FORMAT = "shmbroker-ingest"
 
@@ -54,10 +58,13 @@ DEAD_LETTER_SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("key", pa.binary()),
         ("value", pa.binary()),
+        ("headers", COLUMNS["headers"]),
         ("reason", pa.string()),
     ]
 )
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+HeadersOf = Callable[[pa.RecordBatch], pa.Array]
+"""The headers of some rows of a batch."""
 
 
 class BadRecordFault(BrokerFault):
@@ -100,9 +107,7 @@ class IngestWriter(worker.Shipped, DataSourceStreamArrowWriter):
         task = TaskContext.get()
         assert task is not None
         batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
-        return TaskWriter(self.plan, batch, task.partitionId()).run(
-            read_ranges(iterator, RAW_COLUMNS)
-        )
+        return TaskWriter(self.plan, batch, task.partitionId()).run(_records(iterator))
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         """Make the micro-batch's files those of the table."""
@@ -148,6 +153,24 @@ def _commit_batch(plan: Plan, batch: int, messages: Sequence[TaskDone]) -> None:
 # --- a task --------------------------------------------------------------------------------------
 
 
+def _records(ranges: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, HeadersOf]]:
+    for piece, reading in pieces_of(ranges):
+        for batch in read(piece, reading, RAW_COLUMNS):
+            yield batch, partial(headers_of, piece, reading)
+
+
+def headers_of(piece: Piece, reading: Reading, records: pa.RecordBatch) -> pa.Array:
+    """The headers of some records of the piece, at least one. They are read once more: headers make
+    decoding slow, and few records turn out to be bad."""
+    offsets = records.column("offset")
+    start_offset, end_offset = offsets[0].as_py(), offsets[-1].as_py() + 1
+    part = piece._replace(start_offset=start_offset, end_offset=end_offset)
+    columns = ("offset", "headers")
+    found = pa.Table.from_batches(read(part, reading, columns), arrow_schema(columns))
+    places = pc.index_in(offsets, found["offset"])
+    return found["headers"].combine_chunks().take(places)
+
+
 class TaskWriter:
     """One attempt of one task."""
 
@@ -168,14 +191,14 @@ class TaskWriter:
             else values.decoder(plan.values, plan.schema, plan.delimiter)
         )
 
-    def run(self, records: Iterator[pa.RecordBatch]) -> TaskDone:
+    def run(self, records: Iterator[tuple[pa.RecordBatch, HeadersOf]]) -> TaskDone:
         """All records of the task into temporary files."""
         out = FileSet(self, self.plan.path, self.schema, self.plan.format)
         try:
-            for batch in records:
+            for batch, headers_of_rows in records:
                 self.rows_in += batch.num_rows
                 self.bytes_in += batch.nbytes
-                rows = self._rows(batch)
+                rows = self._rows(batch, headers_of_rows)
                 if self.plan.partition_by:
                     for folder, part in _split(rows, self.plan.partition_by):
                         out.add(folder, part.select(self.schema.names))
@@ -195,14 +218,15 @@ class TaskWriter:
         }
         return TaskDone(written, self._bury(), counts)
 
-    def _rows(self, records: pa.RecordBatch) -> pa.RecordBatch:
+    def _rows(self, records: pa.RecordBatch, headers_of_rows: HeadersOf) -> pa.RecordBatch:
         """The columns of the records' values; bad ones are put aside."""
         if self.decode is None:
             return records
         columns, bad = self.decode(records.column("value"))
         if bad:
             places = sorted(bad)
-            self._put_aside(records.take(pa.array(places)), [bad[place] for place in places])
+            reasons = [bad[place] for place in places]
+            self._put_aside(records.take(pa.array(places)), reasons, headers_of_rows)
             good = np.ones(records.num_rows, bool)
             good[places] = False
             records = records.filter(pa.array(good))
@@ -214,7 +238,9 @@ class TaskWriter:
         ]
         return pa.RecordBatch.from_arrays([*columns.columns, *added], schema=self.rows_schema)
 
-    def _put_aside(self, records: pa.RecordBatch, reasons: list[str]) -> None:
+    def _put_aside(
+        self, records: pa.RecordBatch, reasons: list[str], headers_of_rows: HeadersOf
+    ) -> None:
         plan = self.plan
         if not (plan.dead_letter_path or plan.dead_letter_topic):
             raise BadRecordFault(
@@ -222,10 +248,9 @@ class TaskWriter:
                 f" {records.column('offset')[0]}: {reasons[0]}"
                 " (--dead-letter TOPIC or PATH puts such records aside)"
             )
-        kept = [records.column(name) for name in DEAD_LETTER_SCHEMA.names[:-1]]
-        self.dead.append(
-            pa.RecordBatch.from_arrays([*kept, pa.array(reasons)], schema=DEAD_LETTER_SCHEMA)
-        )
+        kept = [records.column(name) for name in DEAD_LETTER_SCHEMA.names[:-2]]
+        columns = [*kept, headers_of_rows(records), pa.array(reasons)]
+        self.dead.append(pa.RecordBatch.from_arrays(columns, schema=DEAD_LETTER_SCHEMA))
 
     def _bury(self) -> list[files.Written]:
         """Write the dead letters."""
@@ -244,8 +269,8 @@ class TaskWriter:
             raise
 
     def _send(self) -> None:
-        """Dead letters into their topic: key and value as they were, where they are from in
-        headers. Also where there are none: an earlier attempt is then noticed."""
+        """Dead letters into their topic: key, value and headers as they were, and behind these
+        headers that tell where they are from."""
         if not self.dead:
             return
         from shmbroker.spark import producer_options
@@ -266,18 +291,19 @@ def _letter(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Dead letters as records."""
     headers = [
         [
+            *(row["headers"] or ()),
             {"key": "reason", "value": row["reason"].encode()},
             {"key": "topic", "value": row["topic"].encode()},
             {"key": "partition", "value": b"%d" % row["partition"]},
             {"key": "offset", "value": b"%d" % row["offset"]},
         ]
-        for row in batch.select(["reason", "topic", "partition", "offset"]).to_pylist()
+        for row in batch.drop_columns(["key", "value", "timestamp"]).to_pylist()
     ]
     return pa.record_batch(
         {
             "key": batch.column("key"),
             "value": batch.column("value"),
-            "headers": pa.array(headers, _HEADERS),
+            "headers": pa.array(headers, COLUMNS["headers"]),
         }
     )
 

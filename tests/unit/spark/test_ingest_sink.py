@@ -4,7 +4,7 @@ import datetime
 import fcntl
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,27 @@ def records(values: list[bytes | None], start: int = 0) -> pa.RecordBatch:
     )
 
 
+HEADERS = [("trace", b"7"), ("trace", None)]
+
+
+def with_headers(
+    given: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[pa.RecordBatch, sink.HeadersOf]]:
+    """Those of even offsets have some."""
+
+    def headers_of(rows: pa.RecordBatch) -> pa.Array:
+        offsets = rows.column("offset").to_pylist()
+        some = [{"key": key, "value": value} for key, value in HEADERS]
+        return pa.array(
+            [None if offset % 2 else some for offset in offsets], sink.COLUMNS["headers"]
+        )
+
+    for batch in given:
+        yield batch, headers_of
+
+
 def written(plan: Plan, batch: int, *given: pa.RecordBatch) -> dict[str, int]:
-    done = sink.TaskWriter(plan, batch, 0).run(iter(given))
+    done = sink.TaskWriter(plan, batch, 0).run(with_headers(given))
     sink.commit_batch(plan, batch, [done])
     return done.counts
 
@@ -92,7 +111,7 @@ def test_a_bad_record_ends_the_ingest_and_leaves_nothing(tmp_path: Path) -> None
         yield records([b'{"n": 2}', b"oops"], 1)
 
     with pytest.raises(sink.BadRecordFault, match="t-0 offset 2: no JSON object: oops"):
-        sink.TaskWriter(plan, 0, 0).run(given())
+        sink.TaskWriter(plan, 0, 0).run(with_headers(given()))
     assert list(tmp_path.rglob("*.part")) == []
 
 
@@ -110,6 +129,10 @@ def test_dead_letters_are_put_aside(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "table").to_pylist() == [{"n": 1}]
     letters = pq.read_table(tmp_path / "bad").to_pylist()
     assert [(row["offset"], row["value"]) for row in letters] == [(1, b"oops"), (2, None)]
+    assert [row["headers"] for row in letters] == [
+        None,
+        [dict(zip(("key", "value"), header, strict=True)) for header in HEADERS],
+    ]
     assert letters[1]["reason"] == "the value is null"
 
 
