@@ -13,7 +13,7 @@ before that, by the sink for topics, which leaves out what a repeated task has w
 import base64
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -107,7 +107,7 @@ class IngestWriter(worker.Shipped, DataSourceStreamArrowWriter):
         task = TaskContext.get()
         assert task is not None
         batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
-        return TaskWriter(self.plan, batch, task.partitionId()).run(_records(iterator))
+        return TaskWriter(self.plan, batch, task.partitionId()).run(records_of(pieces_of(iterator)))
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         """Make the micro-batch's files those of the table."""
@@ -153,8 +153,11 @@ def _commit_batch(plan: Plan, batch: int, messages: Sequence[TaskDone]) -> None:
 # --- a task --------------------------------------------------------------------------------------
 
 
-def _records(ranges: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, HeadersOf]]:
-    for piece, reading in pieces_of(ranges):
+def records_of(
+    pieces: Iterable[tuple[Piece, Reading]],
+) -> Iterator[tuple[pa.RecordBatch, HeadersOf]]:
+    """Yield the records of these pieces, each batch with what finds the headers of its rows."""
+    for piece, reading in pieces:
         for batch in read(piece, reading, RAW_COLUMNS):
             yield batch, partial(headers_of, piece, reading)
 
