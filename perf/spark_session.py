@@ -51,7 +51,9 @@ def add_options(parser: argparse.ArgumentParser, rows: float) -> None:
     parser.add_argument("--jars", default="", help="of Spark's Kafka connector")
     parser.add_argument("--against", metavar="HOST:PORT", help="another broker, for the connector")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="only cases whose name has this in it")
+    parser.add_argument(
+        "--only", default="", help="cases whose names have one of these in them: sum,parquet"
+    )
     parser.add_argument("--out", type=Path, help="write the figures there, and a plot beside")
 
 
@@ -62,6 +64,11 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if given.rounds < 1:
         parser.error("--rounds: at least 1")
     return given
+
+
+def is_wanted(given: argparse.Namespace, case: str) -> bool:
+    """By `--only`."""
+    return any(word in case for word in given.only.split(","))
 
 
 def kinds(given: argparse.Namespace, address: str) -> list[Kind]:
