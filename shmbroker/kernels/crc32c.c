@@ -55,6 +55,9 @@ static int fastest = 0;
 
 #include <immintrin.h>
 
+#define WITH_CRC32 __attribute__((target("sse4.2,pclmul")))
+#define WITH_FOLDING __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,vpclmulqdq")))
+
 #define LONG 4096 /* a stretch: three of them are 12 KiB of a usual batch of 16 */
 #define SHORT 512
 #define TINY 64
@@ -80,7 +83,7 @@ shift_by(size_t bytes) {
     return power(8 * bytes - 33);
 }
 
-__attribute__((target("sse4.2,pclmul"))) static inline uint64_t
+WITH_CRC32 static inline uint64_t
 product(uint32_t crc, uint64_t shift) {
     __m128i both =
         _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)crc), _mm_cvtsi64_si128((long long)shift), 0);
@@ -94,7 +97,7 @@ load64(const uint8_t *p) {
     return x;
 }
 
-__attribute__((target("sse4.2,pclmul"))) static inline uint32_t
+WITH_CRC32 static inline uint32_t
 three(uint32_t crc, const uint8_t *p, size_t stretch, uint64_t two, uint64_t one) {
     uint64_t a = crc, b = 0, c = 0;
     /* the next three stretches, in order: who reads a file's pages does not find them in the cache,
@@ -122,7 +125,7 @@ three(uint32_t crc, const uint8_t *p, size_t stretch, uint64_t two, uint64_t one
     return (uint32_t)_mm_crc32_u64(c, load64(p + 2 * stretch) ^ joined);
 }
 
-__attribute__((target("sse4.2,pclmul"))) static uint32_t
+WITH_CRC32 static uint32_t
 by_stretches(uint32_t crc, const uint8_t *p, size_t size) {
     for (; size >= 3 * LONG; p += 3 * LONG, size -= 3 * LONG)
         crc = three(crc, p, LONG, two_long, one_long);
@@ -139,32 +142,30 @@ by_stretches(uint32_t crc, const uint8_t *p, size_t size) {
     return crc;
 }
 
-#define FOLDING __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,vpclmulqdq")))
-
 /* For each distance in bits: x^(distance + 63) and x^(distance - 1) modulo the polynomial. The first
  * 8 of 16 bytes stand for the higher powers, by 64, and the product of two reflected numbers of 64
  * bits lies one bit off in 128. */
 static uint64_t by_2048[2], by_512[2], by_128[2];
 
-FOLDING static inline __m512i
+WITH_FOLDING static inline __m512i
 folded_512(__m512i x, __m512i powers, __m512i next) {
     return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, powers, 0x00),
                                      _mm512_clmulepi64_epi128(x, powers, 0x11), next, 0x96);
 }
 
-FOLDING static inline __m128i
+WITH_FOLDING static inline __m128i
 folded_128(__m128i x, __m128i powers, __m128i next) {
     return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, powers, 0x00),
                                        _mm_clmulepi64_si128(x, powers, 0x11)),
                          next);
 }
 
-FOLDING static inline __m512i
+WITH_FOLDING static inline __m512i
 load512(const uint8_t *p) {
     return _mm512_loadu_si512((const void *)p);
 }
 
-FOLDING static uint32_t
+WITH_FOLDING static uint32_t
 by_folding(uint32_t crc, const uint8_t *p, size_t size) {
     if (size < 256)
         return by_stretches(crc, p, size);
@@ -237,11 +238,11 @@ crc32c_init(void) {
 }
 
 uint32_t
-crc32c(uint32_t crc, const uint8_t *data, size_t size) {
-    return ~methods[fastest](~crc, data, size);
+crc32c_by(int method, uint32_t crc, const uint8_t *data, size_t size) {
+    return ~methods[method](~crc, data, size);
 }
 
 uint32_t
-crc32c_by(int method, uint32_t crc, const uint8_t *data, size_t size) {
-    return ~methods[method](~crc, data, size);
+crc32c(uint32_t crc, const uint8_t *data, size_t size) {
+    return crc32c_by(fastest, crc, data, size);
 }

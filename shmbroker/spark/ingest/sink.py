@@ -300,7 +300,7 @@ def _letter(batch: pa.RecordBatch) -> pa.RecordBatch:
             {"key": "partition", "value": b"%d" % row["partition"]},
             {"key": "offset", "value": b"%d" % row["offset"]},
         ]
-        for row in batch.drop_columns(["key", "value", "timestamp"]).to_pylist()
+        for row in batch.select(["headers", "reason", "topic", "partition", "offset"]).to_pylist()
     ]
     return pa.record_batch(
         {
