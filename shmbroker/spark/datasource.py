@@ -53,9 +53,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("shmbroker.spark")
 
 SCHEMA = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp,"
-    " timestampType int"
+    "key binary, value binary, topic string not null, partition int not null,"
+    " offset bigint not null, timestamp timestamp not null, timestampType int not null"
 )
+"""Names and types are those of Spark's Kafka source. That source lets every column be null; of one
+that is not, Spark doesn't ask for each cell whether it is."""
 HEADERS_SCHEMA = ", headers array<struct<key string, value binary>>"
 
 WAY = ":read"
@@ -78,7 +80,7 @@ class ShmbrokerDataSource(DataSource):
         return "shmbroker"
 
     def schema(self) -> str:
-        """Spark's Kafka schema, or that of the ranges. It is what `load()` asks for, so that is
+        """The records' schema, or that of the ranges. It is what `load()` asks for, so that is
         where bad options are told, as with Spark's Kafka source."""
         worker.freeze()
         options = source_options.parse_any(self.options)
@@ -139,10 +141,7 @@ class _Reads(worker.Shipped):
             yield ranges.to_batch(partition.pieces, reading).select(self.columns)
             return
         for piece in partition.pieces:
-            batches = read(piece, reading, self.columns)
-            if self.required:
-                batches = (_with_required(batch, self.required) for batch in batches)
-            yield from batches
+            yield from _declared(read(piece, reading, self.columns), self.required)
 
 
 class BatchReader(_Reads, DataSourceReader):
@@ -416,12 +415,18 @@ def _bounded(
 _MAY_BE_NULL = frozenset({"key", "value", "headers"})
 
 
-def _with_required(batch: "pa.RecordBatch", required: frozenset[str]) -> "pa.RecordBatch":
-    """The same columns, some of which are declared to have no nulls."""
+def _declared(
+    batches: "Iterable[pa.RecordBatch]", required: frozenset[str]
+) -> "Iterator[pa.RecordBatch]":
+    """The same columns, these of them declared to have no nulls."""
     import pyarrow as pa
 
-    fields = [field.with_nullable(field.name not in required) for field in batch.schema]
-    return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+    schema = None
+    for batch in batches:
+        if schema is None:
+            fields = [field.with_nullable(field.name not in required) for field in batch.schema]
+            schema = pa.schema(fields)
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def _columns(schema: "StructType", options: Options) -> tuple[tuple[str, ...], frozenset[str]]:

@@ -623,10 +623,25 @@ def test_offsets_document_is_in_order() -> None:
 # --- schema --------------------------------------------------------------------------------------
 
 
-def test_schema_is_that_of_sparks_kafka_source(family: FakeFamily) -> None:
+def test_schema_has_the_columns_of_sparks_kafka_source(family: FakeFamily) -> None:
     plain = source(family).schema()
-    assert plain.split(", ")[-1] == "timestampType int"
-    assert source(family, includeHeaders="true").schema().startswith(plain)
+    assert [column.split()[:2] for column in plain.split(", ")] == [
+        ["key", "binary"],
+        ["value", "binary"],
+        ["topic", "string"],
+        ["partition", "int"],
+        ["offset", "bigint"],
+        ["timestamp", "timestamp"],
+        ["timestampType", "int"],
+    ]
+    with_headers = source(family, includeHeaders="true").schema()
+    assert with_headers == f"{plain}, headers array<struct<key string, value binary>>"
+
+
+def test_only_keys_and_values_may_be_null(family: FakeFamily) -> None:
+    columns = source(family).schema().split(", ")
+    nullable = [column.split()[0] for column in columns if not column.endswith(" not null")]
+    assert nullable == ["key", "value"]
 
 
 def test_bad_options_are_told_with_the_schema(family: FakeFamily) -> None:
