@@ -1,4 +1,5 @@
-"""The Python data source `shmbroker`: batch and streaming reads, in Spark's Kafka schema.
+"""The Python data source `shmbroker`: batch and streaming reads, with the columns of
+Spark's Kafka source.
 
     driver   resolves offsets, gets end offsets and segment lists from the leaders, plans pieces
     task     maps its pieces of the log files, or fetches them, and decodes them into Arrow batches
@@ -141,7 +142,8 @@ class _Reads(worker.Shipped):
             yield ranges.to_batch(partition.pieces, reading).select(self.columns)
             return
         for piece in partition.pieces:
-            yield from _declared(read(piece, reading, self.columns), self.required)
+            batches = read(piece, reading, self.columns)
+            yield from _declared(batches, self.required) if self.required else batches
 
 
 class BatchReader(_Reads, DataSourceReader):

@@ -193,12 +193,11 @@ def test_columns_may_be_null_as_the_schema_says(spark: Any, broker: Broker, way:
     produce(broker, topic, range(100))
     reader = spark.read.format("shmbroker").option("shmbroker.read", way)
     reader = reader.option("kafka.bootstrap.servers", broker.address).option("subscribe", topic)
-    may_be_null = {
-        reader.load(): False,
-        reader.schema("offset bigint, value binary").load(): True,
-        reader.schema("offset bigint not null, value binary").load(): False,
-    }
-    for rows, is_nullable in may_be_null.items():
+    for rows, is_nullable in (
+        (reader.load(), False),
+        (reader.schema("offset bigint, value binary").load(), True),
+        (reader.schema("offset bigint not null, value binary").load(), False),
+    ):
         found = {field.name: field.nullable for field in rows.schema}
         assert (found["offset"], found["value"]) == (is_nullable, True)
         assert sorted(int(row.value) for row in rows.collect()) == list(range(100))
