@@ -3,7 +3,7 @@
     option                       value                                default, notes
     kafka.bootstrap.servers      HOST:PORT,…                          required
     subscribe                    topic,topic                          exactly one of
-    subscribePattern             Python regular expression, whole       these three
+    subscribePattern             Python regular expression, found in these three
     assign                       {"topic": [0, 1]}
     startingTimestamp            ms                                   first of these three
     startingOffsetsByTimestamp   {"topic": {"0": ms}}                   that is given
@@ -166,7 +166,7 @@ class Options(NamedTuple):
         if self.topics is not None:
             return topic in self.topics
         if self.pattern is not None:
-            return self.pattern.fullmatch(topic) is not None
+            return self.pattern.search(topic) is not None
         assert self.assigned is not None
         return partition in self.assigned.get(topic, ())
 

@@ -80,11 +80,11 @@ def test_what_no_query_can_have_is_refused_of_any(end: dict[str, str]) -> None:
 
 
 def test_what_is_read_follows_the_one_strategy() -> None:
-    pattern = parse({"kafka.bootstrap.servers": "h:1", "subscribePattern": " ev.* "}, False)
-    assert [name for name in ("ev", "events", "my-ev") if pattern.wants(name, 0)] == [
-        "ev",
-        "events",
-    ]
+    pattern = parse({"kafka.bootstrap.servers": "h:1", "subscribePattern": " ev "}, False)
+    names = ("ev", "events", "my-ev", "e-v")
+    assert [name for name in names if pattern.wants(name, 0)] == ["ev", "events", "my-ev"]
+    anchored = parse({"kafka.bootstrap.servers": "h:1", "subscribePattern": "^ev$"}, False)
+    assert [name for name in names if anchored.wants(name, 0)] == ["ev"]
     assert pattern.names is None
     assigned = parse({"kafka.bootstrap.servers": "h:1", "assign": '{"t": [2, 0, 2]}'}, False)
     assert [p for p in range(4) if assigned.wants("t", p)] == [0, 2]
