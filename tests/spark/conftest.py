@@ -26,10 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A local session of two threads."""
-    from pyspark.sql import SparkSession
-
+def spark_environment() -> None:
+    """What Spark looks for in the environment, here and in programs that a test starts."""
     try:
         os.environ["JAVA_HOME"] = java_home()
     except ConfigFault as fault:
@@ -38,6 +36,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     # Spark's Python processes look for pyspark_shmbroker in their path
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+@pytest.fixture(scope="session")
+def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A local session of two threads."""
+    from pyspark.sql import SparkSession
+
     session = (
         SparkSession.builder.master("local[2]")
         .config(map=session_conf(cores=2))

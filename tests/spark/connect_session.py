@@ -63,6 +63,7 @@ def main(address: str, topic: str, directory: str) -> None:
     seen["ended"] = query.awaitTermination(200)
     stored = spark.read.parquet(f"{directory}/table").select("partition", "offset")
     seen["stream"] = [stored.count(), stored.distinct().count()]
+    seen["micro_batches"] = len(query.recentProgress)
     seen["lag"] = add_lag(query.lastProgress)["sources"][0]["metrics"]
     spark.stop()
     print(json.dumps(seen))

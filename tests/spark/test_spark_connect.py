@@ -9,27 +9,19 @@ from pathlib import Path
 import pytest
 from test_spark_source import create
 
-from shmbroker.spark import java_home
 from shmbroker.testing.broker import Broker
-from tests.spark.conftest import ROOT
-from tests.spark.connect_session import ROWS
+from tests.spark.connect_session import ROWS, TRIGGER_ROWS
 
 pytest.importorskip("grpc", reason="pip install 'pyspark[connect]'")
 
 
+@pytest.mark.usefixtures("spark_environment")
 def test_source_and_sink_over_spark_connect(broker: Broker, tmp_path: Path) -> None:
     create(broker, "connect", 3)
-    env = os.environ | {
-        "JAVA_HOME": java_home(),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_TESTING": "1",  # the server takes a free port
-    }
     program = [sys.executable, "-m", "tests.spark.connect_session"]
     done = subprocess.run(
         [*program, broker.address, "connect", str(tmp_path)],
-        env=env,
+        env=os.environ | {"SPARK_TESTING": "1"},  # the server takes a free port
         capture_output=True,
         text=True,
         timeout=500,
@@ -44,4 +36,5 @@ def test_source_and_sink_over_spark_connect(broker: Broker, tmp_path: Path) -> N
     assert "did you mean startingOffsets?" in seen["refused"]
     assert seen["ended"]
     assert seen["stream"] == [ROWS, ROWS]
+    assert seen["micro_batches"] >= ROWS / TRIGGER_ROWS
     assert seen["lag"]["maxOffsetsBehindLatest"] == "0"
