@@ -7,6 +7,8 @@ Version notes: 2 flexible.
 
 from typing import Any
 
+from shmbroker.apis.contexts import GatewayContext
+from shmbroker.network.inflight import Request
 from shmbroker.wire import error_codes
 
 API_KEY = 34
@@ -16,16 +18,16 @@ VERSION_MAX = 2
 VERSION_MIN_ADVERTISED = 1
 
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """No error for what is in that directory already."""
     broker_id = request.connection.listener.broker_id
     if broker_id < 0:
-        broker_id = min(worker.ports)
-    here = worker.identity_of(broker_id)["log.dirs"]
+        broker_id = min(gateway.ports)
+    here = gateway.identity_of(broker_id)["log.dirs"]
     results = []
     for directory in body["dirs"]:
         for topic in directory["topics"]:
-            known = worker.image.topics_by_name.get(topic["name"])
+            known = gateway.image.topics_by_name.get(topic["name"])
             held = {
                 partition.partition
                 for partition in (known.partitions if known is not None else ())

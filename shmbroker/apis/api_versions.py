@@ -2,7 +2,7 @@
 
 Versions: 0-4. A higher version gets a version 0 body with error 35 and the one entry that says so
 (KIP-511); the answer's header is always version 0.
-Where: the network worker.
+Where: the network gateway.
 Version notes: 3 flexible, client software name and version, features (KIP-584); 4 features whose
 minimum is 0.
 """
@@ -10,7 +10,9 @@ minimum is 0.
 import re
 from typing import Any
 
+from shmbroker.apis.contexts import GatewayContext
 from shmbroker.metadata.features import SUPPORTED_FEATURES
+from shmbroker.network.inflight import Request
 from shmbroker.wire import codec, error_codes
 
 API_KEY = 18
@@ -22,27 +24,27 @@ VERSION_MIN_ADVERTISED = 0
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """The table, the supported features and the finalised ones."""
     if request.api_version >= 3 and not (
         _SOFTWARE.fullmatch(body["client_software_name"])
         and _SOFTWARE.fullmatch(body["client_software_version"])
     ):
         return {"error_code": error_codes.INVALID_REQUEST, "api_keys": []}
-    return everything(worker, request.api_version)
+    return everything(gateway, request.api_version)
 
 
-def everything(worker: Any, version: int) -> dict[str, Any]:
+def everything(gateway: GatewayContext, version: int) -> dict[str, Any]:
     """The answer of every well-formed request of a version."""
-    features = worker.image.features
+    features = gateway.image.features
     return {
-        "api_keys": worker.advertised,
+        "api_keys": gateway.advertised,
         "supported_features": [
             {"name": name, "min_version": low, "max_version": high}
             for name, (low, high) in SUPPORTED_FEATURES.items()
             if low > 0 or version >= 4
         ],
-        "finalized_features_epoch": max(0, worker.image.offset - 1),
+        "finalized_features_epoch": max(0, gateway.image.offset - 1),
         "finalized_features": [
             {"name": name, "max_version_level": features[name], "min_version_level": features[name]}
             for name in SUPPORTED_FEATURES

@@ -8,7 +8,9 @@ feature group.version is at level 0.
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
 from shmbroker.apis.describe_groups import ALL_OPERATIONS
+from shmbroker.ipc.operation_adapter import Call
 from shmbroker.metadata.features import GROUP_VERSION
 from shmbroker.wire import error_codes
 
@@ -19,18 +21,18 @@ VERSION_MAX = 1
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """A row for each group, one if it is named twice."""
-    is_served = bool(worker.image.features.get(GROUP_VERSION))
+    is_served = bool(broker.image.features.get(GROUP_VERSION))
     rows = []
     for group_id in dict.fromkeys(body["group_ids"]):
         error, row = error_codes.UNSUPPORTED_VERSION, None
         if is_served:
-            error, row = worker.groups.consumers.describe(group_id)
+            error, row = broker.groups.consumers.describe(group_id)
         if row is None:
             row = {"group_id": group_id, "error_code": error}
             if error == error_codes.GROUP_ID_NOT_FOUND:
-                is_other = worker.groups.describe(group_id)[1] is not None
+                is_other = broker.groups.describe(group_id)[1] is not None
                 reason = "is not a consumer group" if is_other else "not found"
                 row["error_message"] = f"Group {group_id} {reason}."
         elif body["include_authorized_operations"]:

@@ -8,8 +8,10 @@ UNSUPPORTED_VERSION while the feature group.version is at level 0.
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
 from shmbroker.apis.join_group import NAME_CHARACTERS_MAX
 from shmbroker.coordinator.consumer_answers import refusal
+from shmbroker.ipc.operation_adapter import Call
 from shmbroker.metadata.features import GROUP_VERSION
 from shmbroker.wire import error_codes
 
@@ -20,17 +22,17 @@ VERSION_MAX = 1
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> None:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     """The member's epoch, and its assignment where that is another now.
 
     Where nothing is new, the network worker gives the answer again while it stands.
     """
-    if not worker.image.features.get(GROUP_VERSION):
+    if not broker.image.features.get(GROUP_VERSION):
         call.reply(refusal(error_codes.UNSUPPORTED_VERSION))
         return
     client_id = call.client_id.decode(errors="replace")[:NAME_CHARACTERS_MAX]
     client = client_id, f"/{call.client_host}"
-    consumers = worker.groups.consumers
+    consumers = broker.groups.consumers
     found = consumers.heartbeat(body, call.api_version, *client)
     is_plain = not found.get("error_code") and found.get("assignment") is None
     call.reply(found, consumers.grant(body, *client) if is_plain else None)

@@ -13,7 +13,9 @@ Rules of this file:
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_adapter import Call
 from shmbroker.replication.partition import not_led_error
 from shmbroker.wire import error_codes
 
@@ -26,7 +28,7 @@ VERSION_MIN_ADVERTISED = 0
 NO_LOW_WATERMARK = -1
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """The low watermark of each partition. Named twice, the last offset counts, as in Kafka."""
     asked: dict[str, dict[int, int]] = {}
     for topic in body["topics"]:
@@ -36,7 +38,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
     for name, offsets in asked.items():
         rows = []
         for index, offset in offsets.items():
-            error, low_watermark = _delete(worker, name, index, offset)
+            error, low_watermark = _delete(broker, name, index, offset)
             rows.append(
                 {"partition_index": index, "low_watermark": low_watermark, "error_code": error}
             )
@@ -44,19 +46,19 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
     return {"topics": topics}
 
 
-def _delete(worker: Any, name: str, index: int, offset: int) -> tuple[int, int]:
+def _delete(broker: BrokerContext, name: str, index: int, offset: int) -> tuple[int, int]:
     """(error, low watermark)."""
-    topic = worker.image.topics_by_name.get(name)
+    topic = broker.image.topics_by_name.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION, NO_LOW_WATERMARK
     if topic.is_internal:
         return error_codes.INVALID_TOPIC_EXCEPTION, NO_LOW_WATERMARK
-    partition = worker.partitions.get(partition_key(topic.topic_id, index))
+    partition = broker.partitions.get(partition_key(topic.topic_id, index))
     if partition is None or not partition.is_leader:
         return not_led_error(partition), NO_LOW_WATERMARK
     if not partition.log.config.is_deleted:
         return error_codes.POLICY_VIOLATION, NO_LOW_WATERMARK
-    low_watermark = worker.store.delete_records(partition, offset)
+    low_watermark = broker.store.delete_records(partition, offset)
     if low_watermark is None:
         return error_codes.OFFSET_OUT_OF_RANGE, NO_LOW_WATERMARK
     return error_codes.NONE, low_watermark

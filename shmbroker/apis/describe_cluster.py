@@ -1,13 +1,15 @@
 """DescribeCluster (key 60): brokers and the controller.
 
 Versions: 0-2.
-Where: the network worker.
+Where: the network gateway.
 Version notes: 1 endpoint type (brokers or controllers); 2 fenced brokers.
 """
 
 from typing import Any
 
+from shmbroker.apis.contexts import GatewayContext
 from shmbroker.apis.metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from shmbroker.network.inflight import Request
 from shmbroker.wire import error_codes
 
 API_KEY = 60
@@ -20,7 +22,7 @@ BROKERS = 1
 CONTROLLERS = 2
 
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """Controllers have no listener for clients here, so only brokers can be asked for."""
     kind = body["endpoint_type"]
     if kind != BROKERS:
@@ -43,7 +45,7 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
             "rack": row["rack"],
             "is_fenced": False,
         }
-        for row in worker.broker_rows(request.connection)
+        for row in gateway.broker_rows(request.connection)
     ]
     if request.api_version >= 2 and body["include_fenced_brokers"]:
         rows += [
@@ -54,13 +56,13 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
                 "rack": broker.rack,
                 "is_fenced": True,
             }
-            for broker_id, broker in sorted(worker.image.brokers.items())
+            for broker_id, broker in sorted(gateway.image.brokers.items())
             if broker.is_fenced
         ]
     return {
         "endpoint_type": BROKERS,
-        "cluster_id": worker.image.cluster_id,
-        "controller_id": worker.controller_broker_id(),
+        "cluster_id": gateway.image.cluster_id,
+        "controller_id": gateway.controller_broker_id(),
         "brokers": rows,
         "cluster_authorized_operations": CLUSTER_OPERATIONS
         if body["include_cluster_authorized_operations"]

@@ -1,13 +1,15 @@
 """DescribeConfigs (key 32): the settings of topics and brokers, with where each comes from.
 
 Versions: 1-4.
-Where: the network worker, from the metadata image and the broker's configuration.
+Where: the network gateway, from the metadata image and the broker's configuration.
 Version notes: 3 types and documentation; 4 flexible.
 """
 
 from typing import Any
 
+from shmbroker.apis.contexts import GatewayContext
 from shmbroker.metadata.describe_configs import describe_configs
+from shmbroker.network.inflight import Request
 
 API_KEY = 32
 NAME = "DescribeConfigs"
@@ -16,10 +18,10 @@ VERSION_MAX = 4
 VERSION_MIN_ADVERTISED = 1
 
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """See `metadata.describe_configs`."""
     broker_id = request.connection.listener.broker_id
     if broker_id < 0:
-        broker_id = min(worker.ports)
-    identity = worker.identity_of(broker_id)
-    return describe_configs(body, worker.image, worker.config, broker_id, identity)
+        broker_id = min(gateway.ports)
+    identity = gateway.identity_of(broker_id)
+    return describe_configs(body, gateway.image, gateway.config, broker_id, identity)

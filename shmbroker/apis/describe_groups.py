@@ -8,8 +8,10 @@ GROUP_ID_NOT_FOUND for what used to be a dead group (KIP-1043).
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
 from shmbroker.coordinator.group import DEAD
 from shmbroker.coordinator.group_coordinator import described
+from shmbroker.ipc.operation_adapter import Call
 from shmbroker.wire import error_codes
 
 API_KEY = 15
@@ -24,11 +26,11 @@ ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe, and describe or alter its configs: without ACLs all that a group has."""
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """A row for each group, one if it is named twice: no small request has a huge answer."""
     rows = []
     for group_id in dict.fromkeys(body["groups"]):
-        error, group = worker.groups.describe(group_id)
+        error, group = broker.groups.describe(group_id)
         if group is not None:
             row = described(group)
         else:

@@ -8,6 +8,8 @@ Version notes: 2 flexible; 3 top-level error; 4 total and usable bytes (KIP-827)
 import os
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
+from shmbroker.ipc.operation_adapter import Call
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR
 
 API_KEY = 35
@@ -17,14 +19,14 @@ VERSION_MAX = 4
 VERSION_MIN_ADVERTISED = 1
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """All partitions, or those asked for that are here; null topics means all."""
-    if worker.store.is_fenced:
+    if broker.store.is_fenced:
         return {
             "results": [
                 {
                     "error_code": KAFKA_STORAGE_ERROR,
-                    "log_dir": str(worker.log_directory.path),
+                    "log_dir": str(broker.log_directory.path),
                     "topics": [],
                 }
             ]
@@ -35,7 +37,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
         for topic in body["topics"]:
             wanted.setdefault(topic["topic"], set()).update(topic["partitions"])
     topics: dict[str, list[dict[str, Any]]] = {}
-    for partition in worker.partitions.values():
+    for partition in broker.partitions.values():
         if wanted is not None and partition.partition not in wanted.get(partition.topic, ()):
             continue
         topics.setdefault(partition.topic, []).append(
@@ -46,11 +48,11 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
                 "is_future_key": False,
             }
         )
-    disk = os.statvfs(worker.log_directory.path)
+    disk = os.statvfs(broker.log_directory.path)
     return {
         "results": [
             {
-                "log_dir": str(worker.log_directory.path),
+                "log_dir": str(broker.log_directory.path),
                 "topics": [
                     {"name": name, "partitions": partitions} for name, partitions in topics.items()
                 ],

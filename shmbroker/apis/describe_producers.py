@@ -6,7 +6,10 @@ Where: the I/O worker of the connection's port.
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_adapter import Call
+from shmbroker.metadata.image import TopicImage
 from shmbroker.metadata.topic_names import topic_name_complaint
 from shmbroker.replication.partition import not_led_error
 from shmbroker.wire import error_codes
@@ -18,12 +21,12 @@ VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """The producers of each partition asked for, or why not."""
     topics = []
     for topic in body["topics"]:
         name = topic["name"]
-        image = worker.image.topics_by_name.get(name)
+        image = broker.image.topics_by_name.get(name)
         error, message = error_codes.NONE, topic_name_complaint(name)
         if message is not None:
             error = error_codes.INVALID_TOPIC_EXCEPTION
@@ -33,17 +36,17 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
         rows = []
         for index in topic["partition_indexes"]:
             row = {"partition_index": index, "error_code": error, "error_message": message}
-            if not error:
-                row |= _describe(worker, image, index)
+            if not error and image is not None:
+                row |= _describe(broker, image, index)
             rows.append(row)
         topics.append({"name": name, "partitions": rows})
     return {"topics": topics}
 
 
-def _describe(worker: Any, image: Any, index: int) -> dict[str, Any]:
+def _describe(broker: BrokerContext, image: TopicImage, index: int) -> dict[str, Any]:
     if not 0 <= index < len(image.partitions):
         return {"error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
-    partition = worker.partitions.get(partition_key(image.topic_id, index))
+    partition = broker.partitions.get(partition_key(image.topic_id, index))
     if partition is None or not partition.is_leader:
         return {"error_code": not_led_error(partition)}
     return {

@@ -1,13 +1,15 @@
 """DescribeTopicPartitions (key 75): topics and partitions, in pages (KIP-966).
 
 Versions: 0.
-Where: the network worker.
+Where: the network gateway.
 """
 
 from typing import Any
 
+from shmbroker.apis.contexts import GatewayContext
 from shmbroker.apis.metadata import TOPIC_OPERATIONS
 from shmbroker.metadata.topic_names import topic_name_complaint
+from shmbroker.network.inflight import Request
 from shmbroker.wire import error_codes
 
 API_KEY = 75
@@ -20,9 +22,9 @@ PARTITIONS_MAX = 2000
 """Kafka's max.request.partition.size.limit: an answer never lists more."""
 
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """Topics in name order from the cursor on, until the limit; then where to go on."""
-    image = worker.image
+    image = gateway.image
     wanted = {topic["name"] for topic in body["topics"]}
     fetch_all = not wanted
     names = sorted(image.topics_by_name) if fetch_all else sorted(wanted)
@@ -37,7 +39,7 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
         if names and names[0] == first:
             first_partition = cursor["partition_index"]
     limit = max(1, min(body["response_partition_limit"], PARTITIONS_MAX))
-    live = worker.live_brokers()
+    live = gateway.live_brokers()
     topics: list[dict[str, Any]] = []
     for name in names:
         topic = image.topics_by_name.get(name)

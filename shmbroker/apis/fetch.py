@@ -20,10 +20,10 @@ Rules of this file:
   offset. They are remembered with what they mean, and not decoded again.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Iterator
 from struct import Struct
-from typing import Any
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.ids import ZERO_UUID, partition_key
@@ -50,6 +50,22 @@ from shmbroker.network.inflight import Request
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_header
 from shmbroker.wire.primitives import uvarint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from shmbroker.apis.contexts import RequestContext
+    from shmbroker.ipc.peer import Peer
+    from shmbroker.metadata.image import MetadataImage, TopicImage
+    from shmbroker.network.connection import Connection
+
+    Answer = list[Any]
+    """[index, error, high watermark, last stable offset, log start offset, where the records are,
+    their length, diverging epoch, its end offset]; where: None, bytes, or (file, position)."""
+    Wanted = dict[tuple[str | bytes, int], tuple[bytes, Answer]]
+    """What a session is made of: by topic and partition, `PARAMETERS` and the answer."""
 
 API_KEY = 1
 VERSION_MIN = 4
@@ -107,6 +123,16 @@ class KnownFetch:
 
     __slots__ = ("after", "before", "client_id", "head", "image", "index", "isolation", "name",
                  "topic_id", "topic_image")  # fmt: skip
+    after: bytes
+    before: bytes
+    client_id: bytes | None
+    head: bytes
+    image: MetadataImage
+    index: int
+    isolation: int
+    name: str
+    topic_id: bytes
+    topic_image: TopicImage
 
 
 class FetchRequest(Request):
@@ -117,6 +143,13 @@ class FetchRequest(Request):
     """
 
     __slots__ = ("asked", "epoch", "found", "isolation", "session", "topics", "wanted")
+    asked: list[Any]
+    epoch: int
+    found: dict[int, Answer]
+    isolation: int
+    session: FetchSession | None
+    topics: list[tuple[str, bytes, list[Answer]]]
+    wanted: Wanted | None
 
 
 class Limits:
@@ -124,6 +157,8 @@ class Limits:
 
     __slots__ = ("client_id", "isolation", "max_bytes", "max_wait_ms", "min_bytes", "prefix",
                  "version")  # fmt: skip
+    prefix: bytes
+    version: int
 
     def __init__(self, body: dict[str, Any], client_id: bytes | None, bytes_max: int) -> None:
         self.max_wait_ms = max(0, body["max_wait_ms"])
@@ -142,7 +177,7 @@ class Limits:
 class FetchApi:
     """The network worker's side of Fetch. `place`: of how many workers it is which, from 0."""
 
-    def __init__(self, worker: Any, place: int = 0, workers: int = 1) -> None:
+    def __init__(self, worker: RequestContext, place: int = 0, workers: int = 1) -> None:
         self.worker = worker
         self.known: dict[tuple[int, bytes], KnownFetch] = {}
         """By broker id and the bytes that stay the same."""
@@ -155,7 +190,7 @@ class FetchApi:
 
     def submit(
         self,
-        connection: Any,
+        connection: Connection,
         buffer: bytearray,
         start: int,
         end: int,
@@ -217,14 +252,14 @@ class FetchApi:
         for topic in body["topics"]:
             if not topic["partitions"]:
                 continue
-            answers: list[list[Any]] = []
+            answers: list[Answer] = []
             topics.append((topic["topic"], topic["topic_id"], answers))
             image = worker.topic_of({"name": topic["topic"], "topic_id": topic["topic_id"]}, by_id)
             if wanted is not None and len(topic["topic"]) > TOPIC_NAME_CHARACTERS_MAX:
                 wanted = request.wanted = None  # no name that could be; nor is it worth the room
             for partition in topic["partitions"]:
                 index = partition["partition"]
-                answer = [index, 0, -1, -1, -1, None, 0, -1, -1]
+                answer: Answer = [index, 0, -1, -1, -1, None, 0, -1, -1]
                 answers.append(answer)
                 if wanted is not None:
                     key = (topic["topic_id"] if by_id else topic["topic"], index)
@@ -244,7 +279,7 @@ class FetchApi:
                 elif len(entries) < READ_PARTITIONS_MAX:
                     asked.append(answer)
                     entries.append(_pack_entry(image.topic_id, index, partition))
-        if not entries:
+        if peer is None or not entries:
             self._finish(request)
             request.connection.inflight.append(request)
             return True
@@ -252,7 +287,7 @@ class FetchApi:
         return self._send(request, peer, limits, len(entries), b"".join(entries))
 
     def _send(
-        self, request: FetchRequest, peer: Any, limits: Limits, count: int, entries: bytes
+        self, request: FetchRequest, peer: Peer, limits: Limits, count: int, entries: bytes
     ) -> bool:
         worker = self.worker
         token = worker.token + 1
@@ -314,8 +349,8 @@ class FetchApi:
 
     def _send_known(
         self,
-        connection: Any,
-        peer: Any,
+        connection: Connection,
+        peer: Peer,
         known: KnownFetch,
         offset: int,
         version: int,
@@ -344,7 +379,7 @@ class FetchApi:
     # ── sessions ────────────────────────────────────────────────────────────────────────────────
 
     def _repeating(
-        self, connection: Any, buffer: bytearray, start: int, end: int, version: int
+        self, connection: Connection, buffer: bytearray, start: int, end: int, version: int
     ) -> FetchSession | None:
         """The session whose client has sent the very same before, but for the epoch."""
         epoch_at = end - len(_ENDS[version]) - 4
@@ -371,10 +406,12 @@ class FetchApi:
         connection = request.connection
         by_id = version >= TOPIC_IDS_FROM
         session = self.sessions.get(body["session_id"], connection.listener.broker_id)
-        error = 0
         if session is None or _replica_id(body, version) >= 0:
-            error = error_codes.FETCH_SESSION_ID_NOT_FOUND
-        elif session.epoch != body["session_epoch"]:
+            self._answer_top(request, error_codes.FETCH_SESSION_ID_NOT_FOUND)
+            connection.inflight.append(request)
+            return True
+        error = 0
+        if session.epoch != body["session_epoch"]:
             error = error_codes.INVALID_FETCH_SESSION_EPOCH
         elif session.uses_topic_ids != by_id:
             error = error_codes.FETCH_SESSION_TOPIC_ID_ERROR
@@ -418,7 +455,7 @@ class FetchApi:
         return self._read_session(connection, session, limits, request.correlation_id)
 
     def _read_session(
-        self, connection: Any, session: FetchSession, limits: Limits, correlation_id: int
+        self, connection: Connection, session: FetchSession, limits: Limits, correlation_id: int
     ) -> bool:
         """Ask for what the session has now."""
         worker = self.worker
@@ -438,12 +475,12 @@ class FetchApi:
         keys, entries = session.asked()
         request.asked = keys
         peer = worker.io_peer(connection)
-        error = 0
+        error = error_codes.NONE
         if limits.isolation not in (0, 1):
             error = error_codes.UNKNOWN_SERVER_ERROR
         elif peer is None:
             error = error_codes.NOT_LEADER_OR_FOLLOWER
-        if keys and not error:
+        if keys and peer is not None and not error:
             if not self._send(request, peer, limits, len(keys), entries):
                 return False
             self.sessions.on_request(session, int(worker.now() * 1000))
@@ -453,11 +490,12 @@ class FetchApi:
             connection.inflight.append(request)
         return True
 
-    def _locator(self, session: FetchSession) -> Any:
+    def _locator(self, session: FetchSession) -> Callable[[tuple[Any, int]], bytes | int]:
         """Where a partition of the session is by the image of now, or an error code."""
         image = self.worker.image
         unknown = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        topics, no_topic = image.topics_by_name, unknown
+        topics: Mapping[Any, TopicImage] = image.topics_by_name
+        no_topic = unknown
         if session.uses_topic_ids:
             topics, no_topic = image.topics_by_id, error_codes.UNKNOWN_TOPIC_ID
 
@@ -471,44 +509,45 @@ class FetchApi:
 
         return locate
 
-    def _settle(self, request: FetchRequest) -> bool:
+    def _settle(self, request: FetchRequest, session: FetchSession) -> bool:
         """List what the session's client is told, and remember that it was."""
-        session = request.session
         if session.epoch != request.epoch:
             # Somebody else went on with the session while this request waited.
             self._answer_top(request, error_codes.INVALID_FETCH_SESSION_EPOCH, session.id)
             return False
         request.topics = topics = []
         last = None
-        for key, answer in self._told(request):
+        for key, answer in self._told(request, session):
             session.on_told(key, answer[1], answer[2], answer[4], answer[6] > 0)
             if key[0] != last:
                 last = key[0]
-                answers: list[list[Any]] = []
+                answers: list[Answer] = []
                 topics.append(
                     ("", last, answers) if session.uses_topic_ids else (last, ZERO_UUID, answers)
                 )
             answers.append(answer)
         return True
 
-    def _told(self, request: FetchRequest) -> Iterator[tuple[Any, list[Any]]]:
+    def _told(
+        self, request: FetchRequest, session: FetchSession
+    ) -> Iterator[tuple[Any, list[Any]]]:
         """Partitions and their answers; those that can't be read come last, as in Kafka."""
         asked = request.asked
         for which, answer in request.found.items():
             yield asked[which], answer
-        for key, error in request.session.errors.items():
+        for key, error in session.errors.items():
             yield key, [key[1], error, -1, -1, -1, None, 0, -1, -1]
 
-    def _create_session(self, request: FetchRequest) -> int:
+    def _create_session(self, request: FetchRequest, wanted: Wanted) -> int:
         """Keep what a full request has asked for; the session's id, 0 if there is no room."""
         session = self.sessions.try_create(
             request.connection.listener.broker_id,
             request.api_version >= TOPIC_IDS_FROM,
             (
                 (key, parameters, answer[1], answer[2], answer[4])
-                for key, (parameters, answer) in request.wanted.items()
+                for key, (parameters, answer) in wanted.items()
             ),
-            len(request.wanted),
+            len(wanted),
             int(self.worker.now() * 1000),
         )
         return session.id if session is not None else 0
@@ -517,10 +556,11 @@ class FetchApi:
 
     def cancel(self, request: FetchRequest, token: int) -> None:
         """The client is gone: nobody waits for this read."""
+        assert request.peer is not None
         request.peer.send(CANCEL, TOKEN.pack(token))
 
     def on_read_done(
-        self, request: FetchRequest, peer: Any, data: memoryview, index: int
+        self, request: FetchRequest, peer: Peer, data: memoryview, index: int
     ) -> list[int]:
         """Complete the request from a READ_DONE entry.
 
@@ -594,12 +634,13 @@ class FetchApi:
         """Build the answer around the slices."""
         version = request.api_version
         session_id = 0
-        if request.session is not None:
-            if not self._settle(request):
+        session = request.session
+        if session is not None:
+            if not self._settle(request, session):
                 return
-            session_id = request.session.id
+            session_id = session.id
         elif request.wanted is not None:
-            session_id = self._create_session(request)
+            session_id = self._create_session(request, request.wanted)
         is_flexible = version >= FLEXIBLE_FROM
         parts: list[Any] = []
         add = parts.append

@@ -7,7 +7,9 @@ Version notes: 1 key type, error message; 3 flexible; 4 several keys (KIP-699); 
 
 from typing import Any
 
+from shmbroker.apis.contexts import GatewayContext
 from shmbroker.coordinator.group_partition import GROUP_TOPIC, group_partition
+from shmbroker.network.inflight import Request
 from shmbroker.wire import error_codes
 
 API_KEY = 10
@@ -21,16 +23,18 @@ TRANSACTION = 1
 SHARE = 2
 
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | None:
+def answer(
+    gateway: GatewayContext, request: Request, body: dict[str, Any]
+) -> dict[str, Any] | None:
     """One answer for each key; below version 4 for the only one."""
     kind = body["key_type"]
     keys = body["coordinator_keys"] if request.api_version >= 4 else [body["key"]]
-    topic = worker.image.topics_by_name.get(GROUP_TOPIC)
+    topic = gateway.image.topics_by_name.get(GROUP_TOPIC)
     if kind == GROUP and topic is None and keys and request.state is None:
         request.state = GROUP_TOPIC
-        worker.plain.create_topics(request, [GROUP_TOPIC])
+        gateway.create_topics(request, [GROUP_TOPIC])
         return None
-    brokers = {row["node_id"]: row for row in worker.broker_rows(request.connection)}
+    brokers = {row["node_id"]: row for row in gateway.broker_rows(request.connection)}
     version = request.api_version
     found_by_key: dict[str, dict[str, Any]] = {}
     for key in keys:

@@ -1,16 +1,18 @@
 """GetTelemetrySubscriptions (key 71): which of its metrics a client shall push.
 
 Versions: 0.
-Where: the network worker. As in Kafka without a receiver of metrics it is answered (push nothing),
+Where: the network gateway. As in Kafka without a receiver of metrics it is answered (push nothing),
 but not advertised, so that no client asks.
 Version notes: KIP-714.
 """
 
 from typing import Any
 
+from shmbroker.apis.contexts import GatewayContext
 from shmbroker.crc32c import crc32c
 from shmbroker.ids import ZERO_UUID, random_uuid
 from shmbroker.metadata.client_metrics import PUSH_INTERVAL_MS
+from shmbroker.network.inflight import Request
 
 API_KEY = 71
 NAME = "GetTelemetrySubscriptions"
@@ -27,7 +29,7 @@ TELEMETRY_BYTES_MAX = 1 << 20
 """Kafka's telemetry.max.bytes."""
 
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """No metrics are wanted."""
     instance_id = body["client_instance_id"]
     if instance_id == ZERO_UUID:

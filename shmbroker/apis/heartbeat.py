@@ -7,6 +7,9 @@ Version notes: 3 static members (KIP-345); 4 flexible.
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
+from shmbroker.ipc.operation_adapter import Call
+
 API_KEY = 12
 NAME = "Heartbeat"
 VERSION_MIN = 0
@@ -14,7 +17,7 @@ VERSION_MAX = 4
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> None:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     """0, or what the member has to do; 0 is said again by the network worker while it stands."""
-    error, grant = worker.groups.heartbeat(body)
+    error, grant = broker.groups.heartbeat(body)
     call.reply({"error_code": error}, grant)

@@ -9,6 +9,9 @@ Advertised from 0: librdkafka judges other features by it.
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
+from shmbroker.ipc.operation_adapter import Call
+
 API_KEY = 11
 NAME = "JoinGroup"
 VERSION_MIN = 0
@@ -20,10 +23,10 @@ NAME_CHARACTERS_MAX = 1024
 """Of a client's name: with a uuid behind it, it must fit into a string again."""
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> None:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     """Answered by the coordinator, now or when the rebalance is over."""
     client_id = call.client_id.decode(errors="replace")[:NAME_CHARACTERS_MAX]
-    worker.groups.join(JoinCall(call), body, client_id, f"/{call.client_host}")
+    broker.groups.join(JoinCall(call), body, client_id, f"/{call.client_host}")
 
 
 class JoinCall:
@@ -31,7 +34,7 @@ class JoinCall:
 
     __slots__ = ("api_version", "call")
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Call) -> None:
         self.call = call
         self.api_version = call.api_version
 

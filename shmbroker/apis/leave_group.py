@@ -8,6 +8,9 @@ Version notes: 3 several members, by member or instance id (KIP-345); 4 flexible
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
+from shmbroker.ipc.operation_adapter import Call
+
 API_KEY = 13
 NAME = "LeaveGroup"
 VERSION_MIN = 0
@@ -17,13 +20,13 @@ VERSION_MIN_ADVERTISED = 0
 SEVERAL_FROM = 3
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """An error code for each member; below version 3 for the only one."""
     members = body["members"]
     if call.api_version < SEVERAL_FROM:
         members = [{"member_id": body["member_id"], "group_instance_id": None}]
     leaving = [(row["member_id"], row["group_instance_id"]) for row in members]
-    error, errors = worker.groups.leave(body["group_id"], leaving)
+    error, errors = broker.groups.leave(body["group_id"], leaving)
     if error:
         return {"error_code": error}
     if call.api_version < SEVERAL_FROM:

@@ -1,19 +1,22 @@
 """ListConfigResources (key 74): the names of what has settings.
 
 Versions: 0-1.
-Where: the network worker, from the metadata image.
+Where: the network gateway, from the metadata image.
 Version notes: KIP-714; 0 client metrics subscriptions only; 1 every kind of resource (KIP-1142).
 """
 
 from typing import Any
 
+from shmbroker.apis.contexts import GatewayContext
 from shmbroker.metadata.image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
+    MetadataImage,
 )
+from shmbroker.network.inflight import Request
 from shmbroker.wire import error_codes
 
 API_KEY = 74
@@ -32,7 +35,7 @@ KINDS = (
 """In the order of Kafka's answers."""
 
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """Groups and subscriptions are named if something is set for them, topics and brokers always;
     one unknown kind spoils the request."""
     if request.api_version == 0:
@@ -45,14 +48,14 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
         {"resource_name": name, "resource_type": kind}
         for kind in KINDS
         if kind in wanted
-        for name in names_of(kind, worker.image)
+        for name in names_of(kind, gateway.image)
     ]
     if request.api_version == 0:
         rows = [{"resource_name": row["resource_name"]} for row in rows]
     return {"config_resources": rows}
 
 
-def names_of(kind: int, image: Any) -> list[str]:
+def names_of(kind: int, image: MetadataImage) -> list[str]:
     """The resources of one kind."""
     if kind == TOPIC_RESOURCE:
         return list(image.topics_by_name)

@@ -7,6 +7,9 @@ Version notes: 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
+from shmbroker.ipc.operation_adapter import Call
+
 API_KEY = 16
 NAME = "ListGroups"
 VERSION_MIN = 0
@@ -14,9 +17,9 @@ VERSION_MAX = 5
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """Those of the states and types asked for, in whatever case; all if none are."""
-    error, groups = worker.groups.list_groups(
+    error, groups = broker.groups.list_groups(
         {state.lower() for state in body["states_filter"]},
         {kind.lower() for kind in body["types_filter"]},
     )

@@ -13,9 +13,12 @@ told before: the end, and a time after what is known, are answered with OFFSET_N
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
-from shmbroker.replication.partition import not_led_error
+from shmbroker.ipc.operation_adapter import Call
+from shmbroker.metadata.image import TopicImage
+from shmbroker.replication.partition import Partition, not_led_error
 from shmbroker.wire import error_codes
 
 API_KEY = 2
@@ -44,7 +47,7 @@ VERSION_OF_SENTINEL = {
 class Pending:
     """An answer whose last rows are looked for in the remote store."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Call) -> None:
         self.call = call
         self.count = 0
         self.body: dict[str, Any] | None = None
@@ -57,7 +60,7 @@ class Pending:
             self.call.reply(self.body)
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any] | None:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
     """One answer for each partition asked, errors per partition. None: it comes later."""
     counts: dict[tuple[str, int], int] = {}
     for topic in body["topics"]:
@@ -69,7 +72,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any] | Non
     pending = Pending(call)
     for topic in body["topics"]:
         name = topic["name"]
-        image = worker.image.topics_by_name.get(name)
+        image = broker.image.topics_by_name.get(name)
         for asked in topic["partitions"]:
             index = asked["partition_index"]
             times = counts[name, index]
@@ -82,7 +85,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any] | Non
                 counts[name, index] = 0
                 row["error_code"] = error_codes.INVALID_REQUEST
             else:
-                _look_up(worker, image, asked, call.api_version, row, pending)
+                _look_up(broker, image, asked, call.api_version, row, pending)
             topics.setdefault(name, []).append(row)
     answered = {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
     if not pending.count:
@@ -92,8 +95,8 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any] | Non
 
 
 def _look_up(
-    worker: Any,
-    image: Any,
+    broker: BrokerContext,
+    image: TopicImage | None,
     asked: dict[str, Any],
     version: int,
     row: dict[str, Any],
@@ -104,7 +107,7 @@ def _look_up(
     if image is None or not 0 <= index < len(image.partitions):
         row["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
         return
-    partition = worker.partitions.get(partition_key(image.topic_id, index))
+    partition = broker.partitions.get(partition_key(image.topic_id, index))
     if partition is None or not partition.is_leader:
         row["error_code"] = not_led_error(partition)
         return
@@ -127,25 +130,25 @@ def _look_up(
         if version >= 4:
             row["leader_epoch"] = partition.leader_epoch
     elif timestamp in VERSION_OF_SENTINEL and timestamp != MAX_TIMESTAMP:
-        _fill(partition, row, version, -1, _end(worker, partition, timestamp))
+        _fill(partition, row, version, -1, _end(broker, partition, timestamp))
     else:
         try:
-            _find(worker, partition, timestamp, version, row, pending)
+            _find(broker, partition, timestamp, version, row, pending)
         except StorageFault as fault:
-            worker.on_storage_fault(partition, fault)
+            broker.on_storage_fault(partition, fault)
             row["error_code"] = error_codes.KAFKA_STORAGE_ERROR
 
 
-def _end(worker: Any, partition: Any, which: int) -> int:
+def _end(broker: BrokerContext, partition: Partition, which: int) -> int:
     """The offset of one of the log's ends; -1 for an end that it doesn't have."""
     log = partition.log
     if which == EARLIEST:
         return int(log.log_start_offset)
     if which == EARLIEST_LOCAL:
         return int(log.local_start_offset)
-    if worker.tiering is None or not log.config.is_tiered:
+    if broker.tiering is None or not log.config.is_tiered:
         return -1
-    end = int(worker.tiering.end_offset(partition))
+    end = int(broker.tiering.end_offset(partition))
     if which == LATEST_TIERED:
         return max(end - 1, -1)
     if end >= 0:
@@ -155,8 +158,8 @@ def _end(worker: Any, partition: Any, which: int) -> int:
 
 
 def _find(
-    worker: Any,
-    partition: Any,
+    broker: BrokerContext,
+    partition: Partition,
     timestamp: int,
     version: int,
     row: dict[str, Any],
@@ -164,7 +167,7 @@ def _find(
 ) -> None:
     """The first record that isn't older, first among what only the remote store has."""
     log = partition.log
-    tiering = worker.tiering
+    tiering = broker.tiering
 
     def find_here() -> None:
         if timestamp == MAX_TIMESTAMP:
@@ -197,7 +200,7 @@ def _find(
 
 
 def _fill_found(
-    partition: Any, row: dict[str, Any], version: int, timestamp: int, offset: int
+    partition: Partition, row: dict[str, Any], version: int, timestamp: int, offset: int
 ) -> None:
     """A record that was found, if readers may know of it."""
     if 0 <= offset < partition.high_watermark:
@@ -211,7 +214,9 @@ def _not_available(version: int) -> int:
     return error_codes.OFFSET_NOT_AVAILABLE if version >= 5 else error_codes.LEADER_NOT_AVAILABLE
 
 
-def _fill(partition: Any, row: dict[str, Any], version: int, timestamp: int, offset: int) -> None:
+def _fill(
+    partition: Partition, row: dict[str, Any], version: int, timestamp: int, offset: int
+) -> None:
     if offset < 0:
         return
     row["timestamp"], row["offset"] = timestamp, offset

@@ -11,12 +11,14 @@ of these files; Fetch has it.
 `hold_ms` above 0: files with offsets from `hold_start_offset` up to `hold_end_offset` are not
 unlinked for so long. Retention and compaction go on meanwhile; what they take out waits under
 `.deleted` (`file.delete.delay.ms` is the least), where a query that is slow still finds it. Held
-files go when the disk reserve is used, and with the death of their I/O worker.
+files go when the disk reserve is used, and with the death of their I/O broker.
 """
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_adapter import Call
 from shmbroker.wire import error_codes
 
 API_KEY = 20000
@@ -26,7 +28,7 @@ VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """What is below the high watermark of each partition asked."""
     partitions = []
     for topic in body["topics"]:
@@ -34,13 +36,13 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             index = asked["partition"]
             found = {"topic_id": topic["topic_id"], "partition": index}
             partitions.append(found)
-            partition = worker.partitions.get(partition_key(topic["topic_id"], index))
+            partition = broker.partitions.get(partition_key(topic["topic_id"], index))
             if partition is None or not partition.is_leader:
                 found["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
                 continue
             log = partition.log
             if body["hold_ms"] > 0:
-                until_ms = worker.now_ms() + body["hold_ms"]
+                until_ms = broker.now_ms() + body["hold_ms"]
                 log.hold(asked["hold_start_offset"], asked["hold_end_offset"], until_ms)
             found["leader_epoch"] = partition.leader_epoch
             found["log_start_offset"] = log.log_start_offset

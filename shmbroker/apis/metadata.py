@@ -1,7 +1,7 @@
 """Metadata (key 3): brokers, topics, partitions, leaders; creates topics that are asked for.
 
 Versions: 0-13.
-Where: the network worker, from cached bytes; the controller creates what is missing.
+Where: the network gateway, from cached bytes; the controller creates what is missing.
 Version notes: 1 null means all topics, controller id, rack, internal flag; 4 auto-creation flag;
 7 leader epoch; 8 authorized operations; 9 flexible; 10 topic ids; 12 topics by id; 13 error of the
 whole answer.
@@ -11,8 +11,10 @@ The address of each broker is the one that the client dialled to reach this one.
 
 from typing import Any
 
+from shmbroker.apis.contexts import GatewayContext
 from shmbroker.ids import ZERO_UUID
 from shmbroker.metadata.topic_names import topic_name_complaint
+from shmbroker.network.inflight import Request
 from shmbroker.wire import error_codes
 
 API_KEY = 3
@@ -29,17 +31,19 @@ CREATED_MAX = 10_000
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | None:
+def answer(
+    gateway: GatewayContext, request: Request, body: dict[str, Any]
+) -> dict[str, Any] | None:
     """None if topics have to be created first: then this is called again when they are."""
     version = request.api_version
-    image = worker.image
+    image = gateway.image
     asked = body["topics"]
     topics: list[dict[str, Any]] = []
     missing: list[str] = []
     seen = set()
     operations = body["include_topic_authorized_operations"]
     if asked is None or (version == 0 and not asked):
-        topics = [_topic(worker, topic, operations) for topic in image.topics_by_name.values()]
+        topics = [_topic(gateway, topic, operations) for topic in image.topics_by_name.values()]
     else:
         if 10 <= version < 12 and any(
             topic["name"] is None or topic["topic_id"] != ZERO_UUID for topic in asked
@@ -56,7 +60,7 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | 
                 continue  # a topic that is named twice is told once
             seen.add(key)
             if known is not None:
-                topics.append(_topic(worker, known, operations))
+                topics.append(_topic(gateway, known, operations))
             elif by_id:
                 topics.append(_failed(error_codes.UNKNOWN_TOPIC_ID, None, topic_id))
             elif topic_name_complaint(name):
@@ -67,16 +71,16 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any] | 
                 topics.append(_failed(error_codes.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID))
     if (
         0 < len(missing) <= CREATED_MAX
-        and worker.config["auto.create.topics.enable"]
+        and gateway.config["auto.create.topics.enable"]
         and request.state is None
     ):
         request.state = missing
-        worker.plain.create_topics(request, missing)
+        gateway.create_topics(request, missing)
         return None
     return {
-        "brokers": worker.broker_rows(request.connection, with_gone=True),
+        "brokers": gateway.broker_rows(request.connection, with_gone=True),
         "cluster_id": image.cluster_id,
-        "controller_id": worker.controller_broker_id(),
+        "controller_id": gateway.controller_broker_id(),
         "topics": topics,
         "cluster_authorized_operations": CLUSTER_OPERATIONS
         if body["include_cluster_authorized_operations"]
@@ -88,8 +92,8 @@ def _failed(error_code: int, name: str | None, topic_id: bytes) -> dict[str, Any
     return {"error_code": error_code, "name": name, "topic_id": topic_id, "partitions": []}
 
 
-def _topic(worker: Any, topic: Any, operations: bool) -> dict[str, Any]:
-    live = worker.live_brokers()
+def _topic(gateway: GatewayContext, topic: Any, operations: bool) -> dict[str, Any]:
+    live = gateway.live_brokers()
     partitions = []
     for partition in topic.partitions:
         leader = partition.leader_id

@@ -8,7 +8,9 @@ Version notes: 5 no retention time; 6 leader epoch (KIP-320); 7 static members (
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import ZERO_UUID
+from shmbroker.ipc.operation_adapter import Call
 from shmbroker.wire import error_codes
 
 API_KEY = 8
@@ -20,10 +22,10 @@ VERSION_MIN_ADVERTISED = 2
 TOPIC_IDS_FROM = 10
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """An error code for each partition; the coordinator sees those that exist."""
     by_id = call.api_version >= TOPIC_IDS_FROM
-    image = worker.image
+    image = broker.image
     topics, offsets, answers = [], [], []
     for topic in body["topics"]:
         if by_id:
@@ -46,7 +48,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             answers.append(result)
         topics.append({"name": topic["name"], "topic_id": topic["topic_id"], "partitions": rows})
     if offsets:
-        errors = worker.groups.commit(body, call.api_version, offsets)
+        errors = broker.groups.commit(body, call.api_version, offsets)
         for result, code in zip(answers, errors, strict=True):
             result["error_code"] = code
     return {"topics": topics}

@@ -7,6 +7,8 @@ Version notes: KIP-496.
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
+from shmbroker.ipc.operation_adapter import Call
 from shmbroker.wire import error_codes
 
 API_KEY = 47
@@ -16,11 +18,11 @@ VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """An error code for each partition, or one for the whole group."""
     topics, offsets, answers = [], [], []
     for topic in body["topics"]:
-        found = worker.image.topics_by_name.get(topic["name"])
+        found = broker.image.topics_by_name.get(topic["name"])
         rows = []
         for row in topic["partitions"]:
             index = row["partition_index"]
@@ -33,7 +35,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
                 offsets.append((topic["name"], index))
                 answers.append(result)
         topics.append({"name": topic["name"], "partitions": rows})
-    error, errors = worker.groups.delete_offsets(body["group_id"], offsets)
+    error, errors = broker.groups.delete_offsets(body["group_id"], offsets)
     if error:
         return {"error_code": error}
     for result, code in zip(answers, errors, strict=True):

@@ -8,7 +8,9 @@ Version notes: 2 all topics, error code; 5 leader epoch (KIP-320); 6 flexible; 7
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import ZERO_UUID
+from shmbroker.ipc.operation_adapter import Call
 from shmbroker.wire import error_codes
 
 API_KEY = 9
@@ -36,7 +38,7 @@ All other clients look at the group's error first, and at nothing else then. Kaf
 """
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """Committed offsets, -1 where there is none; all of a group where no topics are named."""
     by_id = call.api_version >= TOPIC_IDS_FROM
     require_stable = body["require_stable"]
@@ -48,13 +50,13 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             for row in body["groups"]
             if row["topics"] is not None or whole[row["group_id"]] is row
         ]
-        groups = [_group(worker, row, by_id, require_stable) for row in asked]
+        groups = [_group(broker, row, by_id, require_stable) for row in asked]
         for row, found in zip(asked, groups, strict=True):
             if found["error_code"] in TO_BE_ASKED_AGAIN and row["topics"] and not by_id:
                 again = error_codes.UNSTABLE_OFFSET_COMMIT
                 found["topics"] = _all_alike(row["topics"], again, ASK_AGAIN)
         return {"groups": groups}
-    found = _group(worker, body, by_id, require_stable)
+    found = _group(broker, body, by_id, require_stable)
     error = found["error_code"]
     if error and call.api_version < ERROR_FROM:
         found["topics"] = _all_alike(body["topics"], error, None)
@@ -62,9 +64,9 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _group(
-    worker: Any, request: dict[str, Any], by_id: bool, require_stable: bool
+    broker: BrokerContext, request: dict[str, Any], by_id: bool, require_stable: bool
 ) -> dict[str, Any]:
-    image = worker.image
+    image = broker.image
     answered = []
     wanted = None
     if request["topics"] is not None:
@@ -86,7 +88,7 @@ def _group(
                     ],
                 }
             )
-    error, topics = worker.groups.fetch(
+    error, topics = broker.groups.fetch(
         request["group_id"],
         wanted,
         require_stable,

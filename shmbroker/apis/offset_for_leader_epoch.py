@@ -7,7 +7,10 @@ Version notes: 3 replica id; 4 flexible.
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_adapter import Call
+from shmbroker.metadata.image import TopicImage
 from shmbroker.wire import error_codes
 
 API_KEY = 23
@@ -17,26 +20,28 @@ VERSION_MAX = 4
 VERSION_MIN_ADVERTISED = 2
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """An unknown epoch is no error: -1 and -1."""
     topics = []
     for topic in body["topics"]:
-        image = worker.image.topics_by_name.get(topic["topic"])
+        image = broker.image.topics_by_name.get(topic["topic"])
         answers = []
         for asked in topic["partitions"]:
             found = {"error_code": 0, "leader_epoch": -1, "end_offset": -1}
-            _look_up(worker, image, asked, found)
+            _look_up(broker, image, asked, found)
             answers.append({"partition": asked["partition"]} | found)
         topics.append({"topic": topic["topic"], "partitions": answers})
     return {"topics": topics}
 
 
-def _look_up(worker: Any, image: Any, asked: dict[str, Any], found: dict[str, Any]) -> None:
+def _look_up(
+    broker: BrokerContext, image: TopicImage | None, asked: dict[str, Any], found: dict[str, Any]
+) -> None:
     index = asked["partition"]
     if image is None or not 0 <= index < len(image.partitions):
         found["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
         return
-    partition = worker.partitions.get(partition_key(image.topic_id, index))
+    partition = broker.partitions.get(partition_key(image.topic_id, index))
     if partition is None or not partition.is_leader:
         found["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
         return

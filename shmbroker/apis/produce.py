@@ -15,8 +15,9 @@ Rules of this file:
   stores nothing, as Kafka does.
 """
 
+from __future__ import annotations
+
 from struct import Struct
-from typing import Any
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.ids import partition_key
@@ -42,6 +43,18 @@ from shmbroker.records.batch_layout import (
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_header
 from shmbroker.wire.primitives import uvarint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from shmbroker.apis.contexts import RequestContext
+    from shmbroker.metadata.image import MetadataImage, TopicImage
+    from shmbroker.network.connection import Connection
+
+    Detail = tuple[str | None, Sequence[tuple[int, str]]]
+    """Why a batch is refused, and which records of it for what."""
 
 API_KEY = 0
 VERSION_MIN = 3
@@ -85,18 +98,39 @@ class FastProduce:
         "topic_image",
         "version",
     )
+    acks: int
+    answer: Struct
+    answer_head: bytes
+    answer_size: int
+    answer_tail: bytes
+    constant: bytes
+    first: bytes
+    image: MetadataImage
+    is_flexible: bool
+    key: int
+    peer: Peer
+    prefix: bytes
+    prefix_end: int
+    topic: dict[str, Any]
+    topic_image: TopicImage
+    version: int
 
 
 class ProduceRequest(Request):
-    """`state` of a general request is the list of topics with their answers so far."""
+    """`topics`: of a general request, with their answers so far; `answers`: those that are not
+    known yet, by the token of their APPEND."""
 
-    __slots__ = ("acks", "fast", "topics")
+    __slots__ = ("acks", "answers", "fast", "topics")
+    acks: int
+    answers: dict[int, dict[str, Any]]
+    fast: FastProduce | None
+    topics: list[dict[str, Any]]
 
 
 class ProduceApi:
     """The network worker's side of Produce."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: RequestContext) -> None:
         self.worker = worker
         self.known: dict[int, dict[bytes, FastProduce]] = {}
         """By broker id, then by the bytes around the correlation id."""
@@ -105,7 +139,7 @@ class ProduceApi:
 
     def submit(
         self,
-        connection: Any,
+        connection: Connection,
         buffer: bytearray,
         start: int,
         end: int,
@@ -163,7 +197,7 @@ class ProduceApi:
                 return True
         return self._submit_any(connection, buffer, start, end, version, correlation_id)
 
-    def _recall(self, connection: Any, buffer: bytearray, start: int) -> FastProduce | None:
+    def _recall(self, connection: Connection, buffer: bytearray, start: int) -> FastProduce | None:
         """What other requests than the last have taught; a client takes turns with partitions."""
         known = self.known[connection.listener.broker_id]
         first = bytes(buffer[start : start + 4])
@@ -184,7 +218,7 @@ class ProduceApi:
 
     def _submit_any(
         self,
-        connection: Any,
+        connection: Connection,
         buffer: bytearray,
         start: int,
         end: int,
@@ -254,25 +288,31 @@ class ProduceApi:
             flags |= APPEND_FLAG_ADMIN_CLIENT
         if body["transactional_id"] is not None:
             flags |= APPEND_FLAG_TRANSACTIONAL
-        if appends:
+        if appends and peer is not None:
             needed = sum(len(records) + 128 for _, _, records in appends)
             if not _has_room(peer, needed):
                 return False
             worker.append_bytes = needed
         request.pending = len(appends)
-        request.tokens = {}
+        request.answers = {}
         timeout_ms = max(0, body["timeout_ms"])
         for answer, key, records in appends:
+            assert peer is not None, "without it there is no append"
             worker.token = token = worker.token + 1
             constant = APPEND_CONSTANT.pack(acks, flags, timeout_ms, key, 0)[:CONSTANT_BYTES]
             _send_batch(peer, token, constant, records)
             worker.pending[token] = request
-            request.tokens[token] = answer
+            request.answers[token] = answer
         if acks:
             connection.inflight.append(request)
         if not appends:
             self._finish(request)
-        elif len(topics) == 1 and len(appends) == 1 and len(topics[0]["partition_responses"]) == 1:
+        elif (
+            peer
+            and len(topics) == 1
+            and len(appends) == 1
+            and len(topics[0]["partition_responses"]) == 1
+        ):
             records_at = end - start - len(appends[0][2]) - (3 if version >= FLEXIBLE_FROM else 0)
             self._learn(connection, view, records_at, version, acks, peer, topics[0], constant)
         view.release()
@@ -284,7 +324,7 @@ class ProduceApi:
         By the form of the records alone, which Kafka looks at before anything else.
         """
         is_transactional = body["transactional_id"] is not None
-        errors = []
+        errors: list[int] = []
         for topic in body["topic_data"]:
             for partition in topic["partition_data"]:
                 records = partition["records"]
@@ -304,7 +344,7 @@ class ProduceApi:
 
     def _learn(
         self,
-        connection: Any,
+        connection: Connection,
         view: memoryview,
         records_at: int,
         version: int,
@@ -331,8 +371,8 @@ class ProduceApi:
         fast.constant = constant
         fast.peer = peer
         fast.image = image = self.worker.image
-        fast.topic_image = image.topics_by_id.get(topic["topic_id"]) or image.topics_by_name.get(
-            topic["name"]
+        fast.topic_image = (
+            image.topics_by_id.get(topic["topic_id"]) or image.topics_by_name[topic["name"]]
         )
         fast.topic = {"name": topic["name"], "topic_id": topic["topic_id"]}
         fast.key = partition["index"]
@@ -374,7 +414,7 @@ class ProduceApi:
         base_offset: int,
         append_time_ms: int,
         log_start_offset: int,
-        detail: tuple[str | None, list[tuple[int, str]]] | None,
+        detail: Detail | None,
     ) -> None:
         """One partition has its result; `detail`: why it is an error, and of which records."""
         fast = request.fast
@@ -399,16 +439,16 @@ class ProduceApi:
                         )
                     ]  # fmt: skip
                 return
-            answer = {"index": fast.key}
+            answer: dict[str, Any] = {"index": fast.key}
             request.topics = [fast.topic | {"partition_responses": [answer]}]
             request.pending = 1
         else:
-            answer = request.tokens.pop(token)
+            answer = request.answers.pop(token)
         answer["error_code"] = error_code
         answer["base_offset"] = base_offset
         answer["log_append_time_ms"] = append_time_ms
         answer["log_start_offset"] = log_start_offset
-        if error_code:
+        if detail is not None:
             answer["error_message"], errors = detail
             answer["record_errors"] = [
                 {"batch_index": index, "batch_index_error_message": text} for index, text in errors

@@ -1,18 +1,20 @@
 """PushTelemetry (key 72): metrics of a client.
 
 Versions: 0.
-Where: the network worker, which drops them: see `get_telemetry_subscriptions`.
+Where: the network gateway, which drops them: see `get_telemetry_subscriptions`.
 Version notes: KIP-714.
 """
 
 from typing import Any
 
+from shmbroker.apis.contexts import GatewayContext
 from shmbroker.apis.get_telemetry_subscriptions import (
     COMPRESSION_TYPES,
     TELEMETRY_BYTES_MAX,
     subscription_id_of,
 )
 from shmbroker.ids import ZERO_UUID
+from shmbroker.network.inflight import Request
 from shmbroker.wire import error_codes
 
 API_KEY = 72
@@ -22,7 +24,7 @@ VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """Judged as in Kafka, which knows more of the client's past, and forgotten."""
     code = error_codes.NONE
     if body["client_instance_id"] == ZERO_UUID:

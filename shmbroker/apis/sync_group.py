@@ -7,6 +7,8 @@ Version notes: 3 static members (KIP-345); 4 flexible; 5 protocol type and name 
 
 from typing import Any
 
+from shmbroker.apis.contexts import BrokerContext
+from shmbroker.ipc.operation_adapter import Call
 from shmbroker.wire import error_codes
 
 API_KEY = 14
@@ -18,11 +20,11 @@ VERSION_MIN_ADVERTISED = 0
 PROTOCOL_REQUIRED_FROM = 5
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any] | None:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
     """Answered by the coordinator, now or when the leader's assignment is stored."""
     if call.api_version >= PROTOCOL_REQUIRED_FROM and (
         body["protocol_type"] is None or body["protocol_name"] is None
     ):
         return {"error_code": error_codes.INCONSISTENT_GROUP_PROTOCOL}
-    worker.groups.sync(call, body)
+    broker.groups.sync(call, body)
     return None

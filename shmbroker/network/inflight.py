@@ -6,8 +6,15 @@ Rules of this file:
 * Answers leave in request order; the connection's queue sees to that.
 """
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from shmbroker.ipc.peer import Peer
+    from shmbroker.network.connection import Connection
 
 
 class Request:
@@ -30,7 +37,7 @@ class Request:
 
     def __init__(
         self,
-        connection: Any,
+        connection: Connection,
         api_key: int,
         api_version: int,
         correlation_id: int,
@@ -42,7 +49,7 @@ class Request:
         self.client_id: bytes | None = None
         self.response: list[Any] | None = None
         self.finish: Callable[..., None] | None = None
-        self.peer: Any = None
+        self.peer: Peer | None = None
         self.pending = 0
         self.state: Any = None
         self.tokens: list[int] | None = None

@@ -862,11 +862,13 @@ class IoWorker(SleepingChild):
 
     # ── what the API modules ask ────────────────────────────────────────────────────────────────
 
-    def must_wait_for_ids(self) -> bool:
-        """Whether there is no producer id left, but more are on their way."""
+    def wait_for_producer_ids(self, call: Call, body: dict[str, Any]) -> bool:
+        """Answer a call when producer ids have come; False if there is nothing to wait for."""
         if self.producer_ids or self.next_producer_ids is not None:
             return False
         self._ask_for_ids()
+        if self.is_asking_for_ids:
+            self.waiting_for_ids.append((call, body))
         return self.is_asking_for_ids
 
     def next_producer_id(self) -> int | None:

@@ -20,7 +20,7 @@ Rules of this file:
 
 import logging
 import select
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from os import sched_yield
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.ipc.operation_proxy import PartialResults
 from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.streak import Streak
-from shmbroker.metadata.image import BROKER_CHANGED, BROKER_RESOURCE, CONFIG_CHANGED
+from shmbroker.metadata.image import BROKER_CHANGED, BROKER_RESOURCE, CONFIG_CHANGED, TopicImage
 from shmbroker.network.connection import Connection
 from shmbroker.network.event_loop import EventLoop, Listener
 from shmbroker.network.file_send import FileTable
@@ -122,7 +122,7 @@ class NetworkWorker(Child):
         self.partial_results = PartialResults()
         self.asked_files: set[int] = set()
         self._ask_again_at = 0.0
-        self.unread: list[tuple[Request, Peer, bytes, tuple[int, ...]]] = []
+        self.unread: list[tuple[fetch.FetchRequest, Peer, bytes, tuple[int, ...]]] = []
         """Reads that wait for descriptors: request, its peer, the READ_DONE, file ids."""
         self.touched: set[Connection] = set()
         self.io_peers: dict[int, Peer] = {}
@@ -265,7 +265,7 @@ class NetworkWorker(Child):
     def _end_waiting_fetches(self) -> None:
         """Answer them: a Produce that passed one is answered behind it."""
         for token, request in list(self.pending.items()):
-            if request.api_key == fetch.API_KEY:
+            if type(request) is fetch.FetchRequest:
                 del self.pending[token]
                 self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
                 self.loop.flush(request.connection)
@@ -341,6 +341,7 @@ class NetworkWorker(Child):
         pending = self.pending
         touched = self.touched
         on_appended = self.produce.on_appended
+        ProduceRequest = produce.ProduceRequest
         unpack_appended = APPENDED_HEAD.unpack_from
         for peer in self.peers:
             reader = peer.reader
@@ -357,7 +358,7 @@ class NetworkWorker(Child):
                         data, index
                     )
                     request = pending.pop(token, None)
-                    if request is None:
+                    if type(request) is not ProduceRequest:
                         continue
                     detail = None
                     if error:
@@ -379,7 +380,7 @@ class NetworkWorker(Child):
         if operation == READ_DONE:
             token = TOKEN.unpack_from(data, index)[0]
             request = self.pending.pop(token, None)
-            if request is not None:
+            if type(request) is fetch.FetchRequest:
                 self._finish_read(request, peer, data, index, length)
         elif operation == EXECUTED_PART:
             self.partial_results.add(data, index, length)
@@ -417,7 +418,7 @@ class NetworkWorker(Child):
                 self.touched.add(request.connection)
 
     def _finish_read(
-        self, request: Any, peer: Peer, data: memoryview, index: int, length: int
+        self, request: fetch.FetchRequest, peer: Peer, data: memoryview, index: int, length: int
     ) -> None:
         missing = self.fetch.on_read_done(request, peer, data, index)
         if not missing:
@@ -464,13 +465,13 @@ class NetworkWorker(Child):
             if request.peer is not peer:
                 continue
             del self.pending[token]
-            if request.api_key == produce.API_KEY:
+            if type(request) is produce.ProduceRequest:
                 if request.acks == 0:
                     self.close_connection(request.connection, "the broker process restarted")
                 else:
                     code = error_codes.NOT_LEADER_OR_FOLLOWER
                     self.produce.on_appended(request, token, code, -1, -1, -1, (None, ()))
-            elif request.api_key == fetch.API_KEY:
+            elif type(request) is fetch.FetchRequest:
                 self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
             elif request.finish is not None:
                 self.plain.finish_again(request)
@@ -557,9 +558,10 @@ class NetworkWorker(Child):
             logger.warning("closed the connection of %s: %s", connection.peer_name(), reason)
         self.words[self._open_index] = len(self.loop.connections)
         for request in connection.inflight:
-            if request.api_key == fetch.API_KEY and request.tokens:
+            if type(request) is fetch.FetchRequest and request.tokens:
                 token = request.tokens[0]
-                if self.pending.pop(token, None) is not None and request.peer.incarnation:
+                peer = request.peer
+                if self.pending.pop(token, None) is not None and peer and peer.incarnation:
                     self.fetch.cancel(request, token)
 
     def close_connection(self, connection: Connection, reason: str) -> None:
@@ -573,11 +575,11 @@ class NetworkWorker(Child):
         number = connection.listener.broker_id
         return self.io_peers[number] if self.is_live(number) else None
 
-    def topic_of(self, topic: dict[str, Any], by_id: bool) -> Any:
+    def topic_of(self, topic: Mapping[str, Any], by_id: bool) -> TopicImage | None:
         """The image of a topic that a request names or gives the id of; None if unknown."""
         if by_id:
             return self.image.topics_by_id.get(topic["topic_id"])
-        return self.image.topics_by_name.get(topic.get("name", topic.get("topic")))
+        return self.image.topics_by_name.get(topic["name"] if "name" in topic else topic["topic"])
 
     def live_brokers(self) -> set[int]:
         """Ids of the brokers that serve now."""
@@ -616,6 +618,10 @@ class NetworkWorker(Child):
                 }
             )
         return rows
+
+    def create_topics(self, request: Request, names: list[str]) -> None:
+        """Have the controller create topics with their defaults; `request` is answered after."""
+        self.plain.create_topics(request, names)
 
     def identity_of(self, broker_id: int) -> dict[str, str]:
         """What one broker is, as the settings that Kafka says it with."""

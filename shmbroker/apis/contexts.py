@@ -1,0 +1,177 @@
+"""What an API module may ask of the process that answers: one Protocol for each kind of process.
+
+   GatewayContext   a network worker: the metadata image, and who is alive
+   RequestContext   … with what it takes to start a request and to complete it
+   BrokerContext    an I/O worker: its partitions, its groups, its log directory
+
+Rules of this file:
+* An API module is given one of these and nothing else, so a test can give it a plain object.
+* What only one module needs still stands here: the list shows what a request can reach.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
+    from typing import Any
+
+    from shmbroker.config import BrokerConfig
+    from shmbroker.coordinator.group_coordinator import GroupCoordinator
+    from shmbroker.errors import StorageFault
+    from shmbroker.ipc.operation_adapter import Call
+    from shmbroker.ipc.peer import Peer
+    from shmbroker.log.log_directory import LogDirectory
+    from shmbroker.metadata.image import MetadataImage, TopicImage
+    from shmbroker.network.connection import Connection
+    from shmbroker.network.file_send import FileTable
+    from shmbroker.network.inflight import Request
+    from shmbroker.operations.partition_store import PartitionStore
+    from shmbroker.operations.tiering import Tiering
+    from shmbroker.replication.partition import Partition
+
+
+class GatewayContext(Protocol):
+    """A network worker, as the APIs see it that answer from the metadata image."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as of the last committed record that this process has read."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings that the process was started with."""
+
+    @property
+    def advertised(self) -> list[dict[str, Any]]:
+        """The rows of an ApiVersions answer."""
+
+    @property
+    def ports(self) -> Mapping[int, int]:
+        """The port of each broker of this family, by broker id."""
+
+    def live_brokers(self) -> AbstractSet[int]:
+        """Ids of the brokers that serve now."""
+
+    def controller_broker_id(self) -> int:
+        """Who clients are told is the controller."""
+
+    def broker_rows(
+        self, connection: Connection, *, with_gone: bool = False
+    ) -> list[dict[str, Any]]:
+        """Node id, host, port, rack of the live brokers, as this client reaches them."""
+
+    def identity_of(self, broker_id: int) -> dict[str, str]:
+        """The settings that say who one broker is."""
+
+    def create_topics(self, request: Request, names: list[str]) -> None:
+        """Have the controller create topics with their defaults; `request` is answered after."""
+
+
+class ControllerLink(Protocol):
+    """Who the active controller is, as one process sees it."""
+
+    def peer(self) -> Peer | None:
+        """The active controller, if there is one that can be asked."""
+
+
+class RequestContext(GatewayContext, Protocol):
+    """A network worker, as those see it that start operations and complete requests."""
+
+    token: int
+    """The last token that was given to an operation."""
+    append_bytes: int
+    """Of the last request with appends."""
+    pending: dict[int, Request]
+    """Requests that wait for a result, by the token of the operation."""
+    touched: set[Connection]
+    """Connections with an answer that is complete and not yet sent."""
+
+    @property
+    def fetch_bytes_max(self) -> int:
+        """Bytes of records in one answer (`fetch.max.bytes`)."""
+
+    @property
+    def files(self) -> Mapping[int, FileTable]:
+        """Descriptors that I/O workers have passed, by their slot."""
+
+    @property
+    def io_peers(self) -> Mapping[int, Peer]:
+        """The I/O workers, by broker id."""
+
+    @property
+    def fenced(self) -> AbstractSet[int]:
+        """Ids of brokers that run, but hang or stop."""
+
+    @property
+    def link(self) -> ControllerLink:
+        """The way to the active controller."""
+
+    def now(self) -> float:
+        """Monotonic seconds, as of this turn."""
+
+    def follow_metadata(self) -> None:
+        """Bring `image` up to what is committed."""
+
+    def io_peer(self, connection: Connection) -> Peer | None:
+        """The I/O worker of the connection's port, None while it is down."""
+
+    def topic_of(self, topic: Mapping[str, Any], by_id: bool) -> TopicImage | None:
+        """The image of a topic that a request names or gives the id of."""
+
+    def leader_hint(self, name: str, topic_id: bytes, index: int) -> tuple[int, int] | None:
+        """Leader and leader epoch of a partition, for the CurrentLeader tag (KIP-951)."""
+
+    def node_endpoints(self, leaders: set[int]) -> list[tuple[int, str, int, str | None]]:
+        """(id, host, port, rack) of those of the leaders that are alive."""
+
+    def add_leader_hints(
+        self, topics: list[dict[str, Any]], rows: str, index: str, body: dict[str, Any]
+    ) -> None:
+        """Add CurrentLeader and NodeEndpoints where an answer says NOT_LEADER_OR_FOLLOWER."""
+
+    def close_connection(self, connection: Connection, reason: str) -> None:
+        """End a connection for a fault of its client."""
+
+
+class BrokerContext(Protocol):
+    """An I/O worker, as the APIs see it that need its logs or its groups."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as of the last committed record that this process has read."""
+
+    @property
+    def partitions(self) -> Mapping[bytes, Partition]:
+        """The partitions with a log here, by `ids.partition_key`."""
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The groups that this broker coordinates."""
+
+    @property
+    def store(self) -> PartitionStore:
+        """Who opens, deletes and keeps the logs."""
+
+    @property
+    def log_directory(self) -> LogDirectory:
+        """The broker's directory."""
+
+    @property
+    def tiering(self) -> Tiering | None:
+        """The remote store's part in the logs; None where there is no store."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time of this turn."""
+
+    def on_storage_fault(self, partition: Partition, fault: StorageFault) -> None:
+        """The disk refused something, or gave something damaged: log it."""
+
+    def next_producer_id(self) -> int | None:
+        """A producer id that nobody has; None while the controller has given none."""
+
+    def wait_for_producer_ids(self, call: Call, body: dict[str, Any]) -> bool:
+        """Answer a call when producer ids have come; False if there is nothing to wait for."""
