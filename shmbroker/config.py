@@ -1427,7 +1427,7 @@ def validate_topic_configs(
         if complaint := validate_topic_config(name, value):
             return complaint
     least, most = (
-        int(configs.get(name, TOPIC_SETTINGS[name].default))
+        int(configs.get(name) or TOPIC_SETTINGS[name].default or 0)
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
     )
     if least > most:

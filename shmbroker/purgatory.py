@@ -89,7 +89,6 @@ class Purgatory:
             if operation.is_done:
                 self._forget(operation)
             elif operation.try_complete():
-                assert operation.is_done
                 self._forget(operation)
                 completed += 1
         return completed

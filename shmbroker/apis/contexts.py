@@ -15,7 +15,7 @@ from typing import Protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from collections.abc import Set as AbstractSet
     from typing import Any
 
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from shmbroker.operations.partition_store import PartitionStore
     from shmbroker.operations.tiering import Tiering
     from shmbroker.replication.partition import Partition
+
+    Submit = Callable[[Connection, bytearray, int, int, int, int], bool]
+    """Start the request whose frame without its size is in buffer[start:end]: (connection, buffer,
+    start, end, api version, correlation id). False if it can't be started now: then nothing was
+    done."""
 
 
 class GatewayContext(Protocol):
@@ -69,6 +74,34 @@ class GatewayContext(Protocol):
 
     def create_topics(self, request: Request, names: list[str]) -> None:
         """Have the controller create topics with their defaults; `request` is answered after."""
+
+
+class Api(Protocol):
+    """What every module of an API says of itself."""
+
+    API_KEY: int
+    NAME: str
+    VERSION_MIN: int
+    VERSION_MAX: int
+    VERSION_MIN_ADVERTISED: int
+
+
+class GatewayApi(Api, Protocol):
+    """A module of an API that a network worker answers."""
+
+    def answer(
+        self, gateway: GatewayContext, request: Request, body: dict[str, Any], /
+    ) -> dict[str, Any] | None:
+        """The answer; None if something has to be done first: then this is called again."""
+
+
+class BrokerApi(Api, Protocol):
+    """A module of an API that an I/O worker answers."""
+
+    def answer(
+        self, broker: BrokerContext, call: Call, body: dict[str, Any], /
+    ) -> dict[str, Any] | None:
+        """The answer; None if the call is replied to later."""
 
 
 class ControllerLink(Protocol):
@@ -132,6 +165,9 @@ class RequestContext(GatewayContext, Protocol):
         self, topics: list[dict[str, Any]], rows: str, index: str, body: dict[str, Any]
     ) -> None:
         """Add CurrentLeader and NodeEndpoints where an answer says NOT_LEADER_OR_FOLLOWER."""
+
+    def flush(self, connection: Connection) -> None:
+        """Send the answers that are complete."""
 
     def close_connection(self, connection: Connection, reason: str) -> None:
         """End a connection for a fault of its client."""

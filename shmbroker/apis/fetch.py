@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     """What a session is made of: by topic and partition, `PARAMETERS` and the answer."""
 
 API_KEY = 1
+NAME = "Fetch"
 VERSION_MIN = 4
 VERSION_MAX = 18
 VERSION_MIN_ADVERTISED = 4

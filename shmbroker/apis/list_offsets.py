@@ -170,6 +170,7 @@ def _find(
     tiering = broker.tiering
 
     def find_here() -> None:
+        found: tuple[int, int] | None
         if timestamp == MAX_TIMESTAMP:
             found = log.max_timestamp()
         else:

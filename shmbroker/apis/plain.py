@@ -10,8 +10,9 @@ Rules of this file:
 * Produce and Fetch do not pass here.
 """
 
+from __future__ import annotations
+
 from functools import partial
-from typing import Any
 
 from shmbroker.apis import api_versions, table
 from shmbroker.controller.refusals import not_controller
@@ -39,6 +40,13 @@ been asked for."""
 INTERNAL_KEYS_FROM = 20000
 """Api keys that only the control socket serves."""
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from shmbroker.apis.contexts import GatewayApi, RequestContext, Submit
+
 Standing = tuple[memoryview, int, int, bytes, bytes]
 """Words of the table, word and value of the grant; the frame but for its correlation id."""
 
@@ -46,7 +54,7 @@ Standing = tuple[memoryview, int, int, bytes, bytes]
 class PlainApis:
     """`submit`, by api key, is what the event loop calls; `worker` is the NetworkWorker."""
 
-    def __init__(self, worker: Any, standing_words: dict[int, memoryview]) -> None:
+    def __init__(self, worker: RequestContext, standing_words: dict[int, memoryview]) -> None:
         self.worker = worker
         self.to_ask_again: list[tuple[float, Request]] = []
         """Requests for the active controller, with the time until which they look for it."""
@@ -59,10 +67,10 @@ class PlainApis:
         self._is_crowd = False
         self._window_start = self._busy_at = 0.0
         self._window_repeated = self._token_seen = 0
-        self.submit: dict[int, Any] = {}
+        self.submit: dict[int, Submit] = {}
         submit = self.submit
-        for module in table.IN_NETWORK_WORKER + table.UNADVERTISED:
-            submit[module.API_KEY] = partial(self._answer_here, module)
+        for here in table.IN_NETWORK_WORKER + table.UNADVERTISED:
+            submit[here.API_KEY] = partial(self._answer_here, here)
         for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET:
             submit[module.API_KEY] = partial(
                 self._forward, module.API_KEY, module.NAME, module.VERSION_MIN, module.VERSION_MAX
@@ -77,7 +85,7 @@ class PlainApis:
 
     def _answer_here(
         self,
-        module: Any,
+        module: GatewayApi,
         connection: Connection,
         buffer: bytearray,
         start: int,
@@ -189,11 +197,10 @@ class PlainApis:
             peer = self._control_target(api_key, name, version, view, body_at)
         else:
             peer = self.worker.io_peers.get(connection.listener.broker_id)
-            if connection.listener.broker_id in self.worker.fenced and peer.incarnation:
+            if connection.listener.broker_id in self.worker.fenced and peer and peer.incarnation:
                 view.release()
-                raise ProtocolFault(
-                    f"broker {peer.number} hangs or stops"
-                )  # clients look for another
+                # Clients look for another.
+                raise ProtocolFault(f"broker {peer.number} hangs or stops")
         host = connection.client.rpartition(":")[0].encode()
         request = Request(connection, api_key, version, correlation_id)
         if api_key in table.CONTROLLER_KEYS:
@@ -247,7 +254,7 @@ class PlainApis:
                 self.worker.pending[token] = request
             elif now >= deadline:
                 self.fail_at_controller(request)
-                self.worker.loop.flush(request.connection)
+                self.worker.flush(request.connection)
             else:
                 self.to_ask_again.append((deadline, request))
 
@@ -264,7 +271,7 @@ class PlainApis:
 
     def _forward_or_repeat(
         self,
-        forward: Any,
+        forward: Submit,
         connection: Connection,
         buffer: bytearray,
         start: int,
@@ -274,7 +281,7 @@ class PlainApis:
     ) -> bool:
         """A request that the I/O worker may have granted a standing answer to, or else forwards."""
         if end - start > CACHED_REQUEST_BYTES_MAX:
-            return bool(forward(connection, buffer, start, end, version, correlation_id))
+            return forward(connection, buffer, start, end, version, correlation_id)
         key = (
             connection.listener.broker_id,
             bytes(buffer[start : start + 4]),
@@ -314,7 +321,7 @@ class PlainApis:
         self, api_key: int, name: str, version: int, view: memoryview, body_at: int
     ) -> Peer:
         """On the control socket there is no port to tell the broker: the body names it."""
-        io_peers: dict[int, Peer] = self.worker.io_peers
+        io_peers: Mapping[int, Peer] = self.worker.io_peers
         if api_key < INTERNAL_KEYS_FROM:
             return io_peers[min(io_peers)]
         body, _ = codec.decode(name + "Request", version, view, body_at)

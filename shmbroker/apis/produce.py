@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     """Why a batch is refused, and which records of it for what."""
 
 API_KEY = 0
+NAME = "Produce"
 VERSION_MIN = 3
 VERSION_MAX = 13
 VERSION_MIN_ADVERTISED = 0

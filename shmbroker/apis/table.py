@@ -42,11 +42,12 @@ from shmbroker.apis import (
     push_telemetry,
     sync_group,
 )
+from shmbroker.apis.contexts import Api, BrokerApi, GatewayApi
 
 HOT = (produce, fetch)
 """Decoded by hand in the network worker, served over operations of their own."""
 
-IN_NETWORK_WORKER = (
+IN_NETWORK_WORKER: tuple[GatewayApi, ...] = (
     metadata,
     find_coordinator,
     api_versions,
@@ -57,10 +58,10 @@ IN_NETWORK_WORKER = (
     describe_topic_partitions,
 )
 
-UNADVERTISED = (get_telemetry_subscriptions, push_telemetry)
+UNADVERTISED: tuple[GatewayApi, ...] = (get_telemetry_subscriptions, push_telemetry)
 """Answered in the network worker to whoever asks all the same, as Kafka does."""
 
-IN_IO_WORKER = (
+IN_IO_WORKER: tuple[BrokerApi, ...] = (
     list_offsets,
     offset_commit,
     offset_fetch,
@@ -81,7 +82,7 @@ IN_IO_WORKER = (
     consumer_group_describe,
 )
 
-WITH_STANDING_ANSWERS = (heartbeat, consumer_group_heartbeat)
+WITH_STANDING_ANSWERS: tuple[BrokerApi, ...] = (heartbeat, consumer_group_heartbeat)
 """Of these, who may be answered again by the network worker (`shm.standing`)."""
 
 GROUP_KEYS = frozenset(
@@ -103,7 +104,7 @@ GROUP_KEYS = frozenset(
 )
 """Of these, what a group coordinator answers: from the log of its partition."""
 
-ON_CONTROL_SOCKET = (list_segments,)
+ON_CONTROL_SOCKET: tuple[BrokerApi, ...] = (list_segments,)
 """Served by I/O workers too, but only to whoever may open the control socket."""
 
 IN_CONTROLLER = (
@@ -139,9 +140,9 @@ def group_ids_of(body: dict[str, Any]) -> list[str] | None:
 
 def advertised() -> list[dict[str, Any]]:
     """The rows of an ApiVersions answer, in api-key order."""
+    served: tuple[Api, ...] = (*HOT, *IN_NETWORK_WORKER, *IN_IO_WORKER)
     rows = [
-        (module.API_KEY, module.VERSION_MIN_ADVERTISED, module.VERSION_MAX)
-        for module in HOT + IN_NETWORK_WORKER + IN_IO_WORKER
+        (module.API_KEY, module.VERSION_MIN_ADVERTISED, module.VERSION_MAX) for module in served
     ]
     rows += [(key, low, high) for key, _, low, high in IN_CONTROLLER]
     return [

@@ -106,7 +106,7 @@ class Cluster:
         """min.insync.replicas of a topic, at most its replicas
         (`ReplicationControlManager.getTopicEffectiveMinIsr`)."""
         replicas = len(topic.partitions[0].replicas) if topic.partitions else 1
-        return min(self._value(topic.name, "min.insync.replicas"), replicas)
+        return min(int(self._value(topic.name, "min.insync.replicas")), replicas)
 
     def is_unclean_allowed(self, topic: str) -> bool:
         """unclean.leader.election.enable of a topic."""
@@ -150,7 +150,7 @@ def create_topics(request: dict[str, Any], version: int, cluster: Cluster) -> De
         name = topic["name"]
         if name in results:
             continue
-        complaint = (NONE, None)
+        complaint: Complaint = (NONE, None)
         if partition_count > PARTITIONS_MAX:
             complaint = POLICY_VIOLATION, _TOO_MANY
         elif counts[name] > 1:
@@ -231,7 +231,8 @@ def _creatable(
 def _asked_partitions(topic: dict[str, Any], config: BrokerConfig) -> int:
     if topic["assignments"]:
         return len(topic["assignments"])
-    return config["num.partitions"] if topic["num_partitions"] == -1 else topic["num_partitions"]
+    asked: int = topic["num_partitions"]
+    return config["num.partitions"] if asked == -1 else asked
 
 
 def _name_complaint(name: str, image: MetadataImage, keys: dict[str, str]) -> Complaint:

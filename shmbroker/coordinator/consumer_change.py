@@ -7,11 +7,10 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from shmbroker.coordinator.assignors import Assignment
     from shmbroker.coordinator.consumer_member import ConsumerMember
     from shmbroker.coordinator.consumer_records import Record
+    from shmbroker.metadata.image import MetadataImage
 
 
 class ConsumerSettings:
@@ -54,7 +53,7 @@ class Topics:
 
     __slots__ = ("changed_offset", "created_offset", "image")
 
-    def __init__(self, image: Any) -> None:
+    def __init__(self, image: MetadataImage) -> None:
         self.image = image
         """A MetadataImage, or whatever has `topics_by_name`, `topics_by_id`, `offset`."""
         self.changed_offset = 0

@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from shmbroker.config import BrokerConfig
     from shmbroker.coordinator.assignors import Assignment
     from shmbroker.coordinator.consumer_answers import Answer
     from shmbroker.coordinator.consumer_records import Record
+    from shmbroker.coordinator.group_coordinator import GroupCoordinator, Shard
 
 logger = logging.getLogger("shmbroker")
 
@@ -49,7 +51,7 @@ logger = logging.getLogger("shmbroker")
 class ConsumerCoordinator:
     """The part of a coordinator that knows of `ConsumerGroup`; `owner` has all groups."""
 
-    def __init__(self, owner: Any, config: Any) -> None:
+    def __init__(self, owner: GroupCoordinator, config: BrokerConfig) -> None:
         self.owner = owner
         self.config = config
         self.settings = ConsumerSettings(
@@ -63,7 +65,7 @@ class ConsumerCoordinator:
         )
         self.topics = Topics(MetadataImage(""))
 
-    def on_image(self, image: Any, changes: Iterable[tuple[Any, ...]]) -> None:
+    def on_image(self, image: MetadataImage, changes: Iterable[tuple[Any, ...]]) -> None:
         """The metadata image of now, and what is different in it."""
         topics = self.topics
         topics.image = image
@@ -81,7 +83,7 @@ class ConsumerCoordinator:
                 if isinstance(group, ConsumerGroup):
                     self._configure(group)
 
-    def new_group(self, owner: Any, group_id: str) -> ConsumerGroup:
+    def new_group(self, owner: Shard, group_id: str) -> ConsumerGroup:
         """An empty one; it exists once its records do."""
         group = ConsumerGroup(group_id, self.settings, make_member_id, owner)
         self._configure(group)
@@ -159,6 +161,7 @@ class ConsumerCoordinator:
         """A consumer group instead of a classic one or of none, and the records to write before."""
         if known is None or known.state == EMPTY:
             shard = known.owner if known is not None else self.owner._shard_of(group_id)[0]
+            assert shard is not None, "a request for a group that is not here is refused before"
             group: ConsumerGroup | None = self.new_group(shard, group_id)
             text = ""
         else:
@@ -270,7 +273,7 @@ class ConsumerCoordinator:
         group: ConsumerGroup,
         change: Change,
         before: Iterable[Record] = (),
-        known: Any = None,
+        known: Group | ConsumerGroup | None = None,
     ) -> int:
         """Write what a change says, then do it; the error code.
 

@@ -116,7 +116,7 @@ class ConsumerGroup:
     ) -> None:
         self.group_id = group_id
         self.owner = owner
-        """The partition's groups that it belongs to; not looked at here."""
+        """The partition's groups that it belongs to; not looked at here, so of any kind."""
         self._settings = settings
         self._make_member_id = make_member_id
         self.session_timeout_ms = settings.session_timeout_ms

@@ -131,7 +131,9 @@ class ConsumerMember:
             self.sync_deadline_ms,
         )
 
-    def moved(self, epoch: int, state: int, assigned: Assignment, revoking: Assignment) -> Any:
+    def moved(
+        self, epoch: int, state: int, assigned: Assignment, revoking: Assignment
+    ) -> ConsumerMember:
         """A copy at this epoch with this assignment."""
         other = self.copy()
         other.previous_epoch = self.epoch

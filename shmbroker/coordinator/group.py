@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from shmbroker.coordinator.caller import Caller
     from shmbroker.coordinator.member import Protocols
 
     Effect = tuple[Any, ...]
@@ -127,7 +128,7 @@ class Group:
     ) -> None:
         self.group_id = group_id
         self.owner = owner
-        """The partition's groups that it belongs to; not looked at here."""
+        """The partition's groups that it belongs to; not looked at here, so of any kind."""
         self._settings = settings
         self._make_member_id = make_member_id
         self.state = EMPTY
@@ -166,7 +167,7 @@ class Group:
 
     def on_join(
         self,
-        call: Any,
+        call: Caller,
         body: dict[str, Any],
         version: int,
         client_id: str,
@@ -209,7 +210,7 @@ class Group:
 
     def on_sync(
         self,
-        call: Any,
+        call: Caller,
         member_id: str,
         instance_id: str | None,
         generation_id: int,
@@ -526,7 +527,7 @@ class Group:
         return any(self._support.get(name, 0) == everybody for name, _ in protocols)
 
     def _join_new(
-        self, call: Any, joining: Member, protocol_type: str, version: int, now_ms: int
+        self, call: Caller, joining: Member, protocol_type: str, version: int, now_ms: int
     ) -> None:
         instance_id = joining.instance_id
         joining.member_id = self._make_member_id(
@@ -545,7 +546,7 @@ class Group:
         else:
             self._add(call, joining, protocol_type, now_ms)
 
-    def _add(self, call: Any, member: Member, protocol_type: str, now_ms: int) -> None:
+    def _add(self, call: Caller, member: Member, protocol_type: str, now_ms: int) -> None:
         member.is_new = True
         if self.state == PREPARING and self._previous_state == EMPTY:
             self._is_member_added = True
@@ -564,7 +565,7 @@ class Group:
         self._wake_by(member.deadline_ms)
         self._rebalance_or_complete(now_ms)
 
-    def _join_again(self, call: Any, joining: Member, now_ms: int) -> None:
+    def _join_again(self, call: Caller, joining: Member, now_ms: int) -> None:
         """A member that is known here: it may merely have missed its answer."""
         error = self._check_member(joining.member_id, joining.instance_id)
         if error or self.state == EMPTY:
@@ -579,7 +580,7 @@ class Group:
         else:
             self._effects.append((ANSWER, call, self._generation_for(member)))
 
-    def _update(self, call: Any, member: Member, joining: Member) -> None:
+    def _update(self, call: Caller, member: Member, joining: Member) -> None:
         self._count(member, -1)
         member.protocols = joining.protocols
         self._count(member, 1)
@@ -592,7 +593,7 @@ class Group:
         if not member.is_new:
             member.deadline_ms = NEVER  # it waits for us now
 
-    def _replace_static(self, call: Any, joining: Member, version: int, now_ms: int) -> None:
+    def _replace_static(self, call: Caller, joining: Member, version: int, now_ms: int) -> None:
         """A static member comes back under a new id: the old one is fenced (KIP-345).
 
         In a stable group nobody else need notice, unless another protocol would be chosen.
@@ -893,7 +894,7 @@ class Group:
             "assignment": member.assignment,
         }
 
-    def _refuse_join(self, call: Any, member_id: str, error: int) -> None:
+    def _refuse_join(self, call: Caller, member_id: str, error: int) -> None:
         self._effects.append((ANSWER, call, _join_refusal(member_id, error)))
 
     def _answer_join(self, member: Member, body: dict[str, Any]) -> None:

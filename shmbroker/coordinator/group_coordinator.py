@@ -48,12 +48,16 @@ from shmbroker.wire.coordinator_records import GROUP_METADATA, OFFSET_COMMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    AnyGroup = Group | ConsumerGroup
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from shmbroker.config import BrokerConfig
+    from shmbroker.coordinator.caller import Caller, HeldCaller
     from shmbroker.coordinator.group import Effect
     from shmbroker.coordinator.offset_store import Committed
     from shmbroker.replication.partition import Partition
+    from shmbroker.shm.standing import StandingAnswers
 
 logger = logging.getLogger("shmbroker")
 
@@ -72,7 +76,7 @@ class Shard:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
-        self.groups: dict[str, Any] = {}
+        self.groups: dict[str, AnyGroup] = {}
         self.store = OffsetStore()
         self.is_active = False
         self.loading: Iterator[None] | None = None
@@ -84,11 +88,11 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        config: Any,
+        config: BrokerConfig,
         now_ms: Callable[[], int],
         make_member_id: Callable[[str], str],
         on_appended: Callable[[Partition], None],
-        standing: Any = None,
+        standing: StandingAnswers | None = None,
     ) -> None:
         """`on_appended` is told of each partition that got records, to wake who reads it.
 
@@ -110,14 +114,14 @@ class GroupCoordinator:
         self.shards: dict[int, Shard] = {}
         self.partition_count = 0
         self.consumers = ConsumerCoordinator(self, config)
-        self.groups: dict[str, Any] = {}
+        self.groups: dict[str, AnyGroup] = {}
         """Those of all active shards: `Group` or `ConsumerGroup`."""
         self.loading: list[Shard] = []
         self.is_opening = False
         """Some partitions may be here soon; the owner says so."""
         self.wake_ms = NEVER
         """When `run_due` has something to do."""
-        self._timers: list[tuple[int, int, Group | Shard]] = []
+        self._timers: list[tuple[int, int, Group | ConsumerGroup | Shard]] = []
         self._sequence = 0
 
     # ── partitions ──────────────────────────────────────────────────────────────────────────────
@@ -159,7 +163,7 @@ class GroupCoordinator:
     def hold(
         self,
         group_ids: list[str] | None,
-        call: Any,
+        call: HeldCaller,
         body: dict[str, Any],
         grant: tuple[int, int] | None,
     ) -> bool:
@@ -215,20 +219,20 @@ class GroupCoordinator:
     def _set_wake(self) -> None:
         self.wake_ms = 0 if self.loading else self._timers[0][0] if self._timers else NEVER
 
-    def _push(self, due_ms: int, what: Group | Shard) -> None:
+    def _push(self, due_ms: int, what: AnyGroup | Shard) -> None:
         self._sequence += 1
         heappush(self._timers, (due_ms, self._sequence, what))
         if due_ms < self.wake_ms:
             self.wake_ms = due_ms
 
-    def _run(self, group: Any, effects: list[Effect]) -> None:
+    def _run(self, group: AnyGroup, effects: list[Effect]) -> None:
         """Have the effects, and those that storing has; then set the group's timer."""
         if group.grants and not group.is_as_granted():
             self.withdraw(group)
         for effect in effects:
             if effect[0] == ANSWER:
                 self._answer(effect)
-            else:
+            elif isinstance(group, Group):
                 error = self._store(group, effect)
                 self._run(group, group.on_stored(effect, error, self.now_ms()))
         if group.wake_ms < group.scheduled_ms:
@@ -348,7 +352,7 @@ class GroupCoordinator:
             return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
         return shard, 0
 
-    def _find(self, group_id: str, may_be_nameless: bool = False) -> tuple[Any, int]:
+    def _find(self, group_id: str, may_be_nameless: bool = False) -> tuple[AnyGroup | None, int]:
         """(group, 0), (None, 0) for one that there isn't, or (None, error code)."""
         group = self.groups.get(group_id)
         if group is not None and group.owner.partition.is_leader:
@@ -359,7 +363,7 @@ class GroupCoordinator:
 
     # ── members ─────────────────────────────────────────────────────────────────────────────────
 
-    def join(self, call: Any, body: dict[str, Any], client_id: str, client_host: str) -> None:
+    def join(self, call: Caller, body: dict[str, Any], client_id: str, client_host: str) -> None:
         """JoinGroup; the call is answered when the rebalance is over."""
         group_id, member_id = body["group_id"], body["member_id"]
         group, error = self._find(group_id)
@@ -382,8 +386,8 @@ class GroupCoordinator:
             call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
             return
         now_ms = self.now_ms()
-        is_new = group is None
-        if group is None:
+        is_new = not isinstance(group, Group)
+        if not isinstance(group, Group):
             shard, _ = self._shard_of(group_id)
             assert shard is not None
             group = self._new_group(shard, group_id)
@@ -401,10 +405,10 @@ class GroupCoordinator:
             group.on_gone(error_codes.UNKNOWN_MEMBER_ID, self.now_ms())
         return error
 
-    def _add(self, group: Any) -> None:
+    def _add(self, group: AnyGroup) -> None:
         group.owner.groups[group.group_id] = self.groups[group.group_id] = group
 
-    def sync(self, call: Any, body: dict[str, Any]) -> None:
+    def sync(self, call: Caller, body: dict[str, Any]) -> None:
         """SyncGroup; the call is answered when the leader's assignment is stored."""
         group, error = self._find(body["group_id"])
         if group is None:
@@ -442,7 +446,7 @@ class GroupCoordinator:
             return error, None
         return 0, self.grant(group, member_id)
 
-    def grant(self, group: Any, member_id: str) -> tuple[int, int] | None:
+    def grant(self, group: AnyGroup, member_id: str) -> tuple[int, int] | None:
         """(word, value) by which this member's heartbeat may be answered elsewhere, if it may."""
         if self.standing is None:
             return None
@@ -454,15 +458,18 @@ class GroupCoordinator:
             group.add_grant(member_id, grant[0])
         return grant
 
-    def withdraw(self, group: Any) -> None:
+    def withdraw(self, group: AnyGroup) -> None:
         """Its members have to ask again."""
         self.see_silent(group, self.now_ms())
-        for word in group.grants.values():
-            self.standing.withdraw(word)
+        if self.standing is not None:
+            for word in group.grants.values():
+                self.standing.withdraw(word)
         group.grants.clear()
 
-    def see_silent(self, group: Any, now_ms: int) -> None:
+    def see_silent(self, group: AnyGroup, now_ms: int) -> None:
         """Take notice of the heartbeats that were answered elsewhere."""
+        if self.standing is None:
+            return
         for member_id, word in group.grants.items():
             group.see(member_id, now_ms - self.standing.idle_ms(word))
 
@@ -646,7 +653,7 @@ class GroupCoordinator:
             return error_codes.NON_EMPTY_GROUP
         return self._delete(group, self.now_ms())
 
-    def _delete(self, group: Any, now_ms: int) -> int:
+    def _delete(self, group: AnyGroup, now_ms: int) -> int:
         shard: Shard = group.owner
         gone = [(group.group_id, *each) for each in shard.store.of_group(group.group_id)]
         records = [group_log.offset_record(*each, None) for each in gone]
@@ -663,7 +670,7 @@ class GroupCoordinator:
         return error
 
 
-_NO_GENERATION = {
+_NO_GENERATION: dict[str, Any] = {
     "generation_id": -1,
     "protocol_type": None,
     "protocol_name": None,

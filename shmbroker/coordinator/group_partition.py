@@ -15,7 +15,7 @@ def java_string_hash(text: str) -> int:
     units = unpack(f">{len(encoded) >> 1}H", encoded)
     while len(_powers) < len(units):
         _powers.append(_powers[-1] * 31 & 0xFFFFFFFF)
-    value = sum(map(mul, reversed(units), _powers)) & 0xFFFFFFFF
+    value: int = sum(map(mul, reversed(units), _powers)) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 
 

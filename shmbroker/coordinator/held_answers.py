@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from shmbroker.coordinator.caller import HeldCaller
     from shmbroker.replication.partition import Partition
 
     Needs = list[tuple[Partition, int]]
@@ -28,7 +29,7 @@ class HeldAnswers:
 
     def __init__(self) -> None:
         self._by_partition: dict[
-            Partition, deque[tuple[int, Any, dict[str, Any], tuple[int, int] | None, Needs]]
+            Partition, deque[tuple[int, HeldCaller, dict[str, Any], tuple[int, int] | None, Needs]]
         ] = {}
 
     def __len__(self) -> int:
@@ -37,7 +38,7 @@ class HeldAnswers:
     def hold(
         self,
         partitions: list[Partition],
-        call: Any,
+        call: HeldCaller,
         body: dict[str, Any],
         grant: tuple[int, int] | None,
     ) -> bool:
@@ -50,7 +51,7 @@ class HeldAnswers:
         return self._hold(needs, call, body, grant)
 
     def _hold(
-        self, needs: Needs, call: Any, body: dict[str, Any], grant: tuple[int, int] | None
+        self, needs: Needs, call: HeldCaller, body: dict[str, Any], grant: tuple[int, int] | None
     ) -> bool:
         for number, (partition, end_offset) in enumerate(needs):
             if partition.high_watermark < end_offset:

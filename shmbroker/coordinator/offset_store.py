@@ -13,13 +13,13 @@ Source: Kafka's OffsetMetadataManager, OffsetExpirationConditionImpl.
 
 from __future__ import annotations
 
-from shmbroker.coordinator.group import CONSUMER, EMPTY, STABLE, TYPE_CLASSIC
+from shmbroker.coordinator.group import CONSUMER, EMPTY, STABLE, Group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from shmbroker.coordinator.group import Group
+    from shmbroker.coordinator.consumer_group import ConsumerGroup
 
     Committed = tuple[int, int, str, int, int, bytes]
     """offset, leader epoch (-1: not told), metadata, commit time in ms, expiry in ms (-1: by the
@@ -55,7 +55,7 @@ class OffsetStore:
                 else:
                     of_group.pop((topic, partition), None)
                 if not of_group:
-                    del holder[group_id]  # type: ignore[attr-defined]
+                    del holder[group_id]
 
     def of_group(self, group_id: str) -> dict[tuple[str, int], Committed]:
         """Everything that a group has committed; not to be changed."""
@@ -70,15 +70,17 @@ class OffsetStore:
         return [
             (group_id, topic, partition)
             for holder in (self.offsets, self.pending)
-            for group_id, of_group in holder.items()  # type: ignore[attr-defined]
+            for group_id, of_group in holder.items()
             for name, partition in of_group
             if name == topic
         ]
 
-    def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[tuple[str, int]]:
+    def expired(
+        self, group: Group | ConsumerGroup, now_ms: int, retention_ms: int
+    ) -> list[tuple[str, int]]:
         """(topic, partition) of what nobody has used for too long."""
         since_empty = NO_EXPIRY
-        if group.protocol_type is not None and group.group_type == TYPE_CLASSIC:
+        if isinstance(group, Group) and group.protocol_type is not None:
             if group.state == EMPTY:
                 since_empty = group.state_since_ms
             elif (

@@ -55,7 +55,7 @@ RECOVERING = 1
 class _Value:
     """Equality and repr by the fields."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:

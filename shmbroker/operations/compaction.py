@@ -14,6 +14,8 @@ Rules of this file:
   died of it DEATHS_MAX times in a row. One line says so, a counter counts it, the others go on.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Callable
@@ -26,6 +28,10 @@ from shmbroker.log.segment import Segment
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.replication.partition import Partition
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NONE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.config import BrokerConfig
 
 logger = logging.getLogger("shmbroker")
 
@@ -43,7 +49,7 @@ class Compaction:
     def __init__(
         self,
         store: PartitionStore,
-        config: Any,
+        config: BrokerConfig,
         ask: Callable[[dict[str, Any]], bool],
         count: Callable[[str], None],
     ) -> None:

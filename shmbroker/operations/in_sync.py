@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from shmbroker.metadata.image import MetadataImage
     from shmbroker.replication.partition import Partition
 
 PARTITIONS_MAX = 1000
@@ -59,7 +60,7 @@ class InSyncChanges:
         self._unsure: set[Partition] = set()
         """Those of whose request nobody knows what became of it."""
 
-    def expand(self, image: Any) -> None:
+    def expand(self, image: MetadataImage) -> None:
         """Ask for those followers that have caught up."""
         if self._asked:
             return
@@ -78,7 +79,7 @@ class InSyncChanges:
         self._request(wanted, image)
 
     def look_at_all(
-        self, partitions: Iterable[Partition], image: Any, now_ms: int, lag_max_ms: int
+        self, partitions: Iterable[Partition], image: MetadataImage, now_ms: int, lag_max_ms: int
     ) -> None:
         """Ask for those to be taken out that have been behind for too long, and find who may come
         in though it reads nothing new. For once a second or so."""
@@ -107,7 +108,9 @@ class InSyncChanges:
         self._request(wanted[:PARTITIONS_MAX], image)
         self.expand(image)
 
-    def _request(self, wanted: list[tuple[Partition, tuple[int, ...]]], image: Any) -> None:
+    def _request(
+        self, wanted: list[tuple[Partition, tuple[int, ...]]], image: MetadataImage
+    ) -> None:
         topics: dict[bytes, list[dict[str, Any]]] = {}
         for partition, in_sync in wanted:
             topics.setdefault(partition.topic_id, []).append(
@@ -172,6 +175,6 @@ class InSyncChanges:
                 self._unsure.add(partition)
 
 
-def _is_eligible(image: Any, broker_id: int) -> bool:
+def _is_eligible(image: MetadataImage, broker_id: int) -> bool:
     broker = image.brokers.get(broker_id)
     return broker is not None and broker.is_active

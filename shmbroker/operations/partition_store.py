@@ -16,7 +16,7 @@ import heapq
 import itertools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shmbroker.errors import CorruptFault, StorageFault
@@ -41,6 +41,7 @@ from shmbroker.log.partition_metadata import read_partition_metadata, write_part
 from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.retention import delete_records, retain
 from shmbroker.log.segment import Segment
+from shmbroker.metadata.image import TopicImage
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.replication.partition import Partition
 from shmbroker.shm.positions import PositionSlot, PositionTable
@@ -104,8 +105,8 @@ class PartitionStore:
 
     # ── open and delete ─────────────────────────────────────────────────────────────────────────
 
-    def open(self, topic: Any, index: int, config: LogConfig, now_ms: int) -> Partition:
-        """The partition with its log, made if there is none; `topic` is a TopicImage."""
+    def open(self, topic: TopicImage, index: int, config: LogConfig, now_ms: int) -> Partition:
+        """The partition with its log, made if there is none."""
         if self.is_fenced:
             raise StorageFault(f"{self.log_directory.path} is offline")
         key = partition_key(topic.topic_id, index)
@@ -162,7 +163,7 @@ class PartitionStore:
         self.partitions[key] = partition
         return partition
 
-    def _directory_of(self, topic: Any, index: int) -> tuple[str, bool]:
+    def _directory_of(self, topic: TopicImage, index: int) -> tuple[str, bool]:
         """Its directory, with the right topic id in it, and whether it was made just now."""
         path = os.path.join(self.log_directory.path, partition_directory(topic.name, index))
         metadata = os.path.join(path, PARTITION_METADATA)
@@ -244,7 +245,7 @@ class PartitionStore:
         away = partition.log.delete(random_uuid().hex())
         self._to_remove.append((now_ms + partition.log.config.file_delete_delay_ms, away))
 
-    def take_stock(self, topics_by_id: dict[bytes, Any], now_ms: int) -> None:
+    def take_stock(self, topics_by_id: Mapping[bytes, TopicImage], now_ms: int) -> None:
         """At boot: what a deletion left behind is removed, a log without a topic set aside.
 
         A log without a topic id is one of those, if its name is no topic's.

@@ -18,6 +18,8 @@ Rules of this file:
   meanwhile. A segment that is damaged here ends the copying of its partition until the next start.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import shutil
@@ -40,6 +42,10 @@ from shmbroker.wire.error_codes import (
     NONE,
     REQUEST_TIMED_OUT,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.config import BrokerConfig
 
 logger = logging.getLogger("shmbroker")
 
@@ -169,7 +175,7 @@ class Tiering:
     def __init__(
         self,
         store: PartitionStore,
-        config: Any,
+        config: BrokerConfig,
         ask: Ask,
         wake: Callable[[bytes], Any],
         now_ms: Callable[[], int],
@@ -546,8 +552,7 @@ class Tiering:
                 self._drop_chunk(remote, damaged)
             remote.fault_until_ms = self.now_ms() + FETCH_BACKOFF_MS
             return KAFKA_STORAGE_ERROR
-        found: Slice = log.read(offset, max_bytes, partition.high_watermark, min_one_batch)
-        return found
+        return log.read(offset, max_bytes, partition.high_watermark, min_one_batch)
 
     def _await_list(self, remote: Remote) -> int | None:
         if self.now_ms() < remote.retry_ms:

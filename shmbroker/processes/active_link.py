@@ -23,7 +23,7 @@ from shmbroker.shm.counters import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.config import Config
+    from shmbroker.config import BrokerConfig
     from shmbroker.metadata.image import Change
 
 
@@ -34,7 +34,7 @@ class ActiveLink:
         self,
         counters: Counters,
         peers: Iterable[Peer],
-        config: Config,
+        config: BrokerConfig,
         data_directory: Path,
         cluster_id: str,
     ) -> None:

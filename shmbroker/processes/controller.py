@@ -25,6 +25,7 @@ from typing import Any
 
 from shmbroker import clock
 from shmbroker.apis import table
+from shmbroker.config import BrokerConfig
 from shmbroker.controller import snapshots
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
@@ -102,7 +103,7 @@ class ControllerProcess(SleepingChild):
         self,
         shared: SharedResources,
         slot: Slot,
-        config: Any,
+        config: BrokerConfig,
         data_directory: Path,
         cluster_id: str,
     ) -> None:

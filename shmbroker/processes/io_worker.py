@@ -18,18 +18,25 @@ import os
 import queue
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shmbroker import clock
 from shmbroker.apis import init_producer_id, table
-from shmbroker.config import broker_layers, effective_broker_config, effective_topic_configs
+from shmbroker.apis.contexts import BrokerApi
+from shmbroker.config import (
+    BrokerConfig,
+    broker_layers,
+    effective_broker_config,
+    effective_topic_configs,
+)
 from shmbroker.coordinator.group_coordinator import GroupCoordinator
 from shmbroker.coordinator.group_partition import GROUP_TOPIC
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key, random_uuid, uuid_dashed
-from shmbroker.ipc.operation_adapter import Call, Executor
+from shmbroker.ipc.operation_adapter import Call, Executor, Handler
 from shmbroker.ipc.operation_layout import (
     APPEND,
     APPEND_PART,
@@ -52,8 +59,14 @@ from shmbroker.ipc.operation_proxy import PartialResults, try_execute
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
+from shmbroker.log.segment import Segment
 from shmbroker.metadata import image as image_module
-from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from shmbroker.metadata.image import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    PartitionImage,
+    TopicImage,
+)
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 from shmbroker.network.file_send import FileTable, pass_file
 from shmbroker.operations.append import Appender
@@ -120,6 +133,12 @@ PRODUCER_IDS_AHEAD = 200
 """Ids left of the current block when the next one is asked for."""
 
 
+OnAnswer = Callable[[dict[str, Any]], None]
+OnFlushed = Callable[[OSError | None], None]
+Job = tuple[list[int], OnFlushed]
+"""Descriptors to be synced, and who is told."""
+
+
 class IoWorker(SleepingChild):
     """The main loop, and what the API modules ask of it."""
 
@@ -127,7 +146,7 @@ class IoWorker(SleepingChild):
         self,
         shared: SharedResources,
         slot: Slot,
-        config: Any,
+        config: BrokerConfig,
         data_directory: Path,
         cluster_id: str,
         ports: dict[int, tuple[str, int]],
@@ -202,9 +221,9 @@ class IoWorker(SleepingChild):
         }
         self.executor = Executor(handlers)
         self.results = PartialResults()
-        self.asked: dict[int, tuple[Peer, str, int, Any]] = {}
+        self.asked: dict[int, tuple[Peer, str, int, OnAnswer]] = {}
         """Token to whom was asked, what in which version, and who is told the answer."""
-        self.to_apply: deque[tuple[Any, Any]] = deque()
+        self.to_apply: deque[tuple[TopicImage, PartitionImage]] = deque()
         self.new_configs: dict[str, LogConfig] = {}
         """By topic, those of logs opened since the image changed: one takes half as long as a log
         does to open."""
@@ -213,11 +232,11 @@ class IoWorker(SleepingChild):
         self.producer_ids = range(0)
         self.next_producer_ids: range | None = None
         self.is_asking_for_ids = False
-        self.waiting_for_ids: list[Any] = []
+        self.waiting_for_ids: list[tuple[Call, dict[str, Any]]] = []
         self.cleaner: Peer | None = None
         self.tier: Peer | None = None
         self.passed: dict[int, set[int]] = {}
-        self.segments_passed: dict[int, Any] = {}
+        self.segments_passed: dict[int, Segment] = {}
         self.to_pass: dict[tuple[int, int], Peer] = {}
         self.passing = {}
         links: dict[int, tuple[Peer, FileTable]] = {}
@@ -246,21 +265,20 @@ class IoWorker(SleepingChild):
             ask=self.ask_for_in_sync,
             on_high_watermark=self.on_high_watermark,
         )
-        self.unopened: dict[bytes, tuple[Any, Any]] = {}
+        self.unopened: dict[bytes, tuple[TopicImage, PartitionImage]] = {}
         """Topic and partition of each log that the disk had no room for: tried again."""
         self._now_ms = clock.now_ms()
         self._apply_broker_settings()
         self._next_housekeeping = 0.0
         self._next_fault_line: dict[bytes, float] = {}
 
-    def _handler(self, module: Any) -> Any:
+    def _handler(self, module: BrokerApi) -> Handler:
         if module.API_KEY not in table.GROUP_KEYS or len(self.shared.of_role(IO_WORKER)) == 1:
             return lambda call, body: module.answer(self, call, body)
 
         def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
             call.hold = partial(self.groups.hold, table.group_ids_of(body))
-            answer: dict[str, Any] | None = module.answer(self, call, body)
-            return answer
+            return module.answer(self, call, body)
 
         return handle
 
@@ -289,10 +307,14 @@ class IoWorker(SleepingChild):
             self.groups.run_due()
         self.say_running()
         self._ask_for_ids()
-        while not self.must_stop:
-            self.turn()
+        self.serve()
         self.hand_over()
         self.stop()
+
+    def serve(self) -> None:
+        """Turns, until this process is asked to stop."""
+        while not self.must_stop:
+            self.turn()
 
     def hand_over(self) -> None:
         """Serve until others lead what they can, unless clients are gone, too: the family stops."""
@@ -320,7 +342,7 @@ class IoWorker(SleepingChild):
             self.turn()
         self.must_stop = True
 
-    def _wait_for(self, condition: Any) -> None:
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
         while not self.must_stop:
             self.check_control()
             if not self.is_registering and (controller := self.link.peer()) is not None:
@@ -589,11 +611,11 @@ class IoWorker(SleepingChild):
             self.replication.on_sibling_lost(peer)
         if peer is self.cleaner:
             self.compaction.on_cleaner_lost()
-        if peer is self.tier:
+        if self.tiering is not None and peer is self.tier:
             self.tiering.on_tier_lost()
 
     def on_peer_running(self, peer: Peer) -> None:
-        if peer is self.tier:
+        if self.tiering is not None and peer is self.tier:
             self.tiering.on_tier_running()
 
     def _fail_asked(self, peer: Peer) -> None:
@@ -604,7 +626,7 @@ class IoWorker(SleepingChild):
                 if peer.role == CONTROLLER:
                     on_answer({"error_code": error_codes.NOT_CONTROLLER})
 
-    def pass_file(self, peer: Peer, segment: Any) -> None:
+    def pass_file(self, peer: Peer, segment: Segment) -> None:
         """Before a slice of it is named for the first time."""
         file_id = segment.file_id
         if file_id not in self.passed[peer.slot]:
@@ -636,12 +658,12 @@ class IoWorker(SleepingChild):
 
     def ask(
         self,
-        peer: Any,
+        peer: Peer,
         api_key: int,
         name: str,
         version: int,
         body: dict[str, Any],
-        on_answer: Any,
+        on_answer: OnAnswer,
     ) -> bool:
         """Have the controller or the cleaner answer a request; False while its ring has no room."""
         token = self.new_token()
@@ -671,7 +693,7 @@ class IoWorker(SleepingChild):
 
     def ask_cleaner(self, body: dict[str, Any]) -> bool:
         """Have the cleaner compact a log; False, and it is woken, while none runs."""
-        if not self.cleaner.incarnation:
+        if self.cleaner is None or not self.cleaner.incarnation:
             self.words[self.counters.at(self.slot.index, CLEANER_WANTED)] = 1
             self.shared.doorbells[0].ring()
             return False
@@ -684,7 +706,7 @@ class IoWorker(SleepingChild):
             lambda answer: self.compaction.on_answer(answer, self._now_ms),
         )
 
-    def ask_tier(self, api_key: int, name: str, body: dict[str, Any], on_answer: Any) -> bool:
+    def ask_tier(self, api_key: int, name: str, body: dict[str, Any], on_answer: OnAnswer) -> bool:
         """Have the tier process do something; False while there is none, or no room to ask it."""
         if self.tier is None or not self.tier.incarnation:
             return False
@@ -743,7 +765,7 @@ class IoWorker(SleepingChild):
             if (controller := self.link.peer()) is not None:
                 controller.doorbell.ring()
 
-    def _apply_partition(self, topic: Any, image: Any) -> None:
+    def _apply_partition(self, topic: TopicImage, image: PartitionImage) -> None:
         """Open the log of a partition that is placed here, and take over who leads it."""
         key = partition_key(topic.topic_id, image.partition)
         partition = self.partitions.get(key)
@@ -781,7 +803,7 @@ class IoWorker(SleepingChild):
         if partition.topic == GROUP_TOPIC:
             self.groups.on_partition_gone(partition.partition)
 
-    def _delete_topic(self, topic: Any) -> None:
+    def _delete_topic(self, topic: TopicImage) -> None:
         self.to_apply = deque(
             waiting for waiting in self.to_apply if waiting[0].topic_id != topic.topic_id
         )
@@ -930,8 +952,8 @@ class Flusher:
 
     def __init__(self, eventfd: int) -> None:
         self._eventfd = eventfd
-        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[OnFlushed, OSError | None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._submitted = 0
 
@@ -940,7 +962,7 @@ class Flusher:
         """Whether `finished` has something to give, now or later."""
         return self._submitted > 0
 
-    def submit(self, fds: list[int], on_done: Any) -> None:
+    def submit(self, fds: list[int], on_done: Callable[[OSError | None], None]) -> None:
         """fdatasync descriptors (owned by the job, closed after); then `on_done(fault or None)`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
@@ -961,16 +983,16 @@ class Flusher:
             self._done.put((on_done, fault))
             os.eventfd_write(self._eventfd, 1)
 
-    def finished(self) -> list[Any]:
+    def finished(self) -> list[Callable[[], None]]:
         """What is done since the last call, to be called back in the main thread."""
-        found = []
+        found: list[Callable[[], None]] = []
         while True:
             try:
                 on_done, fault = self._done.get_nowait()
             except queue.Empty:
                 return found
             self._submitted -= 1
-            found.append(lambda on_done=on_done, fault=fault: on_done(fault))
+            found.append(partial(on_done, fault))
 
     def stop(self) -> None:
         """Let the thread finish what it has."""

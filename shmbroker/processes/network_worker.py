@@ -27,7 +27,7 @@ from typing import Any
 
 from shmbroker import clock
 from shmbroker.apis import fetch, join_group, plain, produce, sync_group, table
-from shmbroker.config import broker_layers, effective_broker_config
+from shmbroker.config import BrokerConfig, broker_layers, effective_broker_config
 from shmbroker.ipc.operation_layout import (
     APPENDED,
     APPENDED_HEAD,
@@ -71,6 +71,10 @@ from shmbroker.shm.words import words_of
 from shmbroker.wire import error_codes
 from shmbroker.wire.frame import response_frame
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.apis.contexts import Submit
+
 logger = logging.getLogger("shmbroker")
 
 SWEEP_INTERVAL_S = 1.0
@@ -106,7 +110,7 @@ class NetworkWorker(Child):
         self,
         shared: SharedResources,
         slot: Slot,
-        config: Any,
+        config: BrokerConfig,
         data_directory: Path,
         cluster_id: str,
         listeners: list[Listener],
@@ -154,7 +158,7 @@ class NetworkWorker(Child):
                 for other in shared.of_role(IO_WORKER)
             },
         )
-        self.submit: dict[int, Any] = self.plain.submit | {
+        self.submit: dict[int, Submit] = self.plain.submit | {
             produce.API_KEY: self.produce.submit,
             fetch.API_KEY: self.fetch.submit,
         }
@@ -563,6 +567,10 @@ class NetworkWorker(Child):
                 peer = request.peer
                 if self.pending.pop(token, None) is not None and peer and peer.incarnation:
                     self.fetch.cancel(request, token)
+
+    def flush(self, connection: Connection) -> None:
+        """Send the answers that are complete."""
+        self.loop.flush(connection)
 
     def close_connection(self, connection: Connection, reason: str) -> None:
         """End a connection for a fault of its client (or a broker that restarted)."""

@@ -18,10 +18,12 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shmbroker import clock
+from shmbroker.config import BrokerConfig
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import uuid_from_text
 from shmbroker.ipc.operation_adapter import Call, Executor
@@ -60,7 +62,7 @@ class Tier(SleepingChild):
         self,
         shared: SharedResources,
         slot: Slot,
-        config: Any,
+        config: BrokerConfig,
         data_directory: Path,
         cluster_id: str,
     ) -> None:
@@ -396,7 +398,7 @@ class Workers:
         while True:
             work, on_done = self._jobs.get()
             body = _answer_of(work)
-            self._done.put(lambda on_done=on_done, body=body: on_done(body))
+            self._done.put(partial(on_done, body))
             os.eventfd_write(self._eventfd, 1)
 
 

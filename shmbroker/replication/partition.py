@@ -17,13 +17,22 @@ Rules of this file:
   configuration changes.
 """
 
+from __future__ import annotations
+
 from collections import deque
-from collections.abc import Callable
-from typing import Any
 
 from shmbroker.replication.follower import Follower
 from shmbroker.replication.throttle import throttled_brokers
 from shmbroker.wire import error_codes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from shmbroker.log.config import LogConfig
+    from shmbroker.log.partition_log import PartitionLog
+    from shmbroker.metadata.image import PartitionImage
 
 _NEVER = 2**63 - 1
 
@@ -71,7 +80,9 @@ class Partition:
         "waits_for",
     )
 
-    def __init__(self, key: bytes, topic: str, topic_id: bytes, partition: int, log: Any) -> None:
+    def __init__(
+        self, key: bytes, topic: str, topic_id: bytes, partition: int, log: PartitionLog
+    ) -> None:
         self.key = key
         self.topic = topic
         self.topic_id = topic_id
@@ -107,8 +118,8 @@ class Partition:
         """Acks that wait for the high watermark (`operations.delayed_produce`), by offset."""
         self.on_config(log.config)
 
-    def on_config(self, config: Any) -> None:
-        """The topic's settings have changed; `config` is a `log.config.LogConfig`."""
+    def on_config(self, config: LogConfig) -> None:
+        """The topic's settings have changed."""
         self.message_bytes_max = config.max_message_bytes
         self.is_compacted = config.is_compacted
         self.is_log_append_time = config.is_log_append_time
@@ -133,8 +144,8 @@ class Partition:
         """Records not yet on the disk with which an ack waits for it."""
         self.count_in_sync()
 
-    def on_leadership(self, broker_id: int, image: Any) -> None:
-        """Take over what the metadata image says of this partition (a `PartitionImage`)."""
+    def on_leadership(self, broker_id: int, image: PartitionImage) -> None:
+        """Take over what the metadata image says of this partition."""
         is_first = self.leader_epoch < 0
         self.leader_id = image.leader_id
         self.partition_epoch = image.partition_epoch
