@@ -16,7 +16,7 @@ README_ROW = re.compile(r"^\| (\d+) \| (\w+) \| (\d+)(?:–(\d+))? \|", re.MULTI
 MODULES = [
     importlib.import_module(f"shmbroker.apis.{path.stem}")
     for path in sorted((PACKAGE / "apis").glob("*.py"))
-    if path.stem not in ("__init__", "plain", "table")
+    if path.stem not in ("__init__", "contexts", "plain", "table")
 ]
 
 

@@ -34,6 +34,9 @@ class Worker:
 
     def follow_metadata(self) -> None: ...
 
+    def create_topics(self, request: Any, names: list[str]) -> None:
+        self.plain.create_topics(request, names)
+
     def broker_rows(self, _connection: Any, *, with_gone: bool = False) -> list[dict[str, Any]]:
         return [{"node_id": 1, "host": "127.0.0.1", "port": 9092, "rack": None}]
 
