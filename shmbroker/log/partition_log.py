@@ -56,6 +56,7 @@ from shmbroker.records.batch_layout import (
     STAMP_SIZE,
     TIMESTAMP_TYPE_BIT,
 )
+from shmbroker.signs import waiting_for_disk
 
 _OFFSETS_MAX = 2**31
 """Offsets in one segment: what the indexes can hold, relative to its base."""
@@ -896,7 +897,8 @@ class PartitionLog:
         descriptors, recovery_point = self.flush_targets()
         try:
             for descriptor in descriptors:
-                os.fdatasync(descriptor)
+                with waiting_for_disk():
+                    os.fdatasync(descriptor)
         except OSError as error:
             raise StorageFault(f"fdatasync in {self.directory}: {error}") from error
         finally:
@@ -906,12 +908,30 @@ class PartitionLog:
 
     def close(self, clean: bool) -> None:
         """Let go of all files. Clean: cut them to their content, snapshot, and flush first."""
-        if clean and not self._is_as_closed():
-            if self.active.size:
-                self.active.finish()
-                self.snapshot_producers()
-                self.are_names_new = True
+        if clean and self._finish():
             self.flush()
+        self._let_go()
+
+    def begin_close(self) -> tuple[list[int], int]:
+        """The first half of a clean close: what to fdatasync, as `flush_targets` says it."""
+        return self.flush_targets() if self._finish() else ([], self.log_end_offset)
+
+    def end_close(self, recovery_point: int) -> None:
+        """The other half, when that is done."""
+        self.on_flushed(recovery_point)
+        self._let_go()
+
+    def _finish(self) -> bool:
+        """Cut the files to their content and snapshot; False if there is nothing to flush."""
+        if self._is_as_closed():
+            return False
+        if self.active.size:
+            self.active.finish()
+            self.snapshot_producers()
+            self.are_names_new = True
+        return True
+
+    def _let_go(self) -> None:
         for segment in self.segments:
             segment.close()
         self._limit = 0

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import clock, signs
 from shmbroker.errors import Fault
 from shmbroker.ipc.operation_adapter import Executor
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
@@ -36,6 +36,7 @@ from shmbroker.shm.counters import (
     STATE_RUNNING,
     STATE_STARTING,
     STATE_STOPPING,
+    WORK,
 )
 
 EXIT_BOOT_FAULT = 3
@@ -84,6 +85,10 @@ class Child:
         ]
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signs.attach(lambda: self.sign(clock.monotonic()), self._store_work)
+
+    def _store_work(self, word: int) -> None:
+        self.words[self.counters.at(self.slot.index, WORK)] = word
 
     def _on_signal(self, _number: int, _frame: Any) -> None:
         self.must_stop = True
@@ -223,6 +228,7 @@ def run_child(
         set_title(slot.title)
         go_before_supervisor(slot.role)
         words = shared.counters.words
+        words[shared.counters.at(slot.index, WORK)] = signs.NOTHING
         words[shared.counters.at(slot.index, STATE)] = STATE_STARTING
         child = make(shared, slot)
         gc.collect()

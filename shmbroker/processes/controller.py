@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import clock, signs
 from shmbroker.apis import table
 from shmbroker.controller import snapshots
 from shmbroker.controller.active_controller import ActiveController
@@ -39,6 +39,7 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.processes.attention import Attention
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
 from shmbroker.processes.shared_resources import (
     CONTROLLER,
@@ -77,22 +78,6 @@ BROKER_HEARTBEAT = 63
 ALLOCATE_PRODUCER_IDS = 67
 AUTO_CREATE = b"auto-create"
 """Client id of a CreateTopics that a network worker sends because somebody uses the topics."""
-
-
-class Attention:
-    """Whether somebody who looks now and then has done so long enough to call others silent: on a
-    machine that stood still everybody was, and their silence counts from its return on."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._looked = self._since = 0.0
-
-    def is_enough(self, now: float) -> bool:
-        """Look, at `now` (monotonic seconds)."""
-        if now > self._looked + AWAY_S:
-            self._since = now
-        self._looked = now
-        return now >= self._since + self._timeout_s
 
 
 class ControllerProcess(SleepingChild):
@@ -174,7 +159,7 @@ class ControllerProcess(SleepingChild):
         ]
         self.session_timeout_s = config["broker.session.timeout.ms"] / 1000
         self._next_look = 0.0
-        self._attention = Attention(self.session_timeout_s)
+        self._attention = Attention(self.session_timeout_s, AWAY_S)
         self.hanging: set[int] = set()
         """Brokers that were fenced because they gave no sign of life."""
 
@@ -297,6 +282,7 @@ class ControllerProcess(SleepingChild):
         """Before the end: what the leader has, the others that stop shall have too."""
         quorum = self.voter.quorum
         deadline = clock.monotonic() + STOP_WAIT_S
+        signs.at_work(signs.CATCHING_UP)
         while self.voter.links is not None and clock.monotonic() < deadline:
             if quorum.state == LEADER:
                 alive = [
@@ -313,6 +299,7 @@ class ControllerProcess(SleepingChild):
             self.voter.links.wait(0.05)
             self.look_at_voters()
             self.voter.turn()
+            signs.sign()
 
     def on_peer_lost(self, peer: Peer) -> None:
         """Forget the half of a request that it had sent; a broker is fenced."""

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import clock, signs
 from shmbroker.apis import init_producer_id, table
 from shmbroker.config import broker_layers, effective_broker_config, effective_topic_configs
 from shmbroker.coordinator.group_coordinator import GroupCoordinator
@@ -64,7 +64,7 @@ from shmbroker.operations.read import Reader
 from shmbroker.operations.replication import Replication
 from shmbroker.operations.tiering import Tiering
 from shmbroker.processes.active_link import ActiveLink
-from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
+from shmbroker.processes.child import BACKLOG_RETRY_S, SIGN_INTERVAL_S, SleepingChild
 from shmbroker.processes.shared_resources import (
     CLEANER,
     CONTROLLER,
@@ -278,15 +278,16 @@ class IoWorker(SleepingChild):
         self.follow_metadata()
         deadline = clock.monotonic() + OPEN_S
         while self.to_apply and not self.must_stop:
+            signs.at_work(signs.OPENING, len(self.to_apply))
             self.apply_some()
             now = clock.monotonic()
-            self.sign(now)
             if self.incarnation > 1 and now > deadline:
                 break  # clients wait for what is open already; the rest follows between turns
         self.store.take_stock(self.image.topics_by_id, self._now_ms)
         deadline = clock.monotonic() + LOAD_S
         while self.groups.loading and clock.monotonic() < deadline:
             self.groups.run_due()
+        signs.at_work(signs.NOTHING)
         self.say_running()
         self._ask_for_ids()
         while not self.must_stop:
@@ -316,6 +317,7 @@ class IoWorker(SleepingChild):
         self.must_stop = not self.ask(
             controller, BROKER_HEARTBEAT, "BrokerHeartbeat", 1, body, answers.append
         )
+        signs.at_work(signs.HANDING_OVER)
         while not (answers or self.must_stop or clock.monotonic() > deadline):
             self.turn()
         self.must_stop = True
@@ -564,6 +566,7 @@ class IoWorker(SleepingChild):
         """Answer what is on the rings, then close the logs cleanly."""
         self.say_stopping()
         self.take_operations()
+        signs.at_work(signs.FLUSHING)
         self.groups.close()
         self.appender.group_commit.start(at_once=True)
         self.publish()
@@ -974,4 +977,6 @@ class Flusher:
         """Let the thread finish what it has."""
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join()
+            while self._thread.is_alive():
+                self._thread.join(SIGN_INTERVAL_S)
+                signs.sign()

@@ -25,7 +25,7 @@ from os import sched_yield
 from pathlib import Path
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import clock, signs
 from shmbroker.apis import fetch, join_group, plain, produce, sync_group, table
 from shmbroker.config import broker_layers, effective_broker_config
 from shmbroker.ipc.operation_layout import (
@@ -259,6 +259,7 @@ class NetworkWorker(Child):
                 ) or any(connection.out for connection in loop.connections.values())
                 if not busy or clock.monotonic() > deadline:
                     break
+                signs.at_work(signs.ANSWERING, len(self.pending))
         for connection in list(loop.connections.values()):
             loop.close(connection, "")
 
