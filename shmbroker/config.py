@@ -243,6 +243,11 @@ def _power_of_two(value: int) -> str | None:
     return "Value must be a power of two" if value & value - 1 else None
 
 
+def _never_or_seconds(value: int) -> str | None:
+    """Idle processes of the family sign once a second."""
+    return None if value == 0 or value >= 2000 else "Value must be 0 or at least 2000"
+
+
 def _log_directories(items: list[str]) -> str | None:
     if len(set(items)) < len(items):
         return "Each log directory may be named once"
@@ -1181,6 +1186,24 @@ _broker(
     "Room on a log directory's file system below which Produce is refused, so that the rest has "
     "some; -1 is a hundredth of the file system, at most 256 MiB; 0 is none.",
     least=-1,
+)
+_broker(
+    "shmbroker.watchdog.warn.ms",
+    INT,
+    "5000",
+    "Time without a sign of life after which a line in the log names a process of the family that "
+    "hangs, and what the kernel says of it; 0 is never.",
+    least=0,
+    check=_never_or_seconds,
+)
+_broker(
+    "shmbroker.watchdog.kill.ms",
+    INT,
+    "10000",
+    "Time without a sign of life after which such a process is killed and replaced; 0 is never, "
+    "which is for debuggers.",
+    least=0,
+    check=_never_or_seconds,
 )
 _broker(
     "shmbroker.tier.store",

@@ -5,7 +5,8 @@ Rules of this file:
 * A child that dies is followed by another one in the same slot, in this order: reap; state NONE and
   the next incarnation into the counters, then the control generation, and everyone's doorbell; when
   every living process has acknowledged, fork. A living process that does not acknowledge within
-  ACKNOWLEDGE_S hangs and is killed too.
+  ACKNOWLEDGE_S hangs and is killed too, or later if it gives signs of life: it works.
+* Once a second it looks whether all children give signs of life, also while they stop (`watchdog`).
 * A child that can't boot is not restarted for ever: the family ends with EXIT_CHILD_BOOT, at once
   where another try can't help (EXIT_BOOT_FAULT) or nothing was served yet, else after BOOTS_MAX
   tries in a row. Only for room on the disk it waits as long as it takes (EXIT_TRY_AGAIN).
@@ -54,16 +55,21 @@ from shmbroker.processes.shared_resources import (
     SharedResources,
     Slot,
 )
+from shmbroker.processes.stopping import Stop, waited_for
+from shmbroker.processes.watchdog import LOOK_S, Watchdog, standing_of
+from shmbroker.processes.watchdog import Child as Watched
 from shmbroker.shm.counters import (
     CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
     INCARNATION,
+    LIVENESS_NS,
     PID,
     STARTED_MS,
     STATE,
     STATE_NONE,
     STATE_RUNNING,
     STATE_STARTING,
+    WORK,
 )
 from shmbroker.shm.words import require_total_store_order
 from shmbroker.tier.object_store import check_store, store_url
@@ -84,14 +90,15 @@ LOCK_FD_MIN = 512
 """A dying process closes its descriptors in their order. Behind the sockets and the locks of the
 log directories, so that whoever gets this lock finds those free."""
 ACKNOWLEDGE_S = 5.0
-STOP_S = 45.0
-"""How long a stop may take before what is left is killed: less than the TimeoutStopSec of the unit,
-enough to make some gigabytes durable."""
+ACKNOWLEDGE_BUSY_S = 60.0
+"""Of one that gives signs of life: it reads gigabytes at its boot, say, and would begin again."""
 BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
 STEADY_S = 3.0
 BOOTS_MAX = 5
 LISTEN_BACKLOG = 1024
+MAY_BE_KILLED = (CLEANER, TIER)
+"""They keep nothing, and are not waited for at a stop."""
 READ_AT_BOOT = (
     ("BeginTransactionRecord", 0),
     ("EndTransactionRecord", 0),
@@ -134,11 +141,20 @@ class Supervisor:
         self.began = began
         self.data_directory = data_directory.absolute()
         self.running: dict[int, Running] = {}
-        self.to_fork: dict[int, tuple[float, float]] = {}
-        self.is_stopping = False
+        self.to_fork: dict[int, tuple[float, float, float]] = {}
+        """By slot: not before then; when those who have not acknowledged are looked at; when they
+        are killed, though they give signs of life."""
+        self.stop: Stop | None = None
         self.is_ready = False
         self.exit_status = 0
+        self.watchdog = Watchdog(
+            config["shmbroker.watchdog.warn.ms"], config["shmbroker.watchdog.kill.ms"], standing_of
+        )
         self._signals: list[int] = []
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stop is not None
 
     # ── boot ────────────────────────────────────────────────────────────────────────────────────
 
@@ -391,29 +407,55 @@ class Supervisor:
                 self._on_doorbell()
             else:
                 self._on_death(fd)
+        self._watch()
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGHUP:
                 continue
             if not self.is_stopping:
                 logger.info("stopping")
-                self._stop(0)
+                self._begin_to_stop(0)
             elif number == signal.SIGINT:
                 self._kill_all()
         if self.to_fork:
             self._fork_successors()
-        if self.is_stopping:
-            return self._go_on_stopping()
-        return False
+        return self.stop is not None and self._go_on_stopping(self.stop)
 
-    def _timeout_ms(self) -> float | None:
+    def _timeout_ms(self) -> float:
         """Until something is due by its time alone; everything else rings."""
         deadlines = [
-            max(dates) if self._late(index) else dates[0] for index, dates in self.to_fork.items()
+            max(dates[:2]) if self._late(index) else dates[0]
+            for index, dates in self.to_fork.items()
         ]
-        if self.is_stopping:
-            deadlines.append(self.stop_deadline)
-        return max(0.0, min(deadlines) - clock.monotonic()) * 1000 + 1 if deadlines else None
+        deadlines.append(self.watchdog.next_look)
+        if self.stop is not None:
+            deadlines.append(self.stop.rest())
+        return max(0.0, min(deadlines) - clock.monotonic()) * 1000 + 1
+
+    def _watch(self) -> None:
+        """Name who hangs, and kill it: what follows is what follows any death."""
+        now = clock.monotonic()
+        if now < self.watchdog.next_look:
+            return
+        children = [
+            Watched(
+                running.slot.title, running.pid, self._signed(running), self._work_of(running.slot)
+            )
+            for running in self.running.values()
+            if running.pid
+        ]
+        for finding in self.watchdog.look(now, children):
+            logger.log(logging.ERROR if finding.is_kill else logging.WARNING, "%s", finding.line)
+            if finding.is_kill:
+                os.kill(finding.pid, signal.SIGKILL)
+
+    def _signed(self, running: Running) -> float:
+        """Its last sign of life; its fork is the first."""
+        liveness_ns = self.words[self.shared.counters.at(running.slot.index, LIVENESS_NS)]
+        return max(running.started, liveness_ns / 1e9)
+
+    def _work_of(self, slot: Slot) -> int:
+        return self.words[self.shared.counters.at(slot.index, WORK)]
 
     def _on_doorbell(self) -> None:
         """Some child changed its state, acknowledged a death, or wants the cleaner."""
@@ -475,18 +517,18 @@ class Supervisor:
         words[counters.at(slot.index, PID)] = 0
         code = os.waitstatus_to_exitcode(status)
         if self.is_stopping:
-            if code not in (0, -signal.SIGTERM):
+            if code not in (0, -signal.SIGTERM) and slot.role not in MAY_BE_KILLED:
                 logger.error("%s did not stop cleanly: it ended with %s", slot.title, _how(code))
                 self.exit_status = self.exit_status or EXIT_UNCLEAN
             return
         if has_served:
             running.failed_boots = 0
-        elif code > 0 and code != EXIT_TRY_AGAIN and slot.role not in (CLEANER, TIER):
+        elif code > 0 and code != EXIT_TRY_AGAIN and slot.role not in MAY_BE_KILLED:
             running.failed_boots += 1
             tries = BOOTS_MAX if self.is_ready and code != EXIT_BOOT_FAULT else 1
             if running.failed_boots >= tries:
                 logger.error("%s can't boot; see its reason above", slot.title)
-                self._stop(EXIT_CHILD_BOOT)
+                self._begin_to_stop(EXIT_CHILD_BOOT)
                 return
         lived = clock.monotonic() - running.started
         running.restarts = 0 if lived > STEADY_S else running.restarts + 1
@@ -500,24 +542,26 @@ class Supervisor:
         words[CONTROL_GENERATION_WORD] += 1
         self._ring_all()
         now = clock.monotonic()
-        self.to_fork[slot.index] = (now + delay, now + ACKNOWLEDGE_S)
+        self.to_fork[slot.index] = (now + delay, now + ACKNOWLEDGE_S, now + ACKNOWLEDGE_BUSY_S)
 
     def _fork_successors(self) -> None:
         """Fork those whose death every living process has acknowledged."""
         words = self.words
         counters = self.shared.counters
         now = clock.monotonic()
-        for index, (not_before, deadline) in list(self.to_fork.items()):
+        for index, (not_before, deadline, give_up) in list(self.to_fork.items()):
             if now < not_before or self.is_stopping:
                 continue
             late = self._late(index)
             if late and now < deadline:
                 continue
             for other in late:
-                logger.error("%s does not answer: killed", other.slot.title)
-                os.kill(other.pid, signal.SIGKILL)
+                signed = max(self._signed(other), self.watchdog.awake_since)
+                if now - signed >= ACKNOWLEDGE_S or now >= give_up:
+                    logger.error("%s does not answer: killed", other.slot.title)
+                    os.kill(other.pid, signal.SIGKILL)
             if late:
-                self.to_fork[index] = (not_before, now + ACKNOWLEDGE_S)
+                self.to_fork[index] = (not_before, now + LOOK_S, give_up)
                 continue
             del self.to_fork[index]
             # A successor starts with rings that everyone has reset.
@@ -544,24 +588,21 @@ class Supervisor:
 
     # ── stopping ────────────────────────────────────────────────────────────────────────────────
 
-    def _stop(self, status: int) -> None:
-        """Begin to stop: network workers first, as they hold what is in flight."""
-        self.is_stopping = True
+    def _begin_to_stop(self, status: int) -> None:
         self.exit_status = status
         self.to_fork.clear()
         notify("STOPPING=1", "STATUS=stopping")
-        self.stop_deadline = clock.monotonic() + STOP_S
-        self.stop_roles = [NETWORK_WORKER, CLEANER, TIER, IO_WORKER, CONTROLLER]
-        self._signal_next_role()
+        self.stop = Stop(clock.monotonic())
+        self._signal_next_role(self.stop)
 
-    def _signal_next_role(self) -> None:
-        role = self.stop_roles.pop(0)
+    def _signal_next_role(self, stop: Stop) -> None:
+        role = stop.next_role(clock.monotonic())
         for running in self.running.values():
             if running.slot.role == role and running.pid:
                 os.kill(running.pid, signal.SIGTERM)
                 self.shared.doorbells[running.slot.index].ring()
 
-    def _go_on_stopping(self) -> bool:
+    def _go_on_stopping(self, stop: Stop) -> bool:
         alive = [running for running in self.running.values() if running.pid]
         if not alive:
             notify("STATUS=stopped")
@@ -569,13 +610,20 @@ class Supervisor:
             for slot in self.shared.of_role(CONTROLLER):
                 (self.data_directory / socket_name(slot.number)).unlink(missing_ok=True)
             return True
-        if clock.monotonic() > self.stop_deadline:
-            logger.error("still running after %.0f s: killed", STOP_S)
-            self._kill_all()
-            self.stop_deadline = clock.monotonic() + STOP_S
         # The next role's turn comes when those before it are gone; some may have none alive.
-        while all(running.slot.role in self.stop_roles for running in alive):
-            self._signal_next_role()
+        while stop.is_turn_over(running.slot.role for running in alive):
+            self._signal_next_role(stop)
+        now = clock.monotonic()
+        late = [running for running in alive if stop.was_told(running.slot.role)]
+        line = waited_for((running.slot.title, self._work_of(running.slot)) for running in late)
+        if stop.is_over(now):
+            for running in late:
+                if running.slot.role not in MAY_BE_KILLED:
+                    logger.error("the stop has no more time for %s: killed", line)
+                os.kill(running.pid, signal.SIGKILL)
+        elif stop.is_line_due(now):
+            logger.info("stopping: waiting for %s", line)
+            notify(f"STATUS=stopping: waiting for {line}")
         return False
 
     def _kill_all(self) -> None:

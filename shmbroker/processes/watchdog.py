@@ -66,7 +66,10 @@ class Finding(NamedTuple):
 
 
 class Watchdog:
-    """`look` once in a while; 0 switches a half of it off, and both all of it."""
+    """`look` once a second; 0 switches a half of it off.
+
+    awake_since: when whoever looks began to do so without a break.
+    """
 
     def __init__(
         self, warn_ms: int, kill_ms: int, standing_of: Callable[[int], Standing | None]
@@ -80,21 +83,21 @@ class Watchdog:
         """Pid to the last sign of those that a line was written about."""
         self._killed: dict[int, float] = {}
         """Pid of those that do not end, to when the next line about that is due."""
-        self.next_look = 0.0 if warn_ms or kill_ms else float("inf")
+        self.next_look = self.awake_since = 0.0
 
     def look(self, now: float, children: Iterable[Child]) -> list[Finding]:
         """What is to be said and done now."""
         if now < self.next_look:
             return []
         self.next_look = now + LOOK_S
-        awake_since = self._attention.awake_since(now)
+        self.awake_since = self._attention.awake_since(now)
         children = list(children)
         pids = {child.pid for child in children}
         self._named = {pid: signed for pid, signed in self._named.items() if pid in pids}
         self._killed = {pid: due for pid, due in self._killed.items() if pid in pids}
         findings = []
         for child in children:
-            silent_s = now - max(child.signed, awake_since)
+            silent_s = now - max(child.signed, self.awake_since)
             finding = self._judge(now, child, silent_s)
             if finding is not None:
                 findings.append(finding)
