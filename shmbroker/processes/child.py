@@ -27,6 +27,7 @@ from shmbroker.ipc.operation_adapter import Executor
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
+from shmbroker.processes import output
 from shmbroker.processes.shared_resources import CLEANER, TIER, SharedResources, Slot
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
@@ -249,8 +250,7 @@ def run_child(
         status = 1
     finally:
         logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        output.flush()
         os._exit(status)
 
 

@@ -254,12 +254,12 @@ class NetworkWorker(Child):
                     self.say_stopping()
                     loop.stop_reading()
                     self._end_waiting_fetches()
-                busy = any(
+                left = sum(
                     request.api_key not in WAITING_APIS for request in self.pending.values()
-                ) or any(connection.out for connection in loop.connections.values())
-                if not busy or clock.monotonic() > deadline:
+                ) + sum(bool(connection.out) for connection in loop.connections.values())
+                if not left or clock.monotonic() > deadline:
                     break
-                signs.at_work(signs.ANSWERING, len(self.pending))
+                signs.at_work(signs.ANSWERING, left)
         for connection in list(loop.connections.values()):
             loop.close(connection, "")
 

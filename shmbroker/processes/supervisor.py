@@ -44,7 +44,9 @@ from shmbroker.log.meta_properties import (
     write_meta_properties,
 )
 from shmbroker.network.event_loop import Listener
+from shmbroker.processes import output
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
+from shmbroker.processes.limits import open_files_needed, raise_limits
 from shmbroker.processes.sd_notify import notify
 from shmbroker.processes.shared_resources import (
     CLEANER,
@@ -95,6 +97,7 @@ ACKNOWLEDGE_BUSY_S = 60.0
 BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
 STEADY_S = 3.0
+FORK_RETRY_S = 5.0
 BOOTS_MAX = 5
 LISTEN_BACKLOG = 1024
 MAY_BE_KILLED = (CLEANER, TIER)
@@ -167,14 +170,20 @@ class Supervisor:
                 "start without it (and without PYTHONOPTIMIZE)."
             )
         config = self.config
+        network_workers = config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1)
+        raise_limits(
+            open_files_needed(
+                network_workers, config["shmbroker.io.workers"], config["shmbroker.controllers"]
+            ),
+            config["log.segment.bytes"],
+        )
         self._prepare_directory()
         if config.is_tier_enabled:
             check_store(store_url(config["shmbroker.tier.store"], str(self.data_directory)))
-        self._raise_descriptor_limit()
         self._listen()
         self.shared = SharedResources(
             str(self.data_directory),
-            config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1),
+            network_workers,
             config["shmbroker.io.workers"],
             config["shmbroker.controllers"],
             config["shmbroker.ring.data.bytes"],
@@ -203,7 +212,13 @@ class Supervisor:
         for role in (CONTROLLER, IO_WORKER, NETWORK_WORKER):
             for slot in self.shared.of_role(role):
                 self.running[slot.index] = Running(slot)
-                self._fork(self.running[slot.index])
+                try:
+                    self._fork(self.running[slot.index])
+                except OSError as fault:
+                    raise ConfigFault(
+                        f"{slot.title} can't be started: {fault.strerror}; allow more processes "
+                        "(ulimit -u; TasksMax= in a unit; --pids-limit for a container)."
+                    ) from fault
             if role == CONTROLLER:
                 # While it boots, and before all the others are forked.
                 for name, version in READ_AT_BOOT:
@@ -295,16 +310,6 @@ class Supervisor:
         if is_changed:
             logger.warning("the controllers are %d now", len(voters))
 
-    def _raise_descriptor_limit(self) -> None:
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, 1 << 20), hard))
-        except (ValueError, OSError):
-            pass
-
     def _listen(self) -> None:
         """Bind the brokers' ports, in a row from the configured one; 0 takes free ones."""
         config = self.config
@@ -338,14 +343,15 @@ class Supervisor:
         # What the role needs is imported here, once for all that will ever be forked, and frozen:
         # a collection in a child would write to pages that all of them share.
         gc.freeze()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        output.flush()
         # A signal between the fork and the child's own handlers would be noted by a copy of ours.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        pid = os.fork()
-        if pid == 0:
-            self._become(slot, make)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become(slot, make)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self.words[counters.at(slot.index, PID)] = pid
         running.pid = pid
         running.started = clock.monotonic()
@@ -482,7 +488,16 @@ class Supervisor:
         for slot in wanted:
             if slot.index not in self.running:
                 self.running[slot.index] = Running(slot)
-                self._fork(self.running[slot.index])
+                self._fork_or_later(self.running[slot.index])
+
+    def _fork_or_later(self, running: Running) -> None:
+        """Fork, and again later where the kernel has no process or no memory for it."""
+        try:
+            self._fork(running)
+        except OSError as fault:
+            index, now = running.slot.index, clock.monotonic()
+            logger.error("%s can't be started: %s; tried again", running.slot.title, fault.strerror)
+            self.to_fork[index] = (now + FORK_RETRY_S, now, now + ACKNOWLEDGE_BUSY_S)
 
     def _ring_all(self) -> None:
         for doorbell in self.shared.doorbells[1:]:
@@ -496,10 +511,10 @@ class Supervisor:
     def _say_ready(self) -> None:
         took = clock.monotonic() - self.began
         started = datetime.now().astimezone().isoformat(timespec="seconds")
-        print(
+        output.say(
             f"shmbroker: ready on {self._addresses()} pid {self.pid}, "
             f"started {started} in {took:.2f} s, data in {self.data_directory}",
-            flush=True,
+            sys.stdout,
         )
         notify("READY=1", f"MAINPID={self.pid}")
 
@@ -571,7 +586,7 @@ class Supervisor:
                     if other.pid
                     else words[counters.acknowledgement(index, other.slot.index)]
                 )
-            self._fork(self.running[index])
+            self._fork_or_later(self.running[index])
 
     def _late(self, index: int) -> list[Running]:
         """Living processes that have not acknowledged the death of the one in this slot."""
