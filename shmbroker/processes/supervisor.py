@@ -150,9 +150,6 @@ class Supervisor:
         self.stop: Stop | None = None
         self.is_ready = False
         self.exit_status = 0
-        self.watchdog = Watchdog(
-            config["shmbroker.watchdog.warn.ms"], config["shmbroker.watchdog.kill.ms"], standing_of
-        )
         self._signals: list[int] = []
 
     @property
@@ -176,6 +173,9 @@ class Supervisor:
                 network_workers, config["shmbroker.io.workers"], config["shmbroker.controllers"]
             ),
             config["log.segment.bytes"],
+        )
+        self.watchdog = Watchdog(
+            config["shmbroker.watchdog.warn.ms"], config["shmbroker.watchdog.kill.ms"], standing_of
         )
         self._prepare_directory()
         if config.is_tier_enabled:
