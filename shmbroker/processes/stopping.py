@@ -1,7 +1,7 @@
 """The order of a stop: which role is told when, how long it may take, what is said meanwhile.
 
    role             its bound   what it may wait for
-   network worker       8 s     answers to requests in flight (5 s)
+   network worker       8 s     requests in flight, and clients that read their answers (5 s)
    cleaner, tier        2 s     nothing: they may be killed at any point
    I/O worker          35 s     the disk: everything that was not yet flushed
    controller           5 s     the others to have what the leader has (2 s)
@@ -26,6 +26,10 @@ BOUNDS_S = {NETWORK_WORKER: 8.0, CLEANER: 2.0, TIER: 2.0, IO_WORKER: 35.0, CONTR
 """In the order of the stop: network workers first, as they hold what is in flight."""
 FIRST_LINE_S = 2.0
 LINE_INTERVAL_S = 5.0
+DRAIN_S = 5.0
+"""How long a network worker lets requests in flight take, and clients read their answers,"""
+STALLED_S = 1.0
+"""unless nobody reads any more: a client that has stalled holds up nothing."""
 KILLED_S = 45.0
 """Once killed, how long until it is tried again: only a disk that does not answer keeps one."""
 
@@ -69,6 +73,25 @@ class Stop:
             return False
         self.deadline = now + KILLED_S
         return True
+
+
+class Drain:
+    """A network worker's part of the stop."""
+
+    def __init__(self, now: float) -> None:
+        self._deadline = now + DRAIN_S
+        self._moved = now
+        self._unsent_bytes = -1
+
+    def is_over(self, now: float, requests: int, unsent_bytes: int) -> bool:
+        """Whether to go: so many requests wait for their results, so much of answers is unread."""
+        if unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._moved = unsent_bytes, now
+        return (
+            not (requests or unsent_bytes)
+            or now > self._deadline
+            or (not requests and now > self._moved + STALLED_S)
+        )
 
 
 def waited_for(waiting: Iterable[tuple[str, int]]) -> str:

@@ -24,7 +24,7 @@ LOOK_S = 1.0
 """Between two looks. Idle children sign once a second, so it would be no use to look more often."""
 AWAY_S = 2.5
 """Without a look for so long, whoever looks was not let run."""
-STUCK_LINE_S = 30.0
+STUCK_LINE_S = 10.0
 
 STOPPED = "T"
 TRACED = "t"

@@ -11,9 +11,12 @@ from shmbroker.processes.shared_resources import (
 )
 from shmbroker.processes.stopping import (
     BOUNDS_S,
+    DRAIN_S,
     FIRST_LINE_S,
     KILLED_S,
     LINE_INTERVAL_S,
+    STALLED_S,
+    Drain,
     Stop,
     waited_for,
 )
@@ -65,6 +68,30 @@ def test_it_is_said_what_is_waited_for_first_soon_then_seldom() -> None:
     stop.next_role(100.0)
     said = [now for now in range(100, 120) if stop.is_line_due(now)]
     assert said == [100 + FIRST_LINE_S + n * LINE_INTERVAL_S for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("requests", "unsent_bytes", "rate", "expected"),
+    [
+        (0, 0, 0, 0.0),
+        (0, 50_000, 0, STALLED_S),  # a client that has stalled
+        (0, 50_000, 1000, DRAIN_S),  # one that reads slowly
+        (0, 2_000, 1000, 2.0),  # ... and is through in time
+        (1, 0, 0, DRAIN_S),  # a request that waits for its result
+        (1, 50_000, 0, DRAIN_S),
+    ],
+)
+def test_network_worker_waits_for_what_goes_on(
+    requests: int, unsent_bytes: int, rate: int, expected: float
+) -> None:
+    drain = Drain(10.0)
+    steps = (step / 10 for step in range(100))
+    took = next(
+        at
+        for at in steps
+        if drain.is_over(10.0 + at, requests, max(0, unsent_bytes - int(rate * at)))
+    )
+    assert took == pytest.approx(expected, abs=0.15)
 
 
 @pytest.mark.parametrize(

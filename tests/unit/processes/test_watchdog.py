@@ -190,7 +190,7 @@ def test_each_half_can_be_switched_off(
 ) -> None:
     family = Family(warn_s, kill_s)
     family.look(1)
-    family.go_on(20)
+    family.go_on(KILL_S)
     assert family.events() == expected
 
 
