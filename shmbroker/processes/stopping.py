@@ -24,6 +24,8 @@ from shmbroker.signs import describe
 
 BOUNDS_S = {NETWORK_WORKER: 8.0, CLEANER: 2.0, TIER: 2.0, IO_WORKER: 35.0, CONTROLLER: 5.0}
 """In the order of the stop: network workers first, as they hold what is in flight."""
+MAY_BE_KILLED = (CLEANER, TIER)
+"""They keep nothing: it is no unclean stop."""
 FIRST_LINE_S = 2.0
 LINE_INTERVAL_S = 5.0
 DRAIN_S = 5.0

@@ -57,7 +57,7 @@ from shmbroker.processes.shared_resources import (
     SharedResources,
     Slot,
 )
-from shmbroker.processes.stopping import Stop, waited_for
+from shmbroker.processes.stopping import MAY_BE_KILLED, Stop, waited_for
 from shmbroker.processes.watchdog import LOOK_S, Watchdog, standing_of
 from shmbroker.processes.watchdog import Child as Watched
 from shmbroker.shm.counters import (
@@ -94,14 +94,12 @@ log directories, so that whoever gets this lock finds those free."""
 ACKNOWLEDGE_S = 5.0
 ACKNOWLEDGE_BUSY_S = 60.0
 """Of one that gives signs of life: it reads gigabytes at its boot, say, and would begin again."""
+FORK_RETRY_S = 5.0
 BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
 STEADY_S = 3.0
-FORK_RETRY_S = 5.0
 BOOTS_MAX = 5
 LISTEN_BACKLOG = 1024
-MAY_BE_KILLED = (CLEANER, TIER)
-"""They keep nothing, and are not waited for at a stop."""
 READ_AT_BOOT = (
     ("BeginTransactionRecord", 0),
     ("EndTransactionRecord", 0),
@@ -144,17 +142,18 @@ class Supervisor:
         self.began = began
         self.data_directory = data_directory.absolute()
         self.running: dict[int, Running] = {}
-        self.to_fork: dict[int, tuple[float, float, float]] = {}
-        """By slot: not before then; when those who have not acknowledged are looked at; when they
-        are killed, though they give signs of life."""
-        self.stop: Stop | None = None
+        self.to_fork: dict[int, tuple[float, float]] = {}
+        """By slot: not before then; when those who have not acknowledged are looked at."""
+        self.patience_ends: dict[int, float] = {}
+        """By slot: when they are killed though they give signs of life."""
+        self.stopping: Stop | None = None
         self.is_ready = False
         self.exit_status = 0
         self._signals: list[int] = []
 
     @property
     def is_stopping(self) -> bool:
-        return self.stop is not None
+        return self.stopping is not None
 
     # ── boot ────────────────────────────────────────────────────────────────────────────────────
 
@@ -166,24 +165,15 @@ class Supervisor:
                 "Python runs with -O, which leaves out the checks that end a broken process: "
                 "start without it (and without PYTHONOPTIMIZE)."
             )
+        self._look_at_limits()
         config = self.config
-        network_workers = config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1)
-        raise_limits(
-            open_files_needed(
-                network_workers, config["shmbroker.io.workers"], config["shmbroker.controllers"]
-            ),
-            config["log.segment.bytes"],
-        )
-        self.watchdog = Watchdog(
-            config["shmbroker.watchdog.warn.ms"], config["shmbroker.watchdog.kill.ms"], standing_of
-        )
         self._prepare_directory()
         if config.is_tier_enabled:
             check_store(store_url(config["shmbroker.tier.store"], str(self.data_directory)))
         self._listen()
         self.shared = SharedResources(
             str(self.data_directory),
-            network_workers,
+            config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1),
             config["shmbroker.io.workers"],
             config["shmbroker.controllers"],
             config["shmbroker.ring.data.bytes"],
@@ -226,6 +216,19 @@ class Supervisor:
         while True:
             if self._turn():
                 return self.exit_status
+
+    def _look_at_limits(self) -> None:
+        """Before anything is opened."""
+        config = self.config
+        self.watchdog = Watchdog(
+            config["shmbroker.watchdog.warn.ms"], config["shmbroker.watchdog.kill.ms"], standing_of
+        )
+        open_files = open_files_needed(
+            config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1),
+            config["shmbroker.io.workers"],
+            config["shmbroker.controllers"],
+        )
+        raise_limits(open_files, config["log.segment.bytes"])
 
     def _prepare_directory(self) -> None:
         """Make, lock and format the data directory, and bind the control socket in it."""
@@ -352,10 +355,15 @@ class Supervisor:
                 self._become(slot, make)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        try:
+            running.pidfd = os.pidfd_open(pid)
+        except OSError:  # nobody would see its end, and another one would be forked beside it
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self.words[counters.at(slot.index, PID)] = pid
         running.pid = pid
         running.started = clock.monotonic()
-        running.pidfd = os.pidfd_open(pid)
         self.poller.register(running.pidfd, select.POLLIN)
 
     def _become(self, slot: Slot, make: Callable[[SharedResources, Slot], Any]) -> None:
@@ -420,22 +428,21 @@ class Supervisor:
                 continue
             if not self.is_stopping:
                 logger.info("stopping")
-                self._begin_to_stop(0)
+                self._stop(0)
             elif number == signal.SIGINT:
                 self._kill_all()
         if self.to_fork:
             self._fork_successors()
-        return self.stop is not None and self._go_on_stopping(self.stop)
+        return self.stopping is not None and self._go_on_stopping(self.stopping)
 
     def _timeout_ms(self) -> float:
         """Until something is due by its time alone; everything else rings."""
         deadlines = [
-            max(dates[:2]) if self._late(index) else dates[0]
-            for index, dates in self.to_fork.items()
+            max(dates) if self._late(index) else dates[0] for index, dates in self.to_fork.items()
         ]
         deadlines.append(self.watchdog.next_look)
-        if self.stop is not None:
-            deadlines.append(self.stop.rest())
+        if self.stopping is not None:
+            deadlines.append(self.stopping.rest())
         return max(0.0, min(deadlines) - clock.monotonic()) * 1000 + 1
 
     def _watch(self) -> None:
@@ -497,7 +504,7 @@ class Supervisor:
         except OSError as fault:
             index, now = running.slot.index, clock.monotonic()
             logger.error("%s can't be started: %s; tried again", running.slot.title, fault.strerror)
-            self.to_fork[index] = (now + FORK_RETRY_S, now, now + ACKNOWLEDGE_BUSY_S)
+            self.to_fork[index] = (now + FORK_RETRY_S, now)
 
     def _ring_all(self) -> None:
         for doorbell in self.shared.doorbells[1:]:
@@ -543,7 +550,7 @@ class Supervisor:
             tries = BOOTS_MAX if self.is_ready and code != EXIT_BOOT_FAULT else 1
             if running.failed_boots >= tries:
                 logger.error("%s can't boot; see its reason above", slot.title)
-                self._begin_to_stop(EXIT_CHILD_BOOT)
+                self._stop(EXIT_CHILD_BOOT)
                 return
         lived = clock.monotonic() - running.started
         running.restarts = 0 if lived > STEADY_S else running.restarts + 1
@@ -557,28 +564,31 @@ class Supervisor:
         words[CONTROL_GENERATION_WORD] += 1
         self._ring_all()
         now = clock.monotonic()
-        self.to_fork[slot.index] = (now + delay, now + ACKNOWLEDGE_S, now + ACKNOWLEDGE_BUSY_S)
+        self.to_fork[slot.index] = (now + delay, now + ACKNOWLEDGE_S)
 
     def _fork_successors(self) -> None:
         """Fork those whose death every living process has acknowledged."""
         words = self.words
         counters = self.shared.counters
         now = clock.monotonic()
-        for index, (not_before, deadline, give_up) in list(self.to_fork.items()):
+        for index, (not_before, deadline) in list(self.to_fork.items()):
             if now < not_before or self.is_stopping:
                 continue
             late = self._late(index)
             if late and now < deadline:
                 continue
+            patience_ends = self.patience_ends.setdefault(index, now + ACKNOWLEDGE_BUSY_S)
+            next_look = now + LOOK_S
             for other in late:
                 signed = max(self._signed(other), self.watchdog.awake_since)
-                if now - signed >= ACKNOWLEDGE_S or now >= give_up:
+                if now - signed >= ACKNOWLEDGE_S or now >= patience_ends:
+                    next_look = now + ACKNOWLEDGE_S
                     logger.error("%s does not answer: killed", other.slot.title)
                     os.kill(other.pid, signal.SIGKILL)
             if late:
-                self.to_fork[index] = (not_before, now + LOOK_S, give_up)
+                self.to_fork[index] = (not_before, next_look)
                 continue
-            del self.to_fork[index]
+            del self.to_fork[index], self.patience_ends[index]
             # A successor starts with rings that everyone has reset.
             for other in self.running.values():
                 words[counters.acknowledgement(index, other.slot.index)] = (
@@ -603,12 +613,13 @@ class Supervisor:
 
     # ── stopping ────────────────────────────────────────────────────────────────────────────────
 
-    def _begin_to_stop(self, status: int) -> None:
+    def _stop(self, status: int) -> None:
+        """Begin to stop."""
         self.exit_status = status
         self.to_fork.clear()
         notify("STOPPING=1", "STATUS=stopping")
-        self.stop = Stop(clock.monotonic())
-        self._signal_next_role(self.stop)
+        self.stopping = Stop(clock.monotonic())
+        self._signal_next_role(self.stopping)
 
     def _signal_next_role(self, stop: Stop) -> None:
         role = stop.next_role(clock.monotonic())
@@ -634,7 +645,8 @@ class Supervisor:
         if stop.is_over(now):
             for running in late:
                 if running.slot.role not in MAY_BE_KILLED:
-                    logger.error("the stop has no more time for %s: killed", line)
+                    what = waited_for([(running.slot.title, self._work_of(running.slot))])
+                    logger.error("the stop has no more time for %s: killed", what)
                 os.kill(running.pid, signal.SIGKILL)
         elif stop.is_line_due(now):
             logger.info("stopping: waiting for %s", line)

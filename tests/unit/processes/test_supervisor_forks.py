@@ -10,7 +10,6 @@ from shmbroker import clock
 from shmbroker.processes import supervisor as supervisor_module
 from shmbroker.processes.shared_resources import IO_WORKER, NETWORK_WORKER, SharedResources
 from shmbroker.processes.supervisor import (
-    ACKNOWLEDGE_BUSY_S,
     ACKNOWLEDGE_S,
     FORK_RETRY_S,
     Running,
@@ -38,7 +37,7 @@ def family(tmp_path):
         made.words[made.shared.counters.at(slot.index, INCARNATION)] = 2 - bool(pid)
     now = clock.monotonic()
     dead = made.shared.of_role(NETWORK_WORKER)[0].index
-    made.to_fork[dead] = (now - 10, now - 1, now + ACKNOWLEDGE_BUSY_S)
+    made.to_fork[dead] = (now - 10, now - 1)
     return made
 
 
@@ -68,7 +67,7 @@ def test_who_is_silent_or_was_waited_for_long_enough_is_killed(family, killed, s
     sign(family, silent_s)
     if is_up:
         (index,) = family.to_fork
-        family.to_fork[index] = (0.0, 0.0, clock.monotonic())
+        family.patience_ends[index] = clock.monotonic()
     family._fork_successors()
     assert killed == [(PID, signal.SIGKILL)]
 
@@ -93,3 +92,28 @@ def test_fork_that_the_kernel_refuses_is_tried_again(family, monkeypatch, code):
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     not_before, *_ = family.to_fork[running.slot.index]
     assert clock.monotonic() < not_before <= clock.monotonic() + FORK_RETRY_S
+
+
+def test_child_whose_end_nobody_would_see_does_not_live_on(family, monkeypatch):
+    def refuse(_pid):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    forked = []
+    real_fork = os.fork
+
+    def fork():
+        pid = real_fork()
+        if pid == 0:
+            signal.pause()
+        forked.append(pid)
+        return pid
+
+    monkeypatch.setattr(supervisor_module.os, "fork", fork)
+    monkeypatch.setattr(supervisor_module.os, "pidfd_open", refuse)
+    monkeypatch.setattr(family, "_maker", lambda _role: None)
+    running = family.running[next(iter(family.to_fork))]
+    family._fork_or_later(running)
+    assert running.pid == 0
+    with pytest.raises(ChildProcessError):
+        os.waitpid(forked[0], os.WNOHANG)
+    assert running.slot.index in family.to_fork
