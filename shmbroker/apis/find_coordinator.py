@@ -62,7 +62,8 @@ def _find(
                 "port": row["port"],
             }
     if kind == TRANSACTION:  # there will be none however often a client asks: not retriable
-        code, message = error_codes.UNSUPPORTED_VERSION, "shmbroker has no transactions yet"
+        code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        message = "shmbroker has no transactions yet"
         return nobody | {"error_code": code, "error_message": message}
     code = error_codes.COORDINATOR_NOT_AVAILABLE
     return nobody | {"error_code": code, "error_message": error_codes.message_of(code)}

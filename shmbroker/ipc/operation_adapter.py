@@ -131,7 +131,7 @@ class Executor:
         host = content[name_bytes:body_at].decode()
         call = Call(peer, token, api_key, name, version, content[:name_bytes], host)
         try:
-            body, _ = codec.decode(name + "Request", version, content, body_at)
+            body = codec.decode_request(name, version, content, body_at)
         except ProtocolFault as fault:
             call.close(str(fault))
             return
