@@ -9,6 +9,7 @@ feature group.version is at level 0.
 from typing import Any
 
 from shmbroker.apis.describe_groups import ALL_OPERATIONS
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Steps
 from shmbroker.metadata.features import GROUP_VERSION
 from shmbroker.wire import error_codes
 
@@ -19,7 +20,7 @@ VERSION_MAX = 1
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
     """A row for each group, one if it is named twice."""
     is_served = bool(worker.image.features.get(GROUP_VERSION))
     rows = []
@@ -36,4 +37,6 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
         elif body["include_authorized_operations"]:
             row["authorized_operations"] = ALL_OPERATIONS
         rows.append(row)
+        if len(rows) % STEP_ROWS == 0:
+            yield
     return {"groups": rows}

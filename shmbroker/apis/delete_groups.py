@@ -7,6 +7,8 @@ Version notes: KIP-229; 2 flexible.
 
 from typing import Any
 
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Steps
+
 API_KEY = 42
 NAME = "DeleteGroups"
 VERSION_MIN = 0
@@ -14,11 +16,11 @@ VERSION_MAX = 2
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
     """An error code for each group; one that is named twice is deleted and answered once."""
-    return {
-        "results": [
-            {"group_id": group_id, "error_code": worker.groups.delete(group_id)}
-            for group_id in dict.fromkeys(body["groups_names"])
-        ]
-    }
+    results = []
+    for group_id in dict.fromkeys(body["groups_names"]):
+        results.append({"group_id": group_id, "error_code": worker.groups.delete(group_id)})
+        if len(results) % STEP_ROWS == 0:
+            yield
+    return {"results": results}

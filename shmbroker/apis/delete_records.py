@@ -14,6 +14,7 @@ Rules of this file:
 from typing import Any
 
 from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Steps
 from shmbroker.replication.partition import not_led_error
 from shmbroker.wire import error_codes
 
@@ -26,13 +27,14 @@ VERSION_MIN_ADVERTISED = 0
 NO_LOW_WATERMARK = -1
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
     """The low watermark of each partition. Named twice, the last offset counts, as in Kafka."""
     asked: dict[str, dict[int, int]] = {}
     for topic in body["topics"]:
         for row in topic["partitions"]:
             asked.setdefault(topic["name"], {})[row["partition_index"]] = row["offset"]
     topics = []
+    deleted = 0
     for name, offsets in asked.items():
         rows = []
         for index, offset in offsets.items():
@@ -40,6 +42,9 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             rows.append(
                 {"partition_index": index, "low_watermark": low_watermark, "error_code": error}
             )
+            deleted += 1
+            if deleted % STEP_ROWS == 0:
+                yield
         topics.append({"name": name, "partitions": rows})
     return {"topics": topics}
 

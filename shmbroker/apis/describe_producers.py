@@ -7,6 +7,7 @@ Where: the I/O worker of the connection's port.
 from typing import Any
 
 from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Steps
 from shmbroker.metadata.topic_names import topic_name_complaint
 from shmbroker.replication.partition import not_led_error
 from shmbroker.wire import error_codes
@@ -18,9 +19,10 @@ VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """The producers of each partition asked for, or why not."""
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
+    """The producers of each partition asked for, or why not; once of one that a topic names twice."""
     topics = []
+    looked_up = 0
     for topic in body["topics"]:
         name = topic["name"]
         image = worker.image.topics_by_name.get(name)
@@ -31,11 +33,15 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             error = error_codes.UNKNOWN_TOPIC_OR_PARTITION
             message = error_codes.message_of(error)
         rows = []
-        for index in topic["partition_indexes"]:
+        for index in dict.fromkeys(topic["partition_indexes"]):
             row = {"partition_index": index, "error_code": error, "error_message": message}
             if not error:
                 row |= _describe(worker, image, index)
             rows.append(row)
+            looked_up += 1 + len(row.get("active_producers", ()))
+            if looked_up >= STEP_ROWS:
+                looked_up = 0
+                yield
         topics.append({"name": name, "partitions": rows})
     return {"topics": topics}
 

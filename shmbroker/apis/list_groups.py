@@ -7,6 +7,8 @@ Version notes: 3 flexible; 4 states (KIP-518); 5 types (KIP-848).
 
 from typing import Any
 
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Steps
+
 API_KEY = 16
 NAME = "ListGroups"
 VERSION_MIN = 0
@@ -14,21 +16,22 @@ VERSION_MAX = 5
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
     """Those of the states and types asked for, in whatever case; all if none are."""
     error, groups = worker.groups.list_groups(
         {state.lower() for state in body["states_filter"]},
         {kind.lower() for kind in body["types_filter"]},
     )
-    return {
-        "error_code": error,
-        "groups": [
+    rows = []
+    for group in groups:
+        rows.append(
             {
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type or "",
                 "group_state": group.state,
                 "group_type": group.group_type,
             }
-            for group in groups
-        ],
-    }
+        )
+        if len(rows) % STEP_ROWS == 0:
+            yield
+    return {"error_code": error, "groups": rows}

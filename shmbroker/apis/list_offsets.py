@@ -15,6 +15,7 @@ from typing import Any
 
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Steps
 from shmbroker.replication.partition import not_led_error
 from shmbroker.wire import error_codes
 
@@ -57,7 +58,7 @@ class Pending:
             self.call.reply(self.body)
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any] | None:
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
     """One answer for each partition asked, errors per partition. None: it comes later."""
     counts: dict[tuple[str, int], int] = {}
     for topic in body["topics"]:
@@ -67,6 +68,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any] | Non
     is_known_isolation = body["isolation_level"] in (0, 1)
     topics: dict[str, list[dict[str, Any]]] = {}
     pending = Pending(call)
+    looked_up = 0
     for topic in body["topics"]:
         name = topic["name"]
         image = worker.image.topics_by_name.get(name)
@@ -83,6 +85,9 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any] | Non
                 row["error_code"] = error_codes.INVALID_REQUEST
             else:
                 _look_up(worker, image, asked, call.api_version, row, pending)
+                looked_up += 1
+                if looked_up % STEP_ROWS == 0:
+                    yield
             topics.setdefault(name, []).append(row)
     answered = {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
     if not pending.count:

@@ -9,6 +9,7 @@ Version notes: 5 no retention time; 6 leader epoch (KIP-320); 7 static members (
 from typing import Any
 
 from shmbroker.ids import ZERO_UUID
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Steps
 from shmbroker.wire import error_codes
 
 API_KEY = 8
@@ -20,8 +21,9 @@ VERSION_MIN_ADVERTISED = 2
 TOPIC_IDS_FROM = 10
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """An error code for each partition; the coordinator sees those that exist."""
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
+    """An error code for each partition; the coordinator sees those that exist, some in each step:
+    what it judges is the member, each time anew."""
     by_id = call.api_version >= TOPIC_IDS_FROM
     image = worker.image
     topics, offsets, answers = [], [], []
@@ -45,8 +47,11 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             offsets.append((found.name, found.topic_id if by_id else ZERO_UUID, row))
             answers.append(result)
         topics.append({"name": topic["name"], "topic_id": topic["topic_id"], "partitions": rows})
-    if offsets:
-        errors = worker.groups.commit(body, call.api_version, offsets)
-        for result, code in zip(answers, errors, strict=True):
+    for at in range(0, len(offsets), STEP_ROWS):
+        if at:
+            yield
+        some = slice(at, at + STEP_ROWS)
+        errors = worker.groups.commit(body, call.api_version, offsets[some])
+        for result, code in zip(answers[some], errors, strict=True):
             result["error_code"] = code
     return {"topics": topics}

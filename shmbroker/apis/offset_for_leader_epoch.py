@@ -8,6 +8,7 @@ Version notes: 3 replica id; 4 flexible.
 from typing import Any
 
 from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Steps
 from shmbroker.wire import error_codes
 
 API_KEY = 23
@@ -17,9 +18,10 @@ VERSION_MAX = 4
 VERSION_MIN_ADVERTISED = 2
 
 
-def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
+def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
     """An unknown epoch is no error: -1 and -1."""
     topics = []
+    looked_up = 0
     for topic in body["topics"]:
         image = worker.image.topics_by_name.get(topic["topic"])
         answers = []
@@ -27,6 +29,9 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> dict[str, Any]:
             found = {"error_code": 0, "leader_epoch": -1, "end_offset": -1}
             _look_up(worker, image, asked, found)
             answers.append({"partition": asked["partition"]} | found)
+            looked_up += 1
+            if looked_up % STEP_ROWS == 0:
+                yield
         topics.append({"topic": topic["topic"], "partitions": answers})
     return {"topics": topics}
 

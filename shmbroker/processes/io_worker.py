@@ -101,6 +101,13 @@ APPLY_S = 0.005
 MEMBER_NAME_MAX = 1024
 """Characters of a client's name in a member id, which must fit into a string again."""
 
+ENTRIES_BETWEEN_LOOKS = 32
+TAKE_S = 0.01
+"""How long one turn takes operations of one peer, and after how many it looks at the clock: 4,000
+appends to new logs, which one request may bring, take a second, and others want to be served."""
+
+STOP_TAKE_S = 5.0
+
 LOAD_S = 0.2
 """How long clients wait for the groups to be loaded before they are told to wait."""
 
@@ -368,6 +375,8 @@ class IoWorker(SleepingChild):
     def turn(self) -> None:
         """One pass; sleeps at its end if there was nothing to do."""
         had_work = self.take_operations()
+        if self.executor.unfinished:
+            self.executor.advance()
         if self.reader.cold:
             self.reader.retry_cold()
         if self.flusher.is_busy:
@@ -395,6 +404,7 @@ class IoWorker(SleepingChild):
         has_more = bool(self.to_apply)
         if has_more:
             self.apply_some()
+        has_more |= bool(self.executor.unfinished)
         if self.to_pass:
             self._pass_waiting()
         self.publish()
@@ -443,8 +453,8 @@ class IoWorker(SleepingChild):
         if partition.is_internal:
             self.groups.on_high_watermark(partition)
 
-    def take_operations(self) -> bool:
-        """Everything that the rings hold now; True if there was anything."""
+    def take_operations(self, seconds: float = TAKE_S) -> bool:
+        """What the rings hold now, of each for so long; True if there was anything."""
         words = self.words
         if words[CONTROL_GENERATION_WORD] != self.generation:
             self.check_control()
@@ -460,8 +470,10 @@ class IoWorker(SleepingChild):
             if words[METADATA_END_OFFSET_WORD] != self.image.offset and self.broker_epoch >= 0:
                 self.follow_metadata()
             data = reader.data
+            left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
             while (entry := reader.next()) is not None:
                 operation, index, length = entry
+                left -= 1
                 if operation == APPEND:
                     on_append(peer, data, index, length)
                     if appender.bytes_in - published_at > PUBLISH_BYTES:
@@ -470,6 +482,11 @@ class IoWorker(SleepingChild):
                         peer.publish()
                 else:
                     self._take_other(peer, operation, data, index, length)
+                if not left:
+                    left, now = ENTRIES_BETWEEN_LOOKS, clock.monotonic()
+                    deadline = deadline or now + seconds
+                    if now > deadline:
+                        break
             reader.release()
         if words[METADATA_END_OFFSET_WORD] != self.image.offset and self.broker_epoch >= 0:
             self.follow_metadata()
@@ -565,7 +582,9 @@ class IoWorker(SleepingChild):
     def stop(self) -> None:
         """Answer what is on the rings, then close the logs cleanly."""
         self.say_stopping()
-        self.take_operations()
+        self.take_operations(STOP_TAKE_S)
+        while self.executor.unfinished:
+            self.executor.advance()
         signs.at_work(signs.FLUSHING)
         self.groups.close()
         self.appender.group_commit.start(at_once=True)
