@@ -1243,6 +1243,14 @@ _broker(
     check=_power_of_two,
 )
 _broker(
+    "shmbroker.groups.bytes",
+    INT,
+    str(64 << 20),
+    "What the members of all groups of a broker may take in memory, by their subscriptions and "
+    "assignments; a quarter of it, and at most 8 MiB, in one group.",
+    least=1 << 20,
+)
+_broker(
     "shmbroker.ring.control.bytes",
     INT,
     str(256 << 10),
