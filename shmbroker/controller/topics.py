@@ -141,7 +141,7 @@ def create_topics(request: dict[str, Any], version: int, cluster: Cluster) -> De
     """CreateTopics v2–7. The answer has one result for each name, in order of appearance."""
     topics = request["topics"]
     counts = _counted(topic["name"] for topic in topics)
-    partition_count = sum(max(_asked_partitions(topic, cluster.config), 0) for topic in topics)
+    partition_count = asked_partitions(topics, cluster.config)
     records: list[Record] = []
     results = {}
     placed = sum(len(topic.partitions) for topic in cluster.image.topics_by_id.values())
@@ -230,6 +230,11 @@ def _creatable(
         "assignments": [],
         "configs": [{"name": key, "value": value} for key, value in configs.items()],
     }
+
+
+def asked_partitions(topics: list[dict[str, Any]], config: BrokerConfig) -> int:
+    """Partitions that topics of a CreateTopics are to have together."""
+    return sum(max(_asked_partitions(topic, config), 0) for topic in topics)
 
 
 def _asked_partitions(topic: dict[str, Any], config: BrokerConfig) -> int:
@@ -524,12 +529,7 @@ def create_partitions(request: dict[str, Any], version: int, cluster: Cluster) -
     """CreatePartitions v0–3: the count asked for is the new total."""
     topics = request["topics"]
     counts = _counted(topic["name"] for topic in topics)
-    added = sum(
-        topic["count"] - len(known.partitions)
-        for topic in topics
-        if (known := cluster.image.topics_by_name.get(topic["name"]))
-        and topic["count"] > len(known.partitions)
-    )
+    added = added_partitions(topics, cluster.image)
     records: list[Record] = []
     results = {}
     for topic in topics:
@@ -560,6 +560,16 @@ def create_partitions(request: dict[str, Any], version: int, cluster: Cluster) -
             "error_message": fitting(complaint[1]),
         }
     return records, {"throttle_time_ms": 0, "results": list(results.values())}
+
+
+def added_partitions(topics: list[dict[str, Any]], image: MetadataImage) -> int:
+    """Partitions that the topics of a CreatePartitions are to get together."""
+    return sum(
+        topic["count"] - len(known.partitions)
+        for topic in topics
+        if (known := image.topics_by_name.get(topic["name"]))
+        and topic["count"] > len(known.partitions)
+    )
 
 
 def _place_more(

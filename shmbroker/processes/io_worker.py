@@ -211,6 +211,8 @@ class IoWorker(SleepingChild):
         self.results = PartialResults()
         self.asked: dict[int, tuple[Peer, str, int, Any]] = {}
         """Token to whom was asked, what in which version, and who is told the answer."""
+        self.to_drop: deque[bytes] = deque()
+        """Keys of partitions whose topics were deleted."""
         self.to_apply: deque[tuple[Any, Any]] = deque()
         self.new_configs: dict[str, LogConfig] = {}
         """By topic, those of logs opened since the image changed: one takes half as long as a log
@@ -284,7 +286,7 @@ class IoWorker(SleepingChild):
             return
         self.follow_metadata()
         deadline = clock.monotonic() + OPEN_S
-        while self.to_apply and not self.must_stop:
+        while (self.to_apply or self.to_drop) and not self.must_stop:
             signs.at_work(signs.OPENING, len(self.to_apply))
             self.apply_some()
             now = clock.monotonic()
@@ -401,7 +403,7 @@ class IoWorker(SleepingChild):
             self.replication.tell_moved()
         if not self.replication.is_alone:
             self.replication.run(self.image)
-        has_more = bool(self.to_apply)
+        has_more = bool(self.to_apply or self.to_drop)
         if has_more:
             self.apply_some()
         has_more |= bool(self.executor.unfinished)
@@ -748,18 +750,25 @@ class IoWorker(SleepingChild):
         self.apply_some()
 
     def apply_some(self) -> None:
-        """Open logs for some milliseconds; say how far we are when all of them are there.
+        """Delete and open logs for some milliseconds; say how far we are when that is done.
 
         A topic of 2,000 partitions takes seconds to create, and others want to append meanwhile.
         """
-        to_apply = self.to_apply
+        to_drop, to_apply = self.to_drop, self.to_apply
         deadline = clock.monotonic() + APPLY_S
         self.replication.may_look_for_places()
-        while to_apply:
-            self._apply_partition(*to_apply.popleft())
+        # Deletions first: a topic may come again under the name of one that goes.
+        while to_drop or to_apply:
+            if to_drop:
+                partition = self.partitions.get(to_drop.popleft())
+                if partition is not None:
+                    self._drop_partition(partition)
+            else:
+                self._apply_partition(*to_apply.popleft())
             if clock.monotonic() > deadline:
                 break
-        if not to_apply:
+        self.drop_files()
+        if not to_drop and not to_apply:
             self.groups.is_opening = False
             self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = self.image.offset
             if (controller := self.link.peer()) is not None:
@@ -810,11 +819,8 @@ class IoWorker(SleepingChild):
         for index in range(len(topic.partitions)):
             key = partition_key(topic.topic_id, index)
             self.unopened.pop(key, None)
-            partition = self.partitions.get(key)
-            if partition is not None:
-                self._drop_partition(partition)
+            self.to_drop.append(key)
         self.groups.on_topic_deleted(topic.name)
-        self.drop_files()
 
     def _layers(self) -> Any:
         """Where this broker's settings are looked for."""
