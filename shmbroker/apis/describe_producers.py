@@ -20,7 +20,7 @@ VERSION_MIN_ADVERTISED = 0
 
 
 def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
-    """The producers of each partition asked for, or why not; once of one that a topic names twice."""
+    """The producers of each partition asked for, or why not. One named twice is told once."""
     topics = []
     looked_up = 0
     for topic in body["topics"]:

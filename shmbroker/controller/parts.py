@@ -1,8 +1,8 @@
 """Requests about very many topics or resources, cut into parts that are decided one by one.
 
-A decision holds up all others, and one about thousands of topics takes a second. Where each topic or
-resource has a result of its own, the request is as good as several: each part is a decision, a batch
-of records, and a step between which others are served (`ipc.operation_adapter`). What one topic or
+A decision holds up all others, and one about thousands of topics takes a second. Where each topic
+or resource has a result of its own, the request is as good as several: each part is a decision and
+a batch of records, and others are served between two (`ipc.operation_adapter`). What one topic or
 resource asks for is never cut.
 
 Named twice in one request, a topic or resource is refused: so all of those are in the first part.

@@ -60,7 +60,7 @@ def names_bytes(names: Collection[str]) -> int:
 
 
 class GroupMemory:
-    """What the groups of one coordinator hold; each has `held_bytes`, and `counted_bytes` for us."""
+    """What the groups of one coordinator hold: their `held_bytes`, noted as `counted_bytes`."""
 
     __slots__ = ("bytes_max", "held_bytes")
 

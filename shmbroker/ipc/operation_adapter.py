@@ -12,7 +12,6 @@ Rules of this file:
 import logging
 from collections import deque
 from collections.abc import Callable, Generator
-from types import GeneratorType
 from typing import Any
 
 from shmbroker.errors import ProtocolFault
@@ -149,7 +148,7 @@ class Executor:
             return
         try:
             answer = handler(call, body)
-            if isinstance(answer, GeneratorType):
+            if isinstance(answer, Generator):
                 self._take_step(call, answer)
             elif answer is not None:
                 call.reply(answer)

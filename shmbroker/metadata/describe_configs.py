@@ -87,7 +87,8 @@ def describe_configs(
     for resource in request["resources"]:
         kind, name = resource["resource_type"], resource["resource_name"]
         if room <= 0:
-            error, message, entries = POLICY_VIOLATION, "Too many resources in one request.", []
+            error, entries = POLICY_VIOLATION, []
+            message: str | None = "Too many resources in one request."
         elif kind == TOPIC_RESOURCE and name in image.topics_by_name:
             # Making the entries takes a tenth of a millisecond, and most topics set the same.
             error, message = NONE, ""

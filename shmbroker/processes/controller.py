@@ -19,9 +19,8 @@ Rules of this file:
 
 import logging
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
-from types import GeneratorType
 from typing import Any
 
 from shmbroker import clock, signs
@@ -181,7 +180,7 @@ class ControllerProcess(SleepingChild):
             except StorageFault as fault:
                 self.fault = fault
                 raise
-            return noting_steps(call, body, answer) if isinstance(answer, GeneratorType) else answer
+            return noting_steps(call, body, answer) if isinstance(answer, Generator) else answer
 
         def noting_steps(call: Call, body: dict[str, Any], steps: Steps) -> Steps:
             try:

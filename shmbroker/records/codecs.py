@@ -106,7 +106,7 @@ def _snappy_block(block: bytes | memoryview, left: int, limit: int) -> bytes:
 def _snappy_decompress(data: bytes | memoryview, limit: int) -> bytes:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _snappy_block(data, limit, limit)
-    parts = []
+    parts: list[bytes] = []
     left = limit
     position, end = len(_XERIAL_HEADER), len(data)
     while position < end:

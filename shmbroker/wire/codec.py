@@ -83,7 +83,7 @@ ANY_NUMBER = 1 << 62
 REQUEST_ELEMENTS_MAX = 20_000
 """Elements of all arrays and tagged fields of a client's request: some 15 ms to read at most.
 
-A broker holds 8,192 partitions at most (`shm.positions`), and Kafka lets one request make 10,000.
+A broker holds some thousands of partitions, and Kafka lets one request make 10,000.
 """
 
 _decoders: dict[tuple[str, int], Decoder] = {}
@@ -217,8 +217,8 @@ class _Source:
 
 
 class _DecoderSource(_Source):
-    """def decode(buffer, position=0, elements=…). In it: p is the position, n a length, end the end,
-    elements how many there may still be."""
+    """def decode(buffer, position=0, elements=…). In it: p is the position, n a length, end the
+    end, elements how many there may still be."""
 
     function = "decode"
 

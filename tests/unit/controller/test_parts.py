@@ -1,5 +1,6 @@
 """Requests about very many topics are decided in parts that nobody can tell from the whole."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_no_decision_is_about_more_than_some_rows(
         active.handle(api, VERSION[api], part | {"validate_only": False}, 1)
         ends.append(active.committed_offset)
     # Twice: a topic is a record, too, beside its partitions.
-    steps = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(ends)]
     assert len(parts) > 1 and max(steps) <= 2 * WEIGHT_MAX
 
 

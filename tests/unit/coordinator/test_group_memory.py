@@ -196,9 +196,7 @@ def test_a_member_has_few_protocols(broker: Office) -> None:
     assert error_of(broker.join(protocols=many[:100])) == 0
 
 
-def test_equal_subscriptions_are_read_once(
-    broker: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_subscriptions_are_read_once(broker: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """… and of different ones no more names than are read in some milliseconds."""
     from shmbroker.coordinator import group as group_module
 

@@ -180,9 +180,7 @@ def test_one_fetch_reads_so_many_logs_and_does_not_wait_for_the_others() -> None
 
     for number in range(count):
         logs[number].read = reading_log(number)
-    entries = [
-        READ_PARTITION.pack(key, 1000, -1, -1, 0, -1, -1) for key in reading.keys
-    ]
+    entries = [READ_PARTITION.pack(key, 1000, -1, -1, 0, -1, -1) for key in reading.keys]
     head = READ_HEAD.pack(9, 5000, 1 << 20, 1 << 30, 0, 0, count, 0)  # min_bytes is never reached
     data = memoryview(head + b"".join(entries))
     reading.reader.on_read(reading.peer, data, 0, len(data))  # type: ignore[arg-type]
