@@ -5,7 +5,7 @@ blocks of a length and raw snappy) or one raw block; lz4 and zstd are their stan
 
 Rules
  * Output is bounded before it is made: at most `output_bytes_max(len(input))`, so that a small
-   batch can't take the memory of the process. What would be larger raises ProtocolFault.
+   batch can't take the memory of the process. What would be larger raises TooLargeFault.
  * Time is bounded by the bytes that go in and come out: gzip members and xerial blocks, which cost
    some microseconds each however small they are, are PIECES_MAX at most.
  * Bad input raises ProtocolFault and nothing else.
@@ -34,18 +34,25 @@ PIECES_MAX = 10_000
 """Clients write one gzip member, and xerial blocks of 32 KiB: 10,000 of them hold 320 MB."""
 
 
+class TooLargeFault(ProtocolFault):
+    """It would decompress to more bytes than are allowed."""
+
+
 def output_bytes_max(input_bytes: int) -> int:
     """The most that input of this size may decompress to: 100 times it, 16 MiB to 1 GiB."""
     return min(max(100 * input_bytes, 16 << 20), 1 << 30)
 
 
-def decompress(codec: int, data: bytes | memoryview) -> bytes | memoryview:
-    """The plain bytes of `data`; ProtocolFault if it is corrupt, or larger than allowed."""
+def decompress(
+    codec: int, data: bytes | memoryview, bytes_max: int = 1 << 30
+) -> bytes | memoryview:
+    """The plain bytes of `data`; ProtocolFault if it is corrupt, TooLargeFault if they would be
+    more than `output_bytes_max` or `bytes_max`."""
     if codec == NONE:
         return data
     if not 0 < codec <= ZSTD:
         raise ProtocolFault(f"unknown compression id {codec}")
-    return _DECOMPRESS[codec](data, output_bytes_max(len(data)))
+    return _DECOMPRESS[codec](data, min(output_bytes_max(len(data)), bytes_max))
 
 
 def compress(codec: int, data: bytes) -> bytes:
@@ -55,8 +62,8 @@ def compress(codec: int, data: bytes) -> bytes:
     return _COMPRESS[codec](data)
 
 
-def _too_large(name: str, limit: int) -> ProtocolFault:
-    return ProtocolFault(f"{name} records decompress to more than {limit} bytes")
+def _too_large(name: str, limit: int) -> TooLargeFault:
+    return TooLargeFault(f"{name} records decompress to more than {limit} bytes")
 
 
 def _gzip_decompress(data: bytes | memoryview, limit: int) -> bytes:
