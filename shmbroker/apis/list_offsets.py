@@ -13,6 +13,7 @@ told before: the end, and a time after what is known, are answered with OFFSET_N
 
 from typing import Any
 
+from shmbroker import clock
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import STEP_ROWS, Steps
@@ -31,6 +32,12 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+
+ENDS = (LATEST, EARLIEST, EARLIEST_LOCAL)
+"""What is known without a search."""
+
+SEARCH_S = 0.005
+"""How long one step may search: a single batch may take ten times that."""
 
 VERSION_OF_SENTINEL = {
     LATEST: 1,
@@ -69,6 +76,7 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
     topics: dict[str, list[dict[str, Any]]] = {}
     pending = Pending(call)
     looked_up = 0
+    deadline = clock.monotonic() + SEARCH_S
     for topic in body["topics"]:
         name = topic["name"]
         image = worker.image.topics_by_name.get(name)
@@ -86,8 +94,10 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
             else:
                 _look_up(worker, image, asked, call.api_version, row, pending)
                 looked_up += 1
-                if looked_up % STEP_ROWS == 0:
+                is_search = asked["timestamp"] not in ENDS
+                if looked_up % STEP_ROWS == 0 or (is_search and clock.monotonic() > deadline):
                     yield
+                    deadline = clock.monotonic() + SEARCH_S
             topics.setdefault(name, []).append(row)
     answered = {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
     if not pending.count:

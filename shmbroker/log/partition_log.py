@@ -25,7 +25,7 @@ from struct import Struct
 from typing import Any, Protocol
 
 from shmbroker.crc32c import crc32c
-from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
+from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.cleaned_files import CLEANED, DELETED, SWAP, deleted_paths, rename_files
 from shmbroker.log.config import LogConfig
@@ -46,7 +46,6 @@ from shmbroker.log.producer_state import ProducerState
 from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.residency import ColdBytes
 from shmbroker.log.segment import WRITE_BYTES_MIN, Segment
-from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
@@ -56,6 +55,7 @@ from shmbroker.records.batch_layout import (
     STAMP_SIZE,
     TIMESTAMP_TYPE_BIT,
 )
+from shmbroker.records.time_lookup import first_not_older
 from shmbroker.signs import waiting_for_disk
 
 _OFFSETS_MAX = 2**31
@@ -633,14 +633,7 @@ class PartitionLog:
         """The first readable record of a batch that is not older than `timestamp`."""
         if header[5] & TIMESTAMP_TYPE_BIT and header[12] == header[6] + 1:
             return header[8], max(header[0], self.log_start_offset)
-        try:
-            for record in iterate_records(segment.batch_at(position)):
-                if record[1] >= timestamp and record[0] >= self.log_start_offset:
-                    return record[1], record[0]
-        except ProtocolFault:
-            # Records nobody can read were stored as they came: the batch stands for them.
-            return header[8], max(header[0], self.log_start_offset)
-        return None
+        return first_not_older(segment.batch_at(position), timestamp, self.log_start_offset)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) if unknown."""
