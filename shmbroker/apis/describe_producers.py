@@ -18,11 +18,16 @@ VERSION_MIN = 0
 VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
+PRODUCERS_AGAIN_MAX = 10_000
+"""Producers of partitions that are named more than once: no small request has a huge answer."""
+
 
 def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
-    """The producers of each partition asked for, or why not. One named twice is told once."""
+    """The producers of each partition asked for, or why not."""
     topics = []
     looked_up = 0
+    seen = set()
+    again = PRODUCERS_AGAIN_MAX
     for topic in body["topics"]:
         name = topic["name"]
         image = worker.image.topics_by_name.get(name)
@@ -33,12 +38,19 @@ def answer(worker: Any, call: Any, body: dict[str, Any]) -> Steps:
             error = error_codes.UNKNOWN_TOPIC_OR_PARTITION
             message = error_codes.message_of(error)
         rows = []
-        for index in dict.fromkeys(topic["partition_indexes"]):
+        for index in topic["partition_indexes"]:
             row = {"partition_index": index, "error_code": error, "error_message": message}
             if not error:
                 row |= _describe(worker, image, index)
             rows.append(row)
-            looked_up += 1 + len(row.get("active_producers", ()))
+            count = len(row.get("active_producers", ()))
+            if (name, index) in seen:
+                again -= count
+                if again < 0:
+                    code = error_codes.INVALID_REQUEST
+                    rows[-1] = {"partition_index": index, "error_code": code}
+            seen.add((name, index))
+            looked_up += 1 + count
             if looked_up >= STEP_ROWS:
                 looked_up = 0
                 yield

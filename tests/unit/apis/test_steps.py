@@ -19,6 +19,7 @@ from shmbroker.apis import (
     offset_fetch,
     offset_for_leader_epoch,
 )
+from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import STEP_ROWS
 from shmbroker.wire import codec, error_codes
 
@@ -132,9 +133,20 @@ def rows_in(value: Any) -> int:
     return 0
 
 
-def test_producers_of_a_partition_that_is_named_again_and_again_are_told_once() -> None:
-    asked = {"topics": [{"name": "t", "partition_indexes": [0] * 1000}]}
-    steps = describe_producers.answer(worker(), SimpleNamespace(api_version=0), asked)
+def test_a_partition_that_is_named_again_and_again_makes_no_huge_answer() -> None:
+    entry = SimpleNamespace(
+        epoch=0, last_sequence=0, timestamp=0, coordinator_epoch=-1, current_txn_first_offset=-1
+    )
+    producers = SimpleNamespace(producers=dict.fromkeys(range(100), entry))
+    broker = worker()
+    key = partition_key(bytes(16), 0)
+    broker.partitions[key] = SimpleNamespace(is_leader=True, producers=producers)
+    asked = {"topics": [{"name": "t", "partition_indexes": [0] * 2000}]}
+    steps = describe_producers.answer(broker, SimpleNamespace(api_version=0), asked)
     with pytest.raises(StopIteration) as end:
-        next(steps)
-    assert rows_in(end.value.value) == 1
+        while True:
+            next(steps)
+    (topic,) = end.value.value["topics"]
+    told = sum(len(row.get("active_producers", ())) for row in topic["partitions"])
+    assert told == 100 + describe_producers.PRODUCERS_AGAIN_MAX
+    assert len(topic["partitions"]) == 2000
