@@ -56,7 +56,7 @@ from shmbroker.wire.coordinator_records import GROUP_METADATA, OFFSET_COMMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Set
     from typing import Any
 
     from shmbroker.coordinator.group import Effect
@@ -192,10 +192,10 @@ class GroupCoordinator:
         partitions = [shard.partition for shard in shards if shard is not None]
         return self.held.hold(partitions, call, body, grant)
 
-    def on_topic_deleted(self, topic: str) -> None:
-        """Nobody will come back for its offsets."""
+    def on_topics_deleted(self, topics: Set[str]) -> None:
+        """Nobody will come back for their offsets; one look at all offsets finds them."""
         for shard in self.shards.values():
-            gone = shard.store.of_topic(topic)
+            gone = shard.store.of_topics(topics)
             if gone and shard.is_active:
                 self._remove_offsets(shard, gone)
 

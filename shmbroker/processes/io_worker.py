@@ -732,10 +732,11 @@ class IoWorker(SleepingChild):
                 self._fail_asked(peer)
         self.groups.consumers.on_image(self.image, changes)
         configured: set[str] = set()
+        deleted = [what[0] for kind, *what in changes if kind == image_module.TOPIC_DELETED]
+        if deleted:
+            self._delete_topics(deleted)
         for kind, *what in changes:
-            if kind == image_module.TOPIC_DELETED:
-                self._delete_topic(what[0])
-            elif kind == image_module.TOPIC_CREATED:
+            if kind == image_module.TOPIC_CREATED:
                 self.to_apply += [(what[0], partition) for partition in what[0].partitions]
             elif kind == image_module.PARTITION_CHANGED:
                 self.to_apply.append((what[0], what[2]))
@@ -812,15 +813,15 @@ class IoWorker(SleepingChild):
         if partition.topic == GROUP_TOPIC:
             self.groups.on_partition_gone(partition.partition)
 
-    def _delete_topic(self, topic: Any) -> None:
-        self.to_apply = deque(
-            waiting for waiting in self.to_apply if waiting[0].topic_id != topic.topic_id
-        )
-        for index in range(len(topic.partitions)):
-            key = partition_key(topic.topic_id, index)
-            self.unopened.pop(key, None)
-            self.to_drop.append(key)
-        self.groups.on_topic_deleted(topic.name)
+    def _delete_topics(self, topics: list[Any]) -> None:
+        ids = {topic.topic_id for topic in topics}
+        self.to_apply = deque(each for each in self.to_apply if each[0].topic_id not in ids)
+        for topic in topics:
+            for index in range(len(topic.partitions)):
+                key = partition_key(topic.topic_id, index)
+                self.unopened.pop(key, None)
+                self.to_drop.append(key)
+        self.groups.on_topics_deleted({topic.name for topic in topics})
 
     def _layers(self) -> Any:
         """Where this broker's settings are looked for."""

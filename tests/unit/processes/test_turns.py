@@ -94,6 +94,7 @@ def test_a_topic_of_thousands_of_partitions_is_deleted_in_steps(time: Time) -> N
     worker = worker_with(time)
     dropped: list[Any] = []
     opened: list[Any] = []
+    asked: list[set[str]] = []
 
     def drop(partition: Any) -> None:
         dropped.append(partition)
@@ -103,7 +104,7 @@ def test_a_topic_of_thousands_of_partitions_is_deleted_in_steps(time: Time) -> N
     worker._apply_partition = lambda topic, partition: opened.append(partition)
     worker.drop_files = lambda: None
     worker.replication = SimpleNamespace(may_look_for_places=lambda: None)
-    worker.groups = SimpleNamespace(is_opening=True, on_topic_deleted=lambda name: None)
+    worker.groups = SimpleNamespace(is_opening=True, on_topics_deleted=asked.append)
     worker.link = SimpleNamespace(peer=lambda: None)
     worker.unopened = {}
     worker.counters = SimpleNamespace(at=lambda slot, field: "applied")
@@ -114,8 +115,8 @@ def test_a_topic_of_thousands_of_partitions_is_deleted_in_steps(time: Time) -> N
     new = SimpleNamespace(name="t", topic_id=b"new" + bytes(13), partitions=range(1))
     worker.to_apply = deque([(old, "not open yet"), (new, "of the new one")])
     worker.partitions = {partition_key(old.topic_id, index): index for index in old.partitions}
-    worker._delete_topic(old)
-    assert not dropped
+    worker._delete_topics([old])
+    assert not dropped and asked == [{"t"}]
     begin = time.now
     worker.apply_some()
     assert 0 < len(dropped) < MANY and time.now - begin < 2 * APPLY_S
