@@ -60,7 +60,10 @@ def main() -> int:
         metavar="HOST:PORT",
         help=f"only make the topic {TOPIC} on this broker, and produce the flights",
     )
+    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.check:
+        return check_into(given.into, root) if given.into else 0
     if given.into:
         return produce_into(given.into)
     out: Path = given.out.resolve()
@@ -81,6 +84,30 @@ def main() -> int:
         return 1
     print(f"\nAll checks hold. {time.monotonic() - began:.0f} s in all, everything stopped.")
     return 0
+
+
+def check_into(address: str, root: Path) -> int:
+    """Whether the flights can go into a broker: 1, and a sentence, if not. With any Python, before
+    there is an environment, as that takes minutes to make."""
+    sys.path.insert(0, str(root))
+    from shmbroker.tools import plain_client
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        print(f"demo: --into takes HOST:PORT, not {address!r}", file=sys.stderr)
+        return 1
+    try:
+        is_there = plain_client.has_topic([(host.strip("[]"), int(port))], TOPIC)
+    except plain_client.ClientFault as fault:
+        print(f"demo: {fault}", file=sys.stderr)
+        return 1
+    if is_there:
+        print(
+            f"demo: topic {TOPIC} exists at {address}; `shmbroker topic delete {TOPIC} "
+            f"--bootstrap-server {address}` deletes it with all its records",
+            file=sys.stderr,
+        )
+    return int(is_there)
 
 
 def produce_into(address: str) -> int:

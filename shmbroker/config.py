@@ -243,6 +243,11 @@ def _power_of_two(value: int) -> str | None:
     return "Value must be a power of two" if value & value - 1 else None
 
 
+def _never_or_seconds(value: int) -> str | None:
+    """Idle processes of the family sign once a second."""
+    return None if value == 0 or value >= 2000 else "Value must be 0 or at least 2000"
+
+
 def _log_directories(items: list[str]) -> str | None:
     if len(set(items)) < len(items):
         return "Each log directory may be named once"
@@ -1183,6 +1188,24 @@ _broker(
     least=-1,
 )
 _broker(
+    "shmbroker.watchdog.warn.ms",
+    INT,
+    "5000",
+    "Time without a sign of life after which a line in the log names a process of the family that "
+    "hangs, and what the kernel says of it; 0 is never.",
+    least=0,
+    check=_never_or_seconds,
+)
+_broker(
+    "shmbroker.watchdog.kill.ms",
+    INT,
+    "10000",
+    "Time without a sign of life after which such a process is killed and replaced; 0 is never, "
+    "which is for debuggers.",
+    least=0,
+    check=_never_or_seconds,
+)
+_broker(
     "shmbroker.tier.store",
     STRING,
     None,
@@ -1218,6 +1241,14 @@ _broker(
     least=1 << 16,
     most=1 << 30,
     check=_power_of_two,
+)
+_broker(
+    "shmbroker.groups.bytes",
+    INT,
+    str(64 << 20),
+    "What the members of all groups of a broker may take in memory, by their subscriptions and "
+    "assignments; a quarter of it, and at most 8 MiB, in one group.",
+    least=1 << 20,
 )
 _broker(
     "shmbroker.ring.control.bytes",

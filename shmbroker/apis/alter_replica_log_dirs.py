@@ -25,14 +25,18 @@ def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> d
         broker_id = min(gateway.ports)
     here = gateway.identity_of(broker_id)["log.dirs"]
     results = []
+    held_of: dict[str, set[int]] = {}
     for directory in body["dirs"]:
         for topic in directory["topics"]:
-            known = gateway.image.topics_by_name.get(topic["name"])
-            held = {
-                partition.partition
-                for partition in (known.partitions if known is not None else ())
-                if broker_id in partition.replicas
-            }
+            name = topic["name"]
+            if name not in held_of:
+                known = gateway.image.topics_by_name.get(name)
+                held_of[name] = {
+                    partition.partition
+                    for partition in (known.partitions if known is not None else ())
+                    if broker_id in partition.replicas
+                }
+            held = held_of[name]
             rows = []
             for index in topic["partitions"]:
                 code = error_codes.NONE
@@ -42,5 +46,5 @@ def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> d
                     code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
                 rows.append({"partition_index": index, "error_code": code})
             if rows:
-                results.append({"topic_name": topic["name"], "partitions": rows})
+                results.append({"topic_name": name, "partitions": rows})
     return {"results": results}

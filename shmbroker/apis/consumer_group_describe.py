@@ -10,7 +10,7 @@ from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.apis.describe_groups import ALL_OPERATIONS
-from shmbroker.ipc.operation_adapter import Call
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.metadata.features import GROUP_VERSION
 from shmbroker.wire import error_codes
 
@@ -21,7 +21,7 @@ VERSION_MAX = 1
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """A row for each group, one if it is named twice."""
     is_served = bool(broker.image.features.get(GROUP_VERSION))
     rows = []
@@ -38,4 +38,6 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
         elif body["include_authorized_operations"]:
             row["authorized_operations"] = ALL_OPERATIONS
         rows.append(row)
+        if len(rows) % STEP_ROWS == 0:
+            yield
     return {"groups": rows}

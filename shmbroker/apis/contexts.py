@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shmbroker.config import BrokerConfig
     from shmbroker.coordinator.group_coordinator import GroupCoordinator
     from shmbroker.errors import StorageFault
-    from shmbroker.ipc.operation_adapter import Call
+    from shmbroker.ipc.operation_adapter import Call, Steps
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.log_directory import LogDirectory
     from shmbroker.metadata.image import MetadataImage, TopicImage
@@ -100,8 +100,8 @@ class BrokerApi(Api, Protocol):
 
     def answer(
         self, broker: BrokerContext, call: Call, body: dict[str, Any], /
-    ) -> dict[str, Any] | None:
-        """The answer; None if the call is replied to later."""
+    ) -> dict[str, Any] | Steps | None:
+        """The answer; None if the call is replied to later; a generator that comes to it."""
 
 
 class ControllerLink(Protocol):

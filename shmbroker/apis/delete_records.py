@@ -15,7 +15,7 @@ from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import partition_key
-from shmbroker.ipc.operation_adapter import Call
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.replication.partition import not_led_error
 from shmbroker.wire import error_codes
 
@@ -28,13 +28,14 @@ VERSION_MIN_ADVERTISED = 0
 NO_LOW_WATERMARK = -1
 
 
-def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """The low watermark of each partition. Named twice, the last offset counts, as in Kafka."""
     asked: dict[str, dict[int, int]] = {}
     for topic in body["topics"]:
         for row in topic["partitions"]:
             asked.setdefault(topic["name"], {})[row["partition_index"]] = row["offset"]
     topics = []
+    deleted = 0
     for name, offsets in asked.items():
         rows = []
         for index, offset in offsets.items():
@@ -42,6 +43,9 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             rows.append(
                 {"partition_index": index, "low_watermark": low_watermark, "error_code": error}
             )
+            deleted += 1
+            if deleted % STEP_ROWS == 0:
+                yield
         topics.append({"name": name, "partitions": rows})
     return {"topics": topics}
 

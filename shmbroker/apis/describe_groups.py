@@ -11,7 +11,7 @@ from typing import Any
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.coordinator.group import DEAD
 from shmbroker.coordinator.group_coordinator import described
-from shmbroker.ipc.operation_adapter import Call
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.wire import error_codes
 
 API_KEY = 15
@@ -26,7 +26,7 @@ ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe, and describe or alter its configs: without ACLs all that a group has."""
 
 
-def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """A row for each group, one if it is named twice: no small request has a huge answer."""
     rows = []
     for group_id in dict.fromkeys(body["groups"]):
@@ -43,4 +43,6 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
         if body["include_authorized_operations"] and not row["error_code"]:
             row["authorized_operations"] = ALL_OPERATIONS
         rows.append(row)
+        if len(rows) % STEP_ROWS == 0:
+            yield
     return {"groups": rows}

@@ -8,7 +8,7 @@ from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import partition_key
-from shmbroker.ipc.operation_adapter import Call
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.metadata.image import TopicImage
 from shmbroker.metadata.topic_names import topic_name_complaint
 from shmbroker.replication.partition import not_led_error
@@ -20,10 +20,16 @@ VERSION_MIN = 0
 VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
+PRODUCERS_AGAIN_MAX = 10_000
+"""Producers of partitions that are named more than once: no small request has a huge answer."""
 
-def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """The producers of each partition asked for, or why not."""
     topics = []
+    looked_up = 0
+    seen = set()
+    again = PRODUCERS_AGAIN_MAX
     for topic in body["topics"]:
         name = topic["name"]
         image = broker.image.topics_by_name.get(name)
@@ -39,6 +45,17 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             if not error and image is not None:
                 row |= _describe(broker, image, index)
             rows.append(row)
+            count = len(row.get("active_producers", ()))
+            if (name, index) in seen:
+                again -= count
+                if again < 0:
+                    code = error_codes.INVALID_REQUEST
+                    rows[-1] = {"partition_index": index, "error_code": code}
+            seen.add((name, index))
+            looked_up += 1 + count
+            if looked_up >= STEP_ROWS:
+                looked_up = 0
+                yield
         topics.append({"name": name, "partitions": rows})
     return {"topics": topics}
 

@@ -220,7 +220,7 @@ class FetchApi:
                     )
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
-        body, _ = codec.decode("FetchRequest", version, view, body_at)
+        body = codec.decode_request("Fetch", version, view, body_at)
         request = FetchRequest(connection, API_KEY, version, correlation_id)
         request.client_id = client_id
         request.isolation = body["isolation_level"]

@@ -65,8 +65,11 @@ def _find(
                 "host": row["host"],
                 "port": row["port"],
             }
-    if kind == TRANSACTION:  # there will be none however often a client asks: not retriable
-        code, message = error_codes.UNSUPPORTED_VERSION, "shmbroker has no transactions yet"
+    if kind == TRANSACTION:
+        # There will be none however often a client asks. All clients give up at once for this
+        # error, and librdkafka for no other that fits: it would try again until its time is over.
+        code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        message = "shmbroker has no transactions yet"
         return nobody | {"error_code": code, "error_message": message}
     code = error_codes.COORDINATOR_NOT_AVAILABLE
     return nobody | {"error_code": code, "error_message": error_codes.message_of(code)}

@@ -13,10 +13,11 @@ told before: the end, and a time after what is known, are answered with OFFSET_N
 
 from typing import Any
 
+from shmbroker import clock
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
-from shmbroker.ipc.operation_adapter import Call
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.metadata.image import TopicImage
 from shmbroker.replication.partition import Partition, not_led_error
 from shmbroker.wire import error_codes
@@ -33,6 +34,12 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+
+ENDS = (LATEST, EARLIEST, EARLIEST_LOCAL)
+"""What is known without a search."""
+
+SEARCH_S = 0.005
+"""How long one step may search: a single batch may take ten times that."""
 
 VERSION_OF_SENTINEL = {
     LATEST: 1,
@@ -60,7 +67,7 @@ class Pending:
             self.call.reply(self.body)
 
 
-def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """One answer for each partition asked, errors per partition. None: it comes later."""
     counts: dict[tuple[str, int], int] = {}
     for topic in body["topics"]:
@@ -70,6 +77,8 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
     is_known_isolation = body["isolation_level"] in (0, 1)
     topics: dict[str, list[dict[str, Any]]] = {}
     pending = Pending(call)
+    looked_up = 0
+    deadline = clock.monotonic() + SEARCH_S
     for topic in body["topics"]:
         name = topic["name"]
         image = broker.image.topics_by_name.get(name)
@@ -86,6 +95,11 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
                 row["error_code"] = error_codes.INVALID_REQUEST
             else:
                 _look_up(broker, image, asked, call.api_version, row, pending)
+                looked_up += 1
+                is_search = asked["timestamp"] not in ENDS
+                if looked_up % STEP_ROWS == 0 or (is_search and clock.monotonic() > deadline):
+                    yield
+                    deadline = clock.monotonic() + SEARCH_S
             topics.setdefault(name, []).append(row)
     answered = {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
     if not pending.count:

@@ -10,7 +10,7 @@ from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import ZERO_UUID
-from shmbroker.ipc.operation_adapter import Call
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.wire import error_codes
 
 API_KEY = 8
@@ -22,8 +22,9 @@ VERSION_MIN_ADVERTISED = 2
 TOPIC_IDS_FROM = 10
 
 
-def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
-    """An error code for each partition; the coordinator sees those that exist."""
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
+    """An error code for each partition; the coordinator sees those that exist, some in each step:
+    what it judges is the member, each time anew."""
     by_id = call.api_version >= TOPIC_IDS_FROM
     image = broker.image
     topics, offsets, answers = [], [], []
@@ -47,8 +48,11 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             offsets.append((found.name, found.topic_id if by_id else ZERO_UUID, row))
             answers.append(result)
         topics.append({"name": topic["name"], "topic_id": topic["topic_id"], "partitions": rows})
-    if offsets:
-        errors = broker.groups.commit(body, call.api_version, offsets)
-        for result, code in zip(answers, errors, strict=True):
+    for at in range(0, len(offsets), STEP_ROWS):
+        if at:
+            yield
+        some = slice(at, at + STEP_ROWS)
+        errors = broker.groups.commit(body, call.api_version, offsets[some])
+        for result, code in zip(answers[some], errors, strict=True):
             result["error_code"] = code
     return {"topics": topics}

@@ -8,7 +8,7 @@ Version notes: KIP-496.
 from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
-from shmbroker.ipc.operation_adapter import Call
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.wire import error_codes
 
 API_KEY = 47
@@ -18,7 +18,7 @@ VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """An error code for each partition, or one for the whole group."""
     topics, offsets, answers = [], [], []
     for topic in body["topics"]:
@@ -35,9 +35,13 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
                 offsets.append((topic["name"], index))
                 answers.append(result)
         topics.append({"name": topic["name"], "partitions": rows})
-    error, errors = broker.groups.delete_offsets(body["group_id"], offsets)
-    if error:
-        return {"error_code": error}
-    for result, code in zip(answers, errors, strict=True):
-        result["error_code"] = code
+    for at in range(0, max(len(offsets), 1), STEP_ROWS):
+        if at:
+            yield
+        some = slice(at, at + STEP_ROWS)
+        error, errors = broker.groups.delete_offsets(body["group_id"], offsets[some])
+        if error:
+            return {"error_code": error}
+        for result, code in zip(answers[some], errors, strict=True):
+            result["error_code"] = code
     return {"topics": topics}

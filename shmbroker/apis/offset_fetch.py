@@ -10,7 +10,7 @@ from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import ZERO_UUID
-from shmbroker.ipc.operation_adapter import Call
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.wire import error_codes
 
 API_KEY = 9
@@ -38,7 +38,7 @@ All other clients look at the group's error first, and at nothing else then. Kaf
 """
 
 
-def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """Committed offsets, -1 where there is none; all of a group where no topics are named."""
     by_id = call.api_version >= TOPIC_IDS_FROM
     require_stable = body["require_stable"]
@@ -50,7 +50,11 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             for row in body["groups"]
             if row["topics"] is not None or whole[row["group_id"]] is row
         ]
-        groups = [_group(broker, row, by_id, require_stable) for row in asked]
+        groups: list[dict[str, Any]] = []
+        for row in asked:
+            groups.append(_group(broker, row, by_id, require_stable))
+            if len(groups) % STEP_ROWS == 0:
+                yield
         for row, found in zip(asked, groups, strict=True):
             if found["error_code"] in TO_BE_ASKED_AGAIN and row["topics"] and not by_id:
                 again = error_codes.UNSTABLE_OFFSET_COMMIT

@@ -9,7 +9,7 @@ from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import partition_key
-from shmbroker.ipc.operation_adapter import Call
+from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.metadata.image import TopicImage
 from shmbroker.wire import error_codes
 
@@ -20,9 +20,10 @@ VERSION_MAX = 4
 VERSION_MIN_ADVERTISED = 2
 
 
-def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """An unknown epoch is no error: -1 and -1."""
     topics = []
+    looked_up = 0
     for topic in body["topics"]:
         image = broker.image.topics_by_name.get(topic["topic"])
         answers = []
@@ -30,6 +31,9 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             found = {"error_code": 0, "leader_epoch": -1, "end_offset": -1}
             _look_up(broker, image, asked, found)
             answers.append({"partition": asked["partition"]} | found)
+            looked_up += 1
+            if looked_up % STEP_ROWS == 0:
+                yield
         topics.append({"topic": topic["topic"], "partitions": answers})
     return {"topics": topics}
 

@@ -117,7 +117,7 @@ class PlainApis:
                     raise ProtocolFault(f"{module.NAME} version {version}")
             else:
                 _, _, _, request.client_id, body_at = parse_request_header(view, 0, end - start)
-                decoded, _ = codec.decode(module.NAME + "Request", version, view, body_at)
+                decoded = codec.decode_request(module.NAME, version, view, body_at)
                 view.release()
                 request.body = (module, decoded)  # for `finish_again`, which may be called at once
                 answer = module.answer(self.worker, request, decoded)
@@ -261,7 +261,7 @@ class PlainApis:
     def fail_at_controller(self, request: Request) -> None:
         """Nobody knows whether it was done: say NOT_CONTROLLER, and the client will look."""
         name = table.CONTROLLER_KEYS[request.api_key]
-        decoded, _ = codec.decode(name + "Request", request.api_version, request.body[1])
+        decoded = codec.decode_request(name, request.api_version, request.body[1])
         answer = not_controller(name, request.api_version, decoded)
         body = codec.encode(name + "Response", request.api_version, answer)
         request.response = [
@@ -324,7 +324,7 @@ class PlainApis:
         io_peers: Mapping[int, Peer] = self.worker.io_peers
         if api_key < INTERNAL_KEYS_FROM:
             return io_peers[min(io_peers)]
-        body, _ = codec.decode(name + "Request", version, view, body_at)
+        body = codec.decode_request(name, version, view, body_at)
         peer = io_peers.get(body["broker_id"])
         if peer is None:
             raise ProtocolFault(f"{name} for the unknown broker {body['broker_id']}")

@@ -231,7 +231,7 @@ class ProduceApi:
             raise ProtocolFault(f"Produce version {version}")
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
-        body, _ = codec.decode("ProduceRequest", version, view, body_at)
+        body = codec.decode_request("Produce", version, view, body_at)
         worker = self.worker
         peer = worker.io_peer(connection)
         request = ProduceRequest(connection, API_KEY, version, correlation_id)

@@ -16,6 +16,7 @@ import click
 
 from shmbroker import clock
 from shmbroker.cli.client import CHANGE_S, Cluster, cluster_options, json_option, metadata, waited
+from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.offsets import list_offsets
 from shmbroker.cli.outcome import CommandFault, say, sentence
 from shmbroker.cli.output import print_json
@@ -29,7 +30,7 @@ WAITING_MAX = 50_000
 STAMP_BYTES = 8
 
 
-@click.group("bench")
+@click.group("bench", cls=HintingGroup)
 def command() -> None:
     """Measure a cluster from here, through one client.
 
@@ -43,18 +44,56 @@ def command() -> None:
 def _shared(function: Any) -> Any:
     for option in (
         json_option,
-        click.option("-z", "--compression", type=click.Choice(COMPRESSIONS), default="none"),
-        click.option("--acks", type=click.Choice(["all", "-1", "1", "0"]), default="all"),
-        click.option("--size", type=click.IntRange(STAMP_BYTES), default=100, show_default=True),
-        click.option("-p", "--partitions", type=click.IntRange(1), default=1, show_default=True),
-        click.option("--topic", help="Use this topic and leave it; else one is made and deleted."),
+        click.option(
+            "-z",
+            "--compression",
+            type=click.Choice(COMPRESSIONS),
+            default="none",
+            show_default=True,
+            help="How batches are compressed.",
+        ),
+        click.option(
+            "--acks",
+            type=click.Choice(["all", "-1", "1", "0"]),
+            default="all",
+            show_default=True,
+            help="Which replicas have a record before it counts.",
+        ),
+        click.option(
+            "--size",
+            metavar="BYTES",
+            type=click.IntRange(STAMP_BYTES),
+            default=100,
+            show_default=True,
+            help="Size of each value.",
+        ),
+        click.option(
+            "-p",
+            "--partitions",
+            metavar="N",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            help="Partitions of the topic that is made.",
+        ),
+        click.option(
+            "--topic",
+            help="Use this topic and keep it.  [default: one is made, and deleted at the end]",
+        ),
     ):
         function = option(function)
     return cluster_options(function)
 
 
 @command.command()
-@click.option("--records", type=click.IntRange(1), default=500_000, show_default=True)
+@click.option(
+    "--records",
+    metavar="N",
+    type=click.IntRange(1),
+    default=500_000,
+    show_default=True,
+    help="How many to send.",
+)
 @_shared
 def produce(
     cluster: Cluster,
@@ -66,7 +105,7 @@ def produce(
     compression: str,
     as_json: bool,
 ) -> None:
-    """Records as fast as they are taken.
+    """Produce records as fast as the cluster takes them.
 
     \b
     shmbroker bench produce
@@ -79,12 +118,12 @@ def produce(
 
 
 @command.command()
-@click.option("--topic", required=True, help="Read this one, from its beginning.")
-@click.option("--records", type=click.IntRange(1), help="Stop after so many.")
+@click.option("--topic", required=True, help="The topic to read, from its beginning.")
+@click.option("--records", metavar="N", type=click.IntRange(1), help="Stop after N records.")
 @json_option
 @cluster_options
 def consume(cluster: Cluster, topic: str, records: int | None, as_json: bool) -> None:
-    """All that a topic holds, as fast as it comes.
+    """Consume all that a topic holds, as fast as it comes.
 
     \b
     shmbroker bench consume --topic flights
@@ -102,8 +141,22 @@ def consume(cluster: Cluster, topic: str, records: int | None, as_json: bool) ->
 
 
 @command.command("end-to-end")
-@click.option("--records", type=click.IntRange(1), default=5000, show_default=True)
-@click.option("--rate", type=click.IntRange(1), default=1000, show_default=True, help="A second.")
+@click.option(
+    "--records",
+    metavar="N",
+    type=click.IntRange(1),
+    default=5000,
+    show_default=True,
+    help="How many to send.",
+)
+@click.option(
+    "--rate",
+    metavar="N",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Records a second.",
+)
 @_shared
 def end_to_end(
     cluster: Cluster,
@@ -116,7 +169,7 @@ def end_to_end(
     compression: str,
     as_json: bool,
 ) -> None:
-    """From sending a record to having it from a consumer, at a steady rate.
+    """Measure the time from sending a record to having it from a consumer, at a steady rate.
 
     \b
     shmbroker bench end-to-end

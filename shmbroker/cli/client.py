@@ -4,8 +4,9 @@ The client library is confluent-kafka (librdkafka), so any Kafka cluster will do
 when first needed: 0.1 s, more than the rest of a command takes.
 
 Rules
- * Whether anybody listens is tried first, by a plain connection: librdkafka by itself goes on
-   trying for minutes, and says so only in its log.
+ * Whether a Kafka listens is tried first (`probe`), and what the library finds wrong with
+   certificates or passwords ends a command: librdkafka by itself goes on trying for minutes, and
+   says so only in its log.
  * No question waits longer than `ASK_S`, no answer that changes something than `CHANGE_S`.
  * librdkafka's log is off unless `-X debug=…` asks for it.
 """
@@ -13,7 +14,6 @@ Rules
 import fnmatch
 import functools
 import re
-import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -24,9 +24,11 @@ from shmbroker.cli.outcome import CommandFault, sentence
 VARIABLE = "SHMBROKER_BOOTSTRAP_SERVER"
 DEFAULT_SERVER = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
-CONNECT_S = 4.0
+PLAINTEXT = "PLAINTEXT"
 ASK_S = 5.0
 CHANGE_S = 30.0
+FIRST_ASK_S = 1.0
+"""After so long of an unanswered question it is looked whether the library knows why."""
 _PATTERN = re.compile(r"[*?\[]")
 
 
@@ -34,19 +36,20 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --bootstrap-server and -X; it is called with a `cluster` instead."""
 
     @click.option(
+        "-b",
         "--bootstrap-server",
         "servers",
         metavar="HOST:PORT[,…]",
         envvar=VARIABLE,
         default=DEFAULT_SERVER,
-        help=f"The cluster.  [default: ${VARIABLE}, else {DEFAULT_SERVER}]",
+        help=f"Address of the cluster.  [default: ${VARIABLE}, else {DEFAULT_SERVER}]",
     )
     @click.option(
         "-X",
         "settings",
         metavar="KEY=VALUE",
         multiple=True,
-        help="A setting of the client (librdkafka), such as -X security.protocol=SSL.",
+        help="Setting of the client library (librdkafka), such as -X security.protocol=SSL.",
     )
     @functools.wraps(function)
     def with_cluster(servers: str, settings: tuple[str, ...], **rest: Any) -> Any:
@@ -72,16 +75,25 @@ def pairs(words: Iterable[str], option: str) -> dict[str, str]:
 class Cluster:
     """The cluster that a command was pointed at; clients of it are made when asked for."""
 
-    __slots__ = ("servers", "settings")
+    __slots__ = ("refusal", "servers", "settings")
 
     def __init__(self, servers: str, settings: dict[str, str]) -> None:
-        self.servers = servers
-        """HOST:PORT, several with commas."""
         self.settings = settings
         """What -X said."""
+        for name in _SERVERS:
+            servers = settings.pop(name, servers)
+        self.servers = servers
+        """HOST:PORT, several with commas."""
+        self.refusal: Any = None
+        """The library's last KafkaError that another try doesn't mend: TLS, or a password."""
+
+    @property
+    def security(self) -> str:
+        """`security.protocol`, in capitals."""
+        return self.settings.get("security.protocol", PLAINTEXT).upper()
 
     def admin(self) -> Any:
-        """An AdminClient; CommandFault if nobody listens."""
+        """An AdminClient; CommandFault if no Kafka listens."""
         from confluent_kafka.admin import AdminClient
 
         return self._made(AdminClient, {})
@@ -109,8 +121,15 @@ class Cluster:
             config["log_level"] = 0
         config |= {name.replace("_", "."): value for name, value in settings.items()}
         config |= self.settings
-        if "on.error" in config:
-            config["error_cb"] = config.pop("on.error")
+        told = config.pop("on.error", None)
+
+        def on_error(error: Any) -> None:
+            if error.name() in _LASTING:
+                self.refusal = error
+            if told:
+                told(error)
+
+        config["error_cb"] = on_error
         self.check_reachable()
         try:
             return kind(config)
@@ -129,26 +148,41 @@ class Cluster:
         return found
 
     def check_reachable(self) -> None:
-        """CommandFault unless one of the servers accepts a connection."""
+        """CommandFault unless a Kafka answers at one of the servers."""
+        from shmbroker.cli import probe
+
         addresses = self.addresses()
-        reason: OSError | None = None
-        for host, port in addresses:
-            try:
-                socket.create_connection((host, port), CONNECT_S / len(addresses)).close()
-            except OSError as error:
-                reason = error
-            else:
+        is_tls = self.security.endswith("SSL")
+        refusals = []
+        for address in addresses:
+            refusal = probe.refusal_of(address, is_tls, probe.CONNECT_S / len(addresses))
+            if refusal is None:
                 return
+            refusals.append((address, refusal))
+        for (host, port), refusal in refusals:
+            if refusal.is_reached:
+                shown = f"[{host}]" if ":" in host else host
+                raise CommandFault(f"{shown}:{port} {refusal.text}")
         raise CommandFault(
-            f"cannot reach {self.servers}: {_words(reason)}; is a broker running there? "
+            f"cannot reach {self.servers}: {refusals[-1][1].text}; is a broker running there? "
             f"(`shmbroker serve` starts one, --bootstrap-server or ${VARIABLE} names another)"
         )
 
+    def check_refusal(self) -> None:
+        """CommandFault if the library has met what another try doesn't mend."""
+        if self.refusal is not None:
+            raise CommandFault(f"{self.servers} was not accepted: {_refused(self.refusal)}")
 
-def _words(error: OSError | None) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer within {CONNECT_S:.0f} s"
-    return ((error and error.strerror) or str(error)).lower()
+
+_LASTING = {"_SSL", "_AUTHENTICATION"}
+_SERVERS = ("metadata.broker.list", "bootstrap.servers")
+"""-X with one of these names the cluster, too."""
+
+
+def _refused(error: Any) -> str:
+    """The library's words without its address, its OpenSSL code and its clock."""
+    text = re.sub(r"^\w+://\S+: | \(after \d+ms in state \w+\)|error:\w+:[^:]*::", "", error.str())
+    return f"{text} ({error.name().removeprefix('_')})"
 
 
 def metadata(client: Any, cluster: Cluster) -> Any:
@@ -158,13 +192,17 @@ def metadata(client: Any, cluster: Cluster) -> Any:
     """
     from confluent_kafka import KafkaException
 
-    try:
-        return client.list_topics(timeout=ASK_S)
-    except KafkaException as refusal:
-        raise CommandFault(
-            f"{cluster.servers} accepts connections but gives no Kafka answer: "
-            f"{sentence(refusal.args[0])}"
-        ) from None
+    is_plain = cluster.security == PLAINTEXT
+    for wait_s in (ASK_S,) if is_plain else (FIRST_ASK_S, ASK_S - FIRST_ASK_S):
+        try:
+            return client.list_topics(timeout=wait_s)
+        except KafkaException as refusal:
+            reason = refusal.args[0]
+        client.poll(0)  # calls on_error
+        cluster.check_refusal()
+    raise CommandFault(
+        f"{cluster.servers} accepts connections but gives no Kafka answer: {sentence(reason)}"
+    )
 
 
 def waited(future: Any, about: str = "") -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from shmbroker import __version__
+from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import Ending
 
 COMMANDS = {
@@ -20,11 +21,12 @@ COMMANDS = {
     "produce": "shmbroker.cli.produce",
     "quorum": "shmbroker.cli.quorum",
     "serve": "shmbroker.cli.serve",
+    "status": "shmbroker.cli.status",
     "topic": "shmbroker.cli.topic",
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(HintingGroup):
     """A group whose commands are imported by name: `--help` of one doesn't load the others."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
@@ -50,6 +52,7 @@ def main() -> None:
     seq 10 | shmbroker produce flights               a record from each line
     shmbroker consume flights -e                     all of them, then stop
     shmbroker group describe readers                 who reads what, and how far behind
+    shmbroker status                                 is all well?
     shmbroker log verify ~/.local/state/shmbroker    check the files, without a broker
 
     All but serve and log talk to any Kafka cluster: --bootstrap-server HOST:PORT, or

@@ -1,6 +1,6 @@
 """`shmbroker config`: get, set, explain."""
 
-import difflib
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ from shmbroker.cli.client import (
     pairs,
     waited,
 )
+from shmbroker.cli.hints import HintingGroup, meant
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_table
 
@@ -32,7 +33,7 @@ SOURCES = {
 }
 
 
-@click.group("config")
+@click.group("config", cls=HintingGroup)
 def command() -> None:
     """Show and change settings of topics and brokers, and explain them.
 
@@ -47,7 +48,7 @@ def command() -> None:
 @click.argument("kind", type=KINDS)
 @click.argument("name")
 @click.argument("keys", metavar="[KEY…]", nargs=-1)
-@click.option("-a", "--all", "shows_all", is_flag=True, help="Defaults too.")
+@click.option("-a", "--all", "shows_all", is_flag=True, help="Show defaults, too.")
 @json_option
 @cluster_options
 def get(
@@ -125,8 +126,16 @@ def _resource(cluster: Cluster, kind: str, name: str, changes: list[Any]) -> tup
 @command.command("set")
 @click.argument("kind", type=KINDS)
 @click.argument("name")
-@click.option("--set", "values", metavar="KEY=VALUE", multiple=True, help="Give it this value.")
-@click.option("--delete", "deleted", metavar="KEY", multiple=True, help="Back to the default.")
+@click.option(
+    "--set", "values", metavar="KEY=VALUE", multiple=True, help="Give KEY this value; repeatable."
+)
+@click.option(
+    "--delete",
+    "deleted",
+    metavar="KEY",
+    multiple=True,
+    help="Return KEY to its default; repeatable.",
+)
 @cluster_options
 def set_(
     cluster: Cluster, kind: str, name: str, values: tuple[str, ...], deleted: tuple[str, ...]
@@ -140,7 +149,7 @@ def set_(
     """
     wanted = pairs(values, "--set")
     if not wanted and not deleted:
-        raise click.UsageError("Say what: --set KEY=VALUE or --delete KEY.")
+        raise click.UsageError("Say what to change: --set KEY=VALUE or --delete KEY.")
     if (kind, name) == ("broker", ALL_BROKERS):
         from shmbroker.tools.plain_client import alter_default_broker_configs
 
@@ -177,7 +186,7 @@ def explain(names: tuple[str, ...], as_json: bool) -> None:
     known = settings.names()
     for name in names:
         if name not in known:
-            raise CommandFault(f"{name} is no setting{_hint(name, known)}")
+            raise CommandFault(f"there is no setting {name}{_hint(name, known)}")
     found = [settings.explained(name) for name in names or sorted(known)]
     if as_json:
         print_json(found)
@@ -190,6 +199,6 @@ def explain(names: tuple[str, ...], as_json: bool) -> None:
         click.echo("\n\n".join(settings.as_text(row) for row in found))
 
 
-def _hint(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), 3)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+def _hint(name: str, known: Iterable[str]) -> str:
+    hint = meant(name, known)
+    return f"; {hint}" if hint else ""

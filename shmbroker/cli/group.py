@@ -1,10 +1,13 @@
 """`shmbroker group`: list, describe, reset-offsets, delete, delete-offsets."""
 
+import json
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 import click
 
+from shmbroker import clock
 from shmbroker.cli.client import (
     ASK_S,
     CHANGE_S,
@@ -16,6 +19,7 @@ from shmbroker.cli.client import (
     metadata,
     waited,
 )
+from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.offsets import Partition, list_offsets
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_table
@@ -31,7 +35,7 @@ STATES = [
 ]
 
 
-@click.group("group")
+@click.group("group", cls=HintingGroup)
 def command() -> None:
     """List, describe, rewind and delete consumer groups.
 
@@ -43,8 +47,22 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", "states", type=click.Choice(STATES), multiple=True)
-@click.option("--type", "types", type=click.Choice(["classic", "consumer"]), multiple=True)
+@click.option(
+    "--state",
+    "states",
+    metavar="STATE",
+    type=click.Choice(STATES),
+    multiple=True,
+    help=f"Only groups in this state: {', '.join(STATES)}; repeatable.",
+)
+@click.option(
+    "--type",
+    "types",
+    metavar="TYPE",
+    type=click.Choice(["classic", "consumer"]),
+    multiple=True,
+    help="Only classic groups, or only those of the consumer protocol (KIP-848).",
+)
 @json_option
 @cluster_options
 def list_(cluster: Cluster, states: tuple[str, ...], types: tuple[str, ...], as_json: bool) -> None:
@@ -80,18 +98,69 @@ def _word(name: Any) -> str:
     return str(name.name).lower().replace("_", "-")
 
 
+class _Seconds(click.ParamType):  # type: ignore[type-arg]
+    """The value of --watch, which may be left out: a GROUP behind it is no mistake to guess at."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no number of seconds; put GROUP before --watch.", param, ctx)
+        if not 0.1 <= seconds <= 86_400:
+            self.fail("0.1 to 86400 seconds.", param, ctx)
+        return seconds
+
+
 @command.command()
 @click.argument("groups", metavar="GROUP…", nargs=-1, required=True)
+@click.option(
+    "--watch",
+    "watch_s",
+    metavar="[SECONDS]",
+    type=_Seconds(),
+    is_flag=False,
+    flag_value=2.0,
+    help="Show them every SECONDS, or every 2, until Ctrl-C.",
+)
 @json_option
 @cluster_options
-def describe(cluster: Cluster, groups: tuple[str, ...], as_json: bool) -> None:
+def describe(
+    cluster: Cluster, groups: tuple[str, ...], watch_s: float | None, as_json: bool
+) -> None:
     """Show groups: members, committed offsets, and how far these are behind.
 
     \b
     shmbroker group describe readers
+    shmbroker group describe readers --watch
     shmbroker group describe 'app-*' --json
+
+    With --watch, --json prints one line each time.
     """
+    from datetime import datetime
+
     admin = cluster.admin()
+    while True:
+        found = _found(cluster, admin, groups)
+        if watch_s is None:
+            print_json(found) if as_json else _print_groups(found)
+            return
+        if as_json:
+            click.echo(json.dumps(found, ensure_ascii=False))
+        else:
+            if sys.stdout.isatty():
+                click.echo("\x1b[H\x1b[2J", nl=False)
+            click.echo(f"{datetime.now().astimezone():%H:%M:%S}, every {watch_s:g} s")
+            _print_groups(found)
+            click.echo()
+        sys.stdout.flush()
+        clock.sleep(watch_s)
+
+
+def _found(cluster: Cluster, admin: Any, groups: tuple[str, ...]) -> list[dict[str, Any]]:
     found = []
     for name in _names(admin, cluster, groups):
         group = _described(admin, name)
@@ -100,16 +169,18 @@ def describe(cluster: Cluster, groups: tuple[str, ...], as_json: bool) -> None:
                 f"there is no group {name}; `shmbroker group list` shows what is there"
             )
         found.append(_with_offsets(cluster, admin, group))
-    if as_json:
-        print_json(found)
-        return
+    return found
+
+
+def _print_groups(found: list[dict[str, Any]]) -> None:
     for number, group in enumerate(found):
         if number:
             click.echo()
+        count = len(group["members"])
         click.echo(
             f"{group['group']}  {group['state']}, {group['type']}, assignor "
             f"{group['assignor'] or '-'}, coordinator {group['coordinator']}, "
-            f"{len(group['members'])} members"
+            f"{count} member{'' if count == 1 else 's'}"
         )
         columns = ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "CLIENT", "HOST", "MEMBER")
         rows = [
@@ -225,9 +296,15 @@ def _existing(cluster: Cluster, admin: Any, partitions: Iterable[Partition]) -> 
 
 def _target_options(function: Any) -> Any:
     for option in (
-        click.option("--all-topics", is_flag=True, help="All with a committed offset."),
         click.option(
-            "--topic", "topics", metavar="TOPIC[:P,P…]", multiple=True, help="These partitions."
+            "--all-topics", is_flag=True, help="All partitions that have a committed offset."
+        ),
+        click.option(
+            "--topic",
+            "topics",
+            metavar="TOPIC[:P,P…]",
+            multiple=True,
+            help="All partitions of this topic, or these; repeatable.",
         ),
     ):
         function = option(function)
@@ -242,7 +319,7 @@ def _targets(
     all_topics: bool,
 ) -> list[Partition]:
     if bool(topics) == all_topics:
-        raise click.UsageError("Say --topic TOPIC[:P,P…] or --all-topics.")
+        raise click.UsageError("Say which partitions: --topic TOPIC[:P,P…] or --all-topics.")
     if all_topics:
         return sorted(committed)
     known = metadata(admin, cluster).topics
@@ -276,12 +353,16 @@ def _refuse_active(admin: Any, name: str) -> None:
 @command.command("reset-offsets")
 @click.argument("group")
 @_target_options
-@click.option("--to-earliest", is_flag=True)
-@click.option("--to-latest", is_flag=True)
-@click.option("--to-datetime", metavar="TIME", help="Like 2026-11-21T10:00, UTC; or ms since 1970.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="N")
-@click.option("--shift-by", type=int, metavar="N", help="Forward, or back if negative.")
-@click.option("--execute", is_flag=True, help="Do it; else it is only shown.")
+@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
+@click.option("--to-latest", is_flag=True, help="To the end: only what comes.")
+@click.option(
+    "--to-datetime",
+    metavar="TIME",
+    help="To the first record from TIME on: 2026-11-21T10:00, UTC, or ms since 1970.",
+)
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
+@click.option("--shift-by", type=int, metavar="N", help="N records forward; back if negative.")
+@click.option("--execute", is_flag=True, help="Do it; otherwise it is only shown.")
 @json_option
 @cluster_options
 def reset_offsets(
@@ -297,7 +378,7 @@ def reset_offsets(
     execute: bool,
     as_json: bool,
 ) -> None:
-    """Move a group that nobody reads in, to other offsets.
+    """Move the committed offsets of a group without members.
 
     \b
     shmbroker group reset-offsets readers --topic flights --to-earliest
@@ -388,12 +469,12 @@ def delete(cluster: Cluster, groups: tuple[str, ...]) -> None:
 @_target_options
 @cluster_options
 def delete_offsets(cluster: Cluster, group: str, topics: tuple[str, ...], all_topics: bool) -> None:
-    """Forget committed offsets of topics that the group doesn't read any more.
+    """Delete committed offsets of topics that the group doesn't read any more.
 
     \b
     shmbroker group delete-offsets readers --topic flights:0,1
 
-    Asks the cluster over a plain connection: -X security settings don't count here.
+    Asks the cluster over a plain connection: it does not work through TLS or SASL.
     """
     from shmbroker.tools.plain_client import delete_offsets as ask
     from shmbroker.wire import error_codes

@@ -7,13 +7,14 @@ from typing import Any
 import click
 
 from shmbroker.cli.client import json_option
+from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json
 
 OFFSET = click.IntRange(0)
 
 
-@click.group("log")
+@click.group("log", cls=HintingGroup)
 def command() -> None:
     """Look into log files and check them; Apache Kafka's as well, and with no broker running.
 
@@ -27,9 +28,18 @@ def command() -> None:
 
 @command.command()
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path())
-@click.option("--records", "with_records", is_flag=True, help="Each record of the batches too.")
-@click.option("--offset-from", "first", type=OFFSET, default=0, help="Leave out what is before.")
-@click.option("--offset-to", "last", type=OFFSET, help="Leave out what is behind.")
+@click.option(
+    "--records", "with_records", is_flag=True, help="Print each record of the batches, too."
+)
+@click.option(
+    "--offset-from",
+    "first",
+    metavar="N",
+    type=OFFSET,
+    default=0,
+    help="Leave out what is before N.",
+)
+@click.option("--offset-to", "last", metavar="N", type=OFFSET, help="Leave out what is after N.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def dump(
     paths: tuple[str, ...], with_records: bool, first: int, last: int | None, as_json: bool

@@ -16,6 +16,34 @@ def list_offsets(
 
     -1 where no record is as new as that moment. CommandFault if a leader doesn't answer.
     """
+    admin = _client(cluster, admin)
+    futures = _asked(admin, partitions, at)
+    return {key: waited(future, f"{key[0]}-{key[1]}").offset for key, future in futures.items()}
+
+
+def offsets_known(
+    cluster: Cluster, partitions: Iterable[Partition], at: str | int, admin: Any = None
+) -> dict[Partition, int]:
+    """`list_offsets`, without the partitions whose leader does not answer."""
+    from confluent_kafka import KafkaException
+
+    admin = _client(cluster, admin)
+    found = {}
+    for key, future in _asked(admin, partitions, at).items():
+        try:
+            found[key] = future.result(2 * ASK_S).offset
+        except (KafkaException, TimeoutError):
+            continue
+    return found
+
+
+def _client(cluster: Cluster, admin: Any) -> Any:
+    """It, or one of our own; the truth of a client is its length, the messages that it holds."""
+    return cluster.admin() if admin is None else admin
+
+
+def _asked(admin: Any, partitions: Iterable[Partition], at: str | int) -> dict[Partition, Any]:
+    """{partition: future}; they come to nothing once nobody holds the client."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
@@ -29,9 +57,5 @@ def list_offsets(
     asked = {TopicPartition(*partition): spec for partition in partitions}
     if not asked:
         return {}
-    admin = admin or cluster.admin()
     futures = admin.list_offsets(asked, request_timeout=ASK_S)
-    return {
-        (key.topic, key.partition): waited(future, f"{key.topic}-{key.partition}").offset
-        for key, future in futures.items()
-    }
+    return {(key.topic, key.partition): future for key, future in futures.items()}

@@ -71,7 +71,8 @@ class Ending:
     def __exit__(self, kind: object, fault: BaseException | None, _trace: object) -> None:
         if fault is None:
             try:
-                sys.stdout.flush()
+                if sys.stdout is not None:  # as it is where whoever started us closed it
+                    sys.stdout.flush()
             except BrokenPipeError:
                 _leave_pipe()
         elif isinstance(fault, BrokenPipeError):

@@ -5,7 +5,6 @@ pieces of up to 1 MiB, which become large batches. Nothing is read ahead beyond 
 hold (`WAITING_MAX`, `WAITING_BYTES_MAX`): a full cluster slows the source down.
 """
 
-import json
 import select
 import sys
 from collections.abc import Iterator
@@ -13,8 +12,9 @@ from typing import Any, BinaryIO
 
 import click
 
-from shmbroker.cli.client import Cluster, cluster_options, pairs
-from shmbroker.cli.outcome import CommandFault, binary, leave_on_sigterm, sentence
+from shmbroker.cli.client import PLAINTEXT, Cluster, cluster_options, metadata, pairs
+from shmbroker.cli.outcome import CommandFault, binary, leave_on_sigterm, say, sentence
+from shmbroker.cli.record_json import from_json
 from shmbroker.cli.words import delimiter
 
 READ_BYTES = 1 << 20
@@ -27,33 +27,81 @@ COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @click.command("produce")
-@click.argument("topic")
+@click.argument("topic", metavar="TOPIC", required=False)
+@click.option("-t", "--topic", "named", metavar="TOPIC", help="The same as TOPIC, for kcat's sake.")
 @click.option("-k", "--key", help="Key of every record.")
-@click.option("-K", "key_delimiter", metavar="DELIMITER", help="Lines are key, this, value.")
-@click.option("-D", "delimiter_text", metavar="DELIMITER", default=r"\n", help=r"[default: \n]")
-@click.option("-H", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every one.")
-@click.option("-p", "--partition", type=click.IntRange(0), help="[default: by key, else any]")
-@click.option("-z", "--compression", type=click.Choice(COMPRESSIONS), default="none")
-@click.option("--acks", type=click.Choice(["all", "-1", "1", "0"]), default="all")
+@click.option(
+    "-K",
+    "key_delimiter",
+    metavar="DELIMITER",
+    help="Split each line into key and value at DELIMITER.",
+)
+@click.option(
+    "--keyless",
+    is_flag=True,
+    help="With -K: a line without DELIMITER is a value without a key.  [default: it is an error]",
+)
+@click.option(
+    "-D",
+    "delimiter_text",
+    metavar="DELIMITER",
+    default=r"\n",
+    help=r"What ends a record.  [default: \n]",
+)
+@click.option(
+    "-H", "headers", metavar="NAME=VALUE", multiple=True, help="Header of every record; repeatable."
+)
+@click.option(
+    "-p",
+    "--partition",
+    metavar="N",
+    type=click.IntRange(-1),
+    help="Partition of every record.  [default: by key, else any]",
+)
+@click.option(
+    "-z",
+    "--compression",
+    type=click.Choice(COMPRESSIONS),
+    default="none",
+    help="How batches are compressed.  [default: none]",
+)
+@click.option(
+    "--acks",
+    type=click.Choice(["all", "-1", "1", "0"]),
+    default="all",
+    help="Which replicas have it before a record counts as delivered.  [default: all]",
+)
 @click.option("-Z", "--null", "empty_is_null", is_flag=True, help="Empty values are null.")
-@click.option("-l", "--file", type=click.File("rb"), help="Read this instead of stdin.")
-@click.option("--json", "is_json", is_flag=True, help="One JSON object a line.")
+@click.option("-c", "--count", metavar="N", type=click.IntRange(1), help="Stop after N records.")
+@click.option("-l", "--file", type=click.File("rb"), help="Read this file instead of stdin.")
+@click.option("--json", "is_json", is_flag=True, help="Each line is a JSON object, see above.")
+@click.option(
+    "--print-offsets", is_flag=True, help="Print partition and offset of each record on stdout."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Say on stderr what was delivered where.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @cluster_options
 def command(
     cluster: Cluster,
-    topic: str,
+    topic: str | None,
+    named: str | None,
     key: str | None,
     key_delimiter: str | None,
+    keyless: bool,
     delimiter_text: str,
     headers: tuple[str, ...],
     partition: int | None,
     compression: str,
     acks: str,
     empty_is_null: bool,
+    count: int | None,
     file: BinaryIO | None,
     is_json: bool,
+    print_offsets: bool,
+    verbose: bool,
+    quiet: bool,
 ) -> None:
-    """Make records of lines.
+    """Make a record of each line of stdin, or of a file.
 
     \b
     seq 10 | shmbroker produce flights
@@ -64,19 +112,27 @@ def command(
 
     A JSON object has value, and may have key, headers ({name: text} or [{key, value}]), partition
     and timestamp (ms). Bytes that are no text go into value_base64 or key_base64; a value that is
-    neither text nor null is written as JSON.
+    neither text nor null is written as JSON. What `consume -J` prints is read as well.
 
-    Keys go where Java's clients put them. Exit status: 0 all delivered, 1 some were not.
+    A key decides the partition, as in Java's clients. Exit status: 0 all records were delivered,
+    1 some were not.
     """
     try:
         end = delimiter(delimiter_text)
         key_end = delimiter(key_delimiter) if key_delimiter is not None else None
     except ValueError as refusal:
         raise click.UsageError(f"{refusal}.") from None
+    name = topic or named
+    if name is None or (topic and named):
+        raise click.UsageError("Say one TOPIC.")
     if key is not None and key_end is not None:
         raise click.UsageError("-k and -K exclude each other.")
-    fixed: dict[str, Any] = {} if key is None else {"key": key.encode()}
-    with_headers = [(name, text.encode()) for name, text in pairs(headers, "-H").items()]
+    if is_json and key_end is not None:
+        raise click.UsageError("--json and -K exclude each other: a JSON object has its key.")
+    if acks == "0" and (print_offsets or verbose):
+        raise click.UsageError("With --acks 0 the broker tells no offsets.")
+    common: dict[str, Any] = {} if key is None else {"key": key.encode()}
+    with_headers = [(word, text.encode()) for word, text in pairs(headers, "-H").items()]
     settings = {
         "acks": acks,
         "linger_ms": "5",
@@ -84,31 +140,27 @@ def command(
         "partitioner": "murmur2_random",
         "message_timeout_ms": DELIVERY_MS,
         "queue_buffering_max_messages": "1000000",
-        "delivery_report_only_error": True,
+        "delivery_report_only_error": not (print_offsets or verbose),
     }
     if acks in ("all", "-1"):
         settings["enable_idempotence"] = True
-    delivery = _Delivery(cluster.producer(**settings), topic, partition)
+    places = Places(name, print_offsets) if print_offsets or verbose else None
+    fixed = None if partition == -1 else partition
+    producer = cluster.producer(**settings)
+    if cluster.security != PLAINTEXT:
+        metadata(producer, cluster)  # what is wrong with it is known now, not after DELIVERY_MS
+    delivery = _Delivery(producer, name, fixed, places)
     source = file or binary(sys.stdin)
+    if source.isatty() and not quiet:
+        say("one record a line; Ctrl-D ends")
     leave_on_sigterm()
-    line_number = 0
+    reading = _Reading(is_json, key_end, keyless)
     try:
-        for lines in _pieces(source, end, delivery):
-            fault: CommandFault | None = None
-            if is_json:
-                records = []
-                for line in lines:
-                    line_number += 1
-                    try:
-                        if record := from_json(line):
-                            records.append(record | fixed)
-                    except CommandFault as refusal:
-                        fault = CommandFault(f"line {line_number} {refusal}")
-                        break
-            elif key_end is not None:
-                records = [_split(line, key_end) | fixed for line in lines]
-            else:
-                records = [{"value": line, **fixed} for line in lines]
+        for lines in _pieces(source, end, delivery, count):
+            records = reading.records(lines)
+            if common:
+                for record in records:
+                    record |= common
             if empty_is_null:
                 for record in records:
                     record["value"] = record["value"] or None
@@ -116,20 +168,129 @@ def command(
                 for record in records:
                     record["headers"] = record.get("headers", []) + with_headers
             delivery.send(records)
-            if fault:
-                raise fault
+            if reading.fault:
+                raise reading.fault
     finally:
         delivery.flush()
+        if places and verbose:
+            say(places.summary())
+        if reading.keyless and not quiet:
+            say(reading.keyless_sentence())
     delivery.check()
 
 
-def _pieces(source: BinaryIO, end: bytes, delivery: "_Delivery") -> Iterator[list[bytes]]:
-    """Lists of lines, as soon as they are there; the last one may lack its delimiter."""
+class _Reading:
+    """Makes records of lines, and knows their numbers."""
+
+    def __init__(self, is_json: bool, key_end: bytes | None, takes_keyless: bool) -> None:
+        self.is_json = is_json
+        self.key_end = key_end
+        self.takes_keyless = takes_keyless
+        self.line_number = 0
+        """How many lines were read."""
+        self.keyless = 0
+        """How many of them had no delimiter, and were taken."""
+        self.first_keyless = 0
+        self.fault: CommandFault | None = None
+        """What is wrong with the line behind the last record."""
+
+    def records(self, lines: list[bytes]) -> list[dict[str, Any]]:
+        """What the client library takes; up to a line that is none, which is in `fault`."""
+        if self.is_json:
+            return self._of_json(lines)
+        if self.key_end is not None:
+            return self._with_keys(lines, self.key_end)
+        return [{"value": line} for line in lines]
+
+    def _of_json(self, lines: list[bytes]) -> list[dict[str, Any]]:
+        records = []
+        for line in lines:
+            self.line_number += 1
+            try:
+                if record := from_json(line):
+                    records.append(record)
+            except CommandFault as refusal:
+                self.fault = CommandFault(f"line {self.line_number} {refusal}")
+                break
+        return records
+
+    def _with_keys(self, lines: list[bytes], key_end: bytes) -> list[dict[str, Any]]:
+        records = []
+        for line in lines:
+            self.line_number += 1
+            key, found, value = line.partition(key_end)
+            if found:
+                records.append({"key": key, "value": value})
+                continue
+            if not self.takes_keyless:
+                self.fault = CommandFault(
+                    f"line {self.line_number} has no {key_end.decode(errors='replace')!r} to end "
+                    "its key; what stands before this line was sent, nothing from it on "
+                    "(--keyless stores such lines as values without keys)"
+                )
+                break
+            self.keyless += 1
+            self.first_keyless = self.first_keyless or self.line_number
+            records.append({"value": line})
+        return records
+
+    def keyless_sentence(self) -> str:
+        """What is said of them at the end."""
+        assert self.key_end is not None
+        return (
+            f"{self.keyless} of {self.line_number} lines had no "
+            f"{self.key_end.decode(errors='replace')!r} and became values without keys; "
+            f"the first is line {self.first_keyless}"
+        )
+
+
+class Places:
+    """Where records were stored: told one by one, printed at once or summed up at the end."""
+
+    def __init__(self, topic: str, is_printing: bool) -> None:
+        self.topic = topic
+        self.is_printing = is_printing
+        self.found: dict[int, tuple[int, int, int]] = {}
+        """{partition: (records, lowest offset, highest offset)}"""
+
+    def add(self, partition: int, offset: int) -> None:
+        """One record was stored there."""
+        if self.is_printing:
+            sys.stdout.write(f"{partition} {offset}\n")
+        count, first, last = self.found.get(partition, (0, offset, offset))
+        self.found[partition] = (count + 1, min(first, offset), max(last, offset))
+
+    def summary(self) -> str:
+        """One sentence."""
+        total = sum(count for count, _, _ in self.found.values())
+        parts = [
+            f"{count} to {self.topic}-{partition}, offsets {first} to {last}"
+            for partition, (count, first, last) in sorted(self.found.items())
+        ]
+        return f"{total} records delivered" + (": " + "; ".join(parts) if parts else "")
+
+
+def _pieces(
+    source: BinaryIO, end: bytes, delivery: "_Delivery", count: int | None = None
+) -> Iterator[list[bytes]]:
+    """Lists of lines, as soon as they are there, at most `count` in all; the last one may lack its
+    delimiter."""
+    left = count
+    for lines in _all_pieces(source, end, delivery):
+        if left is not None:
+            del lines[left:]
+            left -= len(lines)
+        yield lines
+        if left == 0:
+            return
+
+
+def _all_pieces(source: BinaryIO, end: bytes, delivery: "_Delivery") -> Iterator[list[bytes]]:
     rest = b""
     descriptor = source.fileno()
     while True:
         while not select.select([descriptor], [], [], 0.2)[0]:
-            delivery.producer.poll(0)
+            delivery.poll(0)
         piece = source.raw.read(READ_BYTES) if hasattr(source, "raw") else source.read(READ_BYTES)
         if not piece:
             break
@@ -142,49 +303,6 @@ def _pieces(source: BinaryIO, end: bytes, delivery: "_Delivery") -> Iterator[lis
         yield [rest]
 
 
-def _split(line: bytes, key_end: bytes) -> dict[str, Any]:
-    key, found, value = line.partition(key_end)
-    return {"key": key, "value": value} if found else {"value": key}
-
-
-def from_json(line: bytes) -> dict[str, Any]:
-    """A record as the client library takes it; {} of an empty line; CommandFault if it is none."""
-    if not line or line.isspace():
-        return {}
-
-    try:
-        given = json.loads(line.decode())
-        if not isinstance(given, dict):
-            raise ValueError("no object")
-        record: dict[str, Any] = {"value": _content(given, "value")}
-        if (key := _content(given, "key")) is not None:
-            record["key"] = key
-        if headers := given.get("headers"):
-            if isinstance(headers, dict):
-                headers = [{"key": name, "value": text} for name, text in headers.items()]
-            record["headers"] = [(str(row["key"]), _content(row, "value")) for row in headers]
-        for name in ("partition", "timestamp"):
-            if (number := given.get(name)) is not None:
-                record[name] = int(number)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        shown = line[:60].decode(errors="replace")
-        raise CommandFault(f"describes no record: {shown} ({error})") from None
-    return record
-
-
-def _content(given: dict[str, Any], name: str) -> bytes | None:
-    content = given.get(name)
-    if isinstance(content, str):
-        return content.encode()
-    if (encoded := given.get(f"{name}_base64")) is not None:
-        import base64
-
-        return base64.b64decode(encoded, validate=True)
-    if content is None:
-        return None
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-
-
 _BATCHED = {"key", "value"}
 """What `produce_batch` heeds; headers, timestamps and a record's own partition it does not."""
 
@@ -192,10 +310,14 @@ _BATCHED = {"key", "value"}
 class _Delivery:
     """A producer that never holds too much, and counts what was not delivered."""
 
-    def __init__(self, producer: Any, topic: str, partition: int | None) -> None:
+    def __init__(
+        self, producer: Any, topic: str, partition: int | None, places: Places | None
+    ) -> None:
         self.producer = producer
         self.topic = topic
         self.partition: dict[str, int] = {} if partition is None else {"partition": partition}
+        self.places = places
+        """Is told where each record is; None: nobody asks."""
         self.sent = 0
         self.failures: dict[str, int] = {}
         """Why, and how many."""
@@ -208,7 +330,7 @@ class _Delivery:
         self._largest = max(self._largest, max(len(r["value"] or b"") for r in records))
         room = min(WAITING_MAX, WAITING_BYTES_MAX // self._largest)
         while len(self.producer) > room:
-            self.producer.poll(0.05)
+            self.poll(0.05)
         self.sent += len(records)
         if any(not record.keys() <= _BATCHED for record in records):
             for record in records:
@@ -221,7 +343,13 @@ class _Delivery:
                 for record in records:
                     if "_error" in record:
                         self._delivered(record["_error"], None)
-        self.producer.poll(0)
+        self.poll(0)
+
+    def poll(self, wait_s: float) -> None:
+        """Hear what was delivered."""
+        self.producer.poll(wait_s)
+        if self.places and self.places.is_printing:
+            sys.stdout.flush()
 
     def _send_one(self, record: dict[str, Any]) -> None:
         from confluent_kafka import KafkaException
@@ -231,15 +359,18 @@ class _Delivery:
         except KafkaException as refusal:
             self._delivered(refusal.args[0], None)
 
-    def _delivered(self, error: Any, _message: Any) -> None:
+    def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
             reason = sentence(error)
             self.failures[reason] = self.failures.get(reason, 0) + 1
+        elif self.places:
+            self.places.add(message.partition(), message.offset())
 
     def flush(self) -> None:
         """Wait until each record is delivered or given up."""
         while self.producer.flush(0.2):
             pass
+        self.poll(0)
 
     def check(self) -> None:
         """CommandFault if a record was not delivered."""

@@ -6,10 +6,11 @@ import click
 
 from shmbroker import clock
 from shmbroker.cli.client import Cluster, cluster_options, json_option
+from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.output import print_json, print_table
 
 
-@click.group("quorum")
+@click.group("quorum", cls=HintingGroup)
 def command() -> None:
     """Show the controllers: who decides, who votes, who follows.
 

@@ -27,7 +27,10 @@ def _as_text(value: str | tuple[str, ...]) -> str:
 def run(parameters: Mapping[str, Any]) -> NoReturn:
     """Run a broker until it is told to stop; leaves with its exit status."""
     began = clock.monotonic()
-    handler = logging.StreamHandler()
+    from shmbroker.processes import output
+
+    output.open_closed()
+    handler = output.Handler()
     package_logger = logging.getLogger("shmbroker")
     package_logger.addHandler(handler)
     package_logger.propagate = False
@@ -45,9 +48,16 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
             config, Path(config["shmbroker.data"] or default_data_directory()), began
         ).run()
     except supervisor.InUse as fault:
-        print(f"shmbroker: {fault}", file=sys.stderr)
+        output.say(f"shmbroker: {fault}", sys.stderr)
         status = supervisor.EXIT_IN_USE
     except Fault as fault:
-        print(f"shmbroker: {fault}", file=sys.stderr)
+        output.say(f"shmbroker: {fault}", sys.stderr)
+        status = supervisor.EXIT_CONFIG
+    except MemoryError:
+        output.say(
+            "shmbroker: There is no memory to start with: lift the limit of address space "
+            "(ulimit -v unlimited; LimitAS= in a unit), or free memory.",
+            sys.stderr,
+        )
         status = supervisor.EXIT_CONFIG
     sys.exit(status)

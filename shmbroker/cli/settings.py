@@ -1,6 +1,7 @@
 """What `config explain` says of a setting: all of it from the tables of `shmbroker.config`.
 
-But for one thing: which settings are kept and shown for Kafka's sake, and change nothing here.
+But for two things: which settings are kept and shown for Kafka's sake and change nothing here, and
+what else has to be set for one to be seen at work.
 """
 
 from typing import Any
@@ -28,6 +29,29 @@ WITHOUT_EFFECT = {
     "socket.listen.backlog.size",
 }
 """Settings that nothing here reads, whatever their value."""
+
+
+_DROPPED = (
+    "Logs are looked through every log.retention.check.interval.ms, 5 minutes by default, and "
+    "whole segments are dropped. To see it at work, start the broker with --set "
+    "log.retention.check.interval.ms=1000, and give the topic a small "
+)
+NOTES = {
+    name: _DROPPED + f"segment.{unit}."
+    for unit, limits in (
+        ("ms", ("ms", "minutes", "hours")),
+        ("bytes", ("bytes",)),
+    )
+    for limit in limits
+    for name in (
+        f"retention.{limit}",
+        f"local.retention.{limit}",
+        f"log.retention.{limit}",
+        f"log.local.retention.{limit}",
+    )
+    if name in TOPIC_SETTINGS or name in BROKER_SETTINGS
+}
+"""What is said beside a setting's own sentence."""
 
 
 def names() -> set[str]:
@@ -58,6 +82,7 @@ def explained(name: str) -> dict[str, Any]:
         "falls_back_to": [synonym for synonym, _ in setting.synonyms if synonym != name],
         "default_for": stands_for,
         "has_effect": name not in WITHOUT_EFFECT,
+        "note": NOTES.get(name),
     }
 
 
@@ -89,6 +114,8 @@ def as_text(row: dict[str, Any]) -> str:
     import textwrap
 
     lines = [row["name"], *textwrap.wrap(row["documentation"], 96), ""]
+    if row["note"]:
+        lines[-1:] = ["", *textwrap.wrap(row["note"], 96), ""]
     if not row["has_effect"]:
         lines[-1:] = ["Kept and shown for Kafka's sake; it changes nothing here.", ""]
     default = "none" if row["default"] is None else row["default"] or '""'

@@ -1,5 +1,6 @@
 """`shmbroker topic`: create, list, describe, alter, delete."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -7,6 +8,7 @@ import click
 from shmbroker.cli.client import (
     ASK_S,
     CHANGE_S,
+    PLAINTEXT,
     Cluster,
     cluster_options,
     is_pattern,
@@ -16,14 +18,17 @@ from shmbroker.cli.client import (
     pairs,
     waited,
 )
+from shmbroker.cli.hints import HintingGroup
+from shmbroker.cli.offsets import Partition, offsets_known
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_table
+from shmbroker.cli.words import EARLIEST, LATEST
 
 _URL_SAFE = str.maketrans("+/", "-_")
 """Kafka writes ids in the base64 of URLs, the client library in the plain one."""
 
 
-@click.group("topic")
+@click.group("topic", cls=HintingGroup)
 def command() -> None:
     """Create, list, describe, alter and delete topics.
 
@@ -38,12 +43,29 @@ def command() -> None:
 
 @command.command()
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-@click.option("-p", "--partitions", type=click.IntRange(1), help="[default: the broker's]")
 @click.option(
-    "-r", "--replication-factor", "replicas", type=click.IntRange(1), help="[default: the broker's]"
+    "-p",
+    "--partitions",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Partitions of each.  [default: the broker's num.partitions]",
 )
-@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="A topic setting.")
-@click.option("--if-not-exists", is_flag=True, help="Leave a topic that is there as it is.")
+@click.option(
+    "-r",
+    "--replication-factor",
+    "replicas",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Copies of each partition.  [default: the broker's default.replication.factor]",
+)
+@click.option(
+    "--config",
+    "configs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Setting of the topic, see `shmbroker config explain`; repeatable.",
+)
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 @cluster_options
 def create(
     cluster: Cluster,
@@ -87,7 +109,7 @@ def create(
 
 @command.command("list")
 @click.argument("names", metavar="[NAME…]", nargs=-1)
-@click.option("--internal", is_flag=True, help="Internal topics too.")
+@click.option("--internal", is_flag=True, help="List internal topics, too.")
 @json_option
 @cluster_options
 def list_(cluster: Cluster, names: tuple[str, ...], internal: bool, as_json: bool) -> None:
@@ -116,28 +138,35 @@ def list_(cluster: Cluster, names: tuple[str, ...], internal: bool, as_json: boo
 
 @command.command()
 @click.argument("names", metavar="[NAME…]", nargs=-1)
-@click.option("--under-replicated", is_flag=True, help="Only partitions that lack a replica.")
+@click.option(
+    "--under-replicated", is_flag=True, help="Only partitions with a replica that is not in sync."
+)
 @json_option
 @cluster_options
 def describe(
     cluster: Cluster, names: tuple[str, ...], under_replicated: bool, as_json: bool
 ) -> None:
-    """Show topics: id, the settings that were set, leader and replicas of each partition.
+    """Show topics: id, the settings that were set, and for each partition its leader, replicas,
+    first offset, end offset, and bytes on the leader's disk.
 
     \b
     shmbroker topic describe flights
     shmbroker topic describe 'fl*' --json
     shmbroker topic describe --under-replicated
+
+    "-" stands for what no leader tells. Bytes are asked for over a plain connection, not through
+    TLS or SASL.
     """
     admin = cluster.admin()
-    known = metadata(admin, cluster).topics
-    found = _described(admin, matching(names, known, "topic"))
+    there = metadata(admin, cluster)
+    found = _described(admin, matching(names, there.topics, "topic"))
     if under_replicated:
         for topic in found:
             topic["partitions"] = [
                 row for row in topic["partitions"] if len(row["isr"]) < len(row["replicas"])
             ]
         found = [topic for topic in found if topic["partitions"]]
+    _add_extents(cluster, admin, there.brokers, found)
     if as_json:
         print_json(found)
         return
@@ -147,10 +176,13 @@ def describe(
         settings = " ".join(f"{name}={value}" for name, value in topic["configs"].items())
         click.echo(f"{topic['name']}  id {topic['id']}{settings and '  '}{settings}")
         rows = [
-            (row["partition"], row["leader"], _ids(row["replicas"]), _ids(row["isr"]))
+            (
+                *(row["partition"], row["leader"], _ids(row["replicas"]), _ids(row["isr"])),
+                *(row["start"], row["end"], row["bytes"]),
+            )
             for row in topic["partitions"]
         ]
-        print_table(("PARTITION", "LEADER", "REPLICAS", "ISR"), rows)
+        print_table(("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "BYTES"), rows)
 
 
 def _ids(numbers: list[int]) -> str:
@@ -198,9 +230,57 @@ def _described(admin: Any, names: list[str]) -> list[dict[str, Any]]:
     return found
 
 
+def _add_extents(
+    cluster: Cluster, admin: Any, brokers: Mapping[int, Any], topics: list[dict[str, Any]]
+) -> None:
+    """Add start and end offset and bytes to each partition; None where no leader tells."""
+    rows = {
+        (topic["name"], row["partition"]): row for topic in topics for row in topic["partitions"]
+    }
+    led = [key for key, row in rows.items() if row["leader"] is not None]
+    firsts = offsets_known(cluster, led, EARLIEST, admin)
+    lasts = offsets_known(cluster, led, LATEST, admin)
+    sizes = _sizes(cluster, brokers, {key: rows[key]["leader"] for key in led})
+    for key, row in rows.items():
+        row |= {"start": firsts.get(key), "end": lasts.get(key), "bytes": sizes.get(key)}
+
+
+def _sizes(
+    cluster: Cluster, brokers: Mapping[int, Any], leaders: Mapping[Partition, int]
+) -> dict[Partition, int]:
+    """Bytes of these partitions on the disks of these leaders, as far as they tell."""
+    from shmbroker.tools import plain_client
+
+    found: dict[Partition, int] = {}
+    for leader in set(leaders.values()) if cluster.security == PLAINTEXT else ():
+        wanted: dict[str, list[int]] = {}
+        for (topic, partition), broker in leaders.items():
+            if broker == leader:
+                wanted.setdefault(topic, []).append(partition)
+        try:
+            dirs = plain_client.log_dirs((brokers[leader].host, brokers[leader].port), wanted)
+        except (KeyError, plain_client.ClientFault):
+            continue
+        found |= {
+            (topic["name"], row["partition_index"]): row["partition_size"]
+            for directory in dirs
+            for topic in directory["topics"]
+            for row in topic["partitions"]
+            if not row["is_future_key"]
+        }
+    return found
+
+
 @command.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="The new number.")
+@click.option(
+    "-p",
+    "--partitions",
+    metavar="N",
+    type=click.IntRange(1),
+    required=True,
+    help="How many it shall have.",
+)
 @cluster_options
 def alter(cluster: Cluster, name: str, partitions: int) -> None:
     """Give a topic more partitions. Its settings are changed by `shmbroker config set`.
@@ -218,11 +298,11 @@ def alter(cluster: Cluster, name: str, partitions: int) -> None:
 
 @command.command()
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-@click.option("--if-exists", is_flag=True, help="Nothing to do is fine.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask when a NAME stands for several.")
+@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask before a pattern deletes topics.")
 @cluster_options
 def delete(cluster: Cluster, names: tuple[str, ...], if_exists: bool, yes: bool) -> None:
-    """Delete topics and all that is in them.
+    """Delete topics with all their records.
 
     \b
     shmbroker topic delete flights

@@ -18,7 +18,7 @@ otherwise).
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 EARLIEST = "earliest"
@@ -77,6 +77,51 @@ def parse_moment(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def parse_moment_of(text: str) -> tuple[str, int | None, str | int]:
+    """(topic, partition or None for all, EARLIEST, LATEST or ms) of a "TOPIC:PARTITION:TIME", as
+    `kcat -Q -t` has it; ValueError if it is none. A missing PARTITION ("TOPIC::TIME") is all."""
+    topic, _, rest = text.partition(":")
+    number, _, moment = rest.partition(":")
+    if not topic or not moment or not (number.isdecimal() or not number):
+        raise ValueError(f"{text!r} is no TOPIC:PARTITION:TIME")
+    partition = int(number) if number else None
+    if moment in ("-1", *(name for name, kind in _NAMES.items() if kind == LATEST)):
+        return topic, partition, LATEST
+    if moment == "-2" or moment in _NAMES:
+        return topic, partition, EARLIEST
+    return topic, partition, parse_moment(moment)
+
+
+INTERNAL = "^__"
+"""Internal topics, as a regular expression."""
+
+
+def hides_internal(words: Iterable[str]) -> bool:
+    """Whether internal topics are out of these patterns' reach: none begins like their names."""
+    return not any(word.lstrip("^").startswith("_") for word in words)
+
+
+def to_posix(pattern: str) -> str:
+    r"""A shell glob or a regular expression ("^…") as librdkafka reads it, by POSIX's rules.
+
+    ValueError for what Python's expressions have and POSIX's lack and take for something else.
+    """
+    if pattern.startswith("^"):
+        if found := re.search(r"\\[dDAZ]|\(\?|[*+?}]\?", pattern):
+            raise ValueError(
+                f"{pattern} has {found[0]}, which expressions of group members lack; "
+                r"[0-9] stands for \d"
+            )
+        return pattern
+    words = []
+    for piece in re.split(r"(\[!?\]?[^\]]*\]|.)", pattern):
+        if len(piece) > 1:
+            words.append("[^" + piece[2:] if piece[1] == "!" else piece)
+        else:
+            words.append({"*": ".*", "?": "."}.get(piece, re.escape(piece)))
+    return f"^{''.join(words)}$"
 
 
 def unescape(text: str) -> str:

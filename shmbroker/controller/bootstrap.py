@@ -18,6 +18,7 @@ import os
 from shmbroker.controller.topics import config_record
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.metadata.image import BROKER_RESOURCE
+from shmbroker.signs import waiting_for_disk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def write_bootstrap_checkpoint(node_directory: str, now_ms: int) -> None:
     with open(path + ".tmp", "wb") as file:
         file.write(bootstrap_checkpoint(now_ms))
         file.flush()
-        os.fsync(file.fileno())
+        with waiting_for_disk():
+            os.fsync(file.fileno())
     os.rename(path + ".tmp", path)
     sync_directory(node_directory)

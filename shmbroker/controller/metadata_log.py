@@ -58,6 +58,7 @@ from shmbroker.records.batch_layout import (
     CONTROL_LEADER_CHANGE,
     LOG_OVERHEAD,
 )
+from shmbroker.signs import sign, waiting_for_disk
 from shmbroker.wire import codec
 from shmbroker.wire.metadata_records import encode_metadata_record
 
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX = 8 << 20
 """Of one decision (Kafka: `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`)."""
 PART = ".part"
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class TooLargeFault(Fault):
@@ -283,6 +284,7 @@ class MetadataLog:
             with open(fd, "wb", closefd=False) as file:
                 for piece in content:
                     file.write(piece)
+                    sign()
         except OSError as error:
             remove_files([path])
             kind = DiskFullFault if error.errno in FULL else StorageFault
@@ -313,7 +315,8 @@ class MetadataLog:
         """Make a written .part the snapshot, durably."""
         path = self._path(snapshot)
         try:
-            os.fsync(fd)
+            with waiting_for_disk():
+                os.fsync(fd)
             os.close(fd)
             os.rename(path + PART, path)
             sync_directory(self.directory)

@@ -5,6 +5,8 @@ Pure values: settings and topics go in, a `Change` comes out, which says what to
 
 from __future__ import annotations
 
+from shmbroker.coordinator.group_memory import GROUP_BYTES_MAX
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.coordinator.assignors import Assignment
@@ -18,6 +20,7 @@ class ConsumerSettings:
 
     __slots__ = (
         "assignors",
+        "bytes_max",
         "can_downgrade",
         "can_upgrade",
         "classic_size_max",
@@ -36,6 +39,7 @@ class ConsumerSettings:
         migration_policy: str = "bidirectional",
         regex_refresh_ms: int = 600_000,
         classic_size_max: int = 2**31 - 1,
+        bytes_max: int = GROUP_BYTES_MAX,
     ) -> None:
         self.session_timeout_ms = session_timeout_ms
         self.heartbeat_interval_ms = heartbeat_interval_ms
@@ -46,6 +50,7 @@ class ConsumerSettings:
         self.can_downgrade = migration_policy in ("bidirectional", "downgrade")
         self.regex_refresh_ms = regex_refresh_ms
         self.classic_size_max = classic_size_max
+        self.bytes_max = bytes_max
 
 
 class Topics:

@@ -20,6 +20,7 @@ from shmbroker.coordinator.consumer_change import Change, ConsumerSettings, Topi
 from shmbroker.coordinator.consumer_group import ConsumerGroup
 from shmbroker.coordinator.consumer_records import encoded, rows_of
 from shmbroker.coordinator.group import EMPTY, Group
+from shmbroker.coordinator.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
 from shmbroker.coordinator.migration import to_classic, to_consumer
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.metadata.group_configs import group_config
@@ -62,6 +63,7 @@ class ConsumerCoordinator:
             config["group.consumer.migration.policy"].lower(),
             config["group.consumer.regex.refresh.interval.ms"],
             config["group.max.size"],
+            owner.settings.bytes_max,
         )
         self.topics = Topics(MetadataImage(""))
 
@@ -125,6 +127,12 @@ class ConsumerCoordinator:
                 return refusal(error_codes.GROUP_ID_NOT_FOUND, text)
         now_ms = owner.now_ms()
         change: Change | None
+        names, regex = body["subscribed_topic_names"], body["subscribed_topic_regex"]
+        if names or regex:
+            brings = MEMBER_BYTES + names_bytes(names or ()) + len(regex or "")
+            more = brings - group.bytes_of(body["member_id"], body["instance_id"])
+            if not owner.make_room(more):
+                return refusal(error_codes.COORDINATOR_NOT_AVAILABLE)
         if epoch < 0:
             answer, change = group.on_leave(
                 body["member_id"], body["instance_id"], epoch, self.topics
@@ -183,6 +191,11 @@ class ConsumerCoordinator:
         client_host: str,
     ) -> Answer:
         """JoinGroup in a group that has members of the new protocol, or had them."""
+        protocols = tuple((row["name"], row["metadata"]) for row in body["protocols"])
+        brings = MEMBER_BYTES + 2 * protocols_bytes(protocols)  # as they are, and what they mean
+        known = group.bytes_of(body["member_id"], body["group_instance_id"])
+        if not self.owner.make_room(brings - known):
+            return join_refusal(error_codes.COORDINATOR_NOT_AVAILABLE, body["member_id"])
         answer, change = group.on_classic_join(
             body, version, client_id, client_host, self.owner.now_ms(), self.topics
         )

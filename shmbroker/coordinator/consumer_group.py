@@ -45,6 +45,14 @@ from shmbroker.coordinator.consumer_protocol import (
     subscription_of,
 )
 from shmbroker.coordinator.group import CONSUMER
+from shmbroker.coordinator.group_memory import (
+    GROUP_BYTES,
+    MEMBER_BYTES,
+    PROTOCOLS_MAX,
+    REGEXES_MAX,
+    names_bytes,
+    protocols_bytes,
+)
 from shmbroker.coordinator.member import NEVER
 from shmbroker.coordinator.topic_regex import fault_of, matching
 from shmbroker.wire import error_codes
@@ -83,9 +91,12 @@ class ConsumerGroup:
     __slots__ = (
         "_has_changed",
         "_make_member_id",
+        "_member_bytes",
+        "_regex_bytes",
         "_seen_offset",
         "_settings",
         "assignment_epoch",
+        "counted_bytes",
         "epoch",
         "grants",
         "group_id",
@@ -140,6 +151,9 @@ class ConsumerGroup:
         """Expression to (topics, offset of the metadata log, time)."""
         self.grants: dict[str, int] = {}
         """The owner's: members with a standing answer to their heartbeats, and its word."""
+        self.counted_bytes = 0
+        """The owner's (`group_memory`)."""
+        self._member_bytes = self._regex_bytes = 0
         self._has_changed = False
         self._seen_offset = -1
         self.wake_ms = NEVER
@@ -208,7 +222,13 @@ class ConsumerGroup:
         self, body: dict[str, Any], client_id: str, client_host: str, now_ms: int, topics: Topics
     ) -> tuple[Answer, Change | None]:
         member_id, epoch = body["member_id"], body["member_epoch"]
-        if not self._has_room_for(member_id):
+        names, regex = body["subscribed_topic_names"], body["subscribed_topic_regex"]
+        brings = 0
+        if names or regex:
+            brings = MEMBER_BYTES + names_bytes(names or ()) + len(regex or "")
+        if not self._has_room_for(member_id) or not self._has_bytes_for(
+            member_id, body["instance_id"], brings
+        ):
             return refusal(error_codes.GROUP_MAX_SIZE_REACHED), None
         change = Change()
         owned = body["topic_partitions"]
@@ -312,7 +332,9 @@ class ConsumerGroup:
         if is_new:
             member_id = self._make_member_id()
         protocols = tuple((row["name"], row["metadata"]) for row in body["protocols"])
-        if not self._has_room_for(member_id):
+        if not self._has_room_for(member_id) or not self._has_bytes_for(
+            member_id, instance_id, MEMBER_BYTES + 2 * protocols_bytes(protocols)
+        ):
             return join_refusal(error_codes.GROUP_MAX_SIZE_REACHED), None
         if body["protocol_type"] != CONSUMER or not self._supports(protocols):
             return join_refusal(error_codes.INCONSISTENT_GROUP_PROTOCOL), None
@@ -484,6 +506,18 @@ class ConsumerGroup:
                 return RECONCILING
         return STABLE_GROUP
 
+    @property
+    def held_bytes(self) -> int:
+        """What members and their expressions' topics take in memory."""
+        return GROUP_BYTES + self._member_bytes + self._regex_bytes if self.members else 0
+
+    def bytes_of(self, member_id: str, instance_id: str | None) -> int:
+        """What a member takes that is here, or whose place is taken; 0 if there is none."""
+        if instance_id is not None:
+            member_id = self.static_members.get(instance_id, member_id)
+        member = self.members.get(member_id)
+        return 0 if member is None else member.held_bytes
+
     def on_commit(self, member_id: str, epoch: int, version: int) -> int:
         """The error code for who wants to commit offsets."""
         if epoch < 0 and not self.members:
@@ -523,6 +557,7 @@ class ConsumerGroup:
     def add(self, member: ConsumerMember, target: Assignment) -> None:
         """A member of the classic group that this one is made of, with what it has."""
         self.members[member.member_id] = member
+        self._member_bytes += member.held_bytes
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         self.targets[member.member_id] = target
@@ -535,6 +570,7 @@ class ConsumerGroup:
     def on_gone(self, error: int, now_ms: int) -> list[Any]:
         """Deleted, or another broker's now; nobody waits here."""
         self.wake_ms = NEVER
+        self.members = {}  # an old timer may keep us for a while
         return []
 
     def tombstones(self) -> list[stored.Record]:
@@ -585,11 +621,13 @@ class ConsumerGroup:
             self.assignment_epoch = 0 if value is None else value["assignment_epoch"]
         elif record_type == stored.REGEX:
             regex = key["regular_expression"]
-            if value is None:
-                self.regexes.pop(regex, None)
-            else:
+            known = self.regexes.pop(regex, None)
+            if known is not None:
+                self._regex_bytes -= names_bytes(known[0])
+            if value is not None:
                 names = frozenset(value["topics"])
                 self.regexes[regex] = names, value["version"], value["timestamp"]
+                self._regex_bytes += names_bytes(names)
         elif record_type == stored.PARTITION_METADATA:
             self.has_partition_metadata = value is not None
 
@@ -597,6 +635,7 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if member is not None:
             self._count_regex(member.subscribed_regex, -1)
+            self._member_bytes -= member.held_bytes
         if value is None:
             if member is not None:
                 self._own(member, False)
@@ -625,6 +664,7 @@ class ConsumerGroup:
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member_id
         self._count_regex(member.subscribed_regex, 1)
+        self._member_bytes += member.held_bytes
 
     def _replay_current(self, member_id: str, value: dict[str, Any] | None) -> None:
         member = self.members.get(member_id)
@@ -632,6 +672,7 @@ class ConsumerGroup:
             if value is None:
                 return
             member = self.members[member_id] = ConsumerMember(member_id)
+            self._member_bytes += member.held_bytes
         self._own(member, False)
         if value is None:
             member.epoch = member.previous_epoch = LEFT_EPOCH
@@ -670,6 +711,10 @@ class ConsumerGroup:
 
     def _has_room_for(self, member_id: str) -> bool:
         return member_id in self.members or len(self.members) < self._settings.size_max
+
+    def _has_bytes_for(self, member_id: str, instance_id: str | None, brings: int) -> bool:
+        more = brings - self.bytes_of(member_id, instance_id)
+        return more <= 0 or self.held_bytes + more <= self._settings.bytes_max
 
     def _known(self, member_id: str, instance_id: str | None) -> tuple[ConsumerMember | None, int]:
         """(member, 0), or (None, error code)."""
@@ -748,6 +793,8 @@ class ConsumerGroup:
             regex = new.subscribed_regex
             if regex and regex not in self.regex_counts:
                 fault = fault_of(regex)
+                if len(self.regex_counts) >= REGEXES_MAX:
+                    fault = f"the group has {REGEXES_MAX} expressions already"
                 if fault is not None:
                     return error_codes.INVALID_REGULAR_EXPRESSION, fault, False
                 change.wants_regexes = True
@@ -955,6 +1002,8 @@ class ConsumerGroup:
 
     def _supports(self, protocols: tuple[tuple[str, bytes], ...]) -> bool:
         """Whether there is a protocol that this and every other classic member knows."""
+        if len(protocols) > PROTOCOLS_MAX:
+            return False
         names = {name for name, _ in protocols}
         for member in self.members.values():
             if member.classic is not None:

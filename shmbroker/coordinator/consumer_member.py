@@ -20,6 +20,7 @@ Source: KIP-848; Kafka's ConsumerGroupMember, CurrentAssignmentBuilder.
 
 from __future__ import annotations
 
+from shmbroker.coordinator.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
 from shmbroker.coordinator.member import NEVER
 
 TYPE_CHECKING = False
@@ -113,6 +114,15 @@ class ConsumerMember:
         if member_id is not None:
             other.member_id = member_id
         return other
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory, without what it is assigned."""
+        texts = (self.instance_id, self.rack_id, self.client_id, self.subscribed_regex)
+        size = MEMBER_BYTES + len(self.member_id) + sum(len(text or "") for text in texts)
+        if self.classic is not None:
+            size += protocols_bytes(self.classic[1])
+        return size + names_bytes(self.subscribed_topics)
 
     def is_like(self, other: ConsumerMember) -> bool:
         """Whether all that is stored is the same."""

@@ -75,6 +75,7 @@ def _decode(name: str, data: bytes) -> tuple[int, dict[str, Any]] | None:
     if version < 0:
         return None
     try:
-        return version, codec.decode(name, min(version, VERSION_MAX), data, 2)[0]
+        decode = codec.decoder(name, min(version, VERSION_MAX))
+        return version, decode(data, 2, codec.REQUEST_ELEMENTS_MAX)[0]
     except ProtocolFault:
         return None

@@ -28,6 +28,13 @@ Source: KIP-62, 134 (initial delay), 345 (static members), 389 (size), 394 (memb
 
 from __future__ import annotations
 
+from shmbroker.coordinator.group_memory import (
+    GROUP_BYTES,
+    GROUP_BYTES_MAX,
+    ID_BYTES,
+    PROTOCOLS_MAX,
+    SUBSCRIBED_NAMES_MAX,
+)
 from shmbroker.coordinator.member import NEVER, Member, subscribed_topics
 from shmbroker.wire import error_codes
 
@@ -61,6 +68,8 @@ NEW_MEMBER_TIMEOUT_MS = 300_000
 JOIN_RETRY_MS = 1000
 """Least time to wait again for static members of whom none has joined: their own may be 0."""
 
+KNOWN_SUBSCRIPTIONS_MAX = 8
+
 NO_GENERATION = -1
 CONSUMER = "consumer"
 TYPE_CLASSIC = "classic"
@@ -74,11 +83,14 @@ _REBALANCE = error_codes.REBALANCE_IN_PROGRESS
 class Settings:
     """What the broker's settings say about groups; sizes and times as Kafka names them."""
 
-    __slots__ = ("initial_delay_ms", "size_max")
+    __slots__ = ("bytes_max", "initial_delay_ms", "size_max")
 
-    def __init__(self, initial_delay_ms: int, size_max: int) -> None:
+    def __init__(
+        self, initial_delay_ms: int, size_max: int, bytes_max: int = GROUP_BYTES_MAX
+    ) -> None:
         self.initial_delay_ms = initial_delay_ms
         self.size_max = size_max
+        self.bytes_max = bytes_max
 
 
 class Group:
@@ -87,6 +99,7 @@ class Group:
     group_type = TYPE_CLASSIC
 
     __slots__ = (
+        "_assignment_bytes",
         "_awaiting_join",
         "_delay_ms",
         "_effects",
@@ -95,11 +108,14 @@ class Group:
         "_is_member_added",
         "_join_deadline_ms",
         "_make_member_id",
+        "_member_bytes",
+        "_pending_bytes",
         "_previous_state",
         "_remaining_delay_ms",
         "_settings",
         "_support",
         "_sync_deadline_ms",
+        "counted_bytes",
         "generation_id",
         "grants",
         "group_id",
@@ -151,6 +167,9 @@ class Group:
         """The owner's: members with a standing answer to their heartbeats, and its word."""
         self._granted_generation = -1
         self._granted_members: dict[str, Member] = {}
+        self.counted_bytes = 0
+        """The owner's (`group_memory`)."""
+        self._member_bytes = self._assignment_bytes = self._pending_bytes = 0
         self._support: dict[str, int] = {}
         self._awaiting_join = 0
         self._is_member_added = False
@@ -197,7 +216,10 @@ class Group:
                 body["session_timeout_ms"],
                 protocols,
             )
-            if member_id == "":
+            more = joining.held_bytes - self.bytes_of(member_id, joining.instance_id)
+            if more > 0 and self.held_bytes + more > self._settings.bytes_max:
+                self._refuse_join(call, member_id, error_codes.GROUP_MAX_SIZE_REACHED)
+            elif member_id == "":
                 self._join_new(call, joining, body["protocol_type"], version, now_ms)
             elif member_id in self.pending_joins:
                 if joining.instance_id is not None:
@@ -320,6 +342,7 @@ class Group:
             else:
                 self._set_state(STABLE, now_ms)
                 assignments = effect[3]
+                self._assignment_bytes = sum(map(len, assignments.values()))
                 for member in self.members.values():
                     member.assignment = assignments.get(member.member_id, b"")
                     if member.sync_call is not None:
@@ -335,7 +358,7 @@ class Group:
             for member_id in [
                 each for each, deadline in self.pending_joins.items() if deadline <= now_ms
             ]:
-                del self.pending_joins[member_id]
+                self._unpend(member_id)
                 self._maybe_complete_join(now_ms, is_first_too=True)
             for member in [
                 member for member in self.members.values() if member.deadline_ms <= now_ms
@@ -401,11 +424,27 @@ class Group:
             if member.join_call is not None:
                 self._answer_join(member, _join_refusal(member.member_id, error))
             self._answer_sync(member, {"error_code": error})
+        self.members, self.pending_joins = {}, {}  # an old timer may keep us for a while
+        self._pending_bytes = 0
         self._set_state(DEAD, now_ms)
         self._join_deadline_ms = self._sync_deadline_ms = self.wake_ms = NEVER
         return self._take_effects()
 
     # ── questions ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def held_bytes(self) -> int:
+        """What members, and ids that were given out, take in memory."""
+        if not self.members and not self.pending_joins:
+            return 0
+        return GROUP_BYTES + self._member_bytes + self._assignment_bytes + self._pending_bytes
+
+    def bytes_of(self, member_id: str, instance_id: str | None) -> int:
+        """What a member takes that comes again, or whose place is taken; 0 if there is none."""
+        if not member_id and instance_id is not None:
+            member_id = self.static_members.get(instance_id, "")
+        member = self.members.get(member_id)
+        return 0 if member is None else member.held_bytes
 
     def check(self, member_id: str, instance_id: str | None, generation_id: int) -> int:
         """The error code for a member that says it is of this generation; 0 if it is."""
@@ -486,6 +525,8 @@ class Group:
         self.members = {}
         self.static_members = {}
         self._support = {}
+        self._member_bytes = 0
+        self._assignment_bytes = sum(len(row["assignment"]) for row in value["members"])
         for row in value["members"]:
             timeout = row["rebalance_timeout"]
             member = Member(
@@ -519,6 +560,8 @@ class Group:
 
     def _supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether there would still be a protocol that everybody knows."""
+        if len(protocols) > PROTOCOLS_MAX:
+            return False
         if self.state == EMPTY:
             return bool(protocol_type and protocols)
         if protocol_type != self.protocol_type:
@@ -540,7 +583,10 @@ class Group:
                 self._add(call, joining, protocol_type, now_ms)
         elif version >= MEMBER_ID_REQUIRED_FROM:
             deadline = now_ms + joining.session_timeout_ms
+            self._pending_bytes += len(joining.member_id) + ID_BYTES
             self.pending_joins[joining.member_id] = deadline
+            while self._pending_bytes > self._settings.bytes_max // 4:
+                self._unpend(next(iter(self.pending_joins)))
             self._wake_by(deadline)
             self._refuse_join(call, joining.member_id, error_codes.MEMBER_ID_REQUIRED)
         else:
@@ -558,7 +604,7 @@ class Group:
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         self._count(member, 1)
-        self.pending_joins.pop(member.member_id, None)
+        self._unpend(member.member_id)
         member.join_call = call
         self._awaiting_join += 1
         member.deadline_ms = now_ms + NEW_MEMBER_TIMEOUT_MS
@@ -833,12 +879,18 @@ class Group:
             self._count(member, -1)
             if member.instance_id is not None:
                 del self.static_members[member.instance_id]
-        self.pending_joins.pop(member_id, None)
+        self._unpend(member_id)
         self.pending_syncs.discard(member_id)
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
 
+    def _unpend(self, member_id: str) -> None:
+        """An id that was given out is used now, or nobody's."""
+        if self.pending_joins.pop(member_id, None) is not None:
+            self._pending_bytes -= len(member_id) + ID_BYTES
+
     def _count(self, member: Member, difference: int) -> None:
+        self._member_bytes += difference * member.held_bytes
         support = self._support
         for name in {name for name, _ in member.protocols}:
             support[name] = support.get(name, 0) + difference
@@ -856,11 +908,19 @@ class Group:
         topics: set[str] = set()
         if self.members and self.protocol_name is None:
             return None
+        left = SUBSCRIBED_NAMES_MAX
+        known: list[bytes] = []  # what subscriptions begin with: most are to the same topics
         for member in self.members.values():
-            found = subscribed_topics(member.metadata(self.protocol_name))
+            metadata = member.metadata(self.protocol_name)
+            if any(metadata.startswith(same, 2) for same in known):
+                continue
+            found = subscribed_topics(metadata, left)
             if found is None:
                 return None
-            topics.update(found)
+            topics.update(found[0])
+            left -= len(found[0])
+            if len(known) < KNOWN_SUBSCRIPTIONS_MAX:
+                known.append(metadata[2 : found[1]])
         return frozenset(topics)
 
     def _generation_for(self, member: Member) -> dict[str, Any]:

@@ -38,6 +38,14 @@ from shmbroker.coordinator.group import (
     Group,
     Settings,
 )
+from shmbroker.coordinator.group_memory import (
+    GROUP_BYTES,
+    GROUP_BYTES_MAX,
+    IDLE_GROUPS_MAX,
+    MEMBER_BYTES,
+    GroupMemory,
+    protocols_bytes,
+)
 from shmbroker.coordinator.group_partition import group_partition
 from shmbroker.coordinator.held_answers import HeldAnswers
 from shmbroker.coordinator.member import NEVER
@@ -48,8 +56,9 @@ from shmbroker.wire.coordinator_records import GROUP_METADATA, OFFSET_COMMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Set
+
     AnyGroup = Group | ConsumerGroup
-    from collections.abc import Callable, Iterator
     from typing import Any
 
     from shmbroker.config import BrokerConfig
@@ -102,8 +111,11 @@ class GroupCoordinator:
         self.make_member_id = make_member_id
         self.on_appended = on_appended
         self.standing = standing
+        self.memory = GroupMemory(config["shmbroker.groups.bytes"])
         self.settings = Settings(
-            config["group.initial.rebalance.delay.ms"], config["group.max.size"]
+            config["group.initial.rebalance.delay.ms"],
+            config["group.max.size"],
+            min(GROUP_BYTES_MAX, config["shmbroker.groups.bytes"] // 4),
         )
         self.session_timeout_ms_min = config["group.min.session.timeout.ms"]
         self.session_timeout_ms_max = config["group.max.session.timeout.ms"]
@@ -116,6 +128,10 @@ class GroupCoordinator:
         self.consumers = ConsumerCoordinator(self, config)
         self.groups: dict[str, AnyGroup] = {}
         """Those of all active shards: `Group` or `ConsumerGroup`."""
+        self._idle: dict[str, AnyGroup] = {}
+        """Groups that had neither members nor offsets when they were last looked at, in order."""
+        self._unborn: dict[str, Group] = {}
+        """Groups of which there were but ids that were given out, the oldest first."""
         self.loading: list[Shard] = []
         self.is_opening = False
         """Some partitions may be here soon; the owner says so."""
@@ -152,9 +168,12 @@ class GroupCoordinator:
         self.held.fail(shard.partition, error_codes.NOT_COORDINATOR)
         for group in shard.groups.values():
             self.groups.pop(group.group_id, None)
+            self._idle.pop(group.group_id, None)
+            self._unborn.pop(group.group_id, None)
             self.withdraw(group)
             for effect in group.on_gone(error_codes.NOT_COORDINATOR, self.now_ms()):
                 self._answer(effect)
+            self.memory.forget(group)
 
     def on_high_watermark(self, partition: Partition) -> None:
         """More of a partition is on its in-sync replicas."""
@@ -178,10 +197,10 @@ class GroupCoordinator:
         partitions = [shard.partition for shard in shards if shard is not None]
         return self.held.hold(partitions, call, body, grant)
 
-    def on_topic_deleted(self, topic: str) -> None:
-        """Nobody will come back for its offsets."""
+    def on_topics_deleted(self, topics: Set[str]) -> None:
+        """Nobody will come back for their offsets; one look at all offsets finds them."""
         for shard in self.shards.values():
-            gone = shard.store.of_topic(topic)
+            gone = shard.store.of_topics(topics)
             if gone and shard.is_active:
                 self._remove_offsets(shard, gone)
 
@@ -238,6 +257,9 @@ class GroupCoordinator:
         if group.wake_ms < group.scheduled_ms:
             group.scheduled_ms = group.wake_ms
             self._push(group.wake_ms, group)
+        self.memory.count(group)
+        if group.is_idle() and group.owner.store.is_empty_of(group.group_id):
+            self._idle[group.group_id] = group
 
     def _answer(self, effect: Effect) -> None:
         try:
@@ -387,6 +409,17 @@ class GroupCoordinator:
             return
         now_ms = self.now_ms()
         is_new = not isinstance(group, Group)
+        more = MEMBER_BYTES + protocols_bytes(
+            tuple((row["name"], row["metadata"]) for row in body["protocols"])
+        )
+        if not isinstance(group, Group):
+            more += GROUP_BYTES
+        else:
+            more -= group.bytes_of(member_id, body["group_instance_id"])
+        if not self.make_room(more):
+            error = error_codes.COORDINATOR_NOT_AVAILABLE
+            call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
+            return
         if not isinstance(group, Group):
             shard, _ = self._shard_of(group_id)
             assert shard is not None
@@ -394,19 +427,51 @@ class GroupCoordinator:
         effects = group.on_join(call, body, call.api_version, client_id, client_host, now_ms)
         if is_new and (group.members or group.pending_joins):
             self._add(group)
+            if not group.members:
+                self._unborn[group_id] = group
         self._run(group, effects)
+
+    def make_room(self, more: int) -> bool:
+        """Whether groups may hold so many bytes more, after those were forgotten, if need be, of
+        which there is nothing but ids that nobody has come back with."""
+        unborn = self._unborn
+        while unborn and (not self.memory.has_room(more) or len(unborn) > IDLE_GROUPS_MAX):
+            group_id = next(iter(unborn))
+            group = unborn.pop(group_id)
+            if self.groups.get(group_id) is group and not group.members and not group.generation_id:
+                self._remove(group)
+        return self.memory.has_room(more)
 
     def _forget(self, group: ConsumerGroup) -> int:
         """Its records, not its offsets; the error code."""
         records = [consumer_records.encoded(record) for record in group.tombstones()]
         error = self._append(group.owner, records)
         if not error:
-            del group.owner.groups[group.group_id], self.groups[group.group_id]
-            group.on_gone(error_codes.UNKNOWN_MEMBER_ID, self.now_ms())
+            self._remove(group)
         return error
 
     def _add(self, group: AnyGroup) -> None:
+        replaced = self.groups.get(group.group_id)
+        if replaced is not None:
+            self.memory.forget(replaced)
         group.owner.groups[group.group_id] = self.groups[group.group_id] = group
+        for _ in range(2 if len(self._idle) > IDLE_GROUPS_MAX else 0):
+            idle: AnyGroup = self._idle.pop(next(iter(self._idle)))
+            shard: Shard = idle.owner
+            if (
+                self.groups.get(idle.group_id) is idle
+                and idle.is_idle()
+                and shard.store.is_empty_of(idle.group_id)
+            ):
+                self._delete(idle, self.now_ms())
+
+    def _remove(self, group: AnyGroup) -> None:
+        """It is not a group any more; its offsets are none of this."""
+        del group.owner.groups[group.group_id], self.groups[group.group_id]
+        self._idle.pop(group.group_id, None)
+        self._unborn.pop(group.group_id, None)
+        group.on_gone(error_codes.UNKNOWN_MEMBER_ID, self.now_ms())
+        self.memory.forget(group)
 
     def sync(self, call: Caller, body: dict[str, Any]) -> None:
         """SyncGroup; the call is answered when the leader's assignment is stored."""
@@ -416,6 +481,9 @@ class GroupCoordinator:
             return
         if isinstance(group, ConsumerGroup):
             call.reply(self.consumers.sync(group, body))
+            return
+        if not self.make_room(sum(len(row["assignment"]) for row in body["assignments"])):
+            call.reply({"error_code": error_codes.COORDINATOR_NOT_AVAILABLE})
             return
         effects = group.on_sync(
             call,
@@ -665,8 +733,7 @@ class GroupCoordinator:
         if not error:
             for each in gone:
                 shard.store.remove(*each)
-            del shard.groups[group.group_id], self.groups[group.group_id]
-            group.on_gone(error_codes.UNKNOWN_MEMBER_ID, now_ms)
+            self._remove(group)
         return error
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from struct import Struct
 from struct import error as StructError
 
+from shmbroker.coordinator.group_memory import MEMBER_BYTES, protocols_bytes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -70,6 +72,12 @@ class Member:
         self.is_new = False
         """Has not been through a rebalance yet."""
 
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory, without its assignment."""
+        names = len(self.member_id) + len(self.client_id) + len(self.instance_id or "")
+        return MEMBER_BYTES + names + protocols_bytes(self.protocols)
+
     def metadata(self, protocol: str | None) -> bytes:
         """What it says to the leader under this protocol."""
         for name, metadata in self.protocols:
@@ -91,11 +99,12 @@ class Member:
         )
 
 
-def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics of a ConsumerProtocolSubscription of any version; None if it isn't one."""
+def subscribed_topics(metadata: bytes, count_max: int) -> tuple[list[str], int] | None:
+    """(the topics of a ConsumerProtocolSubscription of any version, where they end); None if it
+    isn't one, or has more of them than `count_max`."""
     try:
         count = _INT32.unpack_from(metadata, 2)[0]
-        if count < 0:
+        if not 0 <= count <= count_max:
             return None
         at = 6
         topics = []
@@ -108,4 +117,4 @@ def subscribed_topics(metadata: bytes) -> list[str] | None:
             at += length
     except (StructError, UnicodeDecodeError):
         return None
-    return topics
+    return topics, at

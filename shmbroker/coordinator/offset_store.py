@@ -17,6 +17,7 @@ from shmbroker.coordinator.group import CONSUMER, EMPTY, STABLE, Group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Set
     from typing import Any
 
     from shmbroker.coordinator.consumer_group import ConsumerGroup
@@ -65,14 +66,14 @@ class OffsetStore:
         """Whether an open transaction may still change this offset."""
         return (topic, partition) in self.pending.get(group_id, ())
 
-    def of_topic(self, topic: str) -> list[tuple[str, str, int]]:
-        """(group, topic, partition) of every offset in a topic that is gone."""
+    def of_topics(self, topics: Set[str]) -> list[tuple[str, str, int]]:
+        """(group, topic, partition) of every offset in topics that are gone."""
         return [
-            (group_id, topic, partition)
+            (group_id, name, partition)
             for holder in (self.offsets, self.pending)
             for group_id, of_group in holder.items()
             for name, partition in of_group
-            if name == topic
+            if name in topics
         ]
 
     def expired(

@@ -3,11 +3,15 @@
 Rules of this file:
 * A handler gets a `Call` and the decoded body and returns the answer's body, or None if it answers
   later through `Call.reply`. Every call is answered exactly once.
+* What takes longer than some milliseconds is done in steps: such a handler is a generator, which
+  yields after each and returns the answer. The first step is taken at once, each further one by
+  `advance`, in other turns of the owner; between them other requests are served.
 * A body that does not parse is answered with the flag CLOSE: the client's connection is closed.
 """
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator
 from typing import Any
 
 from shmbroker.errors import ProtocolFault
@@ -29,7 +33,12 @@ from shmbroker.wire import codec
 logger = logging.getLogger("shmbroker")
 
 Hold = Callable[["Call", dict[str, Any], tuple[int, int] | None], bool]
-Handler = Callable[["Call", dict[str, Any]], dict[str, Any] | None]
+Answer = dict[str, Any] | None
+Steps = Generator[None, None, Answer]
+Handler = Callable[["Call", dict[str, Any]], Answer | Steps]
+
+STEP_ROWS = 500
+"""Rows of an answer (partitions, groups …) in one step: some 5 ms at 10 us each."""
 
 
 class Call:
@@ -107,6 +116,8 @@ class Executor:
     def __init__(self, handlers: dict[int, tuple[str, Handler]]) -> None:
         self.handlers = handlers
         self.parts: dict[tuple[int, int], bytearray] = {}
+        self.unfinished: deque[tuple[Call, Steps]] = deque()
+        """Requests with steps left, the next to advance first."""
 
     def on_part(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTE_PART entry."""
@@ -131,15 +142,37 @@ class Executor:
         host = content[name_bytes:body_at].decode()
         call = Call(peer, token, api_key, name, version, content[:name_bytes], host)
         try:
-            body, _ = codec.decode(name + "Request", version, content, body_at)
+            body = codec.decode_request(name, version, content, body_at)
         except ProtocolFault as fault:
             call.close(str(fault))
             return
         try:
             answer = handler(call, body)
-            if answer is not None:
+            if isinstance(answer, Generator):
+                self._take_step(call, answer)
+            elif answer is not None:
                 call.reply(answer)
         except Exception:
-            # One request that we can't answer must not take the others' process with it.
-            logger.exception("%s v%d failed", name, version)
-            call.close(f"{name} version {version} failed")
+            self._on_failed(call)
+
+    def advance(self) -> None:
+        """One more step of the request whose turn it is."""
+        call, steps = self.unfinished.popleft()
+        try:
+            self._take_step(call, steps)
+        except Exception:
+            self._on_failed(call)
+
+    def _take_step(self, call: Call, steps: Steps) -> None:
+        try:
+            next(steps)
+        except StopIteration as end:
+            if end.value is not None:
+                call.reply(end.value)
+        else:
+            self.unfinished.append((call, steps))
+
+    def _on_failed(self, call: Call) -> None:
+        """One request that we can't answer must not take the others' process with it."""
+        logger.exception("%s v%d failed", call.api_name, call.api_version)
+        call.close(f"{call.api_name} version {call.api_version} failed")

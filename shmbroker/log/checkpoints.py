@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable
 
 from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.signs import waiting_for_disk
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
@@ -43,7 +44,8 @@ def write_file(path: str, content: str, *, is_synced: bool = True) -> None:
         try:
             write_all(fd, content.encode())
             if is_synced:
-                os.fsync(fd)
+                with waiting_for_disk():
+                    os.fsync(fd)
         finally:
             os.close(fd)
         os.rename(beside, path)
@@ -76,7 +78,8 @@ def sync_directory(directory: str) -> None:
     """Make names that were created, renamed or removed in a directory durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        with waiting_for_disk():
+            os.fsync(fd)
     finally:
         os.close(fd)
 

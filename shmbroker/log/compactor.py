@@ -52,6 +52,7 @@ from shmbroker.records.batch_layout import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
+from shmbroker.signs import waiting_for_disk
 
 if native is not None:
     from shmbroker.log import compaction_native as engine
@@ -312,7 +313,8 @@ class _Rewriter:
                         self.on_progress(_size(chunk) + self.size - before)
                 if self.is_changed:
                     file.flush()
-                    os.fsync(file.fileno())
+                    with waiting_for_disk():
+                        os.fsync(file.fileno())
             if not self.is_changed:
                 remove_cleaned(self.directory, self.base_offset)
                 return -1
@@ -337,7 +339,8 @@ class _Rewriter:
             try:
                 index.truncate(index.count)
                 index.close()
-                os.fsync(fd)
+                with waiting_for_disk():
+                    os.fsync(fd)
             finally:
                 os.close(fd)
         transactions = b""
@@ -353,7 +356,8 @@ class _Rewriter:
             with open(cleaned_path(self.directory, self.base_offset, TXN_INDEX), "wb") as file:
                 file.write(transactions)
                 file.flush()
-                os.fsync(file.fileno())
+                with waiting_for_disk():
+                    os.fsync(file.fileno())
         last = os.path.join(self.directory, file_name(self.sources[-1].base_offset, LOG))
         modified_ns = os.stat(last).st_mtime_ns
         os.utime(self.path, ns=(modified_ns, modified_ns))

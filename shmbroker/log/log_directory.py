@@ -35,6 +35,7 @@ from shmbroker.log.checkpoints import (
     write_file,
     write_offsets,
 )
+from shmbroker.log.closing import close_all
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.file_names import DELETE, mark_of, parse_partition_directory
 from shmbroker.log.meta_properties import (
@@ -46,6 +47,7 @@ from shmbroker.log.meta_properties import (
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.quarantine import put_aside
 from shmbroker.metadata.topic_names import METADATA_TOPIC
+from shmbroker.signs import sign
 
 logger = logging.getLogger(__name__)
 
@@ -333,8 +335,7 @@ class LogDirectory:
     ) -> None:
         """Close every log, write all checkpoints and the clean marker, let go of the directory."""
         logs = list(logs)
-        for _, _, log in logs:
-            log.close(clean=True)
+        close_all([log for _, _, log in logs])
         self.checkpoint(logs, high_watermarks)
         if self.is_cleaned_moved or not os.path.exists(os.path.join(self.path, CLEANER)):
             self.checkpoint_cleaned()
@@ -360,6 +361,10 @@ def remove_deleted(path: str) -> None:
     import shutil  # with all of its archive formats: nothing for a start
 
     try:
+        for name in os.listdir(path):
+            sign()  # the kernel takes some ten milliseconds for a GiB
+            if not os.path.isdir(os.path.join(path, name)):
+                os.unlink(os.path.join(path, name))
         shutil.rmtree(path)
     except FileNotFoundError:
         pass

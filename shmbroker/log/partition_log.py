@@ -25,7 +25,7 @@ from struct import Struct
 from typing import Any, Protocol
 
 from shmbroker.crc32c import crc32c
-from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
+from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.cleaned_files import CLEANED, DELETED, SWAP, deleted_paths, rename_files
 from shmbroker.log.config import LogConfig
@@ -46,7 +46,6 @@ from shmbroker.log.producer_state import ProducerState
 from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.residency import ColdBytes
 from shmbroker.log.segment import WRITE_BYTES_MIN, Segment
-from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
@@ -56,6 +55,8 @@ from shmbroker.records.batch_layout import (
     STAMP_SIZE,
     TIMESTAMP_TYPE_BIT,
 )
+from shmbroker.records.time_lookup import first_not_older
+from shmbroker.signs import waiting_for_disk
 
 _OFFSETS_MAX = 2**31
 """Offsets in one segment: what the indexes can hold, relative to its base."""
@@ -632,14 +633,7 @@ class PartitionLog:
         """The first readable record of a batch that is not older than `timestamp`."""
         if header[5] & TIMESTAMP_TYPE_BIT and header[12] == header[6] + 1:
             return header[8], max(header[0], self.log_start_offset)
-        try:
-            for record in iterate_records(segment.batch_at(position)):
-                if record[1] >= timestamp and record[0] >= self.log_start_offset:
-                    return record[1], record[0]
-        except ProtocolFault:
-            # Records nobody can read were stored as they came: the batch stands for them.
-            return header[8], max(header[0], self.log_start_offset)
-        return None
+        return first_not_older(segment.batch_at(position), timestamp, self.log_start_offset)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) if unknown."""
@@ -896,7 +890,8 @@ class PartitionLog:
         descriptors, recovery_point = self.flush_targets()
         try:
             for descriptor in descriptors:
-                os.fdatasync(descriptor)
+                with waiting_for_disk():
+                    os.fdatasync(descriptor)
         except OSError as error:
             raise StorageFault(f"fdatasync in {self.directory}: {error}") from error
         finally:
@@ -906,12 +901,30 @@ class PartitionLog:
 
     def close(self, clean: bool) -> None:
         """Let go of all files. Clean: cut them to their content, snapshot, and flush first."""
-        if clean and not self._is_as_closed():
-            if self.active.size:
-                self.active.finish()
-                self.snapshot_producers()
-                self.are_names_new = True
+        if clean and self._finish():
             self.flush()
+        self._let_go()
+
+    def begin_close(self) -> tuple[list[int], int]:
+        """The first half of a clean close: what to fdatasync, as `flush_targets` says it."""
+        return self.flush_targets() if self._finish() else ([], self.log_end_offset)
+
+    def end_close(self, recovery_point: int) -> None:
+        """The other half, when that is done."""
+        self.on_flushed(recovery_point)
+        self._let_go()
+
+    def _finish(self) -> bool:
+        """Cut the files to their content and snapshot; False if there is nothing to flush."""
+        if self._is_as_closed():
+            return False
+        if self.active.size:
+            self.active.finish()
+            self.snapshot_producers()
+            self.are_names_new = True
+        return True
+
+    def _let_go(self) -> None:
         for segment in self.segments:
             segment.close()
         self._limit = 0

@@ -26,6 +26,7 @@ from shmbroker.records.batch_layout import (
     MAGIC,
     MAGIC_POSITION,
 )
+from shmbroker.signs import sign, waiting_for_disk
 
 logger = logging.getLogger("shmbroker")
 
@@ -46,7 +47,8 @@ def put_aside(directory: str, paths: list[str], *, is_kept: bool = False) -> Non
         os.makedirs(away, exist_ok=True)
         for path in paths:
             target = _free_name(os.path.join(away, os.path.basename(path)))
-            (shutil.copy2 if is_kept else shutil.move)(path, target)
+            with waiting_for_disk():
+                (shutil.copy2 if is_kept else shutil.move)(path, target)
         sync_directory(away)
     except OSError as error:
         raise StorageFault(f"can't put files of {directory} aside: {error}") from error
@@ -91,14 +93,15 @@ def put_tail_aside(path: str, position: int, *, is_any: bool = False) -> int:
             if not is_any:
                 header = BATCH_HEADER.unpack_from(content, found)
                 name = file_name(max(header[0], 0), LOG)
-            tail = content[found:].rstrip(b"\0")
+            with waiting_for_disk():
+                tail = content[found:].rstrip(b"\0")
     if not tail:
         return 0
     away = quarantine_of(os.path.dirname(path))
     try:
         os.makedirs(away, exist_ok=True)
         target = _free_name(os.path.join(away, name))
-        with open(target, "xb") as file:
+        with open(target, "xb") as file, waiting_for_disk():
             file.write(tail)
         sync_directory(away)
     except OSError as error:
@@ -124,6 +127,7 @@ def find_whole_batch(content: mmap.mmap, position: int) -> int:
         if whole_batch_at(content, magic - MAGIC_POSITION):
             return magic - MAGIC_POSITION
         magic += 1
+        sign()
     return -1
 
 

@@ -14,6 +14,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from shmbroker.signs import sign
+
 AHEAD_BYTES = 128 << 10
 """Asked for at least, where something is cold."""
 CANT_SAY = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
@@ -52,6 +54,7 @@ def allow_waiting() -> None:
 def read(fd: int, length: int, position: int) -> bytes:
     """As `os.pread`; ColdBytes where that would wait and must not."""
     if _may_wait:
+        sign()  # long scans are made of these
         return os.pread(fd, length, position)
     data = bytearray(length)
     try:

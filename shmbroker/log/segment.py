@@ -54,6 +54,7 @@ from shmbroker.records.batch_layout import (
     LOG_OVERHEAD,
     MAGIC,
 )
+from shmbroker.signs import waiting_for_disk
 
 logger = logging.getLogger(__name__)
 
@@ -709,7 +710,8 @@ class Segment:
             try:
                 os.ftruncate(fd, size)
                 if is_synced:
-                    os.fdatasync(fd)
+                    with waiting_for_disk():
+                        os.fdatasync(fd)
             finally:
                 os.close(fd)
         except OSError as error:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN_TYPE = 0
 
-ENTRIES_MAX = 100_000
+ENTRIES_MAX = 20_000
 """Of one answer, besides those of topics that are named once: any group may be asked for, and
 anything twice, so a small request could ask for gigabytes."""
 
@@ -83,12 +83,22 @@ def describe_configs(
     with_synonyms, with_text = request["include_synonyms"], request["include_documentation"]
     topics = set()
     room = ENTRIES_MAX
+    alike: dict[tuple[tuple[str, str], ...], list[Entry]] = {}
     for resource in request["resources"]:
         kind, name = resource["resource_type"], resource["resource_name"]
-        if room > 0:
-            error, message, entries = _describe(kind, name, image, config, broker_id, identity)
+        if room <= 0:
+            error, entries = POLICY_VIOLATION, []
+            message: str | None = "Too many resources in one request."
+        elif kind == TOPIC_RESOURCE and name in image.topics_by_name:
+            # Making the entries takes a tenth of a millisecond, and most topics set the same.
+            error, message = NONE, ""
+            overrides = image.config(TOPIC_RESOURCE, name)
+            values = tuple(overrides.items())
+            if values not in alike:
+                alike[values] = topic_entries(overrides, _layers(image, config, broker_id))
+            entries = alike[values]
         else:
-            error, message, entries = POLICY_VIOLATION, "Too many resources in one request.", []
+            error, message, entries = _describe(kind, name, image, config, broker_id, identity)
         if kind == TOPIC_RESOURCE and name not in topics:
             topics.add(name)
         else:
@@ -121,14 +131,11 @@ def _describe(
     broker_id: int,
     identity: Mapping[str, str],
 ) -> tuple[int, str | None, list[Entry]]:
-    """(error, message, entries) of one resource."""
+    """(error, message, entries) of one resource, other than a topic that there is."""
     if type_ == TOPIC_RESOURCE:
         if complaint := topic_name_complaint(name):
             return INVALID_TOPIC_EXCEPTION, complaint, []
-        if name not in image.topics_by_name:
-            return UNKNOWN_TOPIC_OR_PARTITION, "", []
-        layers = _layers(image, config, broker_id)
-        return NONE, "", topic_entries(image.config(TOPIC_RESOURCE, name), layers)
+        return UNKNOWN_TOPIC_OR_PARTITION, "", []
     if type_ == BROKER_RESOURCE:
         if complaint := _broker_name_complaint(name, broker_id):
             return INVALID_REQUEST, complaint, []

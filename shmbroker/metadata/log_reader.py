@@ -31,6 +31,7 @@ from shmbroker.records.batch_layout import (
     LOG_OVERHEAD,
     MAGIC,
 )
+from shmbroker.signs import sign
 from shmbroker.wire.metadata_records import decode_metadata_record
 
 TYPE_CHECKING = False
@@ -217,6 +218,7 @@ class MetadataLogReader:
         records: list[MetadataRecord],
         path: str = "",
     ) -> None:
+        sign()  # a log of many decisions takes seconds
         batch = memoryview(data)[position : position + size]
         header = BATCH_HEADER.unpack_from(batch)
         base_offset, _, epoch, magic, crc, attributes, last_delta = header[:7]

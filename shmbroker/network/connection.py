@@ -133,6 +133,10 @@ class Connection:
                 return False
         return True
 
+    def unsent_bytes(self) -> int:
+        """What `out` holds."""
+        return sum(part.length if type(part) is FileSlice else len(part) for part in self.out)
+
     def _send_file(self, part: FileSlice) -> int:
         length = min(part.length, SENDFILE_BYTES_MAX)
         part.warm(length)

@@ -49,6 +49,7 @@ from shmbroker.records.validation import (
     Refusal,
     Rules,
     judge_records,
+    plain_bytes_max,
     refuse_stamps,
 )
 from shmbroker.replication.partition import Partition, not_led_error
@@ -255,6 +256,7 @@ class Appender:
             is_stamped_here,
             max(now_ms - partition.timestamp_before_max_ms, TIMESTAMP_MIN),
             newest_ms,
+            plain_bytes_max(partition.message_bytes_max),
         )
         if must_walk:
             return judge_records(batch, header, rules)

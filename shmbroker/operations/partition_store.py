@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from shmbroker import clock
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import partition_key, random_uuid
 from shmbroker.log.checkpoints import remove_files
@@ -45,6 +46,7 @@ from shmbroker.metadata.image import TopicImage
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.replication.partition import Partition
 from shmbroker.shm.positions import PositionSlot, PositionTable
+from shmbroker.signs import sign
 
 logger = logging.getLogger("shmbroker")
 
@@ -60,6 +62,8 @@ UNLINK_BYTES_PER_ROUND = 1 << 30
 ROLL_CHECKS_PER_ROUND = 200
 """Partitions looked at in one round of upkeep, so that a round stays short with thousands."""
 _DAMAGED_BITS_MAX = 12
+REMOVE_S = 1.0
+"""How long a stop removes what is deleted."""
 IDLE_PARK_MS = 60_000
 """A log without appends for this long gives its map and its allocated tail back."""
 
@@ -233,6 +237,7 @@ class PartitionStore:
 
     def delete(self, partition: Partition, now_ms: int) -> None:
         """Take the log away at once, its files after file.delete.delay.ms."""
+        sign()
         del self.partitions[partition.key]
         self.log_directory.forget((partition.topic, partition.partition))
         partition.is_leader = False
@@ -254,6 +259,7 @@ class PartitionStore:
         names = {topic.name for topic in topics_by_id.values()}
         opened = {(one.topic, one.partition) for one in self.partitions.values()}
         for name in os.listdir(directory):
+            sign()
             path = os.path.join(directory, name)
             if mark_of(name) == DELETE:
                 self._to_remove.append((now_ms, path))
@@ -474,12 +480,15 @@ class PartitionStore:
         self.log_directory.checkpoint(self._logs(), self._high_watermarks())
 
     def close(self, broker_epoch: int) -> None:
-        """The clean end: everything flushed, checkpoints, marker."""
+        """The clean end: everything flushed, checkpoints, marker. What deletions have left is gone
+        too, or else when the next start has taken stock."""
         if self.is_fenced:
             self.log_directory.close()
             return
+        deadline = clock.monotonic() + REMOVE_S
         for _, path in self._to_remove:
-            remove_deleted(path)
+            if clock.monotonic() < deadline:
+                remove_deleted(path)
         self.log_directory.close_clean(self._logs(), self._high_watermarks(), broker_epoch)
 
 

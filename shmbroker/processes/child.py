@@ -21,12 +21,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import clock, signs
 from shmbroker.errors import Fault
 from shmbroker.ipc.operation_adapter import Executor
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
+from shmbroker.processes import output
 from shmbroker.processes.shared_resources import CLEANER, TIER, SharedResources, Slot
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
@@ -36,6 +37,7 @@ from shmbroker.shm.counters import (
     STATE_RUNNING,
     STATE_STARTING,
     STATE_STOPPING,
+    WORK,
 )
 
 EXIT_BOOT_FAULT = 3
@@ -84,6 +86,10 @@ class Child:
         ]
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signs.attach(lambda: self.sign(clock.monotonic()), self._store_work)
+
+    def _store_work(self, word: int) -> None:
+        self.words[self.counters.at(self.slot.index, WORK)] = word
 
     def _on_signal(self, _number: int, _frame: Any) -> None:
         self.must_stop = True
@@ -223,6 +229,7 @@ def run_child(
         set_title(slot.title)
         go_before_supervisor(slot.role)
         words = shared.counters.words
+        words[shared.counters.at(slot.index, WORK)] = signs.NOTHING
         words[shared.counters.at(slot.index, STATE)] = STATE_STARTING
         child = make(shared, slot)
         gc.collect()
@@ -243,8 +250,7 @@ def run_child(
         status = 1
     finally:
         logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        output.flush()
         os._exit(status)
 
 

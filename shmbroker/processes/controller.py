@@ -19,27 +19,29 @@ Rules of this file:
 
 import logging
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import clock, signs
 from shmbroker.apis import table
 from shmbroker.config import BrokerConfig
 from shmbroker.controller import snapshots
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
+from shmbroker.controller.parts import joined, parts_of
 from shmbroker.controller.quorum import FOLLOWER, LEADER, Timeouts
 from shmbroker.controller.refusals import not_controller
 from shmbroker.controller.voter import NotControllerFault, Voter
 from shmbroker.controller.voter_links import VoterLinks
 from shmbroker.errors import StorageFault
-from shmbroker.ipc.operation_adapter import Call, Executor, Handler
+from shmbroker.ipc.operation_adapter import Answer, Call, Executor, Handler, Steps
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.config import LogConfig
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.processes.attention import Attention
 from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
 from shmbroker.processes.shared_resources import (
     CONTROLLER,
@@ -78,22 +80,6 @@ BROKER_HEARTBEAT = 63
 ALLOCATE_PRODUCER_IDS = 67
 AUTO_CREATE = b"auto-create"
 """Client id of a CreateTopics that a network worker sends because somebody uses the topics."""
-
-
-class Attention:
-    """Whether somebody who looks now and then has done so long enough to call others silent: on a
-    machine that stood still everybody was, and their silence counts from its return on."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._looked = self._since = 0.0
-
-    def is_enough(self, now: float) -> bool:
-        """Look, at `now` (monotonic seconds)."""
-        if now > self._looked + AWAY_S:
-            self._since = now
-        self._looked = now
-        return now >= self._since + self._timeout_s
 
 
 class ControllerProcess(SleepingChild):
@@ -175,19 +161,31 @@ class ControllerProcess(SleepingChild):
         ]
         self.session_timeout_s = config["broker.session.timeout.ms"] / 1000
         self._next_look = 0.0
-        self._attention = Attention(self.session_timeout_s)
+        self._attention = Attention(self.session_timeout_s, AWAY_S)
         self.hanging: set[int] = set()
         """Brokers that were fenced because they gave no sign of life."""
 
     def _noting_faults(self, handler: Handler) -> Handler:
         """The handler; `turn` raises the fault of the disk that it ended with."""
 
-        def noting(call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
+        def noting(call: Call, body: dict[str, Any]) -> Answer | Steps:
             if self.active is None:
                 call.refuse()
                 return None
             try:
-                return handler(call, body)
+                answer = handler(call, body)
+            except NotControllerFault:
+                return not_controller(call.api_name, call.api_version, body)
+            except DiskFullFault:
+                raise
+            except StorageFault as fault:
+                self.fault = fault
+                raise
+            return noting_steps(call, body, answer) if isinstance(answer, Generator) else answer
+
+        def noting_steps(call: Call, body: dict[str, Any], steps: Steps) -> Steps:
+            try:
+                return (yield from steps)
             except NotControllerFault:
                 return not_controller(call.api_name, call.api_version, body)
             except DiskFullFault:
@@ -216,6 +214,9 @@ class ControllerProcess(SleepingChild):
         self.check_control()
         had_work = self.turn_voter()
         had_work |= self.execute_waiting(self.executor)
+        if self.executor.unfinished:
+            self.executor.advance()
+            had_work = True
         now = clock.monotonic()
         if self.parked:
             self.answer_parked(now)
@@ -298,6 +299,7 @@ class ControllerProcess(SleepingChild):
         """Before the end: what the leader has, the others that stop shall have too."""
         quorum = self.voter.quorum
         deadline = clock.monotonic() + STOP_WAIT_S
+        signs.at_work(signs.CATCHING_UP)
         while self.voter.links is not None and clock.monotonic() < deadline:
             if quorum.state == LEADER:
                 alive = [
@@ -314,6 +316,7 @@ class ControllerProcess(SleepingChild):
             self.voter.links.wait(0.05)
             self.look_at_voters()
             self.voter.turn()
+            signs.sign()
 
     def on_peer_lost(self, peer: Peer) -> None:
         """Forget the half of a request that it had sent; a broker is fenced."""
@@ -406,14 +409,41 @@ class ControllerProcess(SleepingChild):
             rows.append((slot.number, applied, seen_ms, seen_ms if applied >= committed else -1))
         return rows
 
-    def on_call(self, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
+    def on_call(self, call: Call, body: dict[str, Any]) -> Answer | Steps:
         """Decide, commit, and answer when the brokers have applied it."""
         active, now_ms = self.leading(), clock.now_ms()
         if call.client_id == AUTO_CREATE:
             active.create_topics_auto([topic["name"] for topic in body["topics"]], now_ms)
             answer: dict[str, Any] = {"topics": []}
         else:
+            split = parts_of(call.api_name, body, active.image, self.config)
+            if split is not None:
+                return self.decide_in_parts(call, body, split)
             answer = active.handle(call.api_name, call.api_version, body, now_ms)
+        return self.answer_when_applied(call, answer)
+
+    def decide_in_parts(
+        self, call: Call, body: dict[str, Any], split: list[dict[str, Any]]
+    ) -> Steps:
+        """Each part is a decision like any other, and somebody else's may come between two."""
+        answers: list[dict[str, Any]] = []
+        for part in split:
+            if answers:
+                yield
+            if self.active is None:
+                raise NotControllerFault
+            active = self.active
+            answers.append(active.handle(call.api_name, call.api_version, part, clock.now_ms()))
+            self.publish_committed()
+        yield
+        answer = joined(call.api_name, body, answers)
+        deadline = clock.monotonic() + APPLY_WAIT_S
+        self.parked.append((self.voter.committed_offset, deadline, call, answer))
+        return None
+
+    def answer_when_applied(self, call: Call, answer: dict[str, Any]) -> Answer:
+        """The answer, or None where it is sent when the brokers have applied what is new."""
+        active = self.leading()
         committed = active.committed_offset
         if committed != self.words[METADATA_END_OFFSET_WORD]:
             self.publish_committed()

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import clock, signs
 from shmbroker.apis import init_producer_id, table
 from shmbroker.apis.contexts import BrokerApi
 from shmbroker.config import (
@@ -36,7 +36,7 @@ from shmbroker.coordinator.group_coordinator import GroupCoordinator
 from shmbroker.coordinator.group_partition import GROUP_TOPIC
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key, random_uuid, uuid_dashed
-from shmbroker.ipc.operation_adapter import Call, Executor, Handler
+from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
 from shmbroker.ipc.operation_layout import (
     APPEND,
     APPEND_PART,
@@ -77,7 +77,7 @@ from shmbroker.operations.read import Reader
 from shmbroker.operations.replication import Replication
 from shmbroker.operations.tiering import Tiering
 from shmbroker.processes.active_link import ActiveLink
-from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
+from shmbroker.processes.child import BACKLOG_RETRY_S, SIGN_INTERVAL_S, SleepingChild
 from shmbroker.processes.shared_resources import (
     CLEANER,
     CONTROLLER,
@@ -113,6 +113,13 @@ APPLY_S = 0.005
 
 MEMBER_NAME_MAX = 1024
 """Characters of a client's name in a member id, which must fit into a string again."""
+
+ENTRIES_BETWEEN_LOOKS = 32
+TAKE_S = 0.01
+"""How long one turn takes operations of one peer, and after how many it looks at the clock: 4,000
+appends to new logs, which one request may bring, take a second, and others want to be served."""
+
+STOP_TAKE_S = 5.0
 
 LOAD_S = 0.2
 """How long clients wait for the groups to be loaded before they are told to wait."""
@@ -223,6 +230,8 @@ class IoWorker(SleepingChild):
         self.results = PartialResults()
         self.asked: dict[int, tuple[Peer, str, int, OnAnswer]] = {}
         """Token to whom was asked, what in which version, and who is told the answer."""
+        self.to_drop: deque[bytes] = deque()
+        """Keys of partitions whose topics were deleted."""
         self.to_apply: deque[tuple[TopicImage, PartitionImage]] = deque()
         self.new_configs: dict[str, LogConfig] = {}
         """By topic, those of logs opened since the image changed: one takes half as long as a log
@@ -276,7 +285,7 @@ class IoWorker(SleepingChild):
         if module.API_KEY not in table.GROUP_KEYS or len(self.shared.of_role(IO_WORKER)) == 1:
             return lambda call, body: module.answer(self, call, body)
 
-        def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
+        def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
             call.hold = partial(self.groups.hold, table.group_ids_of(body))
             return module.answer(self, call, body)
 
@@ -295,16 +304,17 @@ class IoWorker(SleepingChild):
             return
         self.follow_metadata()
         deadline = clock.monotonic() + OPEN_S
-        while self.to_apply and not self.must_stop:
+        while (self.to_apply or self.to_drop) and not self.must_stop:
+            signs.at_work(signs.OPENING, len(self.to_apply))
             self.apply_some()
             now = clock.monotonic()
-            self.sign(now)
             if self.incarnation > 1 and now > deadline:
                 break  # clients wait for what is open already; the rest follows between turns
         self.store.take_stock(self.image.topics_by_id, self._now_ms)
         deadline = clock.monotonic() + LOAD_S
         while self.groups.loading and clock.monotonic() < deadline:
             self.groups.run_due()
+        signs.at_work(signs.NOTHING)
         self.say_running()
         self._ask_for_ids()
         self.serve()
@@ -338,6 +348,7 @@ class IoWorker(SleepingChild):
         self.must_stop = not self.ask(
             controller, BROKER_HEARTBEAT, "BrokerHeartbeat", 1, body, answers.append
         )
+        signs.at_work(signs.HANDING_OVER)
         while not (answers or self.must_stop or clock.monotonic() > deadline):
             self.turn()
         self.must_stop = True
@@ -388,6 +399,8 @@ class IoWorker(SleepingChild):
     def turn(self) -> None:
         """One pass; sleeps at its end if there was nothing to do."""
         had_work = self.take_operations()
+        if self.executor.unfinished:
+            self.executor.advance()
         if self.reader.cold:
             self.reader.retry_cold()
         if self.flusher.is_busy:
@@ -412,9 +425,10 @@ class IoWorker(SleepingChild):
             self.replication.tell_moved()
         if not self.replication.is_alone:
             self.replication.run(self.image)
-        has_more = bool(self.to_apply)
+        has_more = bool(self.to_apply or self.to_drop)
         if has_more:
             self.apply_some()
+        has_more |= bool(self.executor.unfinished)
         if self.to_pass:
             self._pass_waiting()
         self.publish()
@@ -463,8 +477,8 @@ class IoWorker(SleepingChild):
         if partition.is_internal:
             self.groups.on_high_watermark(partition)
 
-    def take_operations(self) -> bool:
-        """Everything that the rings hold now; True if there was anything."""
+    def take_operations(self, seconds: float = TAKE_S) -> bool:
+        """What the rings hold now, of each for so long; True if there was anything."""
         words = self.words
         if words[CONTROL_GENERATION_WORD] != self.generation:
             self.check_control()
@@ -480,8 +494,10 @@ class IoWorker(SleepingChild):
             if words[METADATA_END_OFFSET_WORD] != self.image.offset and self.broker_epoch >= 0:
                 self.follow_metadata()
             data = reader.data
+            left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
             while (entry := reader.next()) is not None:
                 operation, index, length = entry
+                left -= 1
                 if operation == APPEND:
                     on_append(peer, data, index, length)
                     if appender.bytes_in - published_at > PUBLISH_BYTES:
@@ -490,6 +506,11 @@ class IoWorker(SleepingChild):
                         peer.publish()
                 else:
                     self._take_other(peer, operation, data, index, length)
+                if not left:
+                    left, now = ENTRIES_BETWEEN_LOOKS, clock.monotonic()
+                    deadline = deadline or now + seconds
+                    if now > deadline:
+                        break
             reader.release()
         if words[METADATA_END_OFFSET_WORD] != self.image.offset and self.broker_epoch >= 0:
             self.follow_metadata()
@@ -585,7 +606,10 @@ class IoWorker(SleepingChild):
     def stop(self) -> None:
         """Answer what is on the rings, then close the logs cleanly."""
         self.say_stopping()
-        self.take_operations()
+        self.take_operations(STOP_TAKE_S)
+        while self.executor.unfinished:
+            self.executor.advance()
+        signs.at_work(signs.FLUSHING)
         self.groups.close()
         self.appender.group_commit.start(at_once=True)
         self.publish()
@@ -730,10 +754,11 @@ class IoWorker(SleepingChild):
                 self._fail_asked(peer)
         self.groups.consumers.on_image(self.image, changes)
         configured: set[str] = set()
+        deleted = [what[0] for kind, *what in changes if kind == image_module.TOPIC_DELETED]
+        if deleted:
+            self._delete_topics(deleted)
         for kind, *what in changes:
-            if kind == image_module.TOPIC_DELETED:
-                self._delete_topic(what[0])
-            elif kind == image_module.TOPIC_CREATED:
+            if kind == image_module.TOPIC_CREATED:
                 self.to_apply += [(what[0], partition) for partition in what[0].partitions]
             elif kind == image_module.PARTITION_CHANGED:
                 self.to_apply.append((what[0], what[2]))
@@ -748,18 +773,25 @@ class IoWorker(SleepingChild):
         self.apply_some()
 
     def apply_some(self) -> None:
-        """Open logs for some milliseconds; say how far we are when all of them are there.
+        """Delete and open logs for some milliseconds; say how far we are when that is done.
 
         A topic of 2,000 partitions takes seconds to create, and others want to append meanwhile.
         """
-        to_apply = self.to_apply
+        to_drop, to_apply = self.to_drop, self.to_apply
         deadline = clock.monotonic() + APPLY_S
         self.replication.may_look_for_places()
-        while to_apply:
-            self._apply_partition(*to_apply.popleft())
+        # Deletions first: a topic may come again under the name of one that goes.
+        while to_drop or to_apply:
+            if to_drop:
+                partition = self.partitions.get(to_drop.popleft())
+                if partition is not None:
+                    self._drop_partition(partition)
+            else:
+                self._apply_partition(*to_apply.popleft())
             if clock.monotonic() > deadline:
                 break
-        if not to_apply:
+        self.drop_files()
+        if not to_drop and not to_apply:
             self.groups.is_opening = False
             self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = self.image.offset
             if (controller := self.link.peer()) is not None:
@@ -803,18 +835,15 @@ class IoWorker(SleepingChild):
         if partition.topic == GROUP_TOPIC:
             self.groups.on_partition_gone(partition.partition)
 
-    def _delete_topic(self, topic: TopicImage) -> None:
-        self.to_apply = deque(
-            waiting for waiting in self.to_apply if waiting[0].topic_id != topic.topic_id
-        )
-        for index in range(len(topic.partitions)):
-            key = partition_key(topic.topic_id, index)
-            self.unopened.pop(key, None)
-            partition = self.partitions.get(key)
-            if partition is not None:
-                self._drop_partition(partition)
-        self.groups.on_topic_deleted(topic.name)
-        self.drop_files()
+    def _delete_topics(self, topics: list[TopicImage]) -> None:
+        ids = {topic.topic_id for topic in topics}
+        self.to_apply = deque(each for each in self.to_apply if each[0].topic_id not in ids)
+        for topic in topics:
+            for index in range(len(topic.partitions)):
+                key = partition_key(topic.topic_id, index)
+                self.unopened.pop(key, None)
+                self.to_drop.append(key)
+        self.groups.on_topics_deleted({topic.name for topic in topics})
 
     def _layers(self) -> Any:
         """Where this broker's settings are looked for."""
@@ -998,4 +1027,6 @@ class Flusher:
         """Let the thread finish what it has."""
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join()
+            while self._thread.is_alive():
+                self._thread.join(SIGN_INTERVAL_S)
+                signs.sign()

@@ -25,7 +25,7 @@ from os import sched_yield
 from pathlib import Path
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import clock, signs
 from shmbroker.apis import fetch, join_group, plain, produce, sync_group, table
 from shmbroker.config import BrokerConfig, broker_layers, effective_broker_config
 from shmbroker.ipc.operation_layout import (
@@ -59,6 +59,7 @@ from shmbroker.processes.shared_resources import (
     SharedResources,
     Slot,
 )
+from shmbroker.processes.stopping import Drain
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     METADATA_APPLIED,
@@ -80,8 +81,6 @@ logger = logging.getLogger("shmbroker")
 SWEEP_INTERVAL_S = 1.0
 PARTIAL_FRAME_S = 10.0
 """Half a frame that does not move for this long ends its connection."""
-DRAIN_S = 5.0
-"""How long requests in flight may take when the worker is asked to stop."""
 WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
 RETRY_S = 0.02
@@ -205,7 +204,7 @@ class NetworkWorker(Child):
         loop.watch_listeners(self.may_accept())
         words = self.words
         doorbell = self.doorbell
-        deadline = None
+        drain: Drain | None = None
         plain = self.plain
         repeated = plain.repeated
         while True:
@@ -253,16 +252,18 @@ class NetworkWorker(Child):
                 if plain.is_crowd(now) and not self.pending:
                     clock.sleep(CROWD_REST_S)
             if self.must_stop:
-                if deadline is None:
-                    deadline = clock.monotonic() + DRAIN_S
+                if drain is None:
+                    drain = Drain(clock.monotonic())
                     self.say_stopping()
                     loop.stop_reading()
                     self._end_waiting_fetches()
-                busy = any(
+                requests = sum(
                     request.api_key not in WAITING_APIS for request in self.pending.values()
-                ) or any(connection.out for connection in loop.connections.values())
-                if not busy or clock.monotonic() > deadline:
+                )
+                unread = [one.unsent_bytes() for one in loop.connections.values() if one.out]
+                if drain.is_over(clock.monotonic(), requests, sum(unread)):
                     break
+                signs.at_work(signs.ANSWERING, requests + len(unread))
         for connection in list(loop.connections.values()):
             loop.close(connection, "")
 

@@ -33,7 +33,7 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.shm import positions, standing
 from shmbroker.shm.counters import DOORBELL, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
-from shmbroker.shm.region import Region, sweep
+from shmbroker.shm.region import Region, require_room, sweep
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
 
@@ -87,6 +87,13 @@ class SharedResources:
         prefix = region_prefix(data_directory)
         sweep(prefix)
         count = len(self.slots)
+        sizes = self._ring_sizes(data_ring_bytes)
+        tables = positions.table_bytes(POSITION_ENTRIES), standing.table_bytes()
+        require_room(
+            _pages(layout_size(count))
+            + sum(map(ring_bytes, sizes.values()))
+            + io_workers * sum(map(_pages, tables))
+        )
         self._regions = [Region.create(f"{prefix}counters", _pages(layout_size(count)))]
         self.counters = Counters(self._regions[0].view, count)
         words = self.counters.words
@@ -94,11 +101,9 @@ class SharedResources:
             Doorbell(make_eventfd(), words, self.counters.at(slot.index, DOORBELL))
             for slot in self.slots
         ]
-        self._make_rings(prefix, data_ring_bytes)
-        self._position_views = self._make_tables(
-            f"{prefix}positions", positions.table_bytes(POSITION_ENTRIES)
-        )
-        self._standing_views = self._make_tables(f"{prefix}standing", standing.table_bytes())
+        self._make_rings(prefix, sizes)
+        self._position_views = self._make_tables(f"{prefix}positions", tables[0])
+        self._standing_views = self._make_tables(f"{prefix}standing", tables[1])
         self.passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
         for io_worker in self.of_role(IO_WORKER):
             for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
@@ -112,7 +117,8 @@ class SharedResources:
     def of_role(self, role: str) -> list[Slot]:
         return [slot for slot in self.slots if slot.role == role]
 
-    def _make_rings(self, prefix: str, data_ring_bytes: int) -> None:
+    def _ring_sizes(self, data_ring_bytes: int) -> dict[tuple[int, int], int]:
+        """By who writes and who reads."""
         sizes: dict[tuple[int, int], int] = {}
         for io_worker in self.of_role(IO_WORKER):
             for network_worker in self.of_role(NETWORK_WORKER):
@@ -129,6 +135,9 @@ class SharedResources:
             for io_worker in self.of_role(IO_WORKER):
                 sizes[helper.index, io_worker.index] = CONTROL_RING_BYTES
                 sizes[io_worker.index, helper.index] = CONTROL_RING_BYTES
+        return sizes
+
+    def _make_rings(self, prefix: str, sizes: dict[tuple[int, int], int]) -> None:
         region = Region.create(f"{prefix}rings", sum(map(ring_bytes, sizes.values())))
         self._regions.append(region)
         self._rings: dict[tuple[int, int], memoryview] = {}

@@ -5,7 +5,8 @@ Rules of this file:
 * A child that dies is followed by another one in the same slot, in this order: reap; state NONE and
   the next incarnation into the counters, then the control generation, and everyone's doorbell; when
   every living process has acknowledged, fork. A living process that does not acknowledge within
-  ACKNOWLEDGE_S hangs and is killed too.
+  ACKNOWLEDGE_S hangs and is killed too, or later if it gives signs of life: it works.
+* Once a second it looks whether all children give signs of life, also while they stop (`watchdog`).
 * A child that can't boot is not restarted for ever: the family ends with EXIT_CHILD_BOOT, at once
   where another try can't help (EXIT_BOOT_FAULT) or nothing was served yet, else after BOOTS_MAX
   tries in a row. Only for room on the disk it waits as long as it takes (EXIT_TRY_AGAIN).
@@ -43,7 +44,9 @@ from shmbroker.log.meta_properties import (
     write_meta_properties,
 )
 from shmbroker.network.event_loop import Listener
+from shmbroker.processes import output
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
+from shmbroker.processes.limits import open_files_needed, raise_limits
 from shmbroker.processes.sd_notify import notify
 from shmbroker.processes.shared_resources import (
     CLEANER,
@@ -54,16 +57,21 @@ from shmbroker.processes.shared_resources import (
     SharedResources,
     Slot,
 )
+from shmbroker.processes.stopping import MAY_BE_KILLED, Stop, waited_for
+from shmbroker.processes.watchdog import LOOK_S, Watchdog, standing_of
+from shmbroker.processes.watchdog import Child as Watched
 from shmbroker.shm.counters import (
     CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
     INCARNATION,
+    LIVENESS_NS,
     PID,
     STARTED_MS,
     STATE,
     STATE_NONE,
     STATE_RUNNING,
     STATE_STARTING,
+    WORK,
 )
 from shmbroker.shm.words import require_total_store_order
 from shmbroker.tier.object_store import check_store, store_url
@@ -84,9 +92,9 @@ LOCK_FD_MIN = 512
 """A dying process closes its descriptors in their order. Behind the sockets and the locks of the
 log directories, so that whoever gets this lock finds those free."""
 ACKNOWLEDGE_S = 5.0
-STOP_S = 45.0
-"""How long a stop may take before what is left is killed: less than the TimeoutStopSec of the unit,
-enough to make some gigabytes durable."""
+ACKNOWLEDGE_BUSY_S = 60.0
+"""Of one that gives signs of life: it reads gigabytes at its boot, say, and would begin again."""
+FORK_RETRY_S = 5.0
 BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
 STEADY_S = 3.0
@@ -135,10 +143,17 @@ class Supervisor:
         self.data_directory = data_directory.absolute()
         self.running: dict[int, Running] = {}
         self.to_fork: dict[int, tuple[float, float]] = {}
-        self.is_stopping = False
+        """By slot: not before then; when those who have not acknowledged are looked at."""
+        self.patience_ends: dict[int, float] = {}
+        """By slot: when they are killed though they give signs of life."""
+        self.stopping: Stop | None = None
         self.is_ready = False
         self.exit_status = 0
         self._signals: list[int] = []
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stopping is not None
 
     # ── boot ────────────────────────────────────────────────────────────────────────────────────
 
@@ -150,11 +165,11 @@ class Supervisor:
                 "Python runs with -O, which leaves out the checks that end a broken process: "
                 "start without it (and without PYTHONOPTIMIZE)."
             )
+        self._look_at_limits()
         config = self.config
         self._prepare_directory()
         if config.is_tier_enabled:
             check_store(store_url(config["shmbroker.tier.store"], str(self.data_directory)))
-        self._raise_descriptor_limit()
         self._listen()
         self.shared = SharedResources(
             str(self.data_directory),
@@ -187,7 +202,13 @@ class Supervisor:
         for role in (CONTROLLER, IO_WORKER, NETWORK_WORKER):
             for slot in self.shared.of_role(role):
                 self.running[slot.index] = Running(slot)
-                self._fork(self.running[slot.index])
+                try:
+                    self._fork(self.running[slot.index])
+                except OSError as fault:
+                    raise ConfigFault(
+                        f"{slot.title} can't be started: {fault.strerror}; allow more processes "
+                        "(ulimit -u; TasksMax= in a unit; --pids-limit for a container)."
+                    ) from fault
             if role == CONTROLLER:
                 # While it boots, and before all the others are forked.
                 for name, version in READ_AT_BOOT:
@@ -195,6 +216,19 @@ class Supervisor:
         while True:
             if self._turn():
                 return self.exit_status
+
+    def _look_at_limits(self) -> None:
+        """Before anything is opened."""
+        config = self.config
+        self.watchdog = Watchdog(
+            config["shmbroker.watchdog.warn.ms"], config["shmbroker.watchdog.kill.ms"], standing_of
+        )
+        open_files = open_files_needed(
+            config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1),
+            config["shmbroker.io.workers"],
+            config["shmbroker.controllers"],
+        )
+        raise_limits(open_files, config["log.segment.bytes"])
 
     def _prepare_directory(self) -> None:
         """Make, lock and format the data directory, and bind the control socket in it."""
@@ -279,16 +313,6 @@ class Supervisor:
         if is_changed:
             logger.warning("the controllers are %d now", len(voters))
 
-    def _raise_descriptor_limit(self) -> None:
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, 1 << 20), hard))
-        except (ValueError, OSError):
-            pass
-
     def _listen(self) -> None:
         """Bind the brokers' ports, in a row from the configured one; 0 takes free ones."""
         config = self.config
@@ -322,18 +346,24 @@ class Supervisor:
         # What the role needs is imported here, once for all that will ever be forked, and frozen:
         # a collection in a child would write to pages that all of them share.
         gc.freeze()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        output.flush()
         # A signal between the fork and the child's own handlers would be noted by a copy of ours.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        pid = os.fork()
-        if pid == 0:
-            self._become(slot, make)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become(slot, make)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        try:
+            running.pidfd = os.pidfd_open(pid)
+        except OSError:  # nobody would see its end, and another one would be forked beside it
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self.words[counters.at(slot.index, PID)] = pid
         running.pid = pid
         running.started = clock.monotonic()
-        running.pidfd = os.pidfd_open(pid)
         self.poller.register(running.pidfd, select.POLLIN)
 
     def _become(self, slot: Slot, make: Callable[[SharedResources, Slot], Any]) -> None:
@@ -391,6 +421,7 @@ class Supervisor:
                 self._on_doorbell()
             else:
                 self._on_death(fd)
+        self._watch()
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGHUP:
@@ -402,18 +433,42 @@ class Supervisor:
                 self._kill_all()
         if self.to_fork:
             self._fork_successors()
-        if self.is_stopping:
-            return self._go_on_stopping()
-        return False
+        return self.stopping is not None and self._go_on_stopping(self.stopping)
 
-    def _timeout_ms(self) -> float | None:
+    def _timeout_ms(self) -> float:
         """Until something is due by its time alone; everything else rings."""
         deadlines = [
             max(dates) if self._late(index) else dates[0] for index, dates in self.to_fork.items()
         ]
-        if self.is_stopping:
-            deadlines.append(self.stop_deadline)
-        return max(0.0, min(deadlines) - clock.monotonic()) * 1000 + 1 if deadlines else None
+        deadlines.append(self.watchdog.next_look)
+        if self.stopping is not None:
+            deadlines.append(self.stopping.rest())
+        return max(0.0, min(deadlines) - clock.monotonic()) * 1000 + 1
+
+    def _watch(self) -> None:
+        """Name who hangs, and kill it: what follows is what follows any death."""
+        now = clock.monotonic()
+        if now < self.watchdog.next_look:
+            return
+        children = [
+            Watched(
+                running.slot.title, running.pid, self._signed(running), self._work_of(running.slot)
+            )
+            for running in self.running.values()
+            if running.pid
+        ]
+        for finding in self.watchdog.look(now, children):
+            logger.log(logging.ERROR if finding.is_kill else logging.WARNING, "%s", finding.line)
+            if finding.is_kill:
+                os.kill(finding.pid, signal.SIGKILL)
+
+    def _signed(self, running: Running) -> float:
+        """Its last sign of life; its fork is the first."""
+        liveness_ns = self.words[self.shared.counters.at(running.slot.index, LIVENESS_NS)]
+        return max(running.started, liveness_ns / 1e9)
+
+    def _work_of(self, slot: Slot) -> int:
+        return self.words[self.shared.counters.at(slot.index, WORK)]
 
     def _on_doorbell(self) -> None:
         """Some child changed its state, acknowledged a death, or wants the cleaner."""
@@ -440,7 +495,16 @@ class Supervisor:
         for slot in wanted:
             if slot.index not in self.running:
                 self.running[slot.index] = Running(slot)
-                self._fork(self.running[slot.index])
+                self._fork_or_later(self.running[slot.index])
+
+    def _fork_or_later(self, running: Running) -> None:
+        """Fork, and again later where the kernel has no process or no memory for it."""
+        try:
+            self._fork(running)
+        except OSError as fault:
+            index, now = running.slot.index, clock.monotonic()
+            logger.error("%s can't be started: %s; tried again", running.slot.title, fault.strerror)
+            self.to_fork[index] = (now + FORK_RETRY_S, now)
 
     def _ring_all(self) -> None:
         for doorbell in self.shared.doorbells[1:]:
@@ -454,10 +518,10 @@ class Supervisor:
     def _say_ready(self) -> None:
         took = clock.monotonic() - self.began
         started = datetime.now().astimezone().isoformat(timespec="seconds")
-        print(
+        output.say(
             f"shmbroker: ready on {self._addresses()} pid {self.pid}, "
             f"started {started} in {took:.2f} s, data in {self.data_directory}",
-            flush=True,
+            sys.stdout,
         )
         notify("READY=1", f"MAINPID={self.pid}")
 
@@ -475,13 +539,13 @@ class Supervisor:
         words[counters.at(slot.index, PID)] = 0
         code = os.waitstatus_to_exitcode(status)
         if self.is_stopping:
-            if code not in (0, -signal.SIGTERM):
+            if code not in (0, -signal.SIGTERM) and slot.role not in MAY_BE_KILLED:
                 logger.error("%s did not stop cleanly: it ended with %s", slot.title, _how(code))
                 self.exit_status = self.exit_status or EXIT_UNCLEAN
             return
         if has_served:
             running.failed_boots = 0
-        elif code > 0 and code != EXIT_TRY_AGAIN and slot.role not in (CLEANER, TIER):
+        elif code > 0 and code != EXIT_TRY_AGAIN and slot.role not in MAY_BE_KILLED:
             running.failed_boots += 1
             tries = BOOTS_MAX if self.is_ready and code != EXIT_BOOT_FAULT else 1
             if running.failed_boots >= tries:
@@ -513,13 +577,18 @@ class Supervisor:
             late = self._late(index)
             if late and now < deadline:
                 continue
+            patience_ends = self.patience_ends.setdefault(index, now + ACKNOWLEDGE_BUSY_S)
+            next_look = now + LOOK_S
             for other in late:
-                logger.error("%s does not answer: killed", other.slot.title)
-                os.kill(other.pid, signal.SIGKILL)
+                signed = max(self._signed(other), self.watchdog.awake_since)
+                if now - signed >= ACKNOWLEDGE_S or now >= patience_ends:
+                    next_look = now + ACKNOWLEDGE_S
+                    logger.error("%s does not answer: killed", other.slot.title)
+                    os.kill(other.pid, signal.SIGKILL)
             if late:
-                self.to_fork[index] = (not_before, now + ACKNOWLEDGE_S)
+                self.to_fork[index] = (not_before, next_look)
                 continue
-            del self.to_fork[index]
+            del self.to_fork[index], self.patience_ends[index]
             # A successor starts with rings that everyone has reset.
             for other in self.running.values():
                 words[counters.acknowledgement(index, other.slot.index)] = (
@@ -527,7 +596,7 @@ class Supervisor:
                     if other.pid
                     else words[counters.acknowledgement(index, other.slot.index)]
                 )
-            self._fork(self.running[index])
+            self._fork_or_later(self.running[index])
 
     def _late(self, index: int) -> list[Running]:
         """Living processes that have not acknowledged the death of the one in this slot."""
@@ -545,23 +614,21 @@ class Supervisor:
     # ── stopping ────────────────────────────────────────────────────────────────────────────────
 
     def _stop(self, status: int) -> None:
-        """Begin to stop: network workers first, as they hold what is in flight."""
-        self.is_stopping = True
+        """Begin to stop."""
         self.exit_status = status
         self.to_fork.clear()
         notify("STOPPING=1", "STATUS=stopping")
-        self.stop_deadline = clock.monotonic() + STOP_S
-        self.stop_roles = [NETWORK_WORKER, CLEANER, TIER, IO_WORKER, CONTROLLER]
-        self._signal_next_role()
+        self.stopping = Stop(clock.monotonic())
+        self._signal_next_role(self.stopping)
 
-    def _signal_next_role(self) -> None:
-        role = self.stop_roles.pop(0)
+    def _signal_next_role(self, stop: Stop) -> None:
+        role = stop.next_role(clock.monotonic())
         for running in self.running.values():
             if running.slot.role == role and running.pid:
                 os.kill(running.pid, signal.SIGTERM)
                 self.shared.doorbells[running.slot.index].ring()
 
-    def _go_on_stopping(self) -> bool:
+    def _go_on_stopping(self, stop: Stop) -> bool:
         alive = [running for running in self.running.values() if running.pid]
         if not alive:
             notify("STATUS=stopped")
@@ -569,13 +636,21 @@ class Supervisor:
             for slot in self.shared.of_role(CONTROLLER):
                 (self.data_directory / socket_name(slot.number)).unlink(missing_ok=True)
             return True
-        if clock.monotonic() > self.stop_deadline:
-            logger.error("still running after %.0f s: killed", STOP_S)
-            self._kill_all()
-            self.stop_deadline = clock.monotonic() + STOP_S
         # The next role's turn comes when those before it are gone; some may have none alive.
-        while all(running.slot.role in self.stop_roles for running in alive):
-            self._signal_next_role()
+        while stop.is_turn_over(running.slot.role for running in alive):
+            self._signal_next_role(stop)
+        now = clock.monotonic()
+        late = [running for running in alive if stop.was_told(running.slot.role)]
+        line = waited_for((running.slot.title, self._work_of(running.slot)) for running in late)
+        if stop.is_over(now):
+            for running in late:
+                if running.slot.role not in MAY_BE_KILLED:
+                    what = waited_for([(running.slot.title, self._work_of(running.slot))])
+                    logger.error("the stop has no more time for %s: killed", what)
+                os.kill(running.pid, signal.SIGKILL)
+        elif stop.is_line_due(now):
+            logger.info("stopping: waiting for %s", line)
+            notify(f"STATUS=stopping: waiting for {line}")
         return False
 
     def _kill_all(self) -> None:

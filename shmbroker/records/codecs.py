@@ -5,7 +5,9 @@ blocks of a length and raw snappy) or one raw block; lz4 and zstd are their stan
 
 Rules
  * Output is bounded before it is made: at most `output_bytes_max(len(input))`, so that a small
-   batch can't take the memory of the process. What would be larger raises ProtocolFault.
+   batch can't take the memory of the process. What would be larger raises TooLargeFault.
+ * Time is bounded by the bytes that go in and come out: gzip members and xerial blocks, which cost
+   some microseconds each however small they are, are PIECES_MAX at most.
  * Bad input raises ProtocolFault and nothing else.
  * The libraries are imported when first used: a broker passes batches on as they are and often
    never needs one.
@@ -26,6 +28,14 @@ _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = Struct(">i")
 _GZIP_WBITS = 31
+_GZIP_STEP_BYTES = 16 * 1024
+
+PIECES_MAX = 10_000
+"""Clients write one gzip member, and xerial blocks of 32 KiB: 10,000 of them hold 320 MB."""
+
+
+class TooLargeFault(ProtocolFault):
+    """It would decompress to more bytes than are allowed."""
 
 
 def output_bytes_max(input_bytes: int) -> int:
@@ -33,13 +43,16 @@ def output_bytes_max(input_bytes: int) -> int:
     return min(max(100 * input_bytes, 16 << 20), 1 << 30)
 
 
-def decompress(codec: int, data: bytes | memoryview) -> bytes | memoryview:
-    """The plain bytes of `data`; ProtocolFault if it is corrupt, or larger than allowed."""
+def decompress(
+    codec: int, data: bytes | memoryview, bytes_max: int = 1 << 30
+) -> bytes | memoryview:
+    """The plain bytes of `data`; ProtocolFault if it is corrupt, TooLargeFault if they would be
+    more than `output_bytes_max` or `bytes_max`."""
     if codec == NONE:
         return data
     if not 0 < codec <= ZSTD:
         raise ProtocolFault(f"unknown compression id {codec}")
-    return _DECOMPRESS[codec](data, output_bytes_max(len(data)))
+    return _DECOMPRESS[codec](data, min(output_bytes_max(len(data)), bytes_max))
 
 
 def compress(codec: int, data: bytes) -> bytes:
@@ -49,25 +62,35 @@ def compress(codec: int, data: bytes) -> bytes:
     return _COMPRESS[codec](data)
 
 
-def _too_large(name: str, limit: int) -> ProtocolFault:
-    return ProtocolFault(f"{name} records decompress to more than {limit} bytes")
+def _too_large(name: str, limit: int) -> TooLargeFault:
+    return TooLargeFault(f"{name} records decompress to more than {limit} bytes")
 
 
 def _gzip_decompress(data: bytes | memoryview, limit: int) -> bytes:
+    """Mostly there is one member, which is given all there is. What follows it is given a step at a
+    time: zlib copies what it was given and has no use for, for each member."""
     parts: list[bytes] = []
     left = limit
-    while data or not parts:
+    members = position = 0
+    step = end = len(data)
+    while position < end or not members:
+        if members == PIECES_MAX:
+            raise ProtocolFault(f"gzip records have more than {PIECES_MAX} members")
         member = zlib.decompressobj(_GZIP_WBITS)
-        try:
-            parts.append(member.decompress(data, left + 1))
-        except zlib.error as error:
-            raise ProtocolFault(f"gzip records: {error}") from None
-        left -= len(parts[-1])
-        if left < 0:
-            raise _too_large("gzip", limit)
-        if not member.eof:
-            raise ProtocolFault("gzip records end too early")
-        data = member.unused_data
+        while not member.eof:
+            if position == end:
+                raise ProtocolFault("gzip records end too early")
+            piece = data[position : position + step]
+            try:
+                parts.append(member.decompress(piece, left + 1))
+            except zlib.error as error:
+                raise ProtocolFault(f"gzip records: {error}") from None
+            left -= len(parts[-1])
+            if left < 0:
+                raise _too_large("gzip", limit)
+            position += len(piece) - len(member.unused_data)
+        members += 1
+        step = _GZIP_STEP_BYTES
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -90,10 +113,12 @@ def _snappy_block(block: bytes | memoryview, left: int, limit: int) -> bytes:
 def _snappy_decompress(data: bytes | memoryview, limit: int) -> bytes:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _snappy_block(data, limit, limit)
-    parts = []
+    parts: list[bytes] = []
     left = limit
     position, end = len(_XERIAL_HEADER), len(data)
     while position < end:
+        if len(parts) == PIECES_MAX:
+            raise ProtocolFault(f"snappy records have more than {PIECES_MAX} blocks")
         if end - position < 4:
             raise ProtocolFault("snappy records end too early")
         (length,) = _INT32.unpack_from(data, position)

@@ -36,7 +36,7 @@ from shmbroker.records.batch_layout import (
     RECORDS_POSITION,
     TIMESTAMP_TYPE_BIT,
 )
-from shmbroker.wire.error_codes import INVALID_RECORD, INVALID_TIMESTAMP
+from shmbroker.wire.error_codes import INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE
 
 VECTOR_RECORDS_MIN = 96
 """From here on numpy's price for a batch is less than that of a loop: 100 µs, not 1.2 a record."""
@@ -44,11 +44,24 @@ VECTOR_RECORDS_MIN = 96
 RECORD_ERRORS_MAX = 1000
 """Records at fault that a refusal names: an answer stays small, whatever the batch held."""
 
+NATIVE_FAULTS_MAX = 1024
+"""Faults that the kernels name."""
+
+DETAILED_RECORDS_MAX = 100_000
+"""Records of a batch that are walked once more for the timestamps of those at fault, 20 ms."""
+
+PLAIN_BYTES_MAX = 16 << 20
+PLAIN_RATIO_MAX = 16
+"""What a batch whose records are looked at may decompress to: 16 times what its topic takes as a
+batch, and 16 MiB at least, which takes 50 ms with gzip and 20 with the others. Java's producer cuts
+larger ones and sends the parts; all others count the bytes before they compress them."""
+
 RECORD_SIZE_MIN = 7
 """A record of nothing: length, attributes, two deltas, two lengths, a header count."""
 
 TIMESTAMP_MIN = -(1 << 63)
 TIMESTAMP_MAX = (1 << 63) - 1
+UNTOLD = 1 << 64
 
 _SHOWN = 3
 
@@ -72,14 +85,26 @@ class Rules(NamedTuple):
     oldest_ms: int
     newest_ms: int
     """The limits of timestamps, both inclusive."""
+    plain_bytes_max: int = PLAIN_BYTES_MAX
+    """What a batch may decompress to (`plain_bytes_max`)."""
+
+
+def plain_bytes_max(message_bytes_max: int) -> int:
+    """What a batch of a topic with this max.message.bytes may decompress to."""
+    return max(PLAIN_BYTES_MAX, PLAIN_RATIO_MAX * message_bytes_max)
 
 
 class Faults:
-    """Records at fault, in order: (index, timestamp that is out of range or None: has no key)."""
+    """Records at fault, in order: (index, timestamp that is out of range or None: has no key).
 
-    __slots__ = ("count", "first", "is_untimely")
+    UNTOLD stands for a timestamp that nobody has read.
+    """
+
+    __slots__ = ("count", "first", "is_more", "is_untimely")
 
     def __init__(self) -> None:
+        self.is_more = False
+        """There may be more than `count`."""
         self.first: list[tuple[int, int | None]] = []
         """The first RECORD_ERRORS_MAX."""
         self.count = 0
@@ -107,13 +132,17 @@ def judge_records(
         oldest_ms, newest_ms = TIMESTAMP_MIN, TIMESTAMP_MAX
     faults = Faults()
     try:
-        records = codecs.decompress(attributes & COMPRESSION_MASK, batch[RECORDS_POSITION:])
+        records = codecs.decompress(
+            attributes & COMPRESSION_MASK, batch[RECORDS_POSITION:], rules.plain_bytes_max
+        )
         if count > len(records) // RECORD_SIZE_MIN:
             raise ProtocolFault("they are fewer than the batch says")
         max_timestamp = walk(
             records, count, header[H_BASE_TIMESTAMP], rules.is_key_needed, oldest_ms, newest_ms,
             faults,
         )  # fmt: skip
+    except codecs.TooLargeFault as fault:
+        return NO_TIMESTAMP, Refusal(MESSAGE_TOO_LARGE, f"The {fault}.", [])
     except ProtocolFault as fault:
         return NO_TIMESTAMP, Refusal(INVALID_RECORD, f"The records can't be read: {fault}.", [])
     if attributes & TIMESTAMP_TYPE_BIT:
@@ -162,6 +191,11 @@ def _refusal(faults: Faults, rules: Rules, *, is_claim: bool = False) -> Refusal
                 f"Invalid timestamp type in message with offset {index}. Producer should not set "
                 "timestamp type to LogAppendTime."
             )
+        elif timestamp == UNTOLD:
+            text = (
+                f"The timestamp of message with offset {index} is out of range. The "
+                f"timestamp should be within [{rules.oldest_ms}, {rules.newest_ms}]"
+            )
         else:
             text = (
                 f"Timestamp {timestamp} of message with offset {index} is out of range. The "
@@ -175,7 +209,8 @@ def _refusal(faults: Faults, rules: Rules, *, is_claim: bool = False) -> Refusal
         f"RecordError(batchIndex={index}, message='{text}')" for index, text in errors[:_SHOWN]
     )
     message = (
-        f"One or more records have been rejected due to {faults.count} record errors in total, "
+        f"One or more records have been rejected due to {faults.count} record errors"
+        f"{' and more' if faults.is_more else ''} in total, "
         f"and only showing the first three errors at most: [{shown}]"
     )
     return Refusal(INVALID_RECORD, message, errors)
@@ -196,20 +231,59 @@ def walk(
     in [oldest_ms, newest_ms], are added to `faults`, in order; the timestamp then means nothing.
     ProtocolFault if they aren't as they must be.
     """
+    are_headers_right = False
     if native is not None:
         oldest = max(oldest_ms - base_timestamp, TIMESTAMP_MIN)
         newest = min(newest_ms - base_timestamp, TIMESTAMP_MAX)
         if oldest <= newest:
-            _, latest, bad = native.walk(records, count, oldest, newest, is_key_needed, 1)
-            if not bad:
+            _, latest, bad = native.walk(
+                records, count, oldest, newest, is_key_needed, NATIVE_FAULTS_MAX
+            )
+            if not bad or _is_told(bad, records, count, base_timestamp, is_key_needed, faults):
                 latest += base_timestamp
                 return latest if latest > NO_TIMESTAMP else NO_TIMESTAMP
+            are_headers_right = True
     arguments = count, base_timestamp, is_key_needed, oldest_ms, newest_ms, faults
     if count < VECTOR_RECORDS_MIN:
-        return _walk(bytes(records), *arguments)
+        return _walk(bytes(records), *arguments, are_headers_right)
     from shmbroker.records import record_walk  # numpy, for those who need it
 
-    return record_walk.walk(records, *arguments)
+    return record_walk.walk(records, *arguments, are_headers_right)
+
+
+def _is_told(
+    bad: list[tuple[int, int]],
+    records: bytes | memoryview,
+    count: int,
+    base_timestamp: int,
+    is_key_needed: bool,
+    faults: Faults,
+) -> bool:
+    """Whether what the kernels have found says it all: then it is in `faults`.
+
+    If not, records are well formed, and few enough to be walked once more for their timestamps.
+    ProtocolFault for records that aren't as they must be.
+    """
+    assert native is not None
+    kinds = {what for _, what in bad}
+    if native.WALK_OFFSET in kinds or native.WALK_MALFORMED in kinds:
+        for index, what in bad:
+            if what == native.WALK_OFFSET:
+                raise _fault(index, "another offset delta than its place in the batch")
+            if what == native.WALK_MALFORMED:
+                if index == count:
+                    raise ProtocolFault("bytes are left over behind the last one")
+                raise _fault(index, "fields that do not end where it does")
+    if native.WALK_TIMESTAMP in kinds:
+        if count <= DETAILED_RECORDS_MAX:
+            return False
+        none = NO_TIMESTAMP - base_timestamp
+        if not native.walk(records, count, none, none, is_key_needed, 1)[2]:
+            return True  # none of them has a timestamp: as good as one in range
+    for index, what in bad:
+        faults.add(index, None if what == native.WALK_NO_KEY else UNTOLD)
+    faults.is_more = len(bad) == NATIVE_FAULTS_MAX
+    return True
 
 
 def wrapped(timestamp: int) -> int:
@@ -225,6 +299,7 @@ def _walk(
     oldest_ms: int,
     newest_ms: int,
     faults: Faults,
+    are_headers_right: bool = False,
 ) -> int:
     """`walk`, in plain Python: a number of one byte, which nearly all are, is read in place."""
     max_timestamp = NO_TIMESTAMP
@@ -269,7 +344,9 @@ def _walk(
                 raise _fault(index, "a value of negative length")
             number = data[at]
             at += 1
-            if number:
+            if number and are_headers_right:
+                at = stop
+            elif number:
                 if number >= 0x80:
                     number, at = uvarint(data, at - 1, 32)
                 if number & 1 or number >> 1 > stop - at:

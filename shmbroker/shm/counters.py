@@ -25,6 +25,7 @@ One slot. What others look for often lies apart from what its owner stores often
 +0x118      8  metadata_applied     owner              one past the last metadata offset applied
 +0x120      8  cleaner_wanted       owner              1: an I/O worker has had a log to compact
 +0x128      8  cleaner_rate         owner              bytes a second compaction may move for it
++0x130      8  work                 owner              what it does that takes long, see `signs`
 +0x180  0x680  counters             owner              COUNTERS in their order, 8 each
 
 How a dead process's rings are used again: the supervisor reaps it, stores the slot's next
@@ -118,6 +119,7 @@ OPEN_CONNECTIONS = 0x110 // WORD_BYTES
 METADATA_APPLIED = 0x118 // WORD_BYTES
 CLEANER_WANTED = 0x120 // WORD_BYTES
 CLEANER_RATE = 0x128 // WORD_BYTES
+WORK = 0x130 // WORD_BYTES
 COUNTERS_START = 0x180 // WORD_BYTES
 
 _SLOT_WORDS = SLOT_BYTES // WORD_BYTES
@@ -162,7 +164,7 @@ class Counters:
         return self
 
     def at(self, slot: int, field: int) -> int:
-        """The index in `words` of a slot's field: PID to CLEANER_RATE above."""
+        """The index in `words` of a slot's field: PID to WORK above."""
         assert 0 <= slot < self.slots, "no such slot"
         return SLOTS_START_WORD + slot * _SLOT_WORDS + field
 

@@ -17,6 +17,12 @@ import os
 from shmbroker.errors import ConfigFault
 
 SHM_DIRECTORY = "/dev/shm"
+_LIMITS = {
+    errno.EFBIG: "{} MiB of shared memory are more than the limit of file sizes allows: lift it "
+    "(ulimit -f unlimited; LimitFSIZE= in a unit).",
+    errno.ENOMEM: "{} MiB of shared memory can't be mapped: lift the limit of address space "
+    "(ulimit -v unlimited; LimitAS= in a unit), or free memory.",
+}
 
 
 class Region:
@@ -33,7 +39,8 @@ class Region:
     def create(cls, name: str, size_bytes: int) -> "Region":
         """A zeroed region, its name already gone again; `name` has no slash.
 
-        ConfigFault when /dev/shm has no room for it; FileExistsError when the name is taken.
+        ConfigFault when there is no room for it, or /dev/shm can't be used; FileExistsError when
+        the name is taken.
         """
         import posix_ipc
 
@@ -43,6 +50,8 @@ class Region:
             )
         except posix_ipc.ExistentialError as fault:
             raise FileExistsError(errno.EEXIST, "shared memory exists", name) from fault
+        except (OSError, posix_ipc.PermissionsError) as fault:
+            raise ConfigFault(_unusable(fault)) from fault
         shared.unlink()
         try:
             os.posix_fallocate(shared.fd, 0, size_bytes)
@@ -50,7 +59,9 @@ class Region:
         except OSError as fault:
             os.close(shared.fd)
             if fault.errno == errno.ENOSPC:
-                raise ConfigFault(_no_room(name, size_bytes)) from fault
+                raise ConfigFault(_no_room(size_bytes)) from fault
+            if fault.errno in _LIMITS:
+                raise ConfigFault(_LIMITS[fault.errno].format(_mib(size_bytes))) from fault
             raise
 
     @classmethod
@@ -76,18 +87,43 @@ def sweep(prefix: str) -> list[str]:
 
     Only for a prefix of one's own, under the lock that keeps a second family away.
     """
-    names = [name for name in os.listdir(SHM_DIRECTORY) if name.startswith(prefix)]
-    for name in names:
-        os.unlink(os.path.join(SHM_DIRECTORY, name))
+    try:
+        names = [name for name in os.listdir(SHM_DIRECTORY) if name.startswith(prefix)]
+        for name in names:
+            os.unlink(os.path.join(SHM_DIRECTORY, name))
+    except OSError as fault:
+        raise ConfigFault(_unusable(fault)) from fault
     return names
 
 
-def _no_room(name: str, size_bytes: int) -> str:
-    disk = os.statvfs(SHM_DIRECTORY)
-    mib = 1 << 20
+def require_room(size_bytes: int) -> None:
+    """ConfigFault unless all regions of a family, so many bytes, have room: better than to say it
+    of the first that has none."""
+    try:
+        disk = os.statvfs(SHM_DIRECTORY)
+    except OSError as fault:
+        raise ConfigFault(_unusable(fault)) from fault
+    # A tmpfs without a limit says that it has no blocks at all.
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < size_bytes:
+        raise ConfigFault(_no_room(size_bytes))
+
+
+def _unusable(fault: Exception) -> str:
     return (
-        f"{SHM_DIRECTORY} has {disk.f_bavail * disk.f_frsize // mib} MiB free of "
-        f"{disk.f_blocks * disk.f_frsize // mib} MiB, and {name} needs "
-        f"{-(-size_bytes // mib)} MiB: enlarge it (mount -o remount,size=..., or --shm-size "
-        "for a container)."
+        f"Shared memory can't be made in {SHM_DIRECTORY} ({getattr(fault, 'strerror', '') or fault}"
+        f"): it must be a tmpfs that may be written to (mount -t tmpfs tmpfs {SHM_DIRECTORY})."
     )
+
+
+def _no_room(size_bytes: int) -> str:
+    disk = os.statvfs(SHM_DIRECTORY)
+    free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    return (
+        f"{SHM_DIRECTORY} has {free >> 20} MiB free of {size >> 20} MiB, and {_mib(size_bytes)} "
+        "MiB of shared memory are needed: enlarge it (mount -o remount,size=... "
+        f"{SHM_DIRECTORY}; --shm-size for a container), or set a smaller shmbroker.ring.data.bytes."
+    )
+
+
+def _mib(size_bytes: int) -> int:
+    return -(-size_bytes >> 20)

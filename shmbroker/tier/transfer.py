@@ -19,12 +19,11 @@ from threading import Lock
 from typing import NamedTuple
 
 from shmbroker.crc32c import crc32c
-from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
+from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import encode_entries
 from shmbroker.log.file_names import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, file_name
 from shmbroker.log.offset_index import OffsetIndex
 from shmbroker.log.time_index import TimeIndex
-from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
@@ -33,6 +32,7 @@ from shmbroker.records.batch_layout import (
     MAGIC,
     TIMESTAMP_TYPE_BIT,
 )
+from shmbroker.records.time_lookup import first_not_older
 from shmbroker.tier import manifest
 from shmbroker.tier.manifest import PartitionName
 from shmbroker.tier.object_store import MissingFault, ObjectStore
@@ -281,13 +281,9 @@ def find_timestamp(
                 continue
             if has_one_timestamp:
                 return max_timestamp, max(base, start)
-            try:
-                for record in iterate_records(memoryview(data)[at:end]):
-                    if record[1] >= timestamp and record[0] >= start:
-                        return record[1], record[0]
-            except ProtocolFault:
-                # Records nobody can read were stored as they came: the batch stands for them.
-                return max_timestamp, max(base, start)
+            record = first_not_older(memoryview(data)[at:end], timestamp, start)
+            if record is not None:
+                return record
     return None
 
 

@@ -1,8 +1,10 @@
 """The few requests that the client library has no call for, over a connection of their own.
 
-OffsetDelete, the settings of all brokers together (an empty resource name), and the quorum of
-controllers. One request, one answer, no TLS, no SASL; versions that every Kafka since 2.4 knows
-(of the quorum: 3.3).
+OffsetDelete, the settings of all brokers together (an empty resource name), the quorum of
+controllers, log directories, the brokers that are registered but fenced, and whether a topic
+exists, where the library is not installed. One request, one
+answer, no TLS, no SASL; versions that every Kafka since 2.4 knows (of the quorum and the log
+directories: 3.3; of fenced brokers: 4.0).
 
 Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give one is a ClientFault.
 """
@@ -18,17 +20,21 @@ from shmbroker.wire import codec, error_codes, frame
 from shmbroker.wire.api_keys import (
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
+    DESCRIBE_LOG_DIRS,
     DESCRIBE_QUORUM,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
+    METADATA,
     OFFSET_DELETE,
     name_of,
 )
 
 VERSIONS = {
+    METADATA: 4,
     FIND_COORDINATOR: 2,
     DESCRIBE_CONFIGS: 1,
     DESCRIBE_QUORUM: 1,
+    DESCRIBE_LOG_DIRS: 4,
     DESCRIBE_CLUSTER: 0,
     INCREMENTAL_ALTER_CONFIGS: 0,
     OFFSET_DELETE: 0,
@@ -41,6 +47,8 @@ _BROKER = 4
 """Resource type."""
 _GROUP = 0
 """Key type of FindCoordinator."""
+_BROKERS = 1
+"""Endpoint type of DescribeCluster."""
 _SET = 0
 _DELETE = 1
 
@@ -51,20 +59,26 @@ class ClientFault(Fault):
     """A cluster gave no answer, or refused."""
 
 
-def ask(addresses: Sequence[Address], api_key: int, body: Mapping[str, Any]) -> dict[str, Any]:
+class Refused(ClientFault):
+    """A cluster answered with an error."""
+
+
+def ask(
+    addresses: Sequence[Address], api_key: int, body: Mapping[str, Any], version: int | None = None
+) -> dict[str, Any]:
     """The answer of the first of these that can be reached; ClientFault if there is none."""
+    version = VERSIONS[api_key] if version is None else version
     reason: Exception | None = None
     for address in addresses:
         try:
-            return _ask(address, api_key, dict(body))
+            return _ask(address, api_key, version, dict(body))
         except (OSError, ProtocolFault) as error:
             reason = error
     host, port = addresses[0]
     raise ClientFault(f"{host}:{port} gives no answer to {name_of(api_key)}: {reason}")
 
 
-def _ask(address: Address, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
-    version = VERSIONS[api_key]
+def _ask(address: Address, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
     name = name_of(api_key)
     with socket.create_connection(address, ANSWER_S) as connected:
         connected.sendall(
@@ -153,6 +167,38 @@ def describe_quorum(addresses: Sequence[Address]) -> tuple[str, dict[str, Any]]:
         clock.sleep(0.1)
 
 
+def has_topic(addresses: Sequence[Address], name: str) -> bool:
+    """Whether there is such a topic; the question does not create it."""
+    body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+    (topic,) = ask(addresses, METADATA, body)["topics"]
+    if topic["error_code"] == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+        return False
+    _refuse(topic["error_code"], f"topic {name}")
+    return True
+
+
+def log_dirs(address: Address, topics: Mapping[str, Iterable[int]] | None) -> list[dict[str, Any]]:
+    """What a broker's log directories hold, as DescribeLogDirs has it; None: of all topics."""
+    wanted = None
+    if topics is not None:
+        wanted = [{"topic": name, "partitions": list(rows)} for name, rows in topics.items()]
+    answer = ask([address], DESCRIBE_LOG_DIRS, {"topics": wanted})
+    _refuse(answer["error_code"], "log directories")
+    return list(answer["results"])
+
+
+def fenced_brokers(addresses: Sequence[Address]) -> list[int]:
+    """Ids of brokers that are registered but fenced: not in touch with the controller."""
+    body = {
+        "include_cluster_authorized_operations": False,
+        "endpoint_type": _BROKERS,
+        "include_fenced_brokers": True,
+    }
+    answer = ask(addresses, DESCRIBE_CLUSTER, body, version=2)
+    _refuse(answer["error_code"], "the cluster", answer["error_message"])
+    return [row["broker_id"] for row in answer["brokers"] if row["is_fenced"]]
+
+
 def _refuse(error: int, about: str, message: str | None = None) -> None:
     if error:
-        raise ClientFault(f"{about}: {message or error_codes.message_of(error)}")
+        raise Refused(f"{about}: {message or error_codes.message_of(error)}")

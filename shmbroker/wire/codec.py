@@ -20,7 +20,9 @@ A message is a dict with snake_case keys, as the table names them:
 * Unknown tagged fields are skipped. Malformed bytes raise ProtocolFault: truncation, null or a
   negative length where there must be a value, text that isn't UTF-8, a tagged field of another size
   than it says. An array's count is checked against the bytes left and lists grow by appending, but
-  small elements still become up to a hundred times their size in dicts: bound the frame first.
+  small elements still become up to a hundred times their size in dicts, and a MiB of them takes a
+  third of a second to read: what a stranger has sent goes through `decode_request`, which bounds
+  their number.
 
 How the generated functions check bounds: a Struct and an index raise by themselves, a slice is
 merely short. So strings are not checked one by one: the position runs past the end, the next read
@@ -43,7 +45,7 @@ from shmbroker.errors import ProtocolFault
 from shmbroker.wire import schema
 from shmbroker.wire.primitives import (
     STRING_BYTES_MAX,
-    skip_tagged_fields,
+    skip_fields,
     uvarint,
     uvarint_rest,
 )
@@ -76,6 +78,14 @@ _FIXED = {
 _SHORT = 17
 """Arrays of fewer numbers have a Struct each; making a format string costs more than packing."""
 
+ANY_NUMBER = 1 << 62
+
+REQUEST_ELEMENTS_MAX = 20_000
+"""Elements of all arrays and tagged fields of a client's request: some 15 ms to read at most.
+
+A broker holds some thousands of partitions, and Kafka lets one request make 10,000.
+"""
+
 _decoders: dict[tuple[str, int], Decoder] = {}
 _encoders: dict[tuple[str, int], Encoder] = {}
 
@@ -83,6 +93,12 @@ _encoders: dict[tuple[str, int], Encoder] = {}
 def decode(name: str, version: int, buffer: Buffer, position: int = 0) -> tuple[Message, int]:
     """(message, position after it). The buffer's end is the end of what may be read."""
     return decoder(name, version)(buffer, position)
+
+
+def decode_request(api_name: str, version: int, buffer: Buffer, position: int = 0) -> Message:
+    """A client's request: ProtocolFault, too, for more elements than REQUEST_ELEMENTS_MAX."""
+    message, _ = decoder(api_name + "Request", version)(buffer, position, REQUEST_ELEMENTS_MAX)
+    return message
 
 
 def decode_all(name: str, version: int, buffer: Buffer, position: int = 0) -> Message:
@@ -99,7 +115,8 @@ def encode(name: str, version: int, message: Message) -> bytes:
 
 
 def decoder(name: str, version: int) -> Decoder:
-    """`decode(buffer, position=0) -> (message, end_position)` for one message and version.
+    """`decode(buffer, position=0, elements=ANY_NUMBER) -> (message, end_position)` for one message
+    and version; ProtocolFault for more elements, of arrays and tagged fields, than that.
 
     KeyError for a name that is not in the table, ProtocolFault for a version it doesn't have.
     """
@@ -200,15 +217,16 @@ class _Source:
 
 
 class _DecoderSource(_Source):
-    """def decode(buffer, position=0). In it: p is the position, n a length, end the end."""
+    """def decode(buffer, position=0, elements=…). In it: p is the position, n a length, end the
+    end, elements how many there may still be."""
 
     function = "decode"
 
     def write(self) -> None:
         self.namespace.update(
-            rest=uvarint_rest, skip_tagged_fields=skip_tagged_fields, unpack_from=struct.unpack_from
+            rest=uvarint_rest, skip_fields=skip_fields, unpack_from=struct.unpack_from
         )
-        self.line("def decode(buffer, position=0):", +1)
+        self.line(f"def decode(buffer, position=0, elements={ANY_NUMBER}):", +1)
         self.line("p = position")
         self.line("end = len(buffer)")
         self.line("try:", +1)
@@ -323,6 +341,7 @@ class _DecoderSource(_Source):
         if self.is_compact(field):
             self.line("n -= 1")
         self.fault(f"{field.name} has more elements than there are bytes", "n > end - p")
+        self.spend()
         code = _FIXED.get(field.type, "")
         if code and field.type != "uuid":
             self.namespace[f"unpack_array_{code}"] = [
@@ -345,17 +364,23 @@ class _DecoderSource(_Source):
             self.line(f"{target}.append(element)")
         self.indent -= 1
 
+    def spend(self) -> None:
+        """Count n elements, before they are read."""
+        self.line("elements -= n")
+        self.fault("more elements than are allowed", "elements < 0")
+
     def tagged_fields(self, fields: list[tuple[int, Field]], depth: int) -> None:
         """Read the section of tagged fields; those that this version doesn't know are skipped."""
         self.run.append(("n", "B"))
         self.flush()
-        if not fields:
-            self.line("if n: p = skip_tagged_fields(buffer, p - 1)")
-            return
         for _, field in fields:
             self.line(f"{field.name}_{depth} = {self.default(field)}")
         self.line("if n:", +1)
         self.line("if n > 127: n, p = rest(buffer, p, n)")
+        self.spend()
+        if not fields:
+            self.line("p = skip_fields(buffer, p, n)", -1)
+            return
         self.line("for _ in range(n):", +1)
         tag_end = f"tag_end_{depth}"
         for variable in ("tag", "n"):

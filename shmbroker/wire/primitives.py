@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 STRING_BYTES_MAX = 32767
 """Of a string's UTF-8, in the compact form too, as in Kafka."""
 
+HEADER_FIELDS_MAX = 1000
+"""Tagged fields of a header. Kafka knows none or two; a MiB of them would take a second to skip."""
+
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _TRUNCATED = "truncated: {} bytes wanted at {}, {} there"
@@ -128,8 +131,15 @@ def compact_bytes(value: Buffer | None) -> bytes:
 
 
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:
-    """The position after a whole section of tagged fields, none of which is wanted."""
+    """The position after a header's whole section of tagged fields, none of which is wanted."""
     count, position = read_uvarint(buffer, position)
+    if count > HEADER_FIELDS_MAX:
+        raise ProtocolFault(f"{count} tagged fields in a header")
+    return skip_fields(buffer, position, count)
+
+
+def skip_fields(buffer: Buffer, position: int, count: int) -> int:
+    """The position after `count` tagged fields, none of which is wanted."""
     for _ in range(count):
         _tag, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)

@@ -1,5 +1,6 @@
 """Starting: who is refused, with which words and exit status, and who waits; systemd is told."""
 
+import contextlib
 import fcntl
 import os
 import re
@@ -22,7 +23,7 @@ from shmbroker.processes.supervisor import (
     InUse,
     Supervisor,
 )
-from shmbroker.testing.broker import Broker
+from shmbroker.testing.broker import Broker, free_ports
 from tests.acknowledged_load import batch_now, read_values, wait_until
 from tests.raw_client import RawClient
 
@@ -314,3 +315,61 @@ def test_children_go_before_the_supervisor_where_memory_runs_out(tmp_path: Path)
         wait_until(lambda: adjusted(successor) == scores[victim], "it goes before, too")
     with Broker(data=tmp_path) as broker, RawClient(broker.address) as client:
         assert client.produce(TOPIC, batch_now(b"1"))["error_code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "parts"),
+    [
+        ("-n 64", ("open files is 64", "at least 10", "ulimit -n")),
+        ("-f 4", ("file sizes is 4096", "ulimit -f")),
+        ("-v 30000", ("ulimit -v",)),
+    ],
+)
+def test_limits_that_are_too_small_are_refused(
+    tmp_path: Path, limit: str, parts: tuple[str, ...]
+) -> None:
+    words = [sys.executable, "-m", "shmbroker", "serve", "--data", str(tmp_path), "--port", "0"]
+    done = subprocess.run(
+        ["bash", "-c", f'ulimit {limit}; exec "$@"', "bash", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert_refused(done, EXIT_CONFIG, *parts)
+
+
+@pytest.mark.parametrize(
+    "redirection", [">&-", "2>&-", "<&- >&- 2>&-", "2>&1 | true", ">/dev/full"]
+)
+def test_outputs_that_are_closed_full_or_unread_are_no_matter(
+    tmp_path: Path, redirection: str
+) -> None:
+    port = free_ports(1)
+    data, said = tmp_path / "data", tmp_path / "said"
+    words = f"serve --data {data} --port {port} & echo $! >{tmp_path}/pid; wait $!"
+    script = f"exec 2>{said}; {{ {sys.executable} -m shmbroker {words}; }} {redirection}"
+    # Of a pipeline, the status is the broker's.
+    with subprocess.Popen(["bash", "-o", "pipefail", "-c", script]) as shell:
+        try:
+            wait_until(lambda: _answers(f"127.0.0.1:{port}"), "the service")
+            pid = int((tmp_path / "pid").read_text())
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            before = children.read_text().split()
+            os.kill(int(before[-1]), signal.SIGKILL)  # a network worker
+            wait_until(lambda: set(children.read_text().split()) - set(before), "its successor")
+            wait_until(lambda: _answers(f"127.0.0.1:{port}"), "the service")
+            os.kill(pid, signal.SIGTERM)
+            assert shell.wait(20) == 0
+        finally:
+            shell.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert "Traceback" not in said.read_text()
+
+
+def _answers(address: str) -> bool:
+    try:
+        with RawClient(address) as client:
+            return bool(client.ask("ApiVersions", 0, {})["error_code"] == 0)
+    except OSError:
+        return False

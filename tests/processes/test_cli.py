@@ -77,7 +77,9 @@ def test_life_of_a_topic(shell: Shell) -> None:
     (topic,) = shell.json("topic", "describe", "life")
     assert topic["configs"] == {"retention.ms": "-1"}
     assert topic["partitions"] == [
-        {"partition": number, "leader": 1, "replicas": [1], "isr": [1]} for number in range(2)
+        {"partition": number, "leader": 1, "replicas": [1], "isr": [1]}
+        | {"start": 0, "end": 0, "bytes": 0}
+        for number in range(2)
     ]
     metadata = shell.broker.data / "node-1" / "life-0" / "partition.metadata"
     assert topic["id"] == metadata.read_text().split()[-1]
@@ -124,7 +126,9 @@ def test_bytes_stay_what_they_are(shell: Shell) -> None:
 
 def test_keys_headers_partitions_nulls(shell: Shell, tmp_path: Path) -> None:
     shell.run("topic", "create", "fields", "-p", "3")
-    shell.run("produce", "fields", "-K", ":", "-Z", "-p", "2", given="a:1\nb:\nc\n")
+    words = ["produce", "-t", "fields", "-K", ":", "--keyless", "-Z", "-p", "2"]
+    shell.run(*words, given="a:1\nb:\nc\n")
+    assert "1 of 3 lines had no ':' and became values without keys; the first" in shell.errors
     shell.run("produce", "fields", "-k", "k", "-H", "h=1", "-H", "i=2", "-p", "1", given="x")
     file = tmp_path / "input"
     file.write_text("from a file")
@@ -140,6 +144,77 @@ def test_keys_headers_partitions_nulls(shell: Shell, tmp_path: Path) -> None:
     assert lines(shell, "fields", "-p", "2", "-K", "=") == ["a=1", "b=", "=c"]
     shell.run("consume", "fields", "-p", "3", "-e", status=1)
     assert "no partition 3, only 0 to 2" in shell.errors
+
+
+def test_line_without_a_key_is_not_stored_unasked(shell: Shell) -> None:
+    shell.run("produce", "strict", "-K", ":", given="a:1\nb\nc:2\n", status=1)
+    assert "line 2 has no ':' to end its key" in shell.errors
+    assert lines(shell, "strict") == ["1"]
+
+
+def test_offsets_are_told(shell: Shell) -> None:
+    shell.run("topic", "create", "told", "-p", "3")
+    shown = shell.text("produce", "told", "-p", "1", "--print-offsets", "-v", given="a\nb\n")
+    assert shown == "1 0\n1 1\n"
+    assert "2 records delivered: 2 to told-1, offsets 0 to 1" in shell.errors
+    shell.run("produce", "told", "-p", "2", "-c", "1", given="c\nd\n")
+    assert shell.errors == ""
+    (topic,) = shell.json("topic", "describe", "told")
+    assert [(row["start"], row["end"]) for row in topic["partitions"]] == [(0, 0), (0, 2), (0, 1)]
+    directory = shell.broker.data / "node-1" / "told-1"
+    dumped = shell.run("log", "dump", f"{directory}/{0:020}.log", "--json").splitlines()
+    assert topic["partitions"][1]["bytes"] == sum(json.loads(line)["size"] for line in dumped)
+    shell.run("produce", "told", "--acks", "0", "-v", status=2)
+
+
+def test_words_of_kcat(shell: Shell) -> None:
+    shell.run("topic", "create", "kcat", "--config", "retention.ms=-1")
+    given = '{"key":"k","value":"a","timestamp":5000}\n{"payload":"b","ts":7000}\n'
+    shell.run("produce", "-t", "kcat", "-p", "-1", "--json", given=given)
+    words = ["-t", "kcat", "-b", shell.broker.address, "-e", "-q", "-u"]
+    found = [json.loads(line) for line in shell.run("consume", *words, "-J").splitlines()]
+    assert [(row["tstype"], row["ts"], row["key"], row["payload"]) for row in found] == [
+        ("create", 5000, "k", "a"),
+        ("create", 7000, None, "b"),
+    ]
+    assert shell.text("consume", "-Q", "-t", "kcat:0:6000") == "kcat [0] offset 1\n"
+    assert shell.json("consume", "-Q", "kcat::1970-01-01T00:00:08") == [
+        {"topic": "kcat", "partition": 0, "offset": -1}
+    ]
+    assert shell.text("consume", "-G", "kcat", "kcat", "-e", "-o", "beginning") == "a\nb\n"
+
+
+def test_offset_beyond_the_end_is_told(shell: Shell) -> None:
+    shell.run("produce", "short", given="a\nb\n")
+    assert lines(shell, "short", "-o", "99999999999") == []
+    assert "offset 99999999999 is beyond the end of short-0 (offsets 0 to 1)" in shell.errors
+    with shell.start("consume", "short", "-o", "99999999999") as reading:
+        assert reading.stderr and b": waiting for new records" in reading.stderr.readline()
+        shell.run("produce", "short", given="c\n")
+        assert reading.stdout and reading.stdout.readline() == b"c\n"
+        reading.terminate()
+        assert reading.wait(TIMEOUT_S) == 143
+
+
+def test_topics_by_pattern(shell: Shell) -> None:
+    shell.run("topic", "create", "pattern-a", "pattern-b", "patter")
+    for topic in ("pattern-a", "pattern-b", "patter"):
+        shell.run("produce", topic, given=f"{topic}\n")
+    for group in ([], ["--group"]):
+        by_glob = shell.text("consume", "pattern-?", "-e", *group, *["glob" for _ in group])
+        assert sorted(by_glob.splitlines()) == ["pattern-a", "pattern-b"]
+        pattern = "^patter(n-b)?$"
+        found = shell.text("consume", pattern, "-e", *group, *["expression" for _ in group])
+        assert sorted(found.splitlines()) == ["patter", "pattern-b"]
+    shell.run("consume", "^no-such", "-e", status=1)
+    assert "there is no topic ^no-such" in shell.errors
+    words = ["--group", "late", "-X", "topic.metadata.refresh.interval.ms=100"]
+    with shell.start("consume", "late-*", *words) as reading:
+        assert reading.stderr and b"no topic matches late-* yet" in reading.stderr.readline()
+        shell.run("produce", "late-1", given="late\n")
+        assert reading.stdout and reading.stdout.readline() == b"late\n"
+        reading.terminate()
+        assert reading.wait(TIMEOUT_S) == 143
 
 
 def test_keys_go_where_java_puts_them(shell: Shell) -> None:
@@ -269,6 +344,71 @@ def test_life_of_a_group(shell: Shell) -> None:
     assert "readers" not in shell.text("group", "list")
 
 
+def test_group_is_watched(shell: Shell) -> None:
+    shell.run("produce", "watched", given="1\n")
+    shell.run("consume", "watched", "--group", "watched", "-e")
+    with shell.start("group", "describe", "watched", "--watch", "0.1", "--json") as watching:
+        assert watching.stdout
+
+        def lag() -> int:
+            assert watching.stdout
+            (group,) = json.loads(watching.stdout.readline())
+            return int(group["partitions"][0]["lag"])
+
+        assert lag() == 0
+        shell.run("produce", "watched", given="2\n")
+        while lag() != 1:
+            pass
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(TIMEOUT_S) == 130
+    shell.run("group", "describe", "--watch", "watched", status=2)
+    assert "put GROUP before --watch" in shell.errors
+
+
+def test_status_of_a_cluster(shell: Shell) -> None:
+    shell.run("topic", "create", "status", "-p", "2")
+    shell.run("produce", "status", "-p", "1", given="1\n2\n")
+    shell.run("consume", "status", "--group", "status", "-c", "1")
+    found = shell.json("status")
+    assert found["problems"] == found["offline"] == found["under_replicated"] == []
+    (broker,) = found["brokers"]
+    assert f"{broker['host']}:{broker['port']}" == shell.broker.address
+    (directory,) = broker["log_dirs"]
+    assert directory["path"] == str(shell.broker.data / "node-1")
+    assert 0 < directory["free_bytes"] < directory["disk_bytes"]
+    assert found["quorum"] == {"leader": 1, "epoch": 1, "voters": [1], "behind": 0}
+    assert {"group": "status", "state": "empty", "lag": 1} in found["groups"]
+    assert found["topics"] == len(shell.json("topic", "list"))
+    assert found["partitions"] == directory["partitions"]
+    shown = shell.text("status").splitlines()
+    assert shown[0].endswith(", ok")
+    assert any(line.split() == ["status", "empty", "1"] for line in shown)
+
+
+def test_demo_does_not_begin_what_it_can_not_do(shell: Shell) -> None:
+    script = Path(__file__).resolve().parents[2] / "scripts" / "demo_flights.py"
+
+    def check(address: str) -> tuple[int, str]:
+        words = [sys.executable, "-S", str(script), "--check", "--into", address]
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
+        return ran.returncode, ran.stderr
+
+    assert check(shell.broker.address) == (0, "")
+    shell.run("topic", "create", "flights")
+    status, said = check(shell.broker.address)
+    assert (status, said.split(";")[0]) == (
+        1,
+        f"demo: topic flights exists at {shell.broker.address}",
+    )
+    shell.run("topic", "delete", "flights")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        status, said = check(f"127.0.0.1:{unused.getsockname()[1]}")
+    assert status == 1
+    assert "Connection refused" in said
+    assert check("nowhere")[0] == 1
+
+
 def test_group_at_work_is_left_alone(shell: Shell) -> None:
     shell.run("produce", "busy", given="1\n")
     with shell.start("consume", "busy", "--group", "busy") as reading:
@@ -383,6 +523,7 @@ def test_nobody_there_is_said_at_once(shell: Shell) -> None:
             ["group", "list"],
             ["config", "get", "broker", "default"],
             ["bench", "produce"],
+            ["status"],
         ):
             shell.run(*words, "--bootstrap-server", address, status=1)
             assert f"cannot reach {address}: connection refused" in shell.errors
@@ -411,9 +552,28 @@ def test_a_server_that_says_nothing_is_given_up(shell: Shell) -> None:
             connection.close()
 
 
+def test_tls_is_not_asked_of_a_listener_without_it(shell: Shell) -> None:
+    for words in (["produce", "t"], ["consume", "t"], ["topic", "list"], ["status"]):
+        shell.run(*words, "-X", "security.protocol=SSL", given="x", status=1)
+        assert f"{shell.broker.address} speaks Kafka without TLS" in shell.errors
+        assert len(shell.errors.splitlines()) == 1
+    sasl = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN"]
+    sasl += ["sasl.username=u", "sasl.password=p"]
+    words = [word for setting in sasl for word in ("-X", setting)]
+    shell.run("produce", "t", *words, given="x", status=1)
+    assert "was not accepted: Failed to initialize SASL" in shell.errors
+    assert len(shell.errors.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     "words",
     [
+        ["consume"],
+        ["produce"],
+        ["produce", "t", "-t", "u"],
+        ["produce", "t", "--json", "-K", ":"],
+        ["consume", "-Q", "t"],
+        ["consume", "t", "--json", "-J"],
         ["consume", "t", "-o", "soon"],
         ["consume", "t", "-f", "%q"],
         ["consume", "t", "-o", "1", "-o", "2"],
@@ -433,6 +593,14 @@ def test_a_server_that_says_nothing_is_given_up(shell: Shell) -> None:
 def test_wrong_usage_has_its_own_status(shell: Shell, words: list[str]) -> None:
     shell.run(*words, status=2)
     assert "Error: " in shell.errors
+
+
+def test_closed_stdout_is_no_traceback(shell: Shell) -> None:
+    words = " ".join([*WORDS, "topic", "list", ">&-"])
+    ran = subprocess.run(
+        ["sh", "-c", words], stderr=subprocess.PIPE, env=shell.environment, timeout=TIMEOUT_S
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
 
 
 def test_version() -> None:

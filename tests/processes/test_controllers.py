@@ -24,7 +24,10 @@ NONE = 0
 TOPIC_ALREADY_EXISTS = 36
 NOT_CONTROLLER = 41
 QUORUM = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
-FLAGS = ("--set", "controller.quorum.fetch.timeout.ms=1000")
+FLAGS = (
+    *("--set", "controller.quorum.fetch.timeout.ms=1000"),
+    *("--set", "shmbroker.watchdog.kill.ms=0"),  # who hangs here shall go on
+)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ from tests.raw_client import RawClient
 
 TOPIC = "kept"
 FLAGS = ("--replicas", "3", "--set", "broker.session.timeout.ms=2000")
+HANGING = ("--set", "shmbroker.watchdog.kill.ms=0")
+"""However long it takes here: who hangs shall go on."""
 NODES = (1, 2, 3)
 
 
@@ -109,7 +111,7 @@ def test_brokers_that_are_told_to_stop_one_by_one_hand_over_first() -> None:
 
 
 def test_leader_that_hangs_is_fenced_and_comes_back_as_follower() -> None:
-    with Broker(*FLAGS) as broker:
+    with Broker(*FLAGS, *HANGING) as broker:
         load = load_on(broker, 1)
         with RawClient(broker.address) as client:
             leader = partition_rows(client)[0]["leader_id"]
@@ -139,7 +141,7 @@ def test_leader_that_hangs_is_fenced_and_comes_back_as_follower() -> None:
 
 
 def test_one_replica_left_takes_no_acks_all_and_loses_nothing() -> None:
-    with Broker(*FLAGS) as broker:
+    with Broker(*FLAGS, *HANGING) as broker:
         with RawClient(broker.address) as client:
             client.create_topic(TOPIC)
             leader = partition_rows(client)[0]["leader_id"]

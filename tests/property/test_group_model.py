@@ -24,6 +24,7 @@ from shmbroker.coordinator.group import (
     PREPARING,
     STABLE,
 )
+from shmbroker.coordinator.group_memory import ID_BYTES
 from shmbroker.wire import error_codes
 from tests.unit.coordinator.groups_at_work import REBALANCE_MS, SESSION_MS, Table
 
@@ -191,6 +192,10 @@ class GroupMachine(RuleBasedStateMachine):
             for name, _ in member.protocols:
                 support[name] = support.get(name, 0) + 1
         assert group._support == support
+        assert group._member_bytes == sum(member.held_bytes for member in members.values())
+        assert group._pending_bytes == sum(len(each) + ID_BYTES for each in group.pending_joins)
+        if not members and not group.pending_joins:
+            assert group.held_bytes == 0
         if group.state in (COMPLETING, STABLE):
             assert support[group.protocol_name] == len(members)
         deadlines = [group._join_deadline_ms, group._sync_deadline_ms]

@@ -157,6 +157,7 @@ SLOT = {
     "metadata_applied": "METADATA_APPLIED",
     "cleaner_wanted": "CLEANER_WANTED",
     "cleaner_rate": "CLEANER_RATE",
+    "work": "WORK",
     "counters": "COUNTERS_START",
 }
 

@@ -189,6 +189,7 @@ def test_flags_win_over_assignments_and_these_over_the_file(tmp_path: Path) -> N
         (["node.id=2"], "can't be set"),
         (["default.replication.factor=3"], "there are 1 brokers"),
         (["shmbroker.ring.data.bytes=100000"], "power of two"),
+        (["shmbroker.watchdog.kill.ms=500"], "Value must be 0 or at least 2000"),
         (["shmbroker.port=65530", "shmbroker.io.workers=7"], "leaves no room for 7 ports"),
     ],
 )

@@ -48,7 +48,10 @@ def ask(high_watermark: int, epoch_start: int, timestamp: int, version: int) -> 
     )
     asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
     body = {"isolation_level": 0, "topics": [{"name": "t", "partitions": [asked]}]}
-    answer = list_offsets.answer(worker, SimpleNamespace(api_version=version), body)
+    steps = list_offsets.answer(worker, SimpleNamespace(api_version=version), body)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    answer = end.value.value
     assert answer is not None
     (row,) = answer["topics"][0]["partitions"]
     return row.get("error_code", 0), row["offset"]

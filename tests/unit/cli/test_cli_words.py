@@ -1,5 +1,7 @@
 """What -o, -f, dates and delimiters mean."""
 
+import fnmatch
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +14,11 @@ from shmbroker.cli.words import (
     Place,
     compile_format,
     delimiter,
+    hides_internal,
     parse_moment,
+    parse_moment_of,
     parse_place,
+    to_posix,
     unescape,
 )
 
@@ -72,6 +77,50 @@ def test_any_text_is_a_place_or_a_value_error(text: str) -> None:
         parse_place(text)
     except ValueError as refusal:
         assert str(refusal)
+
+
+MOMENTS_OF: dict[str, tuple[str, int | None, str | int]] = {
+    "t:0:1500": ("t", 0, 1500),
+    "t:12:1970-01-01T00:00:01": ("t", 12, 1000),
+    "t::5": ("t", None, 5),
+    "t:0:-1": ("t", 0, "latest"),
+    "t:0:end": ("t", 0, "latest"),
+    "t:0:-2": ("t", 0, "earliest"),
+    "t:0:beginning": ("t", 0, "earliest"),
+}
+
+
+@pytest.mark.parametrize(("text", "found"), MOMENTS_OF.items(), ids=list(MOMENTS_OF))
+def test_moment_of_a_partition_is_read(text: str, found: tuple[str, int | None, str | int]) -> None:
+    assert parse_moment_of(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "t", "t:0", "t:0:", ":0:5", "t:x:5", "t:-1:5", "t:0:soon"])
+def test_what_is_no_moment_of_a_partition_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no"):
+        parse_moment_of(text)
+
+
+GLOBS = st.text("ab.-_*?", max_size=6) | st.sampled_from(["[ab]*", "[!a]?", "x[", "a]"])
+
+
+@given(GLOBS, st.text("ab.-_x[]", max_size=6))
+def test_globs_find_the_same_names_with_and_without_a_group(glob: str, name: str) -> None:
+    expected = re.fullmatch(fnmatch.translate(glob), name)
+    assert bool(re.search(to_posix(glob), name)) == bool(expected)
+
+
+def test_regular_expressions_of_groups() -> None:
+    assert to_posix("^a.*[0-9]+$") == "^a.*[0-9]+$"
+    for pattern in (r"^a\d", "^(?:a)", "^a+?", r"^a\Z"):
+        with pytest.raises(ValueError, match="which expressions of group members lack"):
+            to_posix(pattern)
+
+
+def test_patterns_reach_internal_topics_only_by_their_first_letter() -> None:
+    assert hides_internal(["^.*", "a*", "b"])
+    assert not hides_internal(["a*", "__consumer_offsets"])
+    assert not hides_internal(["^__.*"])
 
 
 def test_escapes() -> None:

@@ -44,8 +44,23 @@ def test_every_help_page_shows_an_example_of_its_command(words: tuple[str, ...])
     assert page.count(example) >= 2, "one in the usage, one to copy"
 
 
-def test_unknown_command_is_wrong_usage() -> None:
-    assert "No such command" in run("tpoic", status=2)
+MISTYPED = {
+    "tpoic": "'tpoic'. Did you mean 'topic'?",
+    "topic lst": "'lst'. Did you mean 'list'?",
+    "group desribe g": "Did you mean 'describe'?",
+    "config explian x": "Did you mean 'explain'?",
+    "log verfy": "Did you mean 'verify'?",
+    "quorum statsu": "Did you mean 'status'?",
+    "bench prduce": "Did you mean 'produce'?",
+    "zzz": "There are bench, completion,",
+    "consume t --gruop g": "--group",
+    "topic list --jsno": "--json",
+}
+
+
+@pytest.mark.parametrize(("words", "hint"), MISTYPED.items(), ids=list(MISTYPED))
+def test_what_is_mistyped_is_wrong_usage_with_a_hint(words: str, hint: str) -> None:
+    assert hint in run(*words.split(), status=2)
 
 
 def test_columns_are_aligned_and_numbers_stand_right(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +157,18 @@ def test_settings_without_effect_are_those_that_no_module_reads() -> None:
 def test_explain_says_what_has_no_effect() -> None:
     assert "changes nothing here" in run("config", "explain", "queued.max.requests")
     assert "changes nothing here" not in run("config", "explain", "retention.ms")
+
+
+@pytest.mark.parametrize("name", ["local.retention.ms", "retention.bytes", "log.retention.hours"])
+def test_explain_says_what_else_it_takes_to_see_retention(name: str) -> None:
+    assert "log.retention.check.interval.ms=1000" in " ".join(
+        run("config", "explain", name).split()
+    )
+
+
+def test_notes_are_of_settings_that_exist() -> None:
+    assert settings.NOTES.keys() <= settings.names()
+    assert len(settings.NOTES) == 10
 
 
 def test_explain_knows_what_was_meant() -> None:

@@ -511,7 +511,7 @@ def test_offsets_of_a_deleted_topic_go_with_it(broker: Broker) -> None:
     broker.commit(1)
     broker.commit(2, topic="u")
     broker.commit(3, group="h")
-    broker.groups.on_topic_deleted("t")
+    broker.groups.on_topics_deleted({"t"})
     for _ in range(2):
         assert broker.committed() == {("u", 0): 2}
         assert broker.committed("h") == {}

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from shmbroker import signs
 from shmbroker.log import residency
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
@@ -90,6 +91,21 @@ def test_scan_finds_every_batch_and_rebuilds_the_indexes(opened):
         if not name.endswith(".snapshot"):
             with open(os.path.join(log.directory, name), "rb") as file:
                 assert file.read() == content[name], name
+
+
+def test_scan_that_reads_for_long_gives_signs_of_life(opened):
+    """Without them the watchdog would end it, again and again."""
+    log = opened()
+    for _ in range(3):
+        append(log, batch_of(size=2 << 20))
+    signed = []
+    signs.attach(lambda: signed.append(1), lambda _word: None)
+    try:
+        again = opened(clean=False)
+    finally:
+        signs.attach(None, None)
+    assert offsets_in(again) == [0, 1, 2]
+    assert len(signed) >= 3
 
 
 def test_batch_without_its_head_is_the_end(opened, slot):

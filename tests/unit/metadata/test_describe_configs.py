@@ -217,3 +217,37 @@ def test_small_request_gets_no_endless_answer(image: MetadataImage) -> None:
     assert len(codes) == len(many)
     assert codes.count(0) == -(-ENTRIES_MAX // len(GROUP_SETTINGS))
     assert set(codes) == {0, POLICY_VIOLATION}
+
+
+def test_entries_of_topics_that_set_the_same_are_made_once(monkeypatch):
+    from shmbroker.metadata import describe_configs as module
+
+    made = []
+    original = module.topic_entries
+
+    def counting(overrides, layers):
+        made.append(dict(overrides))
+        return original(overrides, layers)
+
+    monkeypatch.setattr(module, "topic_entries", counting)
+    image = MetadataImage("cluster")
+    names = [f"t-{number}" for number in range(300)]
+    for number, name in enumerate(names):
+        image.topics_by_name[name] = TopicImage(name, bytes(16), ())
+        if number % 2:
+            image.configs[TOPIC_RESOURCE, name] = {"retention.ms": "5"}
+    request = {
+        "resources": [
+            {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None}
+            for name in names
+        ],
+        "include_synonyms": False,
+        "include_documentation": False,
+    }
+    results = module.describe_configs(request, image, BrokerConfig({}), 1, {})["results"]
+    values = [
+        next(entry["value"] for entry in each["configs"] if entry["name"] == "retention.ms")
+        for each in results
+    ]
+    assert values == ["604800000", "5"] * 150
+    assert made == [{}, {"retention.ms": "5"}]

@@ -16,7 +16,14 @@ from shmbroker.ipc.operation_layout import (
     READ_SLICE,
 )
 from shmbroker.log import residency
-from shmbroker.operations.read import COLD_WAIT_MS, INLINE_BYTES, INLINE_SLICE_BYTES, Reader
+from shmbroker.operations import read
+from shmbroker.operations.read import (
+    COLD_WAIT_MS,
+    INLINE_BYTES,
+    INLINE_SLICE_BYTES,
+    READS_MAX,
+    Reader,
+)
 from shmbroker.purgatory import Purgatory
 from shmbroker.wire import error_codes
 
@@ -147,7 +154,10 @@ def test_an_append_ends_the_wait() -> None:
 
 
 @pytest.mark.parametrize("count", [10, 4500, 8000])
-def test_small_batches_go_along_as_far_as_the_entry_has_room(count: int) -> None:
+def test_small_batches_go_along_as_far_as_the_entry_has_room(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "READS_MAX", count)
     assert len(BATCH) <= INLINE_SLICE_BYTES
     reading = Reading(count)
     found = reading.read(*((index, -1, -1) for index in range(count)), offset=0)
@@ -156,6 +166,28 @@ def test_small_batches_go_along_as_far_as_the_entry_has_room(count: int) -> None
     assert in_entry + len(reading.passed) == count
     room = min(INLINE_BYTES, ENTRY_BYTES_MAX - READ_DONE_HEAD.size - count * READ_SLICE.size)
     assert in_entry == min(count, room // len(BATCH))
+
+
+def test_one_fetch_reads_so_many_logs_and_does_not_wait_for_the_others() -> None:
+    count = READS_MAX + 500
+    reading = Reading(count)
+    logs = [reading.partitions[key].log for key in reading.keys]
+    reads: list[int] = []
+
+    def reading_log(number: int) -> Any:
+        original = logs[number].read
+        return lambda *asked: (reads.append(number), original(*asked))[1]
+
+    for number in range(count):
+        logs[number].read = reading_log(number)
+    entries = [READ_PARTITION.pack(key, 1000, -1, -1, 0, -1, -1) for key in reading.keys]
+    head = READ_HEAD.pack(9, 5000, 1 << 20, 1 << 30, 0, 0, count, 0)  # min_bytes is never reached
+    data = memoryview(head + b"".join(entries))
+    reading.reader.on_read(reading.peer, data, 0, len(data))  # type: ignore[arg-type]
+    found = reading.peer.slices()
+    assert reads == list(range(READS_MAX))
+    assert [found[which][2] > 0 for which in range(count)] == [True] * READS_MAX + [False] * 500
+    assert all(found[which][0] == error_codes.NONE for which in range(count))
 
 
 def cold(reading: Reading, index: int) -> Any:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from shmbroker.ipc.operation_adapter import Call, Executor
-from shmbroker.ipc.operation_layout import EXECUTE_HEAD, EXECUTED
+from shmbroker.ipc.operation_adapter import Call, Executor, Steps
+from shmbroker.ipc.operation_layout import EXECUTE_HEAD, EXECUTED, EXECUTED_HEAD
 from shmbroker.ipc.peer import Peer
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import TIER_LOAD
@@ -55,6 +55,57 @@ def ask(peer: Peer) -> Call:
 
 def reply(call: Call) -> None:
     call.reply({"error_code": 0, "error_message": "", "segments": []})
+
+
+def execute(executor: Executor, peer: Peer, token: int) -> None:
+    body = codec.encode("TierLoadRequest", 0, {"topic": "t", "topic_id": bytes(16), "partition": 0})
+    entry = EXECUTE_HEAD.pack(token, TIER_LOAD, 0, len(CLIENT), 0, 0) + CLIENT + body
+    executor.on_execute(peer, memoryview(entry), 0, len(entry))
+
+
+class Stepping:
+    """An executor whose requests take three steps, all of which are noted."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[int, int]] = []
+        self.executor = Executor({TIER_LOAD: ("TierLoad", self.handler)})
+
+    def handler(self, call: Call, body: dict[str, Any]) -> Steps:
+        for step in range(3):
+            if step:
+                yield
+            self.taken.append((call.token, step))
+        return {"error_code": 0, "error_message": "", "segments": []}
+
+
+def test_long_requests_are_served_in_turns(peer: Peer) -> None:
+    stepping = Stepping()
+    executor = stepping.executor
+    execute(executor, peer, 1)
+    execute(executor, peer, 2)
+    assert stepping.taken == [(1, 0), (2, 0)]  # the first step of each at once
+    assert peer.writer.entries == []  # type: ignore[attr-defined]
+    while executor.unfinished:
+        executor.advance()
+    assert stepping.taken[2:] == [(1, 1), (2, 1), (1, 2), (2, 2)]
+    assert peer.writer.entries == [EXECUTED] * 2  # type: ignore[attr-defined]
+
+
+def test_a_step_that_fails_ends_its_own_request_alone(peer: Peer) -> None:
+    def handler(call: Call, body: dict[str, Any]) -> Steps:
+        yield
+        if call.token == 1:
+            raise ValueError("in the second step")
+        return {"error_code": 0, "error_message": "", "segments": []}
+
+    executor = Executor({TIER_LOAD: ("TierLoad", handler)})
+    execute(executor, peer, 1)
+    execute(executor, peer, 2)
+    while executor.unfinished:
+        executor.advance()
+    assert peer.writer.entries == [EXECUTED] * 2  # type: ignore[attr-defined]
+    flags = EXECUTED_HEAD.unpack_from(peer.writer.data, 0)  # of the later one
+    assert flags[:2] == (2, 0)
 
 
 def test_who_asked_before_it_ran_is_answered(peer: Peer) -> None:

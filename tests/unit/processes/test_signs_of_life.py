@@ -2,8 +2,9 @@
 
 import pytest
 
+from shmbroker.processes.attention import Attention
 from shmbroker.processes.child import SIGN_INTERVAL_S, Child
-from shmbroker.processes.controller import AWAY_S, LOOK_S, Attention
+from shmbroker.processes.controller import AWAY_S, LOOK_S
 
 TIMEOUT_S = 2.0
 
@@ -14,7 +15,7 @@ def looks(attention: Attention, begin: float, end: float, every: float = LOOK_S)
 
 
 def test_who_looks_all_the_time_may_judge_after_the_timeout() -> None:
-    attention = Attention(TIMEOUT_S)
+    attention = Attention(TIMEOUT_S, AWAY_S)
     found = looks(attention, 100.0, 110.0)
     first = found.index(True)
     assert first * LOOK_S == pytest.approx(TIMEOUT_S, abs=2 * LOOK_S)
@@ -22,13 +23,13 @@ def test_who_looks_all_the_time_may_judge_after_the_timeout() -> None:
 
 
 def test_rests_of_an_idle_controller_are_no_breaks() -> None:
-    attention = Attention(TIMEOUT_S)
+    attention = Attention(TIMEOUT_S, AWAY_S)
     looks(attention, 100.0, 103.0)
     assert all(looks(attention, 103.5, 120.0, every=0.6))
 
 
 def test_after_a_standstill_the_others_get_their_time_again() -> None:
-    attention = Attention(TIMEOUT_S)
+    attention = Attention(TIMEOUT_S, AWAY_S)
     looks(attention, 100.0, 103.0)
     back = 103.0 + AWAY_S + 5.0
     assert not any(looks(attention, back, back + TIMEOUT_S - 2 * LOOK_S))

@@ -61,6 +61,68 @@ def test_gzip_members_follow_each_other():
     assert codecs.decompress(GZIP, zlib.compress(b"ab", wbits=31)) == b"ab"
 
 
+class CountingZlib:
+    """zlib, with what it was given: each member that ends gives a copy of the rest of it back."""
+
+    error = zlib.error
+
+    def __init__(self):
+        self.members = 0
+        self.bytes_given = 0
+
+    def decompressobj(self, wbits):
+        self.members += 1
+        member = zlib.decompressobj(wbits)
+
+        class Member:
+            eof = property(lambda _: member.eof)
+            unused_data = property(lambda _: member.unused_data)
+
+            def decompress(_, data, limit):
+                self.bytes_given += len(data)
+                return member.decompress(data, limit)
+
+        return Member()
+
+
+@pytest.mark.parametrize("plain", [b"", b"ab"])
+def test_many_gzip_members_are_read_in_time_that_grows_with_them(plain, monkeypatch):
+    member = gzip.compress(plain)
+    given = []
+    for count in (2000, 8000):
+        counting = CountingZlib()
+        monkeypatch.setattr(codecs, "zlib", counting)
+        assert codecs.decompress(GZIP, memoryview(member * count)) == plain * count
+        assert counting.members == count
+        given.append(counting.bytes_given)
+    assert given[1] < 5 * given[0]
+
+
+def test_gzip_members_and_xerial_blocks_are_few(monkeypatch):
+    from cramjam import snappy
+
+    counting = CountingZlib()
+    monkeypatch.setattr(codecs, "zlib", counting)
+    with pytest.raises(ProtocolFault, match="members"):
+        codecs.decompress(GZIP, memoryview(gzip.compress(b"") * 50_000))
+    assert counting.members == codecs.PIECES_MAX
+    block = bytes(snappy.compress_raw(b""))
+    block = len(block).to_bytes(4, "big") + block
+    header = codecs.compress(SNAPPY, b"")
+    assert codecs.decompress(SNAPPY, header + block * codecs.PIECES_MAX) == b""
+    with pytest.raises(ProtocolFault, match="blocks"):
+        codecs.decompress(SNAPPY, header + block * (codecs.PIECES_MAX + 1))
+
+
+def test_gzip_members_behind_the_first_may_be_large(monkeypatch):
+    large = os.urandom(300_000)
+    packed = gzip.compress(b"ab") + gzip.compress(large) + gzip.compress(b"cd")
+    assert codecs.decompress(GZIP, memoryview(packed)) == b"ab" + large + b"cd"
+    for cut in (len(packed) - 1, len(packed) - 30, 200_000, 30):
+        with pytest.raises(ProtocolFault, match="too early"):
+            codecs.decompress(GZIP, packed[:cut])
+
+
 def test_raw_snappy_is_read_as_well():
     from cramjam import snappy
 

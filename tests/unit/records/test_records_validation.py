@@ -3,6 +3,7 @@
 import ctypes
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,8 @@ from shmbroker.records.validation import (
     judge_records,
     walk,
 )
-from shmbroker.wire.error_codes import INVALID_RECORD, INVALID_TIMESTAMP
+from shmbroker.wire.error_codes import INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE
+from shmbroker.wire.primitives import varint
 from tests.processes.wire_cases_records import BATCHES, COUNTS, RECORDS, record, text
 
 TIME = 1_700_000_000_000
@@ -299,6 +301,64 @@ def test_only_the_first_errors_are_named() -> None:
     assert refusal is not None
     assert f"due to {size} record errors" in refusal.message
     assert [index for index, _ in refusal.record_errors] == list(range(RECORD_ERRORS_MAX))
+
+
+HEADERS_MANY = 200_000
+
+
+@pytest.mark.skipif(validation.native is None, reason="the kernels walk the headers")
+@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize(("key", "timestamp"), [(None, TIME), (b"k", TIME + 5), (b"k", TIME)])
+def test_headers_that_the_kernels_have_seen_are_not_walked_again(
+    count: int, key: bytes | None, timestamp: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Python a MiB of them takes a tenth of a second, and a KiB may hold 16 MiB."""
+    skipped: list[int] = []
+    for module in (validation, record_walk):
+        monkeypatch.setattr(module, "skip_headers", lambda *_: skipped.append(1))
+    headers = varint(HEADERS_MANY) + b"\x00\x01" * HEADERS_MANY
+    parts = [record(0, timestamp_delta=timestamp - TIME, key=text(key), headers=headers)]
+    parts += [record(number) for number in range(1, count)]
+    faults = validation.Faults()
+    validation.walk(b"".join(parts), count, TIME, True, 0, TIME, faults)
+    assert faults.first == (
+        [] if (key, timestamp) == (b"k", TIME) else [(0, None if key is None else timestamp)]
+    )
+    assert not skipped
+
+
+@pytest.mark.skipif(validation.native is None, reason="the kernels find what is wrong")
+def test_of_very_many_records_nothing_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def walk(*_: Any) -> int:
+        raise AssertionError("some hundred ns for each record")
+
+    monkeypatch.setattr(record_walk, "walk", walk)
+    monkeypatch.setattr(validation, "DETAILED_RECORDS_MAX", 5000)
+    late = 6000
+    data = b"".join(record(number, timestamp_delta=number >= late) for number in range(7000))
+    faults = validation.Faults()
+    validation.walk(data, 7000, TIME, False, 0, TIME, faults)
+    assert (faults.count, faults.is_more) == (1000, False)
+    assert faults.first[0] == (late, validation.UNTOLD)
+    faults = validation.Faults()
+    data = b"".join(record(number, key=text(None)) for number in range(7000))
+    validation.walk(data, 7000, TIME, True, 0, TIME, faults)
+    assert (faults.count, faults.is_more) == (validation.NATIVE_FAULTS_MAX, True)
+    assert faults.first == [(number, None) for number in range(RECORD_ERRORS_MAX)]
+    faults = validation.Faults()
+    data = b"".join(record(number) for number in range(7000))
+    assert validation.walk(data, 7000, NO_TIMESTAMP, False, 0, TIME, faults) == NO_TIMESTAMP
+    assert faults.count == 0
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_that_is_too_large_without_compression_is_one_to_be_cut(codec: int) -> None:
+    packed = rows((TIME, bytes(200_000)), codec=codec)
+    assert judged(packed)[1] is None
+    _, refusal = judged(packed, ANY_TIME._replace(plain_bytes_max=100_000))
+    assert refusal is not None and refusal.error_code == MESSAGE_TOO_LARGE
+    assert validation.plain_bytes_max(1 << 20) == 16 << 20
+    assert validation.plain_bytes_max(10 << 20) == 160 << 20
 
 
 def test_one_timestamp_for_all_records() -> None:

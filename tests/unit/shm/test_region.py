@@ -1,13 +1,16 @@
 """Regions: allocated, nameless, inherited, refused when there is no room."""
 
+import errno
 import gc
 import os
 import socket
 
+import posix_ipc
 import pytest
 
 from shmbroker.errors import ConfigFault
-from shmbroker.shm.region import SHM_DIRECTORY, Region, sweep
+from shmbroker.shm import region as region_module
+from shmbroker.shm.region import SHM_DIRECTORY, Region, require_room, sweep
 
 PREFIX = f"shmbroker-test-{os.getpid()}-"
 
@@ -80,3 +83,42 @@ def test_close_refuses_while_a_view_is_in_use():
         region.close()
     part.release()
     region.close()
+
+
+def test_room_for_all_regions_is_asked_for_before_the_first():
+    with pytest.raises(ConfigFault, match=r"and 1048576 MiB of shared memory are needed"):
+        require_room(1 << 40)
+    require_room(4096)
+
+
+@pytest.mark.parametrize("call", [lambda: sweep(PREFIX), lambda: require_room(4096)])
+def test_missing_directory_is_told_with_the_fix(monkeypatch, call):
+    monkeypatch.setattr(region_module, "SHM_DIRECTORY", "/dev/nowhere")
+    with pytest.raises(ConfigFault, match=r"No such file.*must be a tmpfs"):
+        call()
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOENT, errno.EMFILE])
+def test_directory_that_takes_nothing_is_told_with_the_fix(monkeypatch, code):
+    def refuse(*_arguments, **_more):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(posix_ipc, "SharedMemory", refuse)
+    with pytest.raises(ConfigFault, match=os.strerror(code)):
+        Region.create(PREFIX + "f", 4096)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "fix"),
+    [
+        ("posix_fallocate", errno.EFBIG, "ulimit -f unlimited"),
+        ("posix_fallocate", errno.ENOMEM, "ulimit -v unlimited"),
+    ],
+)
+def test_limit_that_is_too_small_is_told_with_the_fix(monkeypatch, name, code, fix):
+    def refuse(*_arguments):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(ConfigFault, match=f"3 MiB of shared memory.*{fix}"):
+        Region.create(PREFIX + "g", (2 << 20) + 1)

@@ -1,0 +1,315 @@
+"""`shmbroker status`: one look at a cluster, and whether anything in it is wrong.
+
+What is asked over a plain connection (the controllers, fenced brokers, disks) is left out where the
+cluster does not answer it: an older Kafka, TLS, SASL. Lag is shown, and is no fault.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import click
+
+from shmbroker.cli.client import (
+    ASK_S,
+    PLAINTEXT,
+    Cluster,
+    cluster_options,
+    json_option,
+    metadata,
+)
+from shmbroker.cli.offsets import Partition, offsets_known
+from shmbroker.cli.outcome import CommandFault
+from shmbroker.cli.output import print_json, print_table
+from shmbroker.cli.words import LATEST
+
+FREE_SHARE_LEAST = 0.05
+FREE_BYTES_LEAST = 5 << 30
+"""A disk with less free than both is nearly full; brokers refuse records later than that."""
+NAMED_MAX = 5
+
+Told = TypeVar("Told")
+
+
+@click.command("status")
+@json_option
+@cluster_options
+def command(cluster: Cluster, as_json: bool) -> None:
+    """Show brokers, controllers, topics, groups and disks, and whether all is well.
+
+    \b
+    shmbroker status
+    shmbroker status --json | jq .problems
+    watch shmbroker status
+
+    Problems are: a partition without a leader, or with a replica that is not in sync; a broker that
+    holds replicas and is not there, or is fenced; no active controller; a log directory that failed
+    or whose disk is nearly full. Lag is none. Exit status: 0 no problem, 1 at least one.
+    """
+    report = gather(cluster)
+    report["problems"] = problems(report)
+    if as_json:
+        print_json(report)
+    else:
+        _print(report)
+    if report["problems"]:
+        raise CommandFault("; ".join(report["problems"]))
+
+
+# --- facts ---------------------------------------------------------------------------------------
+
+
+def gather(cluster: Cluster) -> dict[str, Any]:
+    """All that is shown, but for `problems`."""
+    from shmbroker.tools import plain_client
+
+    admin = cluster.admin()
+    there = metadata(admin, cluster)
+    addresses = cluster.addresses()
+    brokers = [
+        {"id": broker.id, "host": broker.host, "port": broker.port}
+        for broker in sorted(there.brokers.values(), key=lambda broker: int(broker.id))
+    ]
+    is_plain = cluster.security == PLAINTEXT
+    for broker in brokers:
+        address = str(broker["host"]), int(broker["port"])
+        ask = partial(plain_client.log_dirs, address, None)
+        found = _told(ask) if is_plain else None
+        broker["log_dirs"] = None if found is None else list(map(_directory, found))
+    fenced = _told(partial(plain_client.fenced_brokers, addresses)) if is_plain else None
+    return {
+        "cluster_id": there.cluster_id,
+        "brokers": brokers,
+        "fenced_brokers": fenced,
+        "quorum": _quorum(addresses) if is_plain else None,
+        **_partitions(there.topics),
+        "groups": _groups(cluster, admin),
+    }
+
+
+def _told(ask: Callable[[], Told]) -> Told | None:
+    """What a cluster answers; None if it does not."""
+    from shmbroker.tools.plain_client import ClientFault
+
+    try:
+        return ask()
+    except ClientFault:
+        return None
+
+
+def _directory(found: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [row for topic in found["topics"] for row in topic["partitions"]]
+    return {
+        "path": found["log_dir"],
+        "error_code": found["error_code"],
+        "partitions": len(rows),
+        "bytes": sum(row["partition_size"] for row in rows),
+        "free_bytes": found["usable_bytes"],
+        "disk_bytes": found["total_bytes"],
+    }
+
+
+def _quorum(addresses: Sequence[tuple[str, int]]) -> dict[str, Any] | None:
+    """The active controller and the voters; None where the cluster knows no such question."""
+    from shmbroker.tools.plain_client import ClientFault, Refused, describe_quorum
+
+    try:
+        _, found = describe_quorum(addresses)
+    except Refused:
+        return {"leader": None, "epoch": None, "voters": [], "behind": None}
+    except ClientFault:
+        return None
+    ends = {row["replica_id"]: row["log_end_offset"] for row in found["current_voters"]}
+    leader = found["leader_id"]
+    behind = ends[leader] - min(ends.values()) if leader in ends else None
+    return {
+        "leader": None if leader < 0 else leader,
+        "epoch": found["leader_epoch"],
+        "voters": sorted(ends),
+        "behind": behind,
+    }
+
+
+def _partitions(topics: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts, and the partitions that lack something."""
+    offline, lacking = [], []
+    holders: set[int] = set()
+    for name, topic in sorted(topics.items()):
+        for partition in topic.partitions.values():
+            holders.update(partition.replicas)
+            if partition.leader < 0:
+                offline.append(f"{name}-{partition.id}")
+            elif len(partition.isrs) < len(partition.replicas):
+                lacking.append(f"{name}-{partition.id}")
+    internal = sum(name.startswith("__") for name in topics)
+    return {
+        "topics": len(topics) - internal,
+        "internal_topics": internal,
+        "partitions": sum(len(topic.partitions) for topic in topics.values()),
+        "offline": offline,
+        "under_replicated": lacking,
+        "replica_holders": sorted(holders),
+    }
+
+
+def _groups(cluster: Cluster, admin: Any) -> list[dict[str, Any]]:
+    """Groups, the one that is furthest behind first; a lag that nobody tells is None, and groups
+    whose coordinator does not answer are not known at all."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    listing = _result(admin.list_consumer_groups(request_timeout=ASK_S))
+    states = {
+        row.group_id: row.state.name.lower().replace("_", "-")
+        for row in (listing.valid if listing else ())
+    }
+    # one group a call is all that the library takes; they are on their way together
+    asked = {
+        name: admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(name)], request_timeout=ASK_S
+        )[name]
+        for name in sorted(states)
+    }
+    answers = {name: _result(future) for name, future in asked.items()}
+    committed: dict[str, dict[Partition, int]] = {
+        name: {
+            (entry.topic, entry.partition): entry.offset
+            for entry in found.topic_partitions
+            if entry.offset >= 0
+        }
+        for name, found in answers.items()
+        if found is not None
+    }
+    wanted = {partition for offsets in committed.values() for partition in offsets}
+    ends = offsets_known(cluster, sorted(wanted), LATEST, admin)
+    rows = [
+        {
+            "group": name,
+            "state": state,
+            "lag": sum(
+                max(ends[key] - offset, 0) for key, offset in committed[name].items() if key in ends
+            )
+            if name in committed
+            else None,
+        }
+        for name, state in states.items()
+    ]
+    return sorted(rows, key=lambda row: (-(row["lag"] or 0), row["group"]))
+
+
+def _result(future: Any) -> Any:
+    """What an admin call gives; None if there is no answer."""
+    from confluent_kafka import KafkaException
+
+    try:
+        return future.result(2 * ASK_S)
+    except (KafkaException, TimeoutError):
+        return None
+
+
+# --- judgement -----------------------------------------------------------------------------------
+
+
+def problems(report: Mapping[str, Any]) -> list[str]:
+    """What is wrong, in words, worst first; pure."""
+    found = []
+    quorum = report["quorum"]
+    if quorum is not None and quorum["leader"] is None:
+        found.append("there is no active controller")
+    if report["offline"]:
+        what = "partition has no leader", "partitions have no leader"
+        found.append(_count(report["offline"], *what))
+    fenced = report["fenced_brokers"] or []
+    if fenced:
+        found.append(_count(fenced, "broker is fenced", "brokers are fenced"))
+    known = {*fenced, *(broker["id"] for broker in report["brokers"])}
+    absent = sorted(set(report["replica_holders"]) - known)
+    if absent:
+        found.append(_count(absent, "broker is not there", "brokers are not there"))
+    if report["under_replicated"]:
+        what = "partition lacks a replica in sync", "partitions lack a replica in sync"
+        found.append(_count(report["under_replicated"], *what))
+    for broker in report["brokers"]:
+        for directory in broker["log_dirs"] or ():
+            where = f"log directory {directory['path']} of broker {broker['id']}"
+            free, size = directory["free_bytes"], directory["disk_bytes"]
+            if directory["error_code"]:
+                found.append(f"{where} failed")
+            elif 0 <= free < min(FREE_SHARE_LEAST * size, FREE_BYTES_LEAST):
+                found.append(f"the disk of {where} is nearly full, {_size(free)} are free")
+    return found
+
+
+def _count(things: list[Any], one: str, more: str) -> str:
+    named = ", ".join(map(str, things[:NAMED_MAX]))
+    if len(things) > NAMED_MAX:
+        named += ", …"
+    return f"{len(things)} {one if len(things) == 1 else more} ({named})"
+
+
+def _size(count: int) -> str:
+    """Bytes for people."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    count = len(report["problems"])
+    state = "ok" if not count else f"{count} problem{'' if count == 1 else 's'}"
+    facts = {
+        "cluster": f"{report['cluster_id']}, {state}",
+        "controllers": _quorum_words(report["quorum"]),
+        "topics": f"{report['topics']}, and {report['internal_topics']} internal",
+        "partitions": f"{report['partitions']}, {len(report['offline'])} without a leader, "
+        f"{len(report['under_replicated'])} under-replicated",
+        "groups": f"{len(report['groups'])}, "
+        f"{sum(bool(row['lag']) for row in report['groups'])} behind",
+    }
+    for name, fact in facts.items():
+        click.echo(f"{name:<12} {fact}")
+    click.echo()
+    columns = ("BROKER", "ADDRESS", "PARTITIONS", "SIZE", "FREE", "DIRECTORY")
+    print_table(columns, _broker_rows(report["brokers"]))
+    behind = [row for row in report["groups"] if row["lag"]]
+    if behind:
+        click.echo()
+        rows = [(row["group"], row["state"], row["lag"]) for row in behind]
+        print_table(("GROUP", "STATE", "LAG"), rows)
+
+
+def _quorum_words(quorum: Mapping[str, Any] | None) -> str:
+    if quorum is None:
+        return "not told"
+    if quorum["leader"] is None:
+        return "none is active"
+    voters = ", ".join(map(str, quorum["voters"]))
+    return (
+        f"{quorum['leader']} is active, epoch {quorum['epoch']}; voters {voters}; "
+        f"at most {quorum['behind']} records behind"
+    )
+
+
+def _broker_rows(brokers: Iterable[Mapping[str, Any]]) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for broker in brokers:
+        head = (broker["id"], f"{broker['host']}:{broker['port']}")
+        if not broker["log_dirs"]:
+            rows.append((*head, None, None, None, None))
+        for directory in broker["log_dirs"] or ():
+            free = directory["free_bytes"]
+            rows.append(
+                (
+                    *head,
+                    directory["partitions"],
+                    _size(directory["bytes"]),
+                    None if free < 0 else _size(free),
+                    directory["path"],
+                )
+            )
+    return rows

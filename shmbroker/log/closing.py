@@ -1,0 +1,103 @@
+"""Closing many logs cleanly: what they hold is made durable by several threads at once.
+
+   main thread   cut the files to their content, snapshot ──► queue ──► fdatasync, by threads
+                 recovery point, let go of the files       ◄── queue ◄──
+
+One after the other, each fdatasync waits for a journal commit of its own; together they share them,
+and the disk has a queue to sort. A few thousand logs with some files each are a matter of seconds
+then, where the disk takes milliseconds for each.
+
+The threads see descriptors alone, LOTS_MAX logs' worth of them at once.
+"""
+
+import os
+import queue
+import threading
+
+from shmbroker.errors import StorageFault
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.signs import FLUSHING, at_work, sign
+
+SYNCERS = 16
+FEW = 4
+"""So few logs are not worth a thread."""
+LOTS_MAX = 32
+"""Logs that wait for a thread or have one: with some six descriptors each, more would reach the
+limit of open files."""
+LOOK_S = 0.1
+
+Lot = tuple[PartitionLog, list[int], int]
+
+
+def close_all(logs: list[PartitionLog]) -> None:
+    """Close them cleanly; StorageFault, with some of them closed, if the disk refuses."""
+    if len(logs) <= FEW:
+        for log in logs:
+            at_work(FLUSHING, len(logs))
+            log.close(clean=True)
+        return
+    syncers = _Syncers()
+    try:
+        for left in range(len(logs), 0, -1):
+            at_work(FLUSHING, left - 1 + syncers.under_way)
+            log = logs[left - 1]
+            descriptors, recovery_point = log.begin_close()
+            if not descriptors:
+                log.end_close(recovery_point)
+                continue
+            syncers.give((log, descriptors, recovery_point))
+        while syncers.under_way:
+            at_work(FLUSHING, syncers.under_way)
+            syncers.take()
+    finally:
+        syncers.stop()
+
+
+class _Syncers:
+    """The threads and what they have."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self._jobs: queue.SimpleQueue[Lot | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Lot, OSError | None]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def give(self, lot: Lot) -> None:
+        """Have a log synced; waits for another one where too many are under way."""
+        if self.under_way >= LOTS_MAX:
+            self.take()
+        if len(self._threads) < SYNCERS:
+            thread = threading.Thread(target=self._run, name="syncer", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        self.under_way += 1
+        self._jobs.put(lot)
+
+    def take(self) -> None:
+        """Wait for one, and close it; StorageFault if the disk has refused."""
+        while True:
+            try:
+                (log, _, recovery_point), fault = self._done.get(timeout=LOOK_S)
+                break
+            except queue.Empty:
+                sign()
+        self.under_way -= 1
+        if fault is not None:
+            raise StorageFault(f"fdatasync in {log.directory}: {fault}") from fault
+        log.end_close(recovery_point)
+
+    def _run(self) -> None:
+        while (lot := self._jobs.get()) is not None:
+            fault = None
+            for descriptor in lot[1]:
+                try:
+                    os.fdatasync(descriptor)
+                except OSError as error:
+                    fault = error
+                os.close(descriptor)
+            self._done.put((lot, fault))
+
+    def stop(self) -> None:
+        """Let the threads go; after a fault, when they are through with what they have."""
+        for _ in self._threads:
+            self._jobs.put(None)

@@ -1,0 +1,51 @@
+"""Limits of the process (`ulimit`) that a family can't live under: one sentence at its start.
+
+What may be raised is raised: children inherit it.
+"""
+
+import resource
+
+from shmbroker.errors import ConfigFault
+
+OPEN_FILES_MAX = 1 << 20
+OPEN_FILES_MIN = 1024
+"""The supervisor's lock lies at 512, an I/O worker keeps 512 segments open; the rest is for
+connections. What all inherit comes on top (`open_files_needed`)."""
+
+
+def open_files_needed(network_workers: int, io_workers: int, controllers: int) -> int:
+    """For a family of that size: an eventfd for each process, a socket for each end of the pairs
+    that pass descriptors (`shared_resources`)."""
+    processes = network_workers + io_workers + controllers + 3
+    return OPEN_FILES_MIN + processes + 2 * io_workers * (network_workers + io_workers - 1)
+
+
+def raise_limits(open_files: int, segment_bytes: int) -> None:
+    """ConfigFault if so many open files, or files of that size, can't be had."""
+    hard = _raise(resource.RLIMIT_NOFILE, OPEN_FILES_MAX)
+    if hard < open_files:
+        raise ConfigFault(
+            f"The limit of open files is {hard}, and this family needs at least {open_files}: "
+            "raise it (ulimit -n; LimitNOFILE= in a unit; --ulimit nofile=... for a container)."
+        )
+    hard = _raise(resource.RLIMIT_FSIZE, resource.RLIM_INFINITY)
+    if hard < segment_bytes:
+        raise ConfigFault(
+            f"The limit of file sizes is {hard} bytes, less than a log segment "
+            f"({segment_bytes}): lift it (ulimit -f unlimited; LimitFSIZE= in a unit), or set a "
+            "smaller log.segment.bytes."
+        )
+
+
+def _raise(what: int, most: int) -> int:
+    """Raise the soft limit as far as the hard one allows; what it is then, 2**63 for none."""
+    soft, hard = resource.getrlimit(what)
+    wanted = hard if most == resource.RLIM_INFINITY else most
+    if hard != resource.RLIM_INFINITY:
+        wanted = hard if wanted == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(what, (wanted, hard))
+        soft = wanted
+    except (ValueError, OSError):
+        pass  # a kernel that allows less than it says (fs.nr_open)
+    return 1 << 63 if soft == resource.RLIM_INFINITY else soft

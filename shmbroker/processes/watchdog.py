@@ -1,0 +1,171 @@
+"""The watchdog: which child has given no sign of life for too long, and what is done about it.
+
+   silent for    what happens
+   warn_s        one line that names it, and what the kernel says that it does
+   kill_s        SIGKILL, which ends a stopped process, too; it is replaced as after any death
+   kill_s + n·STUCK_LINE_S   a line: the kernel does not let it end before its disk answers
+
+Pure, but for `standing_of`, which is handed in: what the signs are, and when, are arguments.
+
+* Silence counts from when whoever looks has been awake without a break: after a standstill of the
+  machine, or of the whole family, nobody is to blame (`attention`).
+* Not killed: who said that it waits for a disk (`signs.waiting_for_disk`), unless it is stopped, as
+  its successor would wait as well; and who is held by a debugger.
+* A child that goes on before it is killed is told of, too.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from shmbroker.processes.attention import Attention
+from shmbroker.signs import WAITS_FOR_DISK, describe
+
+LOOK_S = 1.0
+"""Between two looks. Idle children sign once a second, so it would be no use to look more often."""
+AWAY_S = 2.5
+"""Without a look for so long, whoever looks was not let run."""
+STUCK_LINE_S = 10.0
+
+STOPPED = "T"
+TRACED = "t"
+_STATES = {
+    "R": "it runs without an end to its turn",
+    "S": "it sleeps",
+    "D": "it waits for a disk",
+    STOPPED: "it is stopped by a signal",
+    TRACED: "a debugger holds it",
+}
+
+
+class Child(NamedTuple):
+    """One that lives, as its counters and the supervisor know it."""
+
+    title: str
+    pid: int
+    signed: float
+    """Its last sign of life, or its fork if that is later; monotonic seconds."""
+    work: int
+    """Its word of `signs`."""
+
+
+class Standing(NamedTuple):
+    """What the kernel says of a process."""
+
+    state: str
+    """The letter in /proc/PID/stat."""
+    waits_in: str
+    """The kernel's function that it sleeps in, where that may be known."""
+
+
+class Finding(NamedTuple):
+    """A line to log, and whether the child is to be killed."""
+
+    pid: int
+    line: str
+    is_kill: bool = False
+
+
+class Watchdog:
+    """`look` once a second; 0 switches a half of it off.
+
+    awake_since: when whoever looks began to do so without a break.
+    """
+
+    def __init__(
+        self, warn_ms: int, kill_ms: int, standing_of: Callable[[int], Standing | None]
+    ) -> None:
+        self._warn_s = warn_ms / 1000 or float("inf")
+        self._kill_s = kill_ms / 1000 or float("inf")
+        self._least_s = min(self._warn_s, self._kill_s)
+        self._standing_of = standing_of
+        self._attention = Attention(0.0, AWAY_S)
+        self._named: dict[int, float] = {}
+        """Pid to the last sign of those that a line was written about."""
+        self._killed: dict[int, float] = {}
+        """Pid of those that do not end, to when the next line about that is due."""
+        self.next_look = self.awake_since = 0.0
+
+    def look(self, now: float, children: Iterable[Child]) -> list[Finding]:
+        """What is to be said and done now."""
+        if now < self.next_look:
+            return []
+        self.next_look = now + LOOK_S
+        self.awake_since = self._attention.awake_since(now)
+        children = list(children)
+        pids = {child.pid for child in children}
+        self._named = {pid: signed for pid, signed in self._named.items() if pid in pids}
+        self._killed = {pid: due for pid, due in self._killed.items() if pid in pids}
+        findings = []
+        for child in children:
+            silent_s = now - max(child.signed, self.awake_since)
+            finding = self._judge(now, child, silent_s)
+            if finding is not None:
+                findings.append(finding)
+        return findings
+
+    def _judge(self, now: float, child: Child, silent_s: float) -> Finding | None:
+        title, pid = child.title, child.pid
+        if silent_s < self._least_s:
+            if pid not in self._named or child.signed <= self._named[pid]:
+                return None
+            silent_s = child.signed - self._named.pop(pid)
+            return Finding(
+                pid, f"{title} (pid {pid}) gives signs of life again, after {silent_s:.0f} s"
+            )
+        if pid in self._killed:
+            if now < self._killed[pid]:
+                return None
+            self._killed[pid] = now + STUCK_LINE_S
+            why = _what(self._standing_of(pid), child.work)
+            return Finding(pid, f"{title} (pid {pid}) is killed, but does not end: {why}")
+        standing = None
+        if silent_s >= self._kill_s:
+            standing = self._standing_of(pid)
+            if may_kill(standing, child.work):
+                self._killed[pid] = now + STUCK_LINE_S
+                why = _what(standing, child.work)
+                return Finding(
+                    pid,
+                    f"{title} (pid {pid}) gives no sign of life for {silent_s:.0f} s: killed; "
+                    f"{why}",
+                    is_kill=True,
+                )
+        if pid in self._named:
+            return None
+        self._named[pid] = child.signed
+        why = _what(standing or self._standing_of(pid), child.work)
+        line = f"{title} (pid {pid}) gives no sign of life for {silent_s:.0f} s: {why}"
+        return Finding(pid, line)
+
+
+def may_kill(standing: Standing | None, work: int) -> bool:
+    """Whether killing such a silent process may help."""
+    state = standing.state if standing is not None else ""
+    return state != TRACED and (state == STOPPED or not work & WAITS_FOR_DISK)
+
+
+def standing_of(pid: int) -> Standing | None:
+    """What /proc says of a process; None if it says nothing."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            state = stat.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+    try:
+        with open(f"/proc/{pid}/wchan") as wchan:
+            waits_in = wchan.read().strip().strip("0")
+    except OSError:
+        waits_in = ""
+    return Standing(state, waits_in)
+
+
+def _what(standing: Standing | None, work: int) -> str:
+    if standing is None:
+        return "nothing is known of what it does"
+    what = _STATES.get(standing.state, f"its state is {standing.state}")
+    if standing.waits_in and standing.state in "SD":
+        what += f" in {standing.waits_in}"
+    if work & WAITS_FOR_DISK:
+        what += ", to have something on the disk"
+    doing = describe(work)
+    return f"{what}, {doing}" if doing else what

@@ -1,0 +1,145 @@
+"""What `status` takes for a problem."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shmbroker.cli import status
+from shmbroker.cli.status import problems
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """Two brokers and nothing wrong."""
+    directory = {
+        "path": "/d",
+        "error_code": 0,
+        "partitions": 1,
+        "bytes": 10,
+        "free_bytes": 50 << 30,
+        "disk_bytes": 100 << 30,
+    }
+    return {
+        "brokers": [{"id": 1, "log_dirs": [directory]}, {"id": 2, "log_dirs": None}],
+        "fenced_brokers": [],
+        "quorum": {"leader": 1, "epoch": 1, "voters": [1], "behind": 0},
+        "offline": [],
+        "under_replicated": [],
+        "replica_holders": [1, 2],
+    } | changes
+
+
+def with_disk(**changes: Any) -> dict[str, Any]:
+    found = report()
+    found["brokers"][0]["log_dirs"][0] |= changes
+    return found
+
+
+CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "well": (report(), []),
+    "nothing told": (report(quorum=None, fenced_brokers=None), []),
+    "no leader": (
+        report(offline=["t-0", "t-1"]),
+        ["2 partitions have no leader (t-0, t-1)"],
+    ),
+    "one lacks": (
+        report(under_replicated=["t-0"]),
+        ["1 partition lacks a replica in sync (t-0)"],
+    ),
+    "many lack": (
+        report(under_replicated=[f"t-{n}" for n in range(9)]),
+        ["9 partitions lack a replica in sync (t-0, t-1, t-2, t-3, t-4, …)"],
+    ),
+    "holder gone": (report(replica_holders=[1, 2, 3]), ["1 broker is not there (3)"]),
+    "fenced": (
+        report(fenced_brokers=[2, 3], replica_holders=[2, 3, 4]),
+        ["2 brokers are fenced (2, 3)", "1 broker is not there (4)"],
+    ),
+    "no controller": (
+        report(quorum={"leader": None, "epoch": None, "voters": [], "behind": None}),
+        ["there is no active controller"],
+    ),
+    "directory failed": (
+        with_disk(error_code=56),
+        ["log directory /d of broker 1 failed"],
+    ),
+    "disk nearly full": (
+        with_disk(free_bytes=1 << 30),
+        ["the disk of log directory /d of broker 1 is nearly full, 1.0 GiB are free"],
+    ),
+    "small disk, half free": (with_disk(free_bytes=1 << 30, disk_bytes=2 << 30), []),
+    "large disk, a hundredth free": (with_disk(free_bytes=40 << 30, disk_bytes=4 << 40), []),
+    "free is not told": (with_disk(free_bytes=-1, disk_bytes=-1), []),
+}
+
+
+@pytest.mark.parametrize(("found", "said"), CASES.values(), ids=list(CASES))
+def test_problems_are_named(found: dict[str, Any], said: list[str]) -> None:
+    assert problems(found) == said
+
+
+def test_what_is_worse_comes_first() -> None:
+    said = problems(report(offline=["a-0"], under_replicated=["b-0"], replica_holders=[7]))
+    assert [text.split("(")[1].split(")")[0] for text in said] == ["a-0", "7", "b-0"]
+
+
+def answered(value: Any) -> Any:
+    """A future with this result, or this exception."""
+    future: Future[Any] = Future()
+    if isinstance(value, Exception):
+        future.set_exception(value)
+    else:
+        future.set_result(value)
+    return future
+
+
+class Admin:
+    """A client library of a cluster where some coordinators do not answer."""
+
+    def __init__(self, groups: Any, offsets: dict[str, Any]) -> None:
+        self.groups = groups
+        self.offsets = offsets
+
+    def list_consumer_groups(self, request_timeout: float) -> Any:
+        return answered(self.groups)
+
+    def list_consumer_group_offsets(self, asked: list[Any], request_timeout: float) -> Any:
+        name = asked[0].group_id
+        return {name: answered(self.offsets[name])}
+
+
+def test_groups_that_do_not_answer_do_not_hide_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    silent = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    monkeypatch.setattr(status, "offsets_known", lambda *_: {("t", 0): 10})
+    listing = SimpleNamespace(
+        valid=[
+            SimpleNamespace(group_id=name, state=SimpleNamespace(name="EMPTY"))
+            for name in ("a", "b", "c")
+        ]
+    )
+    here = SimpleNamespace(topic_partitions=[TopicPartition("t", 0, 4), TopicPartition("u", 0, 1)])
+    done = SimpleNamespace(topic_partitions=[TopicPartition("t", 0, 10)])
+    admin = Admin(listing, {"a": done, "b": silent, "c": here})
+    assert status._groups(None, admin) == [  # type: ignore[arg-type]
+        {"group": "c", "state": "empty", "lag": 6},
+        {"group": "a", "state": "empty", "lag": 0},
+        {"group": "b", "state": "empty", "lag": None},
+    ]
+    assert status._groups(None, Admin(silent, {})) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (5 << 40, "5.0 TiB"),
+        (1 << 60, "1048576.0 TiB"),
+    ],
+)
+def test_sizes_for_people(count: int, text: str) -> None:
+    assert status._size(count) == text

@@ -1,0 +1,96 @@
+"""Many logs are closed together, with several fdatasyncs at once."""
+
+import itertools
+import os
+import threading
+
+import pytest
+
+from shmbroker import signs
+from shmbroker.errors import StorageFault
+from shmbroker.log import closing
+from shmbroker.log.config import LogConfig
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.records.batch import encode_batch
+
+MANY = closing.LOTS_MAX + 8
+AT_ONCE = 4
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """As many as need threads, each with a batch."""
+    made = []
+    for number in range(MANY):
+        log = PartitionLog.open(
+            str(tmp_path / f"t-{number}"), LogConfig({}), file_ids=itertools.count(1 + number * 10)
+        )
+        log.append(memoryview(encode_batch([(1000, b"k", bytes(100), [])])), 0, 1000, 0, 0)
+        made.append(log)
+    return made
+
+
+def assert_closed(logs):
+    for log in logs:
+        assert log.recovery_point == log.log_end_offset == 1
+        assert log.snapshot_offsets == [1]
+        assert log.active.map is None
+
+
+def test_all_are_durable_and_cut_to_their_content(logs):
+    descriptors = os.listdir("/proc/self/fd")
+    closing.close_all(logs)
+    assert_closed(logs)
+    assert len(os.listdir("/proc/self/fd")) <= len(descriptors)
+    for log in logs:
+        assert os.path.getsize(log.active.path) == log.active.size
+
+
+def test_disk_has_several_of_them_at_once(logs, monkeypatch):
+    under_way = threading.Semaphore(AT_ONCE - 1)
+    are_several = threading.Event()
+
+    def fdatasync(_fd):
+        if not under_way.acquire(blocking=False):
+            are_several.set()
+        if not are_several.wait(PATIENCE_S):
+            raise OSError(5, "they come one by one")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    closing.close_all(logs)
+    assert_closed(logs)
+
+
+def test_main_thread_gives_signs_while_the_disk_lets_it_wait(logs, monkeypatch):
+    signed = threading.Event()
+    words = []
+
+    def fdatasync(_fd):
+        if not signed.wait(PATIENCE_S):
+            raise OSError(5, "no sign came meanwhile")
+
+    def leave():
+        if len(words) > closing.LOTS_MAX:  # all threads have something
+            signed.set()
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    signs.attach(leave, words.append)
+    try:
+        closing.close_all(logs)
+    finally:
+        signs.attach(None, None)
+    assert signs.describe(words[0]) == f"making logs durable, {MANY - 1} left"
+    assert signs.describe(words[-1]) == "making logs durable, 1 left"
+
+
+def test_disk_that_refuses_one_fails_the_close(logs, monkeypatch):
+    refused = iter([True])
+
+    def fdatasync(_fd):
+        if next(refused, False):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with pytest.raises(StorageFault, match="Input/output error"):
+        closing.close_all(logs)
