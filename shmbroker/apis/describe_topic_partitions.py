@@ -16,8 +16,7 @@ VERSION_MIN = 0
 VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
-PARTITIONS_MAX = 2000
-"""Kafka's max.request.partition.size.limit: an answer never lists more."""
+PARTITIONS_MAX = "max.request.partition.size.limit"
 
 
 def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +35,7 @@ def answer(worker: Any, request: Any, body: dict[str, Any]) -> dict[str, Any]:
         names = [name for name in names if name >= first]
         if names and names[0] == first:
             first_partition = cursor["partition_index"]
-    limit = max(1, min(body["response_partition_limit"], PARTITIONS_MAX))
+    limit = max(1, min(body["response_partition_limit"], worker.config[PARTITIONS_MAX]))
     live = worker.live_brokers()
     topics: list[dict[str, Any]] = []
     for name in names:

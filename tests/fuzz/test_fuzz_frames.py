@@ -77,8 +77,8 @@ class Service:
     def may_accept(self) -> bool:
         return True
 
-    def open_connections(self) -> int:
-        return 0
+    def admits(self, address: str) -> bool:
+        return True
 
     def on_opened(self, connection: Connection) -> None:
         pass
@@ -108,7 +108,7 @@ class Play:
                 )
             )
         self.service = Service(chance)
-        self.loop = EventLoop(self.service, FRAME_BYTES_MAX, BUFFER_BYTES_MAX, 10)
+        self.loop = EventLoop(self.service, FRAME_BYTES_MAX, BUFFER_BYTES_MAX)
         self.client, accepted = socket.socketpair()
         self.client.setblocking(False)
         accepted.setblocking(False)
@@ -139,6 +139,7 @@ class Play:
                 self.loop.flush(self.connection)
                 moved += 1
             self.loop.resume_blocked()
+            self.loop.feed_starved()
             still = 0 if moved else still + 1
 
     def send(self) -> int:
@@ -189,7 +190,7 @@ def test_frames_in_any_pieces(seed: int) -> None:
         play.client.close()
         play.loop.handle(play.loop.epoll.poll(1))
         assert [is_fault for _, is_fault in service.closed] == [False]
-    assert play.loop.buffer_bytes == 0
+    assert play.loop.memory.used == 0
     assert play.loop.connections == {}
     play.client.close()
     play.loop.epoll.close()
