@@ -150,11 +150,14 @@ def set_(
     wanted = pairs(values, "--set")
     if not wanted and not deleted:
         raise click.UsageError("Say what to change: --set KEY=VALUE or --delete KEY.")
+    from shmbroker.cli.settings import say_idle
+
     if (kind, name) == ("broker", ALL_BROKERS):
         from shmbroker.tools.plain_client import alter_default_broker_configs
 
         cluster.check_reachable()
         alter_default_broker_configs(cluster.addresses(), wanted, deleted)
+        say_idle(wanted)
         return
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry
 
@@ -168,13 +171,14 @@ def set_(
     admin, resource = _resource(cluster, kind, name, changes)
     (future,) = admin.incremental_alter_configs([resource], request_timeout=CHANGE_S).values()
     waited(future, f"{kind} {name}")
+    say_idle(wanted)
 
 
 @command.command()
 @click.argument("names", metavar="[NAME…]", nargs=-1)
 @json_option
 def explain(names: tuple[str, ...], as_json: bool) -> None:
-    """Say what settings are for; needs no broker.
+    """Say what settings are for, and which have no effect here; needs no broker.
 
     \b
     shmbroker config explain retention.ms
@@ -192,8 +196,17 @@ def explain(names: tuple[str, ...], as_json: bool) -> None:
         print_json(found)
     elif not names:
         print_table(
-            ("SETTING", "OF", "TYPE", "DEFAULT"),
-            [(row["name"], ", ".join(row["of"]), row["type"], row["default"]) for row in found],
+            ("SETTING", "OF", "TYPE", "DEFAULT", "EFFECT"),
+            [
+                (
+                    row["name"],
+                    ", ".join(row["of"]),
+                    row["type"],
+                    row["default"],
+                    "" if row["has_effect"] else "none",
+                )
+                for row in found
+            ],
         )
     else:
         click.echo("\n\n".join(settings.as_text(row) for row in found))

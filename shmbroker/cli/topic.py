@@ -85,6 +85,8 @@ def create(
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import NewTopic
 
+    from shmbroker.cli.settings import say_idle
+
     settings = pairs(configs, "--config")
     wanted = [
         NewTopic(
@@ -105,6 +107,7 @@ def create(
             if if_not_exists and refusal.args[0].name() == "TOPIC_ALREADY_EXISTS":
                 continue
             waited(future, f"topic {name} was not created")
+    say_idle(settings)
 
 
 @command.command("list")

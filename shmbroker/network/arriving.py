@@ -35,6 +35,9 @@ GOOD_PART = 4
 
 PAGE_BYTES = 4096
 
+DOUBLED_BYTES_MAX = 4 << 20
+"""Room that is more than this grows by a quarter at a time."""
+
 LOOK_AGAIN_S = 0.02
 """Between two looks through all senders that found none to pay."""
 
@@ -137,8 +140,7 @@ class ArrivingMemory(Generic[S]):
 
     def allowed(self, asker: S, size: int, now: float) -> int:
         """The room that the asker may have now, `size` or its whole frame's; 0: none."""
-        more = size - asker.room
-        if self.used + more <= self.usual:
+        if self.used + size - asker.room <= self.usual:
             return size  # A
         if asker.arrived * GOOD_PART >= asker.whole and (whole := self._all_of(asker, size, now)):
             return whole  # C
@@ -247,9 +249,8 @@ def first_room(arrived: int, whole: int) -> int:
 
 def next_room(room: int, whole: int) -> int:
     """For a frame that has filled its room."""
-    return pages(min(2 * room, max(whole, room + PAGE_BYTES)))
-
-
+    more = room if room <= DOUBLED_BYTES_MAX else room // 4
+    return pages(min(room + more, max(whole, room + PAGE_BYTES)))
 
 
 def _rest(sender: Sender) -> int:

@@ -45,11 +45,19 @@ TAIL_BYTES_MAX = 16 * 1024
 LARGE_FRAME_BYTES = 128 * 1024
 """From here on a frame is read into the connection's buffer at once, up to its end."""
 
+GROWN_BYTES_MIN = 1 << 20
+"""A buffer of this size grows where it is: the system moves its pages (see `processes/heap.py`)."""
+
+ZEROS = memoryview(bytes(1 << 20))
+"""What it grows by."""
+
 SPARES_MAX = 4
-SPARE_BYTES_MIN = 64 * 1024
-SPARE_BYTES_MAX = 2 << 20
+SPARE_BYTES_MIN = 16 * 1024
+SPARE_BYTES_MAX = 8 << 20
+"""Of all spare buffers together."""
 SPARE_TIMES_MAX = 4
-"""How many times larger than what is needed a spare buffer may be."""
+"""How many times larger than what is needed a spare buffer may be, unless the connection's last
+frame was as large."""
 
 INFLIGHT_MAX = 256
 """Requests of one connection that may wait for results together."""
@@ -462,10 +470,18 @@ class EventLoop:
 
     def _hold(self, connection: Connection, size: int) -> None:
         """Give the connection a buffer of its own with at least `size` bytes, or a larger one."""
-        buffer = self._new_buffer(size)
-        view = memoryview(buffer)
-        old = connection.buffer
-        if old is not None:
+        buffer = connection.buffer
+        if buffer is None:
+            buffer = self._new_buffer(size, connection.large_bytes)
+            view = memoryview(buffer)
+        elif len(buffer) >= GROWN_BYTES_MIN:
+            connection.view.release()
+            while len(buffer) < size:
+                buffer += ZEROS[: size - len(buffer)]
+            view = memoryview(buffer)
+        else:
+            old, buffer = buffer, self._new_buffer(size, connection.large_bytes)
+            view = memoryview(buffer)
             filled = connection.filled
             view[:filled] = connection.view[:filled]
             connection.view.release()
@@ -502,26 +518,27 @@ class EventLoop:
         self.memory.release(connection)
         self._keep_spare(buffer)
 
-    def _new_buffer(self, size: int) -> bytearray:
+    def _new_buffer(self, size: int, usual_size: int) -> bytearray:
         """A spare one if there is one of about that size: its pages are there already."""
         if size >= SPARE_BYTES_MIN:
+            most = max(SPARE_TIMES_MAX * size, usual_size)
+            if self.memory.used + most > self.memory.usual:
+                most = size
             for which, spare in enumerate(self._spare):
-                count = len(spare)
-                if size <= count <= SPARE_TIMES_MAX * size:
-                    if count > size and self.memory.used + count > self.memory.usual:
-                        break
+                if size <= len(spare) <= most:
                     self._has_used_spare = True
                     return self._spare.pop(which)
         return bytearray(size)
 
     def _keep_spare(self, buffer: bytearray) -> None:
-        """Keep the largest few buffers, up to SPARE_BYTES_MAX each."""
-        if SPARE_BYTES_MIN <= len(buffer) <= SPARE_BYTES_MAX and not self.memory.is_short:
-            spare = self._spare
-            spare.append(buffer)
-            spare.sort(key=len)
-            if len(spare) > SPARES_MAX:
-                del spare[0]
+        """Keep the largest few buffers."""
+        if not SPARE_BYTES_MIN <= len(buffer) <= SPARE_BYTES_MAX or self.memory.is_short:
+            return
+        spare = self._spare
+        spare.append(buffer)
+        spare.sort(key=len)
+        while len(spare) > SPARES_MAX or sum(map(len, spare)) > SPARE_BYTES_MAX:
+            del spare[0]
 
     def _starve(self, connection: Connection, size: int) -> None:
         """Stop reading from it until there is so much room for it."""

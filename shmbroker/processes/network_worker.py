@@ -53,7 +53,7 @@ from shmbroker.network.file_send import FileTable
 from shmbroker.network.inflight import Request
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import BACKLOG_RETRY_S, Child
-from shmbroker.processes.heap import give_back_freed
+from shmbroker.processes.heap import give_back_freed, keep_large_apart
 from shmbroker.processes.seldom_log import SeldomLog
 from shmbroker.processes.shared_resources import (
     CONTROLLER,
@@ -197,6 +197,7 @@ class NetworkWorker(Child):
             lambda: [n for n in others if self.words[self.counters.at(n, STATE)] == STATE_RUNNING],
         )
         self._log_seldom = SeldomLog(logger)
+        keep_large_apart()
         self._apply_configs()
         self._has_waited = False
         self._streak = Streak()

@@ -1,8 +1,8 @@
-"""Log lines that a flood of clients may cause: a few at once, then one now and then with a count."""
+"""Log lines that a flood of clients may cause: a few at once, then a number now and then."""
 
 import logging
 
-LINES_MAX = 5
+LINES_MAX = 10
 INTERVAL_S = 10.0
 
 

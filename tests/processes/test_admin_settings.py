@@ -19,7 +19,7 @@ PATIENCE_S = 20.0
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker() as broker:
+    with Broker("--set", "queued.max.requests=5") as broker:
         yield broker
 
 
@@ -71,6 +71,31 @@ def test_connections_of_all_workers_are_bounded_from_now_on(broker: Broker) -> N
         wait_until(lambda: served(broker.address, 6) == 2)
         change(client, BROKER, "", "max.connections", None)
         wait_until(lambda: served(broker.address, 6) == 6)
+
+
+def test_connections_of_one_address_are_bounded_from_now_on(broker: Broker) -> None:
+    with RawClient(broker.address) as client:
+        change(client, BROKER, "", "max.connections.per.ip", "3")
+        wait_until(lambda: served(broker.address, 6) == 2)
+        change(client, BROKER, "", "max.connections.per.ip.overrides", "127.0.0.1:5")
+        wait_until(lambda: served(broker.address, 6) == 4)
+        change(client, BROKER, "", "max.connections.per.ip.overrides", None)
+        change(client, BROKER, "", "max.connections.per.ip", None)
+        wait_until(lambda: served(broker.address, 6) == 6)
+    told = "at once: max.connections.per.ip is 3 for 127.0.0.1"
+    wait_until(lambda: any(told in line for line in broker.lines))
+
+
+def test_what_has_no_effect_is_said_in_the_log(broker: Broker) -> None:
+    def is_told(*words: str) -> bool:
+        return any(all(word in line for word in words) for line in broker.lines)
+
+    with RawClient(broker.address) as client:
+        client.create_topic("idle", compression_type="zstd")
+        change(client, BROKER, "", "log.cleaner.io.buffer.size", "600000")
+    wait_until(lambda: is_told("compression.type has no effect here", "topic idle"))
+    wait_until(lambda: is_told("log.cleaner.io.buffer.size has no effect here", "all brokers"))
+    assert is_told("queued.max.requests has no effect here"), "at start"
 
 
 def served(address: str, count: int) -> int:
