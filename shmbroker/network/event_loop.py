@@ -14,8 +14,8 @@ Rules of this file:
 * Nothing is allocated from an announced length: buffers double as bytes arrive, and all buffers of
   a worker together are bounded; who has to wait for room, and who to pay, says `arriving.py`.
 * While that memory is short, what connections without a buffer have sent is looked at before it is
-  read: frames that lie whole in the kernel are taken, the rest stays there. So a small request needs
-  no memory, whoever holds it.
+  read: frames that lie whole in the kernel are taken, the rest stays there. So a small request
+  needs no memory, whoever holds it.
 * No time limit runs against a connection that is not read from.
 """
 
