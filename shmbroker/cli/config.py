@@ -14,6 +14,7 @@ from shmbroker.cli.client import (
     matching,
     metadata,
     pairs,
+    say_idle,
     waited,
 )
 from shmbroker.cli.hints import HintingGroup, meant
@@ -150,14 +151,12 @@ def set_(
     wanted = pairs(values, "--set")
     if not wanted and not deleted:
         raise click.UsageError("Say what to change: --set KEY=VALUE or --delete KEY.")
-    from shmbroker.cli.settings import say_idle
-
     if (kind, name) == ("broker", ALL_BROKERS):
         from shmbroker.tools.plain_client import alter_default_broker_configs
 
         cluster.check_reachable()
         alter_default_broker_configs(cluster.addresses(), wanted, deleted)
-        say_idle(wanted)
+        say_idle(cluster, cluster.admin(), wanted)
         return
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry
 
@@ -171,7 +170,7 @@ def set_(
     admin, resource = _resource(cluster, kind, name, changes)
     (future,) = admin.incremental_alter_configs([resource], request_timeout=CHANGE_S).values()
     waited(future, f"{kind} {name}")
-    say_idle(wanted)
+    say_idle(cluster, admin, wanted)
 
 
 @command.command()

@@ -11,7 +11,6 @@ from shmbroker.config import (
     TYPE_NAMES,
     WITHOUT_EFFECT,
     Setting,
-    idle_complaint,
 )
 from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
 from shmbroker.metadata.group_configs import GROUP_SETTINGS
@@ -127,12 +126,3 @@ def as_text(row: dict[str, Any]) -> str:
     }
     lines += [f"  {name:<12} {fact}" for name, fact in facts.items() if fact]
     return "\n".join(lines)
-
-
-def say_idle(values: dict[str, str]) -> None:
-    """A sentence on stderr for each of these settings that changes nothing here."""
-    from shmbroker.cli.outcome import say
-
-    for name, value in values.items():
-        if complaint := idle_complaint(name, value):
-            say(complaint)

@@ -168,12 +168,6 @@ def test_explain_says_what_has_no_effect() -> None:
     assert {row[0] for row in rows if row[-1] == "none"} == WITHOUT_EFFECT.keys()
 
 
-def test_whoever_sets_what_has_no_effect_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    settings.say_idle({"retention.ms": "1", "compression.type": "zstd", "log.cleaner.threads": "1"})
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[1] for line in told] == [" compression.type has no effect here"]
-
-
 @pytest.mark.parametrize("name", ["local.retention.ms", "retention.bytes", "log.retention.hours"])
 def test_explain_says_what_else_it_takes_to_see_retention(name: str) -> None:
     assert "log.retention.check.interval.ms=1000" in " ".join(
