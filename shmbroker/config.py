@@ -996,8 +996,8 @@ _broker(
     "max.connections",
     INT,
     _INT_MAX,
-    "Open connections of the whole broker family; more are closed at once. Those to the control "
-    "socket don't count.",
+    "Open connections of the whole broker family; more are closed at once, with a line in the log. "
+    "The control socket is open to its user whatever this says.",
     least=0,
     is_dynamic=True,
 )

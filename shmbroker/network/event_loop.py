@@ -442,7 +442,7 @@ class EventLoop:
         """There may be memory now for those who wait for it."""
         memory = self.memory
         now = self.service.now()
-        if not memory.has_released and now < self._next_feed:
+        if self.is_stopping or (not memory.has_released and now < self._next_feed):
             return
         memory.has_released = False
         self._next_feed = now + LOOK_AGAIN_S

@@ -584,7 +584,7 @@ class NetworkWorker(Child):
         """Whether a connection of this address ("": the control socket) is within the limits."""
         if refusal := self.limits.take(address):
             line = f"closed a new connection of {address} at once: {refusal}"
-            self._log_seldom.warn(f"closed at once: {refusal}", line, self._now)
+            self._log_seldom.warn(f"closed at once by {refusal.partition(' ')[0]}", line, self._now)
         return not refusal
 
     def on_left_accepting(self) -> None:

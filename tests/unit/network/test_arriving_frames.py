@@ -213,6 +213,22 @@ def test_no_time_limit_runs_against_who_is_not_read(crowd: Crowd) -> None:
     assert crowd.closed[connection] == "half a frame that has not moved for over 10 s"
 
 
+def test_nobody_is_read_any_more_once_the_worker_stops(crowd: Crowd) -> None:
+    dripping = crowd.drip()
+    client, connection = crowd.client()
+    client.sendall(frame(PRODUCE, 900 * KIB)[: 60 * KIB])
+    for holder in dripping:
+        holder.is_blocked = True
+    crowd.turn()
+    assert connection.waits_since
+    crowd.loop.stop_reading()
+    for holder in dripping:
+        crowd.loop.close(holder, "")
+    crowd.turn()
+    assert connection.is_held
+    assert connection.bytes_in_kernel() == 60 * KIB
+
+
 def test_a_frame_may_take_its_time_as_long_as_it_moves(crowd: Crowd) -> None:
     client, connection = crowd.client()
     request = frame(PRODUCE, 300 * KIB)
