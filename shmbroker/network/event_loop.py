@@ -486,7 +486,10 @@ class EventLoop:
             view[:filled] = connection.view[:filled]
             connection.view.release()
             self._keep_spare(old)
-        self.memory.hold(connection, len(buffer), self.service.now())
+        memory = self.memory
+        memory.hold(connection, len(buffer), self.service.now())
+        if memory.is_short:
+            self._spare.clear()
         connection.buffer = buffer
         connection.view = view
 
@@ -524,8 +527,8 @@ class EventLoop:
             most = max(SPARE_TIMES_MAX * size, usual_size)
             if self.memory.used + most > self.memory.usual:
                 most = size
-            for which, spare in enumerate(self._spare):
-                if size <= len(spare) <= most:
+            for which in reversed(range(len(self._spare))):
+                if size <= len(self._spare[which]) <= most:
                     self._has_used_spare = True
                     return self._spare.pop(which)
         return bytearray(size)

@@ -8,7 +8,7 @@ and lets grow without a copy; but with each such piece that is freed it raises t
 import ctypes
 
 _M_MMAP_THRESHOLD = -3
-LARGE_BYTES = 1 << 20
+LARGE_BYTES = 256 << 10
 
 _library = ctypes.CDLL(None)
 _has_both = hasattr(_library, "malloc_trim") and hasattr(_library, "mallopt")
