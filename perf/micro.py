@@ -152,7 +152,7 @@ class Family:
         worker.topic_of = lambda topic, _by_id: worker.image.topics_by_name[topic["name"]]
         worker.produce = ProduceApi(worker)
         service = SimpleNamespace(submit={0: worker.produce.submit}, now=now)
-        self.loop = EventLoop(service, 100 << 20, 64 << 20, 10)
+        self.loop = EventLoop(service, 100 << 20, 64 << 20)
         self.loop.connections[self.connection.fd] = self.connection
         self.loop.epoll.register(self.connection.fd, select.EPOLLIN)
 

@@ -8,7 +8,9 @@
 * Values are text, in Kafka's notation, until `Setting.parse`. Refusals are ValueErrors with Kafka's
   words (`org.apache.kafka.common.config.ConfigDef`), as clients get to see them; what is wrong in a
   file or a flag becomes a ConfigFault of one sentence.
-* Kafka settings that mean nothing here are not in the table: unknown, so refused in a file.
+* Kafka settings that mean nothing here are not in the table: unknown, so refused in a file. Some
+  that do nothing are kept and shown all the same, as tools and files of Kafka's have them:
+  `WITHOUT_EFFECT` says why they do nothing, and whoever sets one is told.
 
 Where a default differs from Kafka's, its row says so.
 """
@@ -55,7 +57,8 @@ OWN_PREFIX = "shmbroker."
 
 _BITS = {SHORT: 16, INT: 32, LONG: 64}
 _LONG_MAX = str(2**63 - 1)
-_INT_MAX = str(2**31 - 1)
+INT_MAX = 2**31 - 1
+_INT_MAX = str(INT_MAX)
 _UNITS = {
     "ms": "milliseconds",
     "minutes": "minutes",
@@ -63,6 +66,51 @@ _UNITS = {
     "bytes": "bytes",
     "ratio": "fraction",
 }
+
+
+_STORED_AS_THEY_COME = "batches are stored as their producer has compressed them."
+_NO_METRICS = "nobody receives metrics of clients."
+_NO_SHARE_GROUPS = "share groups are not served."
+_NO_STREAMS_GROUPS = "streams groups are not served."
+_EACH_MINUTE = "it is done once a minute, and at a clean stop."
+
+WITHOUT_EFFECT = {
+    "compression.gzip.level": _STORED_AS_THEY_COME,
+    "compression.lz4.level": _STORED_AS_THEY_COME,
+    "compression.type": _STORED_AS_THEY_COME,
+    "compression.zstd.level": _STORED_AS_THEY_COME,
+    "leader.imbalance.per.broker.percentage": "every partition is given back to its first replica, "
+    "as Apache Kafka does without ZooKeeper.",
+    "log.cleaner.io.buffer.load.factor": "it is 0.7.",
+    "log.cleaner.io.buffer.size": "it is about 16 MiB.",
+    "log.cleaner.threads": "there is one cleaner.",
+    "log.flush.offset.checkpoint.interval.ms": _EACH_MINUTE,
+    "log.flush.start.offset.checkpoint.interval.ms": "they are written as soon as they move.",
+    "log.preallocate": "segments always grow in allocated extents.",
+    "preallocate": "segments always grow in allocated extents.",
+    "producer.id.expiration.ms": "they are forgotten a day after the last batch, when a log is "
+    "opened.",
+    "queued.max.requests": "256 Produce requests of a connection may be in flight, and the memory "
+    "between the processes bounds all of them together (shmbroker.ring.data.bytes).",
+    "replica.high.watermark.checkpoint.interval.ms": _EACH_MINUTE,
+    # Of groups and of client metrics subscriptions
+    "interval.ms": _NO_METRICS,
+    "match": _NO_METRICS,
+    "metrics": _NO_METRICS,
+    "share.auto.offset.reset": _NO_SHARE_GROUPS,
+    "share.heartbeat.interval.ms": _NO_SHARE_GROUPS,
+    "share.isolation.level": _NO_SHARE_GROUPS,
+    "share.record.lock.duration.ms": _NO_SHARE_GROUPS,
+    "share.session.timeout.ms": _NO_SHARE_GROUPS,
+    "streams.heartbeat.interval.ms": _NO_STREAMS_GROUPS,
+    "streams.initial.rebalance.delay.ms": _NO_STREAMS_GROUPS,
+    "streams.num.standby.replicas": _NO_STREAMS_GROUPS,
+    "streams.session.timeout.ms": _NO_STREAMS_GROUPS,
+}
+"""Settings that nothing here goes by, whatever their value, and why."""
+
+_WHAT_HAPPENS = {"compression.type": "producer", "log.cleaner.threads": "1"}
+"""Values of them that say what is the case anyway."""
 
 
 class Setting:
@@ -104,6 +152,8 @@ class Setting:
         self.default = default
         """As text; None where there is none."""
         self.documentation = documentation
+        if name in WITHOUT_EFFECT:
+            self.documentation += f" It has no effect here: {WITHOUT_EFFECT[name]}"
         self.least = least
         self.most = most
         """Inclusive bounds of a number."""
@@ -239,6 +289,27 @@ def _throttled_replicas(name: str) -> Callable[[list[str]], str | None]:
     return check
 
 
+def address_limits(text: str) -> dict[str, int]:
+    """max.connections.per.ip.overrides as {address: number}; ValueError if it is none."""
+    from ipaddress import ip_address  # only ever for this setting
+
+    found = {}
+    for item in filter(None, map(str.strip, text.split(","))):
+        address, _, number = item.rpartition(":")
+        if not number.isascii() or not number.isdigit() or int(number) > INT_MAX:
+            raise ValueError(f"{item} does not end with : and a number of connections")
+        found[str(ip_address(address.strip().strip("[]")))] = int(number)
+    return found
+
+
+def _address_limits_complaint(text: str) -> str | None:
+    try:
+        address_limits(text)
+    except ValueError as complaint:
+        return f"Value must be ADDRESS:NUMBER,ADDRESS:NUMBER,...: {complaint}"
+    return None
+
+
 def _power_of_two(value: int) -> str | None:
     return "Value must be a power of two" if value & value - 1 else None
 
@@ -288,7 +359,7 @@ _topic(
     "compression.gzip.level",
     INT,
     "-1",
-    "Level for compression.type=gzip; batches are stored as they come, so it has no effect here.",
+    "Level for compression.type=gzip.",
     check=_gzip_level,
 )
 _topic(
@@ -296,7 +367,7 @@ _topic(
     "compression.lz4.level",
     INT,
     "9",
-    "Level for compression.type=lz4; batches are stored as they come, so it has no effect here.",
+    "Level for compression.type=lz4.",
     least=1,
     most=17,
 )
@@ -305,8 +376,7 @@ _topic(
     "compression.type",
     STRING,
     "producer",
-    "Codec of stored batches. Batches are never recompressed here: producer is what happens, the "
-    "other values are kept for Apache Kafka.",
+    "Codec of stored batches; producer leaves them as they come.",
     allowed=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
 )
 _topic(
@@ -314,7 +384,7 @@ _topic(
     "compression.zstd.level",
     INT,
     "3",
-    "Level for compression.type=zstd; batches are stored as they come, so it has no effect here.",
+    "Level for compression.type=zstd.",
     least=-131072,
     most=22,
 )
@@ -468,8 +538,7 @@ _topic(
     "log.preallocate",
     BOOLEAN,
     "false",
-    "Whether Kafka allocates a new segment's file at once. Segments always grow in allocated "
-    "extents here.",
+    "Whether a new segment's file is allocated at once.",
 )
 _topic(
     "remote.log.copy.disable",
@@ -635,7 +704,7 @@ _broker(
     "log.cleaner.threads",
     INT,
     "1",
-    "Processes that compact logs; there is one here, whatever the number.",
+    "Processes that compact logs.",
     least=0,
     is_dynamic=True,
 )
@@ -652,8 +721,7 @@ _broker(
     "log.cleaner.io.buffer.size",
     INT,
     "524288",
-    "Memory for the bytes that compaction reads and writes; here it is about 16 MiB, whatever this "
-    "says.",
+    "Memory for the bytes that compaction reads and writes.",
     least=0,
     is_dynamic=True,
 )
@@ -661,7 +729,7 @@ _broker(
     "log.cleaner.io.buffer.load.factor",
     DOUBLE,
     "0.9",
-    "Part of the keys' memory that Kafka fills; here it is 0.7, whatever this says.",
+    "Part of the keys' memory that compaction fills.",
     is_dynamic=True,
 )
 _broker(
@@ -914,21 +982,22 @@ _broker(
 _broker(
     "socket.listen.backlog.size",
     INT,
-    "50",
-    "Connections that may wait to be accepted.",
+    "1024",
+    "Connections that may wait to be accepted (Apache Kafka: 50); net.core.somaxconn bounds it.",
     least=1,
 )
 _broker(
     "connections.max.idle.ms",
     LONG,
     "600000",
-    "Time without a request after which a connection is closed.",
+    "Time without a request or an answer after which a connection is closed; negative: none is.",
 )
 _broker(
     "max.connections",
     INT,
     _INT_MAX,
-    "Open connections of the whole broker family; more are closed at once.",
+    "Open connections of the whole broker family; more are closed at once, with a line in the log. "
+    "The control socket is open to its user whatever this says.",
     least=0,
     is_dynamic=True,
 )
@@ -936,23 +1005,34 @@ _broker(
     "max.connections.per.ip",
     INT,
     _INT_MAX,
-    "Open connections from one address; more are closed at once.",
+    "Open connections from one address to the whole broker family; more are closed at once, with a "
+    "line in the log.",
     least=0,
+    is_dynamic=True,
+)
+_broker(
+    "max.connections.per.ip.overrides",
+    STRING,
+    "",
+    "Addresses with a max.connections.per.ip of their own, as ADDRESS:NUMBER with commas between. "
+    "Addresses only: names of hosts are not looked up.",
+    check=_address_limits_complaint,
     is_dynamic=True,
 )
 _broker(
     "queued.max.requests",
     INT,
     "500",
-    "Requests that one network worker has in flight before it stops reading.",
+    "Requests that are in flight before no more are read.",
     least=1,
 )
 _broker(
     "queued.max.request.bytes",
     LONG,
     "-1",
-    "Bytes of requests that one network worker holds before it stops reading; -1 leaves the bound "
-    "to shmbroker, which goes by socket.request.max.bytes.",
+    "Bytes of requests that are still arriving, of all connections together. While they are used "
+    "up, the slowest senders are closed, and others wait; a single larger request is taken all the "
+    "same. -1 is 48 MiB; each network worker has an equal part, and at least 1 MiB.",
 )
 _broker(
     "fetch.max.bytes",
@@ -1013,8 +1093,7 @@ _broker(
     "leader.imbalance.per.broker.percentage",
     INT,
     "10",
-    "How many partitions of a broker may be led by others before they are given back. Apache Kafka "
-    "has dropped it with ZooKeeper: every one is given back, whatever is set here.",
+    "How many partitions of a broker may be led by others before they are given back.",
     is_hidden=True,
 )
 _broker(
@@ -1254,8 +1333,8 @@ _broker(
     "shmbroker.ring.control.bytes",
     INT,
     str(256 << 10),
-    "Size of a ring to or from a controller; a power of two.",
-    least=1 << 14,
+    "Size of a ring to or from a controller, the cleaner or the tier process; a power of two.",
+    least=1 << 16,
     most=1 << 30,
     check=_power_of_two,
 )
@@ -1279,6 +1358,14 @@ _broker(
     "Address this broker tells its clients.",
     is_given=True,
 )
+
+
+def idle_complaint(name: str, value: str) -> str | None:
+    """What to tell whoever gives a setting a value that changes nothing here; None: it does."""
+    reason = WITHOUT_EFFECT.get(name)
+    if reason is None or value.strip() == _WHAT_HAPPENS.get(name):
+        return None
+    return f"{name} has no effect here: {reason}"
 
 
 class BrokerConfig:
@@ -1343,6 +1430,11 @@ class BrokerConfig:
             "advertised.listeners": listener,
         }
 
+    def idle_complaints(self) -> list[str]:
+        """A sentence for each setting that was set and changes nothing."""
+        complaints = (idle_complaint(name, text) for name, text in self.static.items())
+        return [complaint for complaint in complaints if complaint is not None]
+
     def node_directory(self, data_directory: str, number: int) -> str:
         """The log directory of broker `number`."""
         named: list[str] = self["shmbroker.log.dirs"]
@@ -1395,6 +1487,11 @@ class BrokerConfig:
             raise ConfigFault(
                 f"{named} log directories are named for {workers} brokers: name fewer, or raise "
                 "--replicas or --io-workers."
+            )
+        if not self["max.connections.per.ip"] and not self["max.connections.per.ip.overrides"]:
+            raise ConfigFault(
+                "max.connections.per.ip is 0, which nobody can connect with: raise it, or name "
+                "addresses in max.connections.per.ip.overrides."
             )
         for name in ("default.replication.factor", "offsets.topic.replication.factor"):
             if self[name] > workers:

@@ -18,8 +18,7 @@ VERSION_MIN = 0
 VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
 
-PARTITIONS_MAX = 2000
-"""Kafka's max.request.partition.size.limit: an answer never lists more."""
+PARTITIONS_MAX = "max.request.partition.size.limit"
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> d
         names = [name for name in names if name >= first]
         if names and names[0] == first:
             first_partition = cursor["partition_index"]
-    limit = max(1, min(body["response_partition_limit"], PARTITIONS_MAX))
+    limit = max(1, min(body["response_partition_limit"], gateway.config[PARTITIONS_MAX]))
     live = gateway.live_brokers()
     topics: list[dict[str, Any]] = []
     for name in names:

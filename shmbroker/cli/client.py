@@ -19,7 +19,8 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.outcome import CommandFault, sentence
+from shmbroker.cli.outcome import CommandFault, say, sentence
+from shmbroker.config import OWN_PREFIX, idle_complaint
 
 VARIABLE = "SHMBROKER_BOOTSTRAP_SERVER"
 DEFAULT_SERVER = "127.0.0.1:9092"
@@ -203,6 +204,26 @@ def metadata(client: Any, cluster: Cluster) -> Any:
     raise CommandFault(
         f"{cluster.servers} accepts connections but gives no Kafka answer: {sentence(reason)}"
     )
+
+
+def say_idle(cluster: Cluster, admin: Any, values: dict[str, str]) -> None:
+    """A sentence on stderr for each of these settings that changes nothing, as brokers of another
+    make go by it."""
+    complaints = [idle_complaint(name, value) for name, value in values.items()]
+    told = [complaint for complaint in complaints if complaint is not None]
+    if told and _is_ours(cluster, admin):
+        for complaint in told:
+            say(complaint)
+
+
+def _is_ours(cluster: Cluster, admin: Any) -> bool:
+    """Whether the brokers are shmbroker's: they have settings of its own."""
+    from confluent_kafka.admin import ConfigResource
+
+    name = str(next(iter(metadata(admin, cluster).brokers)))
+    resource = ConfigResource(ConfigResource.Type.BROKER, name)
+    (future,) = admin.describe_configs([resource], request_timeout=ASK_S).values()
+    return any(key.startswith(OWN_PREFIX) for key in waited(future, f"broker {name}"))
 
 
 def waited(future: Any, about: str = "") -> Any:

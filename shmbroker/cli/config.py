@@ -14,6 +14,7 @@ from shmbroker.cli.client import (
     matching,
     metadata,
     pairs,
+    say_idle,
     waited,
 )
 from shmbroker.cli.hints import HintingGroup, meant
@@ -155,6 +156,7 @@ def set_(
 
         cluster.check_reachable()
         alter_default_broker_configs(cluster.addresses(), wanted, deleted)
+        say_idle(cluster, cluster.admin(), wanted)
         return
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry
 
@@ -168,13 +170,14 @@ def set_(
     admin, resource = _resource(cluster, kind, name, changes)
     (future,) = admin.incremental_alter_configs([resource], request_timeout=CHANGE_S).values()
     waited(future, f"{kind} {name}")
+    say_idle(cluster, admin, wanted)
 
 
 @command.command()
 @click.argument("names", metavar="[NAME…]", nargs=-1)
 @json_option
 def explain(names: tuple[str, ...], as_json: bool) -> None:
-    """Say what settings are for; needs no broker.
+    """Say what settings are for, and which have no effect here; needs no broker.
 
     \b
     shmbroker config explain retention.ms
@@ -192,8 +195,17 @@ def explain(names: tuple[str, ...], as_json: bool) -> None:
         print_json(found)
     elif not names:
         print_table(
-            ("SETTING", "OF", "TYPE", "DEFAULT"),
-            [(row["name"], ", ".join(row["of"]), row["type"], row["default"]) for row in found],
+            ("SETTING", "OF", "TYPE", "DEFAULT", "EFFECT"),
+            [
+                (
+                    row["name"],
+                    ", ".join(row["of"]),
+                    row["type"],
+                    row["default"],
+                    "" if row["has_effect"] else "none",
+                )
+                for row in found
+            ],
         )
     else:
         click.echo("\n\n".join(settings.as_text(row) for row in found))

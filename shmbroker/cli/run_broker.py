@@ -44,6 +44,8 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     ]
     try:
         config = BrokerConfig.load(parameters["config_file"], parameters["assignments"], flags)
+        for complaint in config.idle_complaints():
+            print(f"shmbroker: {complaint}", file=sys.stderr)
         status = supervisor.Supervisor(
             config, Path(config["shmbroker.data"] or default_data_directory()), began
         ).run()

@@ -1,34 +1,26 @@
-"""What `config explain` says of a setting: all of it from the tables of `shmbroker.config`.
+"""What `config explain` says of a setting: all of it from the tables of settings.
 
-But for two things: which settings are kept and shown for Kafka's sake and change nothing here, and
-what else has to be set for one to be seen at work.
+But for one thing: what else has to be set for one to be seen at work.
 """
 
 from typing import Any
 
-from shmbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, TYPE_NAMES, Setting
+from shmbroker.config import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    TYPE_NAMES,
+    WITHOUT_EFFECT,
+    Setting,
+)
+from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
+from shmbroker.metadata.group_configs import GROUP_SETTINGS
 
-WITHOUT_EFFECT = {
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.type",
-    "compression.zstd.level",
-    "leader.imbalance.per.broker.percentage",
-    "log.cleaner.io.buffer.load.factor",
-    "log.cleaner.io.buffer.size",
-    "log.cleaner.threads",
-    "log.flush.offset.checkpoint.interval.ms",
-    "log.flush.start.offset.checkpoint.interval.ms",
-    "max.connections.per.ip",
-    "max.request.partition.size.limit",
-    "producer.id.expiration.ms",
-    "queued.max.request.bytes",
-    "queued.max.requests",
-    "replica.high.watermark.checkpoint.interval.ms",
-    "shmbroker.ring.control.bytes",
-    "socket.listen.backlog.size",
+_TABLES = {
+    "topic": TOPIC_SETTINGS,
+    "broker": BROKER_SETTINGS,
+    "group": GROUP_SETTINGS,
+    "client metrics subscription": CLIENT_METRICS_SETTINGS,
 }
-"""Settings that nothing here reads, whatever their value."""
 
 
 _DROPPED = (
@@ -55,16 +47,17 @@ NOTES = {
 
 
 def names() -> set[str]:
-    """All settings, of topics and of brokers."""
-    return TOPIC_SETTINGS.keys() | BROKER_SETTINGS.keys()
+    """All settings, of topics, brokers, groups and client metrics subscriptions."""
+    names: set[str] = set()
+    return names.union(*_TABLES.values())
 
 
 def explained(name: str) -> dict[str, Any]:
     """A setting as `--json` shows it; KeyError for one that isn't there."""
-    topic, broker = TOPIC_SETTINGS.get(name), BROKER_SETTINGS.get(name)
-    setting = topic or broker
-    if setting is None:
+    found = {kind: table[name] for kind, table in _TABLES.items() if name in table}
+    if not found:
         raise KeyError(name)
+    setting = next(iter(found.values()))
     stands_for = [
         topic_name
         for topic_name, row in TOPIC_SETTINGS.items()
@@ -72,13 +65,13 @@ def explained(name: str) -> dict[str, Any]:
     ]
     return {
         "name": name,
-        "of": [kind for kind, row in (("topic", topic), ("broker", broker)) if row],
+        "of": list(found),
         "type": TYPE_NAMES[setting.type].lower(),
         "default": setting.default,
         "unit": setting.unit or None,
         "allowed": _allowed(setting),
         "documentation": setting.documentation,
-        "changed": _changed(topic, broker),
+        "changed": _changed(found),
         "falls_back_to": [synonym for synonym, _ in setting.synonyms if synonym != name],
         "default_for": stands_for,
         "has_effect": name not in WITHOUT_EFFECT,
@@ -96,10 +89,13 @@ def _allowed(setting: Setting) -> str | None:
     return None if setting.most is None else f"at most {setting.most}"
 
 
-def _changed(topic: Setting | None, broker: Setting | None) -> list[str]:
+def _changed(found: dict[str, Setting]) -> list[str]:
     ways = []
-    if topic:
+    if "topic" in found:
         ways.append("config set topic NAME")
+    if found.keys() - {"topic", "broker"}:
+        ways.append("Kafka's own tools")
+    broker = found.get("broker")
     if broker and broker.is_given:
         ways.append("not at all: it follows from shmbroker.host, shmbroker.port, shmbroker.data")
     elif broker:
@@ -117,7 +113,7 @@ def as_text(row: dict[str, Any]) -> str:
     if row["note"]:
         lines[-1:] = ["", *textwrap.wrap(row["note"], 96), ""]
     if not row["has_effect"]:
-        lines[-1:] = ["Kept and shown for Kafka's sake; it changes nothing here.", ""]
+        lines[-1:] = ["Kept and shown for Kafka's sake.", ""]
     default = "none" if row["default"] is None else row["default"] or '""'
     facts = {
         "type": row["type"],

@@ -16,6 +16,7 @@ from shmbroker.cli.client import (
     matching,
     metadata,
     pairs,
+    say_idle,
     waited,
 )
 from shmbroker.cli.hints import HintingGroup
@@ -105,6 +106,7 @@ def create(
             if if_not_exists and refusal.args[0].name() == "TOPIC_ALREADY_EXISTS":
                 continue
             waited(future, f"topic {name} was not created")
+    say_idle(cluster, admin, settings)
 
 
 @command.command("list")

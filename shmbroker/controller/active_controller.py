@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from shmbroker.config import broker_layers
 from shmbroker.controller import (
     configs,
@@ -58,6 +60,11 @@ if TYPE_CHECKING:
     from shmbroker.controller.metadata_log import Record
     from shmbroker.controller.quorum_description import Replica
     from shmbroker.metadata.image import MetadataImage
+
+logger = logging.getLogger("shmbroker")
+
+IDLE_LINES_MAX = 10
+"""Of one request, about settings that change nothing."""
 
 PRODUCER_ID_BLOCK = 1000
 """Ids a broker gets at once (Kafka: `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`)."""
@@ -197,6 +204,9 @@ class ActiveController:
         except TooLargeFault:
             message = "Unable to perform excessively large batch operation."
             _fail(results, POLICY_VIOLATION, message)
+        else:
+            for complaint in configs.idle_complaints(records)[:IDLE_LINES_MAX]:
+                logger.warning("%s", complaint)
         return response
 
     def _decide(

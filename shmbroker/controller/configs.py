@@ -19,6 +19,7 @@ from shmbroker.config import (
     broker_layers,
     effective_broker_config,
     effective_topic_config,
+    idle_complaint,
     validate_broker_config,
     validate_topic_configs,
 )
@@ -66,9 +67,17 @@ SUBTRACT = 3
 
 _WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 _LEVELS = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
+_KINDS = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    GROUP_RESOURCE: "group",
+    CLIENT_METRICS_RESOURCE: "client metrics subscription",
+}
 _MIN_ISR = "min.insync.replicas"
 _CLEANER_THREADS = "log.cleaner.threads"
 _CLEANER_MEMORY = "log.cleaner.dedupe.buffer.size"
+_PER_IP = "max.connections.per.ip"
+_OVERRIDES = "max.connections.per.ip.overrides"
 _OK: Complaint = (NONE, None)
 
 
@@ -90,6 +99,22 @@ def alter_configs(
 ) -> tuple[list[Record], dict[str, Any]]:
     """AlterConfigs v0–2: what isn't named is taken away."""
     return _answer(request, image, lambda resource: _replace(resource, image, config))
+
+
+def idle_complaints(records: list[Record]) -> list[str]:
+    """What to tell of settings among these records that change nothing."""
+    found = []
+    for name, _, message in records:
+        if name == "ConfigRecord" and message["value"] is not None:
+            complaint = idle_complaint(message["name"], message["value"])
+            if complaint is not None:
+                found.append(f"{complaint} It was set for {_resource_in_words(message)}.")
+    return found
+
+
+def _resource_in_words(message: dict[str, Any]) -> str:
+    kind, name = message["resource_type"], message["resource_name"]
+    return f"{_KINDS.get(kind, 'a resource')} {name}" if name else "all brokers"
 
 
 def _answer(
@@ -316,7 +341,23 @@ def _broker_complaint(
     values = {key: operations[key][1] for key in known_settings}
     if complaint := _cleaner_complaint(name, values, image, config):
         return INVALID_REQUEST, complaint
+    if complaint := _per_ip_complaint(name, values, image, config):
+        return INVALID_REQUEST, complaint
     return _OK
+
+
+def _per_ip_complaint(
+    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
+) -> str | None:
+    """Whoever lets nobody in says who is let in nevertheless (Kafka `KafkaConfig`)."""
+    if int(values.get(_PER_IP, "1")) > 0:
+        return None
+    own = image.config(BROKER_RESOURCE, name) if name else {}
+    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
+    overrides = values.get(_OVERRIDES, effective_broker_config(_OVERRIDES, config, layers))
+    if overrides.strip():
+        return None
+    return f"requirement failed: {_PER_IP} can be set to zero only if {_OVERRIDES} property is set."
 
 
 def _cleaner_complaint(

@@ -69,7 +69,6 @@ class LogConfig:
         "min_cleanable_dirty_ratio",
         "min_compaction_lag_ms",
         "min_insync_replicas",
-        "preallocate",
         "producer_id_expiration_ms",
         "producer_snapshot_interval",
         "retention_bytes",
@@ -148,8 +147,6 @@ class LogConfig:
         """Produce looks at every record."""
         self.leader_throttled_replicas = _items(values, "leader.replication.throttled.replicas")
         self.follower_throttled_replicas = _items(values, "follower.replication.throttled.replicas")
-        self.preallocate = _is_true(values, "preallocate")
-        """Kept for Kafka's sake: segments are always allocated ahead here, in extents."""
         self.producer_id_expiration_ms = _DAY_MS
         self.producer_snapshot_interval = 1024
         """Index entries (each at least `index_interval_bytes` of log, or one larger batch) between

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from shmbroker.config import BrokerConfig
 
 _OFFSET_RESET = "share.auto.offset.reset"
-_UNUSED = "kept, as such groups are not served here."
 
 
 def _offset_reset_complaint(value: str) -> str | None:
@@ -58,7 +57,7 @@ GROUP_SETTINGS = {
             _OFFSET_RESET,
             STRING,
             "latest",
-            f"Where a share group begins to read; {_UNUSED}",
+            "Where a share group begins to read.",
             check=_offset_reset_complaint,
             is_dynamic=True,
         ),
@@ -66,7 +65,7 @@ GROUP_SETTINGS = {
             "share.heartbeat.interval.ms",
             INT,
             "5000",
-            f"How often members of a share group send a heartbeat; {_UNUSED}",
+            "How often members of a share group send a heartbeat.",
             least=1,
             is_dynamic=True,
         ),
@@ -74,7 +73,7 @@ GROUP_SETTINGS = {
             "share.isolation.level",
             STRING,
             "read_uncommitted",
-            f"Which records of transactions a share group reads; {_UNUSED}",
+            "Which records of transactions a share group reads.",
             allowed=("read_committed", "read_uncommitted"),
             is_dynamic=True,
         ),
@@ -82,7 +81,7 @@ GROUP_SETTINGS = {
             "share.record.lock.duration.ms",
             INT,
             "30000",
-            f"How long a record is reserved for a member of a share group; {_UNUSED}",
+            "How long a record is reserved for a member of a share group.",
             least=1000,
             is_dynamic=True,
         ),
@@ -90,7 +89,7 @@ GROUP_SETTINGS = {
             "share.session.timeout.ms",
             INT,
             "45000",
-            f"Time without a heartbeat after which a member of a share group is removed; {_UNUSED}",
+            "Time without a heartbeat after which a member of a share group is removed.",
             least=1,
             is_dynamic=True,
         ),
@@ -98,7 +97,7 @@ GROUP_SETTINGS = {
             "streams.heartbeat.interval.ms",
             INT,
             "5000",
-            f"How often members of a streams group send a heartbeat; {_UNUSED}",
+            "How often members of a streams group send a heartbeat.",
             least=1,
             is_dynamic=True,
         ),
@@ -106,7 +105,7 @@ GROUP_SETTINGS = {
             "streams.initial.rebalance.delay.ms",
             INT,
             "3000",
-            f"How long a new streams group waits for further members; {_UNUSED}",
+            "How long a new streams group waits for further members.",
             least=0,
             is_dynamic=True,
         ),
@@ -114,7 +113,7 @@ GROUP_SETTINGS = {
             "streams.num.standby.replicas",
             INT,
             "0",
-            f"Standby replicas of each task of a streams group; {_UNUSED}",
+            "Standby replicas of each task of a streams group.",
             least=0,
             is_dynamic=True,
         ),
@@ -122,8 +121,7 @@ GROUP_SETTINGS = {
             "streams.session.timeout.ms",
             INT,
             "45000",
-            "Time without a heartbeat after which a member of a streams group is removed; "
-            f"{_UNUSED}",
+            "Time without a heartbeat after which a member of a streams group is removed.",
             least=1,
             is_dynamic=True,
         ),

@@ -5,16 +5,21 @@ Rules of this file:
 * Bytes in: complete frames are taken from the worker's scratch buffer without being kept; only the
   rest of an incomplete or held-back frame lives in a buffer of the connection's own, which grows
   with what has *arrived*, never to what a frame announces.
-* A connection is *held* while its next frame may not start yet (order, a full ring): then it is
-  not read from, so the kernel's buffer and the client's window bound what it can pile up.
+* A connection is *held* while its next frame may not start yet (order, a full ring), or there is
+  no memory for it: then it is not read from, so the kernel's buffer and the client's window bound
+  what it can pile up.
 * Answers leave in request order: only the head of `inflight` is ever moved to `out`.
 """
 
 import socket
+from array import array
 from collections import deque
+from fcntl import ioctl
 from os import sendfile
+from termios import FIONREAD
 from typing import Any
 
+from shmbroker.network.arriving import Sender
 from shmbroker.network.file_send import ColdSlice, FileSlice
 from shmbroker.network.inflight import Request
 
@@ -27,7 +32,7 @@ SEND_BYTES_PER_TURN = 4 << 20
 """What one connection may send before the others of its worker have their turn."""
 
 
-class Connection:
+class Connection(Sender):
     """State of one accepted socket; `listener` says whose port it is."""
 
     __slots__ = (
@@ -43,18 +48,17 @@ class Connection:
         "is_closed",
         "is_cold",
         "is_ended",
-        "is_held",
         "large_bytes",
         "last_active",
         "listener",
         "out",
-        "partial_since",
         "socket",
         "view",
         "wants_write",
     )
 
     def __init__(self, accepted: socket.socket, listener: Any, now: float) -> None:
+        super().__init__()
         self.socket = accepted
         self.fd = accepted.fileno()
         self.listener = listener
@@ -63,7 +67,6 @@ class Connection:
         self.buffer: bytearray | None = None
         self.view: memoryview | None = None
         self.filled = 0
-        self.is_held = False
         self.is_closed = False
         self.is_cold = False
         self.has_left = False
@@ -75,13 +78,23 @@ class Connection:
         self.fast_produce: Any = None
         self.fast_ends: list[int] = []
         self.last_active = now
-        self.partial_since = 0.0
         self.client = ""
         self.host = ""
+
+    @property
+    def address(self) -> str:
+        """The client's address without its port; "" for the control socket."""
+        return self.client.rpartition(":")[0]
 
     def peer_name(self) -> str:
         """Where the client is, for log lines."""
         return self.client or "local client"
+
+    def bytes_in_kernel(self) -> int:
+        """How much has come that was not read yet."""
+        count = array("i", [0])
+        ioctl(self.fd, FIONREAD, count)
+        return count[0]
 
     def collect(self) -> bool:
         """Move the answers that are complete and next in order to `out`; True if there were any."""

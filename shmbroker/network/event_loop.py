@@ -12,7 +12,11 @@ Rules of this file:
 * A request that waits for a broker which is down is dropped when its client leaves: it may have
   been sent again on another connection, and served there, long before its turn comes here.
 * Nothing is allocated from an announced length: buffers double as bytes arrive, and all buffers of
-  a worker together are bounded; over that bound connections are not read from until others finish.
+  a worker together are bounded; who has to wait for room, and who to pay, says `arriving.py`.
+* While that memory is short, what connections without a buffer have sent is looked at before it is
+  read: frames that lie whole in the kernel are taken, the rest stays there. So a small request
+  needs no memory, whoever holds it.
+* No time limit runs against a connection that is not read from.
 """
 
 import select
@@ -23,23 +27,37 @@ from typing import Protocol
 
 from shmbroker import tcp
 from shmbroker.errors import ProtocolFault
+from shmbroker.network.arriving import LOOK_AGAIN_S, ArrivingMemory, first_room, next_room
 from shmbroker.network.connection import Connection
 
 EPOLLIN = select.EPOLLIN
 EPOLLOUT = select.EPOLLOUT
 EPOLLRDHUP = select.EPOLLRDHUP
 HUNG_UP = select.EPOLLHUP | select.EPOLLERR
+MSG_PEEK = socket.MSG_PEEK
 
 SCRATCH_BYTES = 256 * 1024
 """One read's worth: what a socket hands over at once on loopback is rarely more."""
 
-BUFFER_BYTES_FIRST = 64 * 1024
+TAIL_BYTES_MAX = 16 * 1024
+"""So few bytes of a frame are copied in front of what comes next, in the scratch buffer."""
 
 LARGE_FRAME_BYTES = 128 * 1024
 """From here on a frame is read into the connection's buffer at once, up to its end."""
 
+GROWN_BYTES_MIN = 1 << 20
+"""A buffer of this size grows where it is: the system moves its pages (see `processes/heap.py`)."""
+
+ZEROS = memoryview(bytes(1 << 20))
+"""What it grows by."""
+
 SPARES_MAX = 4
-SPARE_BYTES_MAX = 2 << 20
+SPARE_BYTES_MIN = 16 * 1024
+SPARE_BYTES_MAX = 8 << 20
+"""Of all spare buffers together."""
+SPARE_TIMES_MAX = 4
+"""How many times larger than what is needed a spare buffer may be, unless the connection's last
+frame was as large."""
 
 INFLIGHT_MAX = 256
 """Requests of one connection that may wait for results together."""
@@ -48,6 +66,9 @@ ANSWERS_UNSENT_MAX = 16
 """Answers that may wait unsent while more frames of the same read are started."""
 
 ACCEPTS_PER_TURN = 16
+
+FED_PER_TURN = 64
+"""Connections that wait for memory, of which another look is taken at once."""
 
 FRAME_HEAD = Struct(">ihhi")
 """Size, api key, api version, correlation id: the fixed start of every request."""
@@ -61,6 +82,10 @@ FRAME_SIZE_MIN = 10
 PRODUCE = 0
 FETCH = 1
 
+SLOW = "a slow frame while others wait for its memory"
+IDLE = "idle"
+STALLED = "half a frame that has not moved"
+
 
 class Service(Protocol):
     """What a worker gives its event loop: the API table, and words about connections."""
@@ -71,7 +96,7 @@ class Service(Protocol):
 
     def may_accept(self) -> bool: ...
 
-    def open_connections(self) -> int: ...
+    def admits(self, address: str) -> bool: ...
 
     def on_opened(self, connection: Connection) -> None: ...
 
@@ -94,15 +119,10 @@ class Listener:
 class EventLoop:
     """All connections of this worker, which waits on `epoll` and hands the events to `handle`."""
 
-    def __init__(
-        self, service: Service, frame_bytes_max: int, buffer_bytes_max: int, connections_max: int
-    ) -> None:
+    def __init__(self, service: Service, frame_bytes_max: int, buffer_bytes_max: int) -> None:
         self.service = service
         self.frame_bytes_max = frame_bytes_max
-        self.buffer_bytes_max = buffer_bytes_max
-        self.connections_max = connections_max
-        self.buffer_bytes = 0
-        self.has_given_buffer = False
+        self.memory: ArrivingMemory[Connection] = ArrivingMemory(buffer_bytes_max, SCRATCH_BYTES)
         self.epoll = select.epoll()
         self.connections: dict[int, Connection] = {}
         self.handlers: dict[int, Callable[[int], None]] = {}
@@ -111,10 +131,12 @@ class EventLoop:
         self.is_stopping = False
         self.blocked: list[Connection] = []
         self.cold: list[Connection] = []
-        self.starved: list[Connection] = []
+        self._next_feed = 0.0
         self._scratch = bytearray(SCRATCH_BYTES)
         self._scratch_view = memoryview(self._scratch)
+        self._is_peeked = False
         self._spare: list[bytearray] = []
+        self._has_used_spare = False
 
     # ── registration ────────────────────────────────────────────────────────────────────────────
 
@@ -173,12 +195,13 @@ class EventLoop:
                 # Out of descriptors: let the others try, come back at the next balance check.
                 self.watch_listeners(False)
                 return
-            if service.open_connections() >= self.connections_max:
+            is_local = accepted.family == socket.AF_UNIX
+            if not service.admits("" if is_local else address[0]):
                 accepted.close()
                 continue
             accepted.setblocking(False)
             connection = Connection(accepted, listener, service.now())
-            if accepted.family != socket.AF_UNIX:
+            if not is_local:
                 tcp.tune(accepted)
                 connection.client = f"{address[0]}:{address[1]}"
                 connection.host = accepted.getsockname()[0]
@@ -191,49 +214,80 @@ class EventLoop:
     def on_readable(self, connection: Connection, mask: int) -> None:
         """Read once, and start every complete request that may start."""
         if connection.is_held:
-            if mask & HUNG_UP or connection in self.blocked:
+            if mask & HUNG_UP or connection.is_blocked:
                 self.close(connection, "the client left")
                 return
             # It waits in order behind its own requests, and may have closed its sending side only.
             connection.has_left = True
             self._set_interest(connection)
             return
+        filled = connection.filled
         buffer = connection.buffer
         if buffer is None:
+            if self.memory.is_short:
+                self._peek(connection)
+                return
             if connection.large_bytes:
-                if not self._take_buffer(connection, SCRATCH_BYTES):
-                    return
+                self._hold(connection, SCRATCH_BYTES)
                 buffer = connection.buffer
                 view = connection.view[: connection.large_bytes]
             else:
                 buffer = self._scratch
                 view = self._scratch_view
+        elif filled <= TAIL_BYTES_MAX and not self.memory.is_short:
+            buffer = self._scratch
+            view = self._scratch_view[filled:]
         else:
-            if connection.filled == len(buffer) and not self._make_room(connection):
+            if filled == len(buffer) and not self._make_room(connection):
                 return
             buffer = connection.buffer
             # No further than the end of a large frame: what lies behind would have to be moved.
-            view = connection.view[connection.filled : connection.large_bytes or len(buffer)]
+            view = connection.view[filled : connection.large_bytes or len(buffer)]
         try:
             count = connection.socket.recv_into(view)
+        except BlockingIOError:
+            if not filled and connection.buffer is not None:
+                self._give_buffer(connection)
+            return
+        except OSError as fault:
+            self.close(connection, str(fault))
+            return
+        if count == 0:
+            self._on_end(connection)
+            return
+        connection.last_active = self.service.now()
+        if filled:
+            if buffer is self._scratch:
+                self._scratch_view[:filled] = connection.view[:filled]
+            connection.filled = 0
+        self.take_frames(connection, buffer, 0, filled + count)
+
+    def _on_end(self, connection: Connection) -> None:
+        """The client has closed its sending side."""
+        connection.collect()
+        if not connection.inflight and not connection.out:
+            self.close(connection, "")
+            return
+        # It may have closed its sending side only: it gets what it has asked for.
+        connection.is_ended = connection.is_held = connection.has_left = True
+        self._set_interest(connection)
+
+    def _peek(self, connection: Connection) -> None:
+        """Start what lies whole in the kernel; the rest stays there until there is memory."""
+        try:
+            count = connection.socket.recv_into(self._scratch_view, 0, MSG_PEEK)
         except BlockingIOError:
             return
         except OSError as fault:
             self.close(connection, str(fault))
             return
         if count == 0:
-            connection.collect()
-            if not connection.inflight and not connection.out:
-                self.close(connection, "")
-                return
-            # It may have closed its sending side only: it gets what it has asked for.
-            connection.is_ended = connection.is_held = connection.has_left = True
-            self._set_interest(connection)
+            self._on_end(connection)
             return
-        end = connection.filled + count
         connection.last_active = self.service.now()
-        connection.filled = 0
-        self.take_frames(connection, buffer, 0, end)
+        self._is_peeked = True
+        self.take_frames(connection, self._scratch, 0, count)
+        self._is_peeked = False
 
     def take_frames(
         self, connection: Connection, buffer: bytearray, position: int, end: int
@@ -283,7 +337,7 @@ class EventLoop:
                         self._answer_rest(connection)
                         self.close(connection, "the client left")
                         return
-                    connection.is_held = True
+                    connection.is_held = connection.is_blocked = True
                     self.blocked.append(connection)
                     break
                 if connection.is_closed:
@@ -308,24 +362,44 @@ class EventLoop:
     ) -> None:
         """Remember what is left of the bytes read, and set the socket's interest accordingly."""
         left = end - position
-        was_partial = connection.partial_since
-        connection.partial_since = 0.0
+        if self._is_peeked:
+            self._is_peeked = False
+            self._leave_rest(connection, position, left, need)
+            return
         if left == 0:
             if connection.buffer is not None:
                 self._give_buffer(connection)
         else:
             connection.large_bytes = need if need > LARGE_FRAME_BYTES else 0
             if buffer is self._scratch:
-                if not self._take_buffer(connection, max(left, BUFFER_BYTES_FIRST), force=True):
-                    return
+                if connection.room < left:
+                    # There is room: nothing is read into the scratch buffer while memory is short.
+                    self._hold(connection, first_room(left, need))
                 connection.view[:left] = self._scratch_view[position:end]
             elif position:
                 # Overlapping slices of one bytearray: go through a copy of the rest.
                 connection.view[:left] = bytes(connection.view[position:end])
             connection.filled = left
-            if not connection.is_held:
-                connection.partial_since = was_partial or self.service.now()
+            connection.arrive(left, need, position > 0, self.service.now())
         if connection.is_held:
+            self._set_interest(connection)
+
+    def _leave_rest(self, connection: Connection, taken: int, left: int, need: int) -> None:
+        """Read again what was taken of the bytes peeked at, and ask for room for what is left."""
+        unread = taken
+        while unread:
+            try:
+                unread -= connection.socket.recv_into(self._scratch_view[:unread])
+            except OSError as fault:
+                self.close(connection, str(fault))
+                return
+        if left and not connection.is_held:
+            connection.large_bytes = need if need > LARGE_FRAME_BYTES else 0
+            connection.arrive(left, need, taken > 0, self.service.now())
+            size = first_room(left, need)
+            if not self._ask(connection, size):
+                self._starve(connection, size)
+        elif connection.is_held:
             self._set_interest(connection)
 
     def resume(self, connection: Connection) -> None:
@@ -339,8 +413,11 @@ class EventLoop:
             return
         connection.is_held = False
         buffer, end = connection.buffer, connection.filled
-        connection.filled = 0
-        self.take_frames(connection, buffer, 0, end)
+        if buffer is None:
+            self.on_readable(connection, 0)  # it was left in the kernel
+        else:
+            connection.filled = 0
+            self.take_frames(connection, buffer, 0, end)
         if not connection.is_closed and not connection.is_held:
             self._set_interest(connection)
 
@@ -358,7 +435,27 @@ class EventLoop:
         """The rings may have room again."""
         blocked, self.blocked = self.blocked, []
         for connection in blocked:
+            connection.is_blocked = False
             self.resume(connection)
+
+    def feed_starved(self) -> None:
+        """There may be memory now for those who wait for it."""
+        memory = self.memory
+        now = self.service.now()
+        if self.is_stopping or (not memory.has_released and now < self._next_feed):
+            return
+        memory.has_released = False
+        self._next_feed = now + LOOK_AGAIN_S
+        for connection in memory.in_turn()[:FED_PER_TURN]:
+            if connection.is_closed:
+                continue  # it has paid for one before it
+            if not connection.room:
+                connection.arrived = connection.bytes_in_kernel()
+            if self._ask(connection, connection.wanted):
+                connection.is_held = False
+                self._set_interest(connection)
+        if memory.waiting and (given_up := memory.deadlocked()) is not None:
+            self.close(given_up, SLOW, is_fault=True)
 
     def _set_interest(self, connection: Connection) -> None:
         if not connection.is_held:
@@ -371,72 +468,85 @@ class EventLoop:
 
     # ── buffers ─────────────────────────────────────────────────────────────────────────────────
 
-    def _take_buffer(self, connection: Connection, size: int, force: bool = False) -> bool:
-        """Give the connection a buffer of its own; False if the worker's bound is reached."""
-        if self.buffer_bytes + _counted(size) > self.buffer_bytes_max and not force:
-            self._starve(connection)
-            return False
-        buffer = self._new_buffer(size)
-        self.buffer_bytes += _counted(len(buffer))
+    def _hold(self, connection: Connection, size: int) -> None:
+        """Give the connection a buffer of its own with at least `size` bytes, or a larger one."""
+        buffer = connection.buffer
+        if buffer is None:
+            buffer = self._new_buffer(size, connection.large_bytes)
+            view = memoryview(buffer)
+        elif len(buffer) >= GROWN_BYTES_MIN:
+            connection.view.release()
+            while len(buffer) < size:
+                buffer += ZEROS[: size - len(buffer)]
+            view = memoryview(buffer)
+        else:
+            old, buffer = buffer, self._new_buffer(size, connection.large_bytes)
+            view = memoryview(buffer)
+            filled = connection.filled
+            view[:filled] = connection.view[:filled]
+            connection.view.release()
+            self._keep_spare(old)
+        memory = self.memory
+        memory.hold(connection, len(buffer), self.service.now())
+        if memory.is_short:
+            self._spare.clear()
         connection.buffer = buffer
-        connection.view = memoryview(buffer)
-        return True
+        connection.view = view
+
+    def _ask(self, connection: Connection, size: int) -> bool:
+        """Give it so much room, or all that its frame needs, if it may have it now."""
+        memory = self.memory
+        now = self.service.now()
+        allowed = memory.allowed(connection, size, now)
+        if not allowed:
+            for payer in memory.payers(connection, size, now):
+                self.close(payer, SLOW, is_fault=True)
+            allowed = memory.allowed(connection, size, now)
+        if allowed:
+            self._hold(connection, allowed)
+        return allowed > 0
 
     def _make_room(self, connection: Connection) -> bool:
-        """Double the buffer of a frame that is still arriving; False if the bound is reached."""
-        old = connection.buffer
-        size = int.from_bytes(old[:4], "big") + 4
-        grown = min(max(2 * len(old), BUFFER_BYTES_FIRST), max(size, 2 * BUFFER_BYTES_FIRST))
-        if grown <= len(old):
-            grown = 2 * len(old)
-        alone = self.buffer_bytes == _counted(len(old))
-        if self.buffer_bytes + grown > self.buffer_bytes_max and not alone:
-            self._starve(connection)
-            return False
-        buffer = self._new_buffer(grown)
-        filled = connection.filled
-        memoryview(buffer)[:filled] = connection.view[:filled]
-        connection.view.release()
-        self.buffer_bytes += _counted(len(buffer)) - _counted(len(old))
-        self._keep_spare(old)
-        connection.buffer = buffer
-        connection.view = memoryview(buffer)
-        return True
+        """Double the buffer of a frame that is still arriving; False if it has to wait."""
+        size = next_room(connection.room, connection.whole)
+        if self._ask(connection, size):
+            return True
+        self._starve(connection, size)
+        return False
 
     def _give_buffer(self, connection: Connection) -> None:
         buffer = connection.buffer
         connection.view.release()
         connection.view = connection.buffer = None
-        self.buffer_bytes -= _counted(len(buffer))
-        self.has_given_buffer = True
+        self.memory.release(connection)
         self._keep_spare(buffer)
-        if self.starved:
-            starved, self.starved = self.starved, []
-            for other in starved:
-                if not other.is_closed:
-                    other.is_held = False
-                    self._set_interest(other)
 
-    def _new_buffer(self, size: int) -> bytearray:
-        """The largest spare buffer if it is large enough: its pages are there already."""
-        spare = self._spare
-        if spare and len(spare[-1]) >= size:
-            return spare.pop()
+    def _new_buffer(self, size: int, usual_size: int) -> bytearray:
+        """A spare one if there is one of about that size: its pages are there already."""
+        if size >= SPARE_BYTES_MIN:
+            most = max(SPARE_TIMES_MAX * size, usual_size)
+            if self.memory.used + most > self.memory.usual:
+                most = size
+            for which in reversed(range(len(self._spare))):
+                if size <= len(self._spare[which]) <= most:
+                    self._has_used_spare = True
+                    return self._spare.pop(which)
         return bytearray(size)
 
     def _keep_spare(self, buffer: bytearray) -> None:
-        """Keep the largest few buffers, up to SPARE_BYTES_MAX each."""
-        if len(buffer) <= SPARE_BYTES_MAX:
-            spare = self._spare
-            spare.append(buffer)
-            spare.sort(key=len)
-            if len(spare) > SPARES_MAX:
-                del spare[0]
+        """Keep the largest few buffers."""
+        if not SPARE_BYTES_MIN <= len(buffer) <= SPARE_BYTES_MAX or self.memory.is_short:
+            return
+        spare = self._spare
+        spare.append(buffer)
+        spare.sort(key=len)
+        while len(spare) > SPARES_MAX or sum(map(len, spare)) > SPARE_BYTES_MAX:
+            del spare[0]
 
-    def _starve(self, connection: Connection) -> None:
-        """Stop reading from it until another connection gives a buffer back."""
+    def _starve(self, connection: Connection, size: int) -> None:
+        """Stop reading from it until there is so much room for it."""
         connection.is_held = True
-        self.starved.append(connection)
+        self.memory.wait(connection, size, self.service.now())
         self._set_interest(connection)
 
     # ── answers out ─────────────────────────────────────────────────────────────────────────────
@@ -464,7 +574,7 @@ class EventLoop:
             if not connection.inflight and not connection.out:
                 self.close(connection, "")
             return
-        if connection.is_held and connection not in self.blocked:
+        if connection.is_held and not connection.is_blocked and not connection.waits_since:
             inflight = connection.inflight
             if not inflight or inflight[0].api_key <= 1:
                 self.resume(connection)
@@ -472,6 +582,8 @@ class EventLoop:
     def stop_reading(self) -> None:
         """Start no request any more; those in flight are still answered."""
         self.watch_listeners(False)
+        for connection in self.blocked:
+            connection.is_blocked = False
         self.blocked.clear()
         self.is_stopping = True
         for connection in self.connections.values():
@@ -497,38 +609,27 @@ class EventLoop:
             self.epoll.unregister(connection.fd)
         except (OSError, ValueError):
             pass
+        connection.filled = 0
         if connection.buffer is not None:
-            connection.filled = 0
             self._give_buffer(connection)
+        else:
+            self.memory.release(connection)
         connection.out.clear()
         self.service.on_closed(connection, reason, is_fault)
         connection.inflight.clear()
         connection.socket.close()
 
     def sweep(self, now: float, idle_s: float, partial_s: float) -> None:
-        """Close connections that are idle, or that have kept half a frame for too long.
-
-        While some wait for memory and none is given back, the oldest half frame goes at once: two
-        that need all of it would wait for each other.
-        """
-        if self.starved and not self.has_given_buffer:
-            half = [one for one in self.connections.values() if one.partial_since and one.buffer]
-            half = [one for one in half if len(one.buffer) > BUFFER_BYTES_FIRST]
-            if half:
-                oldest = min(half, key=lambda connection: connection.partial_since)
-                self.close(oldest, "half a frame while others wait for its memory", is_fault=True)
-        self.has_given_buffer = False
+        """Close connections that are idle (no negative `idle_s`: none is), or whose half frame has
+        not moved for too long."""
+        if not self._has_used_spare:
+            self._spare.clear()
+        self._has_used_spare = False
         for connection in list(self.connections.values()):
-            if connection.partial_since and now - connection.partial_since > partial_s:
-                self.close(connection, f"half a frame for over {partial_s:.0f} s", is_fault=True)
-            elif (
-                not connection.inflight
-                and not connection.out
-                and now - connection.last_active > idle_s
-            ):
-                self.close(connection, "idle")
-
-
-def _counted(buffer_bytes: int) -> int:
-    """What a buffer takes of the bound: its first part is every connection's own."""
-    return max(0, buffer_bytes - BUFFER_BYTES_FIRST)
+            is_read = not connection.is_held
+            if is_read and connection.room and now - connection.moved > partial_s:
+                self.close(connection, f"{STALLED} for over {partial_s:.0f} s", is_fault=True)
+            elif not is_read or connection.inflight or connection.out:
+                connection.last_active = now
+            elif 0 <= idle_s < now - connection.last_active:
+                self.close(connection, IDLE)

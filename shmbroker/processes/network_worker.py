@@ -47,11 +47,14 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.streak import Streak
 from shmbroker.metadata.image import BROKER_CHANGED, BROKER_RESOURCE, CONFIG_CHANGED, TopicImage
 from shmbroker.network.connection import Connection
-from shmbroker.network.event_loop import EventLoop, Listener
+from shmbroker.network.connection_limits import ConnectionLimits
+from shmbroker.network.event_loop import SLOW, STALLED, EventLoop, Listener
 from shmbroker.network.file_send import FileTable
 from shmbroker.network.inflight import Request
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import BACKLOG_RETRY_S, Child
+from shmbroker.processes.heap import give_back_freed, keep_large_apart
+from shmbroker.processes.seldom_log import SeldomLog
 from shmbroker.processes.shared_resources import (
     CONTROLLER,
     IO_WORKER,
@@ -60,6 +63,7 @@ from shmbroker.processes.shared_resources import (
     Slot,
 )
 from shmbroker.processes.stopping import Drain
+from shmbroker.shm.address_counts import AddressCounts
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     METADATA_APPLIED,
@@ -98,8 +102,10 @@ GONE_TOLD_S = 5.0
 """How long Metadata names a broker that is gone: until its successor has come, nearly always, and
 until clients have heard who leads now."""
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
-"""Of all network workers together, for frames that are still arriving; one larger frame is taken
-while it is alone at its worker."""
+"""Of all network workers together, for frames that are still arriving, unless
+queued.max.request.bytes says otherwise."""
+MUCH_BYTES = 4 << 20
+"""Where frames had this much memory lately, what is free of it is given back to the system."""
 
 
 class NetworkWorker(Child):
@@ -161,11 +167,13 @@ class NetworkWorker(Child):
             produce.API_KEY: self.produce.submit,
             fetch.API_KEY: self.fetch.submit,
         }
+        arriving_bytes_max = config["queued.max.request.bytes"]
+        if arriving_bytes_max <= 0:
+            arriving_bytes_max = FRAMES_BUFFERED_BYTES_MAX
         self.loop = EventLoop(
             self,
             config["socket.request.max.bytes"],
-            FRAMES_BUFFERED_BYTES_MAX // len(shared.of_role(NETWORK_WORKER)),
-            config["max.connections"],
+            arriving_bytes_max // len(shared.of_role(NETWORK_WORKER)),
         )
         self.loop.watch(
             self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, lambda _events: None
@@ -181,14 +189,20 @@ class NetworkWorker(Child):
         self._now = clock.monotonic()
         self._next_sweep = self._now + SWEEP_INTERVAL_S
         self._open_index = self.counters.at(slot.index, OPEN_CONNECTIONS)
+        others = [other.index for other in shared.of_role(NETWORK_WORKER) if other is not slot]
         self._others = [
-            (
-                self.counters.at(other.index, OPEN_CONNECTIONS),
-                self.counters.at(other.index, STATE),
-            )
-            for other in shared.of_role(NETWORK_WORKER)
-            if other.index != slot.index
+            (self.counters.at(other, OPEN_CONNECTIONS), self.counters.at(other, STATE))
+            for other in others
         ]
+        tables = shared.address_counts
+        self.limits = ConnectionLimits(
+            AddressCounts(tables[slot.index], {other: tables[other] for other in others}),
+            self.open_connections,
+            lambda: [n for n in others if self.words[self.counters.at(n, STATE)] == STATE_RUNNING],
+        )
+        self._log_seldom = SeldomLog(logger)
+        keep_large_apart()
+        self._apply_configs()
         self._has_waited = False
         self._streak = Streak()
         words = self.words
@@ -219,7 +233,13 @@ class NetworkWorker(Child):
                     timeout = 0.0
                 elif loop.cold or self.has_backlog():
                     timeout = BACKLOG_RETRY_S
-                elif loop.blocked or self.unread or plain.to_ask_again or self.must_stop:
+                elif (
+                    loop.blocked
+                    or loop.memory.waiting
+                    or self.unread
+                    or plain.to_ask_again
+                    or self.must_stop
+                ):
                     timeout = RETRY_S
                 else:
                     timeout = self._timeout()
@@ -242,6 +262,8 @@ class NetworkWorker(Child):
                 loop.retry_cold()
             if loop.blocked:
                 loop.resume_blocked()
+            if loop.memory.waiting:
+                loop.feed_starved()
             self.publish()
             now = self._now
             if now >= self._next_sweep:
@@ -333,6 +355,11 @@ class NetworkWorker(Child):
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S
         self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)
+        self._log_seldom.flush(now)
+        memory = self.loop.memory
+        if memory.peak >= MUCH_BYTES:
+            memory.peak = memory.used
+            give_back_freed()
         if self.gone and min(self.gone.values()) <= now:
             self.gone = {number: until for number, until in self.gone.items() if until > now}
             self.plain.cache.clear()
@@ -527,7 +554,16 @@ class NetworkWorker(Child):
             image.config(BROKER_RESOURCE, str(min(self.ports))),
             image.config(BROKER_RESOURCE, ""),
         )
-        self.loop.connections_max = effective_broker_config("max.connections", self.config, layers)
+        self.limits.set(
+            *(
+                effective_broker_config(name, self.config, layers)
+                for name in (
+                    "max.connections",
+                    "max.connections.per.ip",
+                    "max.connections.per.ip.overrides",
+                )
+            )
+        )
 
     # ── what the event loop asks ────────────────────────────────────────────────────────────────
 
@@ -549,6 +585,13 @@ class NetworkWorker(Child):
         others = (words[count] for count, state in self._others if words[state] == STATE_RUNNING)
         return len(self.loop.connections) + sum(others)
 
+    def admits(self, address: str) -> bool:
+        """Whether a connection of this address ("": the control socket) is within the limits."""
+        if refusal := self.limits.take(address):
+            line = f"closed a new connection of {address} at once: {refusal}"
+            self._log_seldom.warn(f"closed at once by {refusal.partition(' ')[0]}", line, self._now)
+        return not refusal
+
     def on_left_accepting(self) -> None:
         """Somebody else has fewer connections: it must be watching."""
         for slot in self.shared.of_role(NETWORK_WORKER):
@@ -559,8 +602,13 @@ class NetworkWorker(Child):
         self.words[self._open_index] = len(self.loop.connections)
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
+        self.limits.release(connection.address)
         if is_fault:
-            logger.warning("closed the connection of %s: %s", connection.peer_name(), reason)
+            line = f"closed the connection of {connection.peer_name()}: {reason}"
+            if reason == SLOW or reason.startswith(STALLED):
+                self._log_seldom.warn(reason, line, self._now)
+            else:
+                logger.warning("%s", line)
         self.words[self._open_index] = len(self.loop.connections)
         for request in connection.inflight:
             if type(request) is fetch.FetchRequest and request.tokens:

@@ -10,17 +10,18 @@ Regions (`shm.region`), unlinked as soon as they are mapped:
     rings       one ring for each ordered pair that talks
     positions   one table for each I/O worker, `shm.positions`
     standing    one table for each I/O worker, `shm.standing`
+    addresses   one table for each network worker, `shm.address_counts`
 
 Pairs that talk, and their rings:
 
-    network worker → I/O worker   operations with batches     ring_bytes (8 MiB)
+    network worker → I/O worker   operations with batches     data_ring_bytes
     I/O worker → network worker   results, slices             RESULT_RING_BYTES
     I/O worker ↔ I/O worker       reads of followers, slices  RESULT_RING_BYTES
-    network worker ↔ controller   requests as the client sent them   CONTROL_RING_BYTES
+    network worker ↔ controller   requests as the client sent them   control_ring_bytes
                                   (controllers talk to each other over sockets: `voter_links`)
-    I/O worker ↔ controller       registration, producer ids  CONTROL_RING_BYTES
-    I/O worker ↔ cleaner          logs to compact             CONTROL_RING_BYTES
-    I/O worker ↔ tier             segments to copy, to fetch  CONTROL_RING_BYTES
+    I/O worker ↔ controller       registration, producer ids  control_ring_bytes
+    I/O worker ↔ cleaner          logs to compact             control_ring_bytes
+    I/O worker ↔ tier             segments to copy, to fetch  control_ring_bytes
 
 A Unix socket pair for each I/O worker and each other worker that reads from it carries descriptors
 of segment files.
@@ -30,7 +31,7 @@ import os
 import socket
 
 from shmbroker.ipc.peer import Peer
-from shmbroker.shm import positions, standing
+from shmbroker.shm import address_counts, positions, standing
 from shmbroker.shm.counters import DOORBELL, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.region import Region, require_room, sweep
@@ -45,7 +46,6 @@ CLEANER = "cleaner"
 TIER = "tier"
 
 RESULT_RING_BYTES = 2 << 20
-CONTROL_RING_BYTES = 256 << 10
 POSITION_ENTRIES = 8192
 """Partitions of an I/O worker whose positions survive it; further ones are scanned."""
 
@@ -75,6 +75,7 @@ class SharedResources:
         io_workers: int,
         controllers: int,
         data_ring_bytes: int,
+        control_ring_bytes: int,
         tiers: int = 0,
     ) -> None:
         """Make and map all regions; ConfigFault if /dev/shm has no room for them."""
@@ -87,12 +88,14 @@ class SharedResources:
         prefix = region_prefix(data_directory)
         sweep(prefix)
         count = len(self.slots)
-        sizes = self._ring_sizes(data_ring_bytes)
+        sizes = self._ring_sizes(data_ring_bytes, control_ring_bytes)
         tables = positions.table_bytes(POSITION_ENTRIES), standing.table_bytes()
+        counts = address_counts.table_bytes()
         require_room(
             _pages(layout_size(count))
             + sum(map(ring_bytes, sizes.values()))
             + io_workers * sum(map(_pages, tables))
+            + network_workers * _pages(counts)
         )
         self._regions = [Region.create(f"{prefix}counters", _pages(layout_size(count)))]
         self.counters = Counters(self._regions[0].view, count)
@@ -102,8 +105,10 @@ class SharedResources:
             for slot in self.slots
         ]
         self._make_rings(prefix, sizes)
-        self._position_views = self._make_tables(f"{prefix}positions", tables[0])
-        self._standing_views = self._make_tables(f"{prefix}standing", tables[1])
+        self._position_views = self._make_tables(f"{prefix}positions", IO_WORKER, tables[0])
+        self._standing_views = self._make_tables(f"{prefix}standing", IO_WORKER, tables[1])
+        self.address_counts = self._make_tables(f"{prefix}addresses", NETWORK_WORKER, counts)
+        """Tables of the network workers, by slot."""
         self.passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
         for io_worker in self.of_role(IO_WORKER):
             for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
@@ -117,7 +122,9 @@ class SharedResources:
     def of_role(self, role: str) -> list[Slot]:
         return [slot for slot in self.slots if slot.role == role]
 
-    def _ring_sizes(self, data_ring_bytes: int) -> dict[tuple[int, int], int]:
+    def _ring_sizes(
+        self, data_ring_bytes: int, control_ring_bytes: int
+    ) -> dict[tuple[int, int], int]:
         """By who writes and who reads."""
         sizes: dict[tuple[int, int], int] = {}
         for io_worker in self.of_role(IO_WORKER):
@@ -129,12 +136,12 @@ class SharedResources:
                     sizes[io_worker.index, sibling.index] = RESULT_RING_BYTES
         for controller in self.of_role(CONTROLLER):
             for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
-                sizes[controller.index, other.index] = CONTROL_RING_BYTES
-                sizes[other.index, controller.index] = CONTROL_RING_BYTES
+                sizes[controller.index, other.index] = control_ring_bytes
+                sizes[other.index, controller.index] = control_ring_bytes
         for helper in self.of_role(CLEANER) + self.of_role(TIER):
             for io_worker in self.of_role(IO_WORKER):
-                sizes[helper.index, io_worker.index] = CONTROL_RING_BYTES
-                sizes[io_worker.index, helper.index] = CONTROL_RING_BYTES
+                sizes[helper.index, io_worker.index] = control_ring_bytes
+                sizes[io_worker.index, helper.index] = control_ring_bytes
         return sizes
 
     def _make_rings(self, prefix: str, sizes: dict[tuple[int, int], int]) -> None:
@@ -148,15 +155,15 @@ class SharedResources:
             self._rings[pair] = view
             at += ring_bytes(size)
 
-    def _make_tables(self, name: str, table_bytes: int) -> dict[int, memoryview]:
-        """A region with a table for each I/O worker, by its slot."""
-        io_workers = self.of_role(IO_WORKER)
+    def _make_tables(self, name: str, role: str, table_bytes: int) -> dict[int, memoryview]:
+        """A region with a table for each process of this role, by its slot."""
+        owners = self.of_role(role)
         size = _pages(table_bytes)
-        region = Region.create(name, size * len(io_workers))
+        region = Region.create(name, size * len(owners))
         self._regions.append(region)
         return {
             slot.index: region.view[size * which : size * (which + 1)]
-            for which, slot in enumerate(io_workers)
+            for which, slot in enumerate(owners)
         }
 
     def standing_of(self, slot: int) -> memoryview:

@@ -99,7 +99,6 @@ BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
 STEADY_S = 3.0
 BOOTS_MAX = 5
-LISTEN_BACKLOG = 1024
 READ_AT_BOOT = (
     ("BeginTransactionRecord", 0),
     ("EndTransactionRecord", 0),
@@ -177,6 +176,7 @@ class Supervisor:
             config["shmbroker.io.workers"],
             config["shmbroker.controllers"],
             config["shmbroker.ring.data.bytes"],
+            config["shmbroker.ring.control.bytes"],
             int(config.is_tier_enabled),
         )
         self.words = self.shared.counters.words
@@ -326,7 +326,7 @@ class Supervisor:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listening.bind((host, port))
-                listening.listen(LISTEN_BACKLOG)
+                listening.listen(config["socket.listen.backlog.size"])
             except OSError as fault:
                 raise ConfigFault(
                     f"Can't listen on {host}:{port}: {fault.strerror}; "

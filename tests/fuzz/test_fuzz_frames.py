@@ -3,8 +3,8 @@
 A stream of requests, cut anywhere, goes through a real event loop over a socket pair. The service
 behind it is a stand-in: it takes a request or says that there is no room, and completes what it has
 in any order. Whatever happens: each request is started once and whole, in order and not before its
-turn; answers come in request order; garbage closes the connection after what came before it; and
-nothing is held of a connection that is gone.
+turn, however short memory is; answers come in request order; garbage closes the connection after
+what came before it; and nothing is held of a connection that is gone.
 
 FUZZ_SEEDS=first-last runs other seeds than the usual ones.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from shmbroker.network.arriving import Sender
 from shmbroker.network.connection import Connection
 from shmbroker.network.event_loop import EPOLLIN, EventLoop, Listener
 from shmbroker.network.inflight import Request
@@ -77,8 +78,8 @@ class Service:
     def may_accept(self) -> bool:
         return True
 
-    def open_connections(self) -> int:
-        return 0
+    def admits(self, address: str) -> bool:
+        return True
 
     def on_opened(self, connection: Connection) -> None:
         pass
@@ -108,13 +109,19 @@ class Play:
                 )
             )
         self.service = Service(chance)
-        self.loop = EventLoop(self.service, FRAME_BYTES_MAX, BUFFER_BYTES_MAX, 10)
+        self.loop = EventLoop(self.service, FRAME_BYTES_MAX, BUFFER_BYTES_MAX)
         self.client, accepted = socket.socketpair()
         self.client.setblocking(False)
         accepted.setblocking(False)
         self.connection = Connection(accepted, Listener(accepted, 1, False), 1.0)
         self.loop.connections[self.connection.fd] = self.connection
         self.loop.epoll.register(self.connection.fd, EPOLLIN)
+        self.other = Sender()
+        """Another connection, which holds most of the memory for a while; it can't pay for it."""
+        self.other.is_blocked = True
+        if chance.random() < 0.5:
+            memory = self.loop.memory
+            memory.hold(self.other, memory.usual - chance.choice((0, 5000, 200_000)), 1.0)  # type: ignore[type-var, arg-type]
         self.stream = memoryview(b"".join(self.frames) + self.garbage)
         self.received = bytearray()
 
@@ -139,6 +146,10 @@ class Play:
                 self.loop.flush(self.connection)
                 moved += 1
             self.loop.resume_blocked()
+            if self.other.room and (still > 20 or self.chance.random() < 0.05):
+                self.loop.memory.release(self.other)  # type: ignore[arg-type]
+                moved += 1
+            self.loop.feed_starved()
             still = 0 if moved else still + 1
 
     def send(self) -> int:
@@ -189,7 +200,7 @@ def test_frames_in_any_pieces(seed: int) -> None:
         play.client.close()
         play.loop.handle(play.loop.epoll.poll(1))
         assert [is_fault for _, is_fault in service.closed] == [False]
-    assert play.loop.buffer_bytes == 0
+    assert play.loop.memory.used == 0
     assert play.loop.connections == {}
     play.client.close()
     play.loop.epoll.close()

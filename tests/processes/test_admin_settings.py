@@ -19,7 +19,12 @@ PATIENCE_S = 20.0
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker() as broker:
+    static = (
+        "queued.max.requests=5",
+        "max.request.partition.size.limit=3",
+        "shmbroker.ring.control.bytes=65536",
+    )
+    with Broker(*(word for one in static for word in ("--set", one))) as broker:
         yield broker
 
 
@@ -65,12 +70,55 @@ def test_topics_follow_the_brokers_setting(broker: Broker, name: str) -> None:
         assert client.produce(topic, large)["error_code"] == 0
 
 
+def test_pages_of_partitions_are_as_long_as_was_set(broker: Broker) -> None:
+    with RawClient(broker.address) as client:
+        client.create_topic("pages", 5)
+        body = {"topics": [{"name": "pages"}], "response_partition_limit": 9, "cursor": None}
+        answer = client.ask("DescribeTopicPartitions", 0, body)
+    assert len(answer["topics"][0]["partitions"]) == 3
+    assert answer["next_cursor"] == {"topic_name": "pages", "partition_index": 3}
+
+
+def test_a_request_that_is_larger_than_the_ring_to_the_controller(broker: Broker) -> None:
+    names = [f"{which:04}-" + "n" * 240 for which in range(500)]
+    topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in names]
+    body = {"topics": topics, "timeout_ms": 10_000, "validate_only": True}
+    with RawClient(broker.address) as client:
+        rows = client.ask("CreateTopics", 7, body)["topics"]
+    assert [(row["name"], row["error_code"]) for row in rows] == [(name, 0) for name in names]
+
+
 def test_connections_of_all_workers_are_bounded_from_now_on(broker: Broker) -> None:
     with RawClient(broker.address) as client:
         change(client, BROKER, "", "max.connections", "3")
         wait_until(lambda: served(broker.address, 6) == 2)
         change(client, BROKER, "", "max.connections", None)
         wait_until(lambda: served(broker.address, 6) == 6)
+
+
+def test_connections_of_one_address_are_bounded_from_now_on(broker: Broker) -> None:
+    with RawClient(broker.address) as client:
+        change(client, BROKER, "", "max.connections.per.ip", "3")
+        wait_until(lambda: served(broker.address, 6) == 2)
+        change(client, BROKER, "", "max.connections.per.ip.overrides", "127.0.0.1:5")
+        wait_until(lambda: served(broker.address, 6) == 4)
+        change(client, BROKER, "", "max.connections.per.ip.overrides", None)
+        change(client, BROKER, "", "max.connections.per.ip", None)
+        wait_until(lambda: served(broker.address, 6) == 6)
+    told = "at once: max.connections.per.ip is 3 for 127.0.0.1"
+    wait_until(lambda: any(told in line for line in broker.lines))
+
+
+def test_what_has_no_effect_is_said_in_the_log(broker: Broker) -> None:
+    def is_told(*words: str) -> bool:
+        return any(all(word in line for word in words) for line in broker.lines)
+
+    with RawClient(broker.address) as client:
+        client.create_topic("idle", compression_type="zstd")
+        change(client, BROKER, "", "log.cleaner.io.buffer.size", "600000")
+    wait_until(lambda: is_told("compression.type has no effect here", "topic idle"))
+    wait_until(lambda: is_told("log.cleaner.io.buffer.size has no effect here", "all brokers"))
+    assert is_told("queued.max.requests has no effect here"), "at start"
 
 
 def served(address: str, count: int) -> int:

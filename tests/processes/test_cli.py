@@ -456,6 +456,10 @@ def test_settings_of_a_topic(shell: Shell) -> None:
     assert (row["value"], row["source"]) == ("604800000", "default")
     shell.run("config", "set", "topic", "set", "--set", "retention.ms=x", status=1)
     assert "Not a number of type LONG" in shell.errors
+    shell.run("config", "set", "topic", "set", "--set", "preallocate=true")
+    assert shell.errors.startswith("shmbroker: preallocate has no effect here: ")
+    shell.run("config", "set", "topic", "set", "--set", "compression.type=producer")
+    assert shell.errors == ""
     shell.run("config", "get", "topic", "set", "retention.sm", status=1)
     assert "did you mean retention.ms" in shell.errors
 
@@ -468,6 +472,8 @@ def test_settings_of_brokers(shell: Shell, name: str) -> None:
     shell.run("config", "set", "broker", name, "--delete", "log.retention.ms")
     found = {row["name"]: row["value"] for row in shell.json("config", "get", "broker", name)}
     assert "log.retention.ms" not in found
+    shell.run("config", "set", "broker", name, "--set", "log.cleaner.io.buffer.size=600000")
+    assert shell.errors.startswith("shmbroker: log.cleaner.io.buffer.size has no effect here: ")
     shell.run("config", "get", "broker", "7", status=1)
     assert "there is no broker 7, only 1" in shell.errors
 

@@ -183,4 +183,4 @@ def test_half_frames_are_closed_after_a_while(besieged: Besieged) -> None:
             client.socket.sendall(half)
         clients[4].receive("ApiVersions", 0)
         for client in clients:
-            expected.closed(client, "half a frame for over 10 s")
+            expected.closed(client, "half a frame that has not moved for over 10 s")

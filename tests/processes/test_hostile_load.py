@@ -17,7 +17,7 @@ from shmbroker.testing.broker import Broker
 from shmbroker.wire import api_keys
 from shmbroker.wire.primitives import uvarint
 from tests.acknowledged_load import wait_until
-from tests.processes.hostile import Besieged
+from tests.processes.hostile import TOPIC, Besieged
 from tests.raw_client import RawClient, batch_of, fetch_body, key_of, produce_body
 
 MIB = 1 << 20
@@ -94,6 +94,31 @@ def test_frames_that_really_come_are_bounded_together() -> None:
             besieged.serves()
         assert pushed > 2 * GROWTH_BYTES_MAX, "pushed too little to prove anything"
         assert peak < GROWTH_BYTES_MAX
+
+
+def test_half_frames_are_bounded_together_however_small() -> None:
+    """A thousand connections with 59 KB of a frame each: large requests are served beside them,
+    and all the memory goes back."""
+    with Broker("--set", f"queued.max.request.bytes={8 * MIB}") as broker, ExitStack() as stack:
+        besieged = Besieged(broker)
+        large = batch_of(bytes(200_000))
+        for _ in range(8):
+            assert besieged.bystander.produce(TOPIC, large)["error_code"] == 0
+        before = besieged.memory_bytes()
+        for _ in range(CONNECTIONS):
+            slow = stack.enter_context(besieged.client())
+            slow.socket.sendall(announced(MIB).ljust(59_000, b"x"))
+        for _ in range(8):
+            assert besieged.bystander.produce(TOPIC, large)["error_code"] == 0
+            assert besieged.memory_bytes() - before < GROWTH_BYTES_MAX // 2
+
+        def told() -> int:
+            return sum("a slow frame while others wait" in line for line in broker.lines)
+
+        wait_until(told, "the slowest are closed")
+        stack.close()
+        wait_until(lambda: besieged.memory_bytes() - before < 12 * MIB, "memory given back")
+        assert told() < CONNECTIONS // 10
 
 
 def test_only_produce_may_be_large(besieged: Besieged) -> None:

@@ -9,16 +9,20 @@ from hypothesis import strategies as st
 from shmbroker import config
 from shmbroker.config import (
     BROKER_SETTINGS,
+    INT,
     SOURCE_DEFAULT,
     SOURCE_DYNAMIC_BROKER,
     SOURCE_DYNAMIC_DEFAULT_BROKER,
     SOURCE_STATIC_BROKER,
     SOURCE_TOPIC,
     TOPIC_SETTINGS,
+    WITHOUT_EFFECT,
     BrokerConfig,
+    address_limits,
     broker_layers,
     effective_topic_config,
     effective_topic_configs,
+    idle_complaint,
     validate_broker_config,
     validate_topic_config,
     validate_topic_configs,
@@ -190,6 +194,10 @@ def test_flags_win_over_assignments_and_these_over_the_file(tmp_path: Path) -> N
         (["default.replication.factor=3"], "there are 1 brokers"),
         (["shmbroker.ring.data.bytes=100000"], "power of two"),
         (["shmbroker.watchdog.kill.ms=500"], "Value must be 0 or at least 2000"),
+        (["max.connections.per.ip=0"], "which nobody can connect with"),
+        (["max.connections.per.ip.overrides=localhost:1"], "Value must be ADDRESS:NUMBER"),
+        (["max.connections.per.ip.overrides=127.0.0.1"], "does not end with : and a number"),
+        (["max.connections.per.ip.overrides=127.0.0.1:-1"], "does not end with : and a number"),
         (["shmbroker.port=65530", "shmbroker.io.workers=7"], "leaves no room for 7 ports"),
     ],
 )
@@ -348,3 +356,29 @@ def test_tiered_topic_needs_a_store():
         assert validate_topic_configs(TIERED, {}, broker).startswith(disabled)
     with pytest.raises(ConfigFault, match="must not be more than"):
         BrokerConfig(named | {"log.local.retention.bytes": "9", "log.retention.bytes": "8"})
+
+
+def test_limits_of_addresses() -> None:
+    text = " 10.0.0.1:5, ::1:7,[2001:db8::0]:0 "
+    assert address_limits(text) == {"10.0.0.1": 5, "::1": 7, "2001:db8::": 0}
+    assert address_limits("") == {}
+    static = ["max.connections.per.ip=0", f"max.connections.per.ip.overrides={text}"]
+    assert BrokerConfig.load(None, static)["max.connections.per.ip.overrides"] == text.strip()
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_EFFECT))
+def test_setting_without_effect_says_so(name: str) -> None:
+    sentence = f"{name} has no effect here: {WITHOUT_EFFECT[name]}"
+    assert idle_complaint(name, "7") == sentence
+    for table in (BROKER_SETTINGS, TOPIC_SETTINGS):
+        if name in table:
+            assert table[name].documentation.endswith(
+                f" It has no effect here: {WITHOUT_EFFECT[name]}"
+            )
+    if name in BROKER_SETTINGS and BROKER_SETTINGS[name].type == INT:
+        assert BrokerConfig.load(None, [f"{name}=7"]).idle_complaints() == [sentence]
+
+
+def test_what_says_how_it_is_anyway_is_no_complaint() -> None:
+    set_ = ["compression.type=producer", "log.cleaner.threads=1", "num.partitions=3"]
+    assert BrokerConfig.load(None, set_).idle_complaints() == []

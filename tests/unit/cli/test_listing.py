@@ -11,7 +11,8 @@ from shmbroker.cli import commands, settings
 from shmbroker.cli.client import Cluster, matching, pairs
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_table
-from shmbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from shmbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, WITHOUT_EFFECT
+from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 
@@ -132,31 +133,39 @@ def test_every_setting_is_explained() -> None:
         row = settings.explained(name)
         assert row["documentation"] in " ".join(settings.as_text(row).split("\n"))
         assert row["changed"]
-    assert settings.names() >= settings.WITHOUT_EFFECT
+    assert settings.names() >= WITHOUT_EFFECT.keys()
+
+
+TABLES = ("config.py", "cli/settings.py", "metadata/group_configs.py", "metadata/client_metrics.py")
 
 
 def test_settings_without_effect_are_those_that_no_module_reads() -> None:
     package = README.parent / "shmbroker"
-    tables = (package / "config.py", package / "cli" / "settings.py")
-    tables += (package / "spark" / "producer_options.py",)  # a client's, some of the same name
+    tables = [package / name for name in TABLES]
+    tables.append(package / "spark" / "producer_options.py")  # a client's, some of the same name
     sources = [path.read_text() for path in package.rglob("*.py") if path not in tables]
     read = {name for name in settings.names() if any(f'"{name}"' in text for text in sources)}
-    # What only the table itself goes by.
+    # What only a table itself goes by.
     read |= {"remote.log.storage.system.enable", "remote.log.delete.on.disable"}
+    bounds = (package / "metadata" / "group_configs.py").read_text()
+    read |= {name for name in BROKER_SETTINGS if f'"{name}"' in bounds}
     # Named, but only to be stored and shown.
-    read -= {"compression.type", "log.cleaner.threads"}
+    read -= {"compression.type", "log.cleaner.threads", *CLIENT_METRICS_SETTINGS}
     by_synonym = {
         synonym for name in read if name in TOPIC_SETTINGS
         for synonym, _ in TOPIC_SETTINGS[name].synonyms
     }  # fmt: skip
     given = {name for name, row in BROKER_SETTINGS.items() if row.is_given}
     idle = settings.names() - read - by_synonym - given
-    assert idle == settings.WITHOUT_EFFECT, "what is read now goes from the list in settings.py"
+    assert idle == WITHOUT_EFFECT.keys(), "what is read now goes from the table in config.py"
 
 
 def test_explain_says_what_has_no_effect() -> None:
-    assert "changes nothing here" in run("config", "explain", "queued.max.requests")
-    assert "changes nothing here" not in run("config", "explain", "retention.ms")
+    words = "It has no effect here: "
+    assert words in " ".join(run("config", "explain", "queued.max.requests").split())
+    assert words not in " ".join(run("config", "explain", "retention.ms").split())
+    rows = [line.split() for line in run("config", "explain").splitlines()]
+    assert {row[0] for row in rows if row[-1] == "none"} == WITHOUT_EFFECT.keys()
 
 
 @pytest.mark.parametrize("name", ["local.retention.ms", "retention.bytes", "log.retention.hours"])
@@ -173,16 +182,6 @@ def test_notes_are_of_settings_that_exist() -> None:
 
 def test_explain_knows_what_was_meant() -> None:
     assert "did you mean retention.ms" in run("config", "explain", "retention.sm", status=1)
-
-
-def test_readme_names_no_setting_as_idle_that_explain_thinks_works() -> None:
-    line = next(
-        line
-        for line in README.read_text(encoding="utf-8").splitlines()
-        if line.startswith("* **Settings that are known and shown, but change nothing**")
-    )
-    named = {name for name in re.findall(r"`([a-z.]+)`", line) if name in settings.names()}
-    assert named <= settings.WITHOUT_EFFECT
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -8,6 +8,7 @@ from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.topics import PARTITIONS_MAX, place_partitions
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.wire import codec
+from shmbroker.wire.error_codes import INVALID_REQUEST
 
 
 def create(controller: ActiveController, *topics: dict, version: int = 7, **more: bool) -> list:
@@ -292,3 +293,38 @@ def test_decision_too_large_for_one_batch_is_refused(controller: ActiveControlle
     response = controller.handle("IncrementalAlterConfigs", 1, request, NOW_MS)
     assert response["responses"][0]["error_code"] == 44
     assert controller.committed_offset == before
+
+
+PER_IP, OVERRIDES = "max.connections.per.ip", "max.connections.per.ip.overrides"
+
+
+def test_nobody_is_shut_out_without_an_exception(controller: ActiveController) -> None:
+    def alter(**values: str) -> int:
+        configs = [
+            {"name": name, "config_operation": 0, "value": value}
+            for name, value in ((PER_IP, values.get("each")), (OVERRIDES, values.get("of")))
+            if value is not None
+        ]
+        resource = {"resource_type": BROKER_RESOURCE, "resource_name": "", "configs": configs}
+        request = {"resources": [resource], "validate_only": False}
+        response = controller.handle("IncrementalAlterConfigs", 1, request, NOW_MS)
+        return response["responses"][0]["error_code"]
+
+    assert alter(each="0") == INVALID_REQUEST
+    assert alter(each="0", of="localhost:1") == INVALID_REQUEST
+    assert alter(each="0", of="127.0.0.1:1") == 0
+    assert alter(each="0") == 0
+
+
+def test_what_has_no_effect_is_said_once_it_is_done(
+    controller: ActiveController, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(controller, topic("t", compression_type="zstd"), validate_only=True)
+    assert caplog.messages == []
+    create(controller, topic("t", compression_type="zstd", retention_ms="5"))
+    set_config(controller, BROKER_RESOURCE, "", "log.cleaner.io.buffer.size", "600000")
+    told = [line.partition(":")[0] + line[line.index(" It was") :] for line in caplog.messages]
+    assert told == [
+        "compression.type has no effect here It was set for topic t.",
+        "log.cleaner.io.buffer.size has no effect here It was set for all brokers.",
+    ]

@@ -42,8 +42,8 @@ class Service:
     def now(self) -> float:
         return 1.0
 
-    def open_connections(self) -> int:
-        return 1
+    def admits(self, address: str) -> bool:
+        return True
 
     def may_accept(self) -> bool:
         return True
@@ -64,7 +64,7 @@ class Desk:
     def __init__(self) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
         self.service = Service()
-        self.loop = EventLoop(self.service, 1 << 20, 1 << 20, 10)
+        self.loop = EventLoop(self.service, 1 << 20, 1 << 20)
         self.loop.add_listener(Listener(listening, 1, False))
         self.loop.watch_listeners(True)
         self.client = socket.create_connection(listening.getsockname())
