@@ -10,6 +10,7 @@ from shmbroker.cli.client import json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json
+from shmbroker.errors import StorageFault
 
 OFFSET = click.IntRange(0)
 
@@ -70,6 +71,10 @@ def dump(
                 if len(lines) == 1000:
                     click.echo("\n".join(lines))
                     lines.clear()
+        except StorageFault:
+            if len(files) == 1 or not log_files.is_gone(file):
+                raise
+            say(f"{file} is gone meanwhile")
         finally:
             if lines:
                 click.echo("\n".join(lines))

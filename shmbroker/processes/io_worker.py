@@ -157,6 +157,7 @@ class IoWorker(SleepingChild):
             self.flusher.submit,
             config["log.retention.check.interval.ms"],
         )
+        self.store.count = self._count
         self.partitions = self.store.partitions
         self.disk_reserve = DiskReserve(
             self.log_directory.path, config["shmbroker.disk.reserve.bytes"]
