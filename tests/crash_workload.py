@@ -307,9 +307,7 @@ class Life:
     def checkpoint(self) -> None:
         logs = {name: self._partition(topic).log for name, topic in self.topics.items()}
         # What is deleted behind the durable part is checkpointed when that has followed.
-        starts = {
-            name: min(log.log_start_offset, log.recovery_point) for name, log in logs.items()
-        }
+        starts = {name: min(log.log_start_offset, log.recovery_point) for name, log in logs.items()}
         self.store.checkpoint()
         for name, start in starts.items():
             self.topics[name].start_least = start

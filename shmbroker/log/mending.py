@@ -5,11 +5,12 @@
    aside      quarantine/node-1/t-0/00000000000000000014.log: the bytes ###
 
 Rules
- * A batch counts that is right by its CRC and by its place. Base offset and leader epoch are outside
-   the CRC, so its neighbours judge them: where the batch before and the one behind agree on what
-   they must be, they are set right; where nothing proves an offset, the batch is no longer served.
- * Behind damage the next batch is where the damaged one's length says, or else anywhere that a whole
-   one begins whose offsets can follow.
+ * A batch counts that is right by its CRC and by its place. Base offset and leader epoch are
+   outside the CRC, so its neighbours judge them: where the batch before and the one behind agree on
+   what they must be, they are set right; where nothing proves an offset, the batch is no longer
+   served.
+ * Behind damage the next batch is where the damaged one's length says, or else anywhere that a
+   whole one begins whose offsets can follow.
  * A torn write is no damage: power cuts lose any part of what was not flushed, and if what lies
    behind were served all the same, a producer's batches would show with earlier ones missing. So
    above the recovery point a hole is left only where no torn write can be the cause. What a writer
@@ -80,6 +81,16 @@ class Mend(NamedTuple):
     """Of the last batch."""
     stop: int
     """Where it ends, as the rest may be a torn write; the file's size if nothing is."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is something to mend."""
+        return bool(self.holes or self.moved)
+
+    @property
+    def is_of_bytes(self) -> bool:
+        """Whether the file changes by it; a hole without bytes is only noted."""
+        return bool(self.moved) or any(hole.end > hole.position for hole in self.holes)
 
 
 class _Expected:
@@ -164,10 +175,14 @@ def survey(
         else:
             holes[-1] = holes[-1]._replace(end_offset=limit)
             due.offset = limit
-    elif position == size and due.is_dense and due.offset < min(limit, recovery_point) < NO_LIMIT:
-        if limit <= recovery_point:
-            holes.append(Hole(size, size, due.offset, limit))
-            due.offset = limit
+    elif (
+        position == size
+        and due.is_dense
+        and due.offset < limit < NO_LIMIT
+        and limit <= recovery_point
+    ):
+        holes.append(Hole(size, size, due.offset, limit))
+        due.offset = limit
     return Mend(kept, holes, moved, due.offset, due.epoch, position)
 
 
@@ -221,9 +236,12 @@ def _next_batch(
     while (magic := content.find(bytes([MAGIC]), magic + 1)) >= 0:
         start = magic - MAGIC_POSITION
         # A batch's offsets are looked at first: a CRC over any length found anywhere takes long.
-        if start + HEADER_SIZE <= size and due.fits(BATCH_HEADER.unpack_from(content, start)):
-            if whole_batch_at(content, start):
-                return start
+        if (
+            start + HEADER_SIZE <= size
+            and due.fits(BATCH_HEADER.unpack_from(content, start))
+            and whole_batch_at(content, start)
+        ):
+            return start
     return size
 
 
@@ -250,11 +268,56 @@ def _may_be_torn(content: mmap.mmap | bytes, position: int, end: int, limit: int
     return 0 in content[first - 1 : sectors_end : _SECTOR] or content[end - 1] == 0
 
 
+def look_at(
+    path: str, base: int, epoch: int, limit: int, gaps_end: int, recovery_point: int
+) -> Mend:
+    """`survey` of a segment's file. OSError if it can't be read."""
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            content: mmap.mmap | bytes = b""
+        else:
+            content = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        return survey(
+            content,
+            base=base,
+            epoch=epoch,
+            limit=limit,
+            gaps_end=gaps_end,
+            recovery_point=recovery_point,
+        )
+
+
+def lines_of(path: str, mend: Mend) -> list[str]:
+    """What is wrong in a segment, in words."""
+    lines = [
+        f"{path} is damaged at position {hole.position}: offsets {hole.first_offset} to "
+        f"{hole.end_offset - 1} are not there, what follows is served; "
+        f"{hole.end - hole.position} bytes are in quarantine/"
+        for hole in mend.holes
+    ]
+    lines += [
+        f"{path}: base offset {found} or leader epoch of the batch at position {position} was "
+        f"wrong by its neighbours; set right, it begins at {due}"
+        for position, found, due in mend.moved
+    ]
+    return lines
+
+
 def rewrite(path: str, mend: Mend) -> None:
     """Put what is right of a segment in its place, and behind it what lies from `mend.stop` on; the
     bytes of holes are put aside. StorageFault if the disk refuses."""
-    directory = os.path.dirname(path)
     beside = path + ".tmp"
+    write_mended(path, mend, beside)
+    try:
+        os.rename(beside, path)
+        sync_directory(os.path.dirname(path))
+    except OSError as error:
+        raise StorageFault(f"can't mend {path}: {error}") from error
+
+
+def write_mended(path: str, mend: Mend, beside: str) -> None:
+    """The same under another name, durable; `path` stays."""
+    directory = os.path.dirname(path)
     try:
         with open(path, "rb") as old, open(beside, "wb", buffering=0) as new:
             source, target = old.fileno(), new.fileno()
@@ -268,8 +331,6 @@ def rewrite(path: str, mend: Mend) -> None:
                 _copy(source, target, position + len(stamp or b""), end)
             _copy(source, target, mend.stop, os.fstat(source).st_size)
             os.fsync(target)
-        os.rename(beside, path)
-        sync_directory(directory)
     except OSError as error:
         raise StorageFault(f"can't mend {path}: {error}") from error
 

@@ -135,8 +135,8 @@ class PartitionLog:
         self.recovery_point = 0
         """Below it everything is known flushed."""
         self.cleaned_offset = 0
-        """Below it compaction has been, or a hole is: offsets may be missing, whatever the policy is
-        now."""
+        """Below it compaction has been, or holes are: offsets may be missing, whatever the policy
+        is now."""
         self.is_only_replica = False
         """Nobody else has what is damaged here: what is whole behind it is kept."""
         self.damage_count = 0

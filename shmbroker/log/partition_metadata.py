@@ -3,9 +3,9 @@
 version: 0
 topic_id: 0PSFYTyPT6qFqpVANcHwVw
 
-The file may get lost: removed by hand, or by a power cut before the first flush. The directory bears
-the id as well, in an extended attribute that no other broker minds; where the file system has none,
-or the directory was copied without, only the file says it.
+The file may get lost: removed by hand, or by a power cut before the first flush. The directory
+bears the id as well, in an extended attribute that no other broker minds; where the file system has
+none, or the directory was copied without, only the file says it.
 """
 
 import os
@@ -13,7 +13,6 @@ import os
 from shmbroker.errors import CorruptFault
 from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.log.checkpoints import read_file, write_file
-
 
 _ATTRIBUTE = "user.shmbroker.topic_id"
 _ID_BYTES = 16

@@ -29,7 +29,6 @@ none of them bears out is named and not used.
 """
 
 import logging
-import mmap
 import os
 
 from shmbroker.crc32c import crc32c
@@ -46,7 +45,7 @@ from shmbroker.log.file_names import (
     offset_of,
     sort_by_suffix,
 )
-from shmbroker.log.mending import NO_LIMIT, rewrite, survey
+from shmbroker.log.mending import NO_LIMIT, lines_of, look_at, rewrite
 from shmbroker.log.offset_index import POSITION
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.producer_state import ProducerState, read_snapshot
@@ -552,9 +551,13 @@ def _scan_segment(
     segment.end_offset = expected
     is_whole = size == segment.size
     is_lacking = _holes_end(log) <= expected < following <= recovery_point
-    if log.is_only_replica and not is_mended and (is_lacking or not is_whole):
-        if _mend(log, segment, recovery_point, following):
-            return _scan_segment(log, segment, recovery_point, following, is_mended=True)
+    if (
+        log.is_only_replica
+        and not is_mended
+        and (is_lacking or not is_whole)
+        and _mend(log, segment, recovery_point, following)
+    ):
+        return _scan_segment(log, segment, recovery_point, following, is_mended=True)
     if is_lacking:
         # As it would in the segments that aren't scanned, it stays, and readers are told.
         _say(
@@ -579,47 +582,28 @@ def _scan_segment(
 def _mend(log: PartitionLog, segment: Segment, recovery_point: int, following: int) -> bool:
     """Leave holes where a segment is damaged, and set right what its neighbours bear out; False if
     there is nothing of the kind."""
-    if not segment.size:
-        return False
-    before = log.segments.index(segment)
-    with open(segment.path, "rb") as file:
-        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-            mend = survey(
-                content,
-                base=segment.base_offset,
-                epoch=log.leader_epochs.epoch_at(segment.base_offset - 1) if before else -1,
-                limit=following,
-                gaps_end=_gaps_end(log),
-                recovery_point=recovery_point,
-            )
+    before = segment is not log.segments[0]
+    try:
+        mend = look_at(
+            segment.path,
+            segment.base_offset,
+            log.leader_epochs.epoch_at(segment.base_offset - 1) if before else -1,
+            following,
+            _gaps_end(log),
+            recovery_point,
+        )
+    except OSError as error:
+        raise StorageFault(f"can't read {segment.path}: {error}") from error
+    for line in lines_of(segment.path, mend):
+        _say(log, "%s", line)
     for hole in mend.holes:
-        _say(
-            log,
-            "%s is damaged at position %d: offsets %d to %d are not there, what follows is served; "
-            "%d bytes are in quarantine/",
-            segment.path,
-            hole.position,
-            hole.first_offset,
-            hole.end_offset - 1,
-            hole.end - hole.position,
-        )
         _note_hole(log, hole.end_offset)
-    for position, found, due in mend.moved:
-        _say(
-            log,
-            "%s: base offset %d or leader epoch of the batch at position %d was wrong by its "
-            "neighbours; set right, it begins at %d",
-            segment.path,
-            found,
-            position,
-            due,
-        )
-    if mend.moved or any(hole.end > hole.position for hole in mend.holes):
+    if mend.is_of_bytes:
         rewrite(segment.path, mend)
         segment.on_rewritten()
     if mend.moved:
         _rebuild_epochs(log)
-    return bool(mend.holes or mend.moved)
+    return mend.is_any
 
 
 def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:

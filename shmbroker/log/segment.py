@@ -500,7 +500,9 @@ class Segment:
                 end, _, following = last
         except residency.ColdBytes:
             self.read_ahead(position, min(limit - position, JUDGED_BYTES_MAX))
-            if end == position or end == limit:
+            if last is not None:
+                end, _, following = last  # What is behind it was not seen.
+            if end == position:
                 raise
         if end == position:
             raise CorruptFault(f"{self.path}: the batch at position {position} is damaged")
@@ -512,8 +514,8 @@ class Segment:
     def _is_in_place(
         self, position: int, header: tuple[int, ...], expected: int, *, is_dense: bool
     ) -> bool:
-        """Whether a batch's base offset, which no CRC covers, is that of its place: the batch behind
-        continues it, or else goes back and is the one that is wrong by the batch before.
+        """Whether a batch's base offset, which no CRC covers, is that of its place: the batch
+        behind continues it, or else goes back and is the one that is wrong by the batch before.
 
         expected: where the batch before ends; -1: nobody has looked.
         """

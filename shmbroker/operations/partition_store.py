@@ -254,7 +254,9 @@ class PartitionStore:
         mark = read_mark(path)
         if mark is not None and mark != topic_id:
             return mark
-        is_flushed = mark or self.log_directory.is_clean or self.log_directory.recovery_points.get(name)
+        is_flushed = (
+            mark or self.log_directory.is_clean or self.log_directory.recovery_points.get(name)
+        )
         if is_lost and not is_flushed and _has_batches(path):
             return None
         why = "of its directory" if mark else "of that name"

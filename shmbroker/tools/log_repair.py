@@ -22,7 +22,6 @@ A log that was touched is scanned from its beginning; the mark of a clean stop g
 import contextlib
 import fcntl
 import itertools
-import mmap
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -41,7 +40,7 @@ from shmbroker.log.cleaned_files import CLEANED, DELETED, SWAP, settle
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import LOG, file_name, mark_of, offset_of, parse_partition_directory
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN, LOCK
-from shmbroker.log.mending import NO_LIMIT, Mend, rewrite, survey
+from shmbroker.log.mending import NO_LIMIT, Mend, look_at, rewrite
 from shmbroker.log.meta_properties import read_meta_properties
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.quarantine import put_aside, quarantine_of
@@ -78,7 +77,7 @@ class _Damage(NamedTuple):
     def action(self) -> str:
         if self.mend is None:
             return f"put aside in {quarantine_of(os.path.dirname(self.path))}"
-        if not self.mend.holes and not self.mend.moved:
+        if not self.mend.is_any:
             return "torn tail cut off"
         what = [f"offsets {hole.first_offset} to {hole.end_offset - 1}" for hole in self.mend.holes]
         taken = f"taken out: {', '.join(what)}" if what else ""
@@ -182,7 +181,7 @@ def _repair_partition(directory: str, is_applied: bool) -> Iterator[Repair]:
     found = list(_find_damage(directory))
     is_metadata = name.startswith(METADATA_TOPIC)
     for damage in found:
-        is_tail = damage.mend is not None and not damage.mend.holes and not damage.mend.moved
+        is_tail = damage.mend is not None and not damage.mend.is_any
         if is_metadata and not is_tail:
             yield Repair(directory, damage.fault, "", False)
             return
@@ -227,22 +226,19 @@ def _find_damage(directory: str) -> Iterator[_Damage]:
             yield _Damage(path, f"{path}: nothing leads up to it, before it are {expected}", None)
             continue
         limit = next((later for later in bases[number + 1 :] if later in whole), NO_LIMIT)
+        mend = look_at(path, base, epoch, limit, NO_LIMIT, NO_LIMIT)
+        if mend.is_any or _is_torn(path, mend.stop):
+            yield _Damage(path, _fault_in(path, mend), mend)
         if sizes[base]:
-            with open(path, "rb") as file:
-                with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-                    mend = survey(
-                        content,
-                        base=base,
-                        epoch=epoch,
-                        limit=limit,
-                        gaps_end=NO_LIMIT,
-                        recovery_point=NO_LIMIT,
-                    )
-                    is_torn = bool(content[mend.stop :].strip(b"\0"))
-            if mend.holes or mend.moved or is_torn:
-                yield _Damage(path, _fault_in(path, mend), mend)
             expected, epoch = mend.end_offset, mend.epoch
         expected, previous = max(expected, base), base
+
+
+def _is_torn(path: str, position: int) -> bool:
+    """Whether something else than allocated space lies behind the last batch."""
+    with open(path, "rb") as file:
+        file.seek(position)
+        return any(piece.strip(b"\0") for piece in iter(lambda: file.read(1 << 20), b""))
 
 
 def _begins_well(directory: str, base: int) -> bool:
@@ -276,7 +272,7 @@ def _apply(node: str, name: str, damage: _Damage) -> None:
     if damage.mend is None:
         put_aside(directory, [damage.path])
         return
-    if damage.mend.holes or damage.mend.moved:
+    if damage.mend.is_of_bytes:
         rewrite(damage.path, damage.mend)
     os.truncate(damage.path, sum(kept.end - kept.position for kept in damage.mend.kept))
     if damage.mend.holes:

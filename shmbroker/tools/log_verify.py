@@ -6,9 +6,9 @@ batch begins that has not passed the offset; the entries of the time index name 
 timestamp, and grow; snapshots, epochs, ids and checkpoints parse. With `with_records`, records are
 walked too: as many as the header says, offsets within their batch.
 
-Gaps between offsets are right: compaction leaves them, and damage that was mended. But no batch goes
-beyond where the next segment begins, and no segment begins further behind the one before than a
-segment can reach. The checkpoints of a log directory must not tell of offsets that a log does not
+Gaps between offsets are right: compaction leaves them, and damage that was mended. But no batch
+goes beyond where the next segment begins, and no segment begins further behind the one before than
+a segment can reach. The checkpoints of a log directory must not tell of offsets that a log does not
 have, nor of a partition that is not there. The first fault of each directory is told.
 
 A broker may work there: what its retention, compaction or deletion takes away meanwhile is no
