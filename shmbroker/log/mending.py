@@ -45,6 +45,8 @@ NO_LIMIT = 1 << 63
 """Above all offsets."""
 
 _SECTOR = 512
+_ZEROS = 8
+"""As many make the end of a sector one that was not written: a record ends with one of its own."""
 _COPY_BYTES = 16 << 20
 
 
@@ -264,8 +266,12 @@ def _may_be_torn(content: mmap.mmap | bytes, position: int, end: int, limit: int
             return True
     if end == len(content) and not (limit < NO_LIMIT and _claimed_end(content, position) == end):
         return True  # Nothing whole follows, or the file may have been longer.
-    sectors_end = -(-end // _SECTOR) * _SECTOR  # The last one may end within the batch behind.
-    return 0 in content[first - 1 : sectors_end : _SECTOR] or content[end - 1] == 0
+    size = len(content)
+    # The last sector may end within the batch behind, or where the file ends.
+    return any(
+        not content[min(sector, size) - _ZEROS : min(sector, size)].strip(b"\0")
+        for sector in range(first, end + _SECTOR, _SECTOR)
+    )
 
 
 def look_at(

@@ -99,8 +99,11 @@ def load(
         is_window_walked = True
         _scan(log, recovery_point)
     for segment in log.segments[:-1]:
-        if segment.base_offset in without_indexes and segment.size and not segment.has_indexes():
-            segment.mend_indexes()
+        if segment.base_offset in without_indexes and not segment.has_indexes():
+            if segment.size:
+                segment.mend_indexes()
+            else:
+                segment.create_files()
     log.segments[-1].end_offset = log.log_end_offset
     if log.log_end_offset < recovery_point:
         _say(
@@ -355,8 +358,8 @@ def _scan(log: PartitionLog, recovery_point: int) -> None:
     wrong."""
     # With the one that ends there: its flush may have come before the cut that it got at its roll.
     number = log.segment_number(max(recovery_point - 1, 0))
-    while number and not log.segments[number].size:
-        number -= 1  # An empty one does not say that the log goes so far.
+    while number and not _begins_well(log.segments[number]):
+        number -= 1  # It may be a stray one, in the midst of another.
     expected = log.segments[number].base_offset
     while number < len(log.segments):
         segment = log.segments[number]
@@ -368,8 +371,7 @@ def _scan(log: PartitionLog, recovery_point: int) -> None:
                 break
             _put_stray_aside(log, number)
             continue
-        limit = _limit_of(log, number)
-        is_whole = _scan_segment(log, segment, recovery_point, limit)
+        is_whole = _scan_segment(log, number, recovery_point)
         expected = log.log_end_offset = segment.end_offset
         following = log.segments[number + 1 : number + 2]
         if not is_whole and following and following[0].base_offset != expected:
@@ -414,8 +416,13 @@ def _limit_of(log: PartitionLog, number: int) -> int:
 
 def _begins_well(segment: Segment) -> bool:
     """Whether a segment's first batch is right, by its CRC and by the segment's name."""
-    for _, header in segment.good_batches(0, segment.size):
-        return header[6] >= 0 and 0 <= header[0] - segment.base_offset < OFFSETS_MAX
+    try:
+        for _, header in segment.headers(0, segment.size):
+            batch = memoryview(segment.read_bytes(0, header[1] + LOG_OVERHEAD))
+            is_right = crc32c(batch[ATTRIBUTES_POSITION:]) == header[4] and header[6] >= 0
+            return is_right and 0 <= header[0] - segment.base_offset < OFFSETS_MAX
+    except CorruptFault:
+        pass
     return False
 
 
@@ -495,17 +502,14 @@ def _cut(log: PartitionLog, segment: Segment, size: int, *, is_flushed: bool) ->
 
 
 def _scan_segment(
-    log: PartitionLog,
-    segment: Segment,
-    recovery_point: int,
-    following: int,
-    *,
-    is_mended: bool = False,
+    log: PartitionLog, number: int, recovery_point: int, *, is_mended: bool = False
 ) -> bool:
     """Check a segment's batches, rebuild its indexes, mend or cut it where it goes wrong.
 
-    True if the file ends with its last good batch. `following`: where the next segment begins.
+    True if the file ends with its last good batch.
     """
+    segment = log.segments[number]
+    following = _limit_of(log, number)
     base = segment.base_offset
     interval, gaps_end = log.config.index_interval_bytes, _gaps_end(log)
     start, expected = _scan_start(segment, recovery_point)
@@ -550,6 +554,9 @@ def _scan_segment(
     segment.set_max_timestamp(max_timestamp, max_offset)
     segment.end_offset = expected
     is_whole = size == segment.size
+    later = log.segments[number + 1 : number + 2]
+    if later and later[0].base_offset >= expected:
+        following = later[0].base_offset  # Nothing speaks against it any more.
     is_lacking = _holes_end(log) <= expected < following <= recovery_point
     if (
         log.is_only_replica
@@ -557,7 +564,7 @@ def _scan_segment(
         and (is_lacking or not is_whole)
         and _mend(log, segment, recovery_point, following)
     ):
-        return _scan_segment(log, segment, recovery_point, following, is_mended=True)
+        return _scan_segment(log, number, recovery_point, is_mended=True)
     if is_lacking:
         # As it would in the segments that aren't scanned, it stays, and readers are told.
         _say(

@@ -139,6 +139,7 @@ class DamageMender:
                 store.fence(fault)
             elif store.partitions.get(partition.key) is partition:
                 paths = log.replace_segments(groups, now_ms)
+                log.segments[log.segment_number(segment.base_offset)].create_files()
                 store.remove_later(paths, [segment], now_ms + log.config.file_delete_delay_ms)
 
         store.swapping = partition.key
