@@ -21,7 +21,8 @@ from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.cleaned_files import cleaned_path
 from shmbroker.log.file_names import LOG
-from shmbroker.log.mending import NO_LIMIT, Mend, lines_of, look_at, write_mended
+from shmbroker.log.mending import NO_LIMIT, Hole, Mend, lines_of, look_at, write_mended
+from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.segment import Segment
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.replication.partition import Partition
@@ -44,14 +45,17 @@ class DamageMender:
         """From the thread: what it found, one for each time that it was started."""
 
     def on_fault(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
-        """A read met damage. The fault's text names the file."""
-        log = partition.log
-        if not isinstance(fault, CorruptFault) or len(partition.replicas) != 1:
-            return
-        text = str(fault)
-        segment = next((one for one in log.segments if text.startswith(one.path)), None)
+        """A read met damage, which its text names. Clients that try again keep this going."""
+        if len(partition.replicas) == 1:
+            self._add(partition, fault, now_ms)
+        self.run(now_ms)
+
+    def _add(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
+        log, text = partition.log, str(fault)
+        segment = next((one for one in log.segments if one.path in text), None)
         if (
             segment is None
+            or (not isinstance(fault, CorruptFault) and os.path.isfile(segment.path))
             or segment.file_id in self._seen
             or len(self._waiting) >= WAITING_MAX
             or self.store.is_fenced
@@ -93,9 +97,14 @@ class DamageMender:
     def _work(self, path: str, base: int, limit: int, gaps_end: int) -> None:
         """In the thread. What was there when the process began is no torn write any more."""
         try:
-            mend = look_at(path, base, -1, limit, gaps_end, NO_LIMIT)
-            if mend.is_of_bytes:
-                write_mended(path, mend, path + ".tmp")
+            written = path + ".tmp"
+            if not os.path.isfile(path):
+                mend = Mend([], [Hole(0, 0, base, limit)], [], limit, -1, 0)
+                os.close(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            else:
+                mend = look_at(path, base, -1, limit, gaps_end, NO_LIMIT)
+                if mend.is_of_bytes:
+                    write_mended(path, mend, written)
             self._found.append(mend)
         except StorageFault as fault:
             self._found.append(fault)
@@ -123,8 +132,11 @@ class DamageMender:
                 name = partition.topic, partition.partition
                 store.log_directory.note_cleaned(name, log.cleaned_offset)
                 store.log_directory.checkpoint_cleaned()
-            if not found.is_of_bytes:
+            if not os.path.exists(written):
                 return
+            if not os.path.isfile(segment.path):
+                put_strangers_aside(log.directory)
+                segment.create_files()
             groups = [([segment], os.path.getsize(written))]
             os.rename(written, cleaned_path(log.directory, segment.base_offset, LOG))
             log.prepare_swap(groups)
@@ -141,6 +153,7 @@ class DamageMender:
                 paths = log.replace_segments(groups, now_ms)
                 log.segments[log.segment_number(segment.base_offset)].create_files()
                 store.remove_later(paths, [segment], now_ms + log.config.file_delete_delay_ms)
+            self.run(now_ms)
 
         store.swapping = partition.key
         store.submit_flush([directory], finish)

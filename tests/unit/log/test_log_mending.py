@@ -1,4 +1,4 @@
-"""What is damaged, missing or impossible in the only replica of a log: named, and the rest served."""
+"""What is damaged or impossible in the only replica of a log: named, and the rest served."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""A partition's directory that is gone, or nobody's, and checkpoints beyond what power cuts leave."""
+"""Partitions whose directory is gone, or nobody's; what of a damaged one readers still get."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shmbroker.config import effective_topic_configs
-from shmbroker.errors import CorruptFault
+from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import random_uuid
 from shmbroker.log.checkpoints import CLEANER, LOG_START_OFFSET, read_offsets
 from shmbroker.log.config import LogConfig
@@ -293,6 +293,30 @@ def test_reader_goes_on_behind_damage(node: Node, number: int, tmp_path: Path) -
         offset += 1
     assert served == [at for at in range(26) if at != number]
     assert node.counted == ["log_damage"]
+
+
+@pytest.mark.parametrize("is_directory", [False, True])
+def test_reader_goes_on_behind_a_segment_that_is_no_file(node: Node, is_directory: bool) -> None:
+    topic = Topic()
+    node.fill(topic, 25)
+    node.stop()
+    node.start()
+    partition = node.open(topic)
+    path = node.directory(topic) / f"{10:020d}.log"
+    path.unlink()
+    if is_directory:
+        path.mkdir()
+    mender = DamageMender(node.store)
+    with pytest.raises(StorageFault) as met:
+        partition.log.read(10, 1000, 25)
+    mender.on_fault(partition, met.value, NOW_MS)
+    settle(node, mender)
+    place = partition.log.read(10, 1000, 25)
+    assert place is not None
+    assert place[0].base_offset == 20
+    assert partition.log.cleaned_offset == 20
+    assert node.counted == ["log_damage"]
+    partition.log.flush()
 
 
 def test_where_other_replicas_are_readers_stay_refused(node: Node) -> None:
