@@ -789,6 +789,14 @@ class PartitionLog:
         self._prune_snapshots()
         return paths
 
+    def put_aside_stray(self, segment: Segment) -> None:
+        """Take out a segment that begins within the one before it."""
+        from shmbroker.log.recovery import put_stray_aside
+
+        put_stray_aside(self, self.segments.index(segment))
+        self._closed_bytes = -1
+        self._boundaries.clear()
+
     def advance_log_start(self, offset: int) -> None:
         """Raise the log start offset (retention, DeleteRecords); files stay until retention."""
         if offset <= self.log_start_offset:

@@ -280,7 +280,7 @@ def _take_trusted(log: PartitionLog, trusted: tuple[int, int, int]) -> bool:
             # Made for a batch whose position was never stored.
             log.segments.pop().remove()
         else:
-            _put_stray_aside(log, len(log.segments) - 1)
+            put_stray_aside(log, len(log.segments) - 1)
     segment = log.segments[-1]
     if segment.base_offset != base_offset or position > segment.size:
         return False
@@ -369,7 +369,7 @@ def _scan(log: PartitionLog, recovery_point: int) -> None:
             if segment.size and segment.base_offset > expected:
                 _drop_segments(log, number)  # A hole: nothing from here on can be served.
                 break
-            _put_stray_aside(log, number)
+            put_stray_aside(log, number)
             continue
         is_whole = _scan_segment(log, number, recovery_point)
         expected = log.log_end_offset = segment.end_offset
@@ -426,9 +426,11 @@ def _begins_well(segment: Segment) -> bool:
     return False
 
 
-def _put_stray_aside(log: PartitionLog, number: int) -> None:
+def put_stray_aside(log: PartitionLog, number: int) -> None:
     """A segment to which nothing leads up, or which begins within another one."""
     segment = log.segments.pop(number)
+    if 0 < number < len(log.segments):
+        log.segments[number - 1].end_offset = log.segments[number].base_offset
     _say(
         log,
         "%s does not belong to a log that %s; it is in quarantine/ now",

@@ -41,8 +41,9 @@ class DamageMender:
         self._seen: set[int] = set()
         """File ids: each is looked at once."""
         self._current: tuple[Partition, Segment] | None = None
-        self._found: deque[Mend | StorageFault] = deque()
-        """From the thread: what it found, one for each time that it was started."""
+        self._found: deque[Mend | StorageFault | None] = deque()
+        """From the thread, one for each time that it was started. None: the segment does not belong
+        there, as the one before goes on behind its beginning."""
 
     def on_fault(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
         """A read met damage, which its text names. Clients that try again keep this going."""
@@ -80,10 +81,13 @@ class DamageMender:
             partition, segment = self._waiting.popleft()
             if self._is_there(partition, segment):
                 self._current = partition, segment
-                gaps_end = NO_LIMIT if partition.is_compacted else partition.log.cleaned_offset
+                log = partition.log
+                number = log.segments.index(segment)
+                before = log.segments[number - 1] if number else None
+                gaps_end = NO_LIMIT if partition.is_compacted else log.cleaned_offset
                 threading.Thread(
                     target=self._work,
-                    args=(segment.path, segment.base_offset, segment.end_offset, gaps_end),
+                    args=(segment, segment.end_offset, before, gaps_end),
                     name="mender",
                     daemon=True,
                 ).start()
@@ -94,8 +98,9 @@ class DamageMender:
             and segment in partition.log.segments[:-1]
         )
 
-    def _work(self, path: str, base: int, limit: int, gaps_end: int) -> None:
+    def _work(self, segment: Segment, limit: int, before: Segment | None, gaps_end: int) -> None:
         """In the thread. What was there when the process began is no torn write any more."""
+        path, base = segment.path, segment.base_offset
         try:
             written = path + ".tmp"
             if not os.path.isfile(path):
@@ -103,6 +108,11 @@ class DamageMender:
                 os.close(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
             else:
                 mend = look_at(path, base, -1, limit, gaps_end, NO_LIMIT)
+                if not mend.kept and before is not None:
+                    start = before.base_offset
+                    if look_at(before.path, start, -1, limit, gaps_end, 0).end_offset > base:
+                        self._found.append(None)
+                        return
                 if mend.is_of_bytes:
                     write_mended(path, mend, written)
             self._found.append(mend)
@@ -112,9 +122,18 @@ class DamageMender:
             self._found.append(StorageFault(f"can't look at {path}: {error}"))
 
     def _take(
-        self, partition: Partition, segment: Segment, found: Mend | StorageFault, now_ms: int
+        self,
+        partition: Partition,
+        segment: Segment,
+        found: Mend | StorageFault | None,
+        now_ms: int,
     ) -> None:
         log, store, written = partition.log, self.store, segment.path + ".tmp"
+        if found is None:
+            if self._is_there(partition, segment):
+                log.put_aside_stray(segment)
+                store.count("log_damage")
+            return
         if isinstance(found, StorageFault):
             logger.error("%s", found)
             return

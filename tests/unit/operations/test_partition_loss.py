@@ -319,6 +319,25 @@ def test_reader_goes_on_behind_a_segment_that_is_no_file(node: Node, is_director
     partition.log.flush()
 
 
+def test_stray_segment_within_another_hides_nothing(node: Node) -> None:
+    topic = Topic()
+    node.fill(topic, 25)
+    node.stop()
+    (node.directory(topic) / f"{15:020d}.log").touch()
+    node.start()
+    partition = node.open(topic)
+    mender = DamageMender(node.store)
+    with pytest.raises(CorruptFault) as met:
+        partition.log.read(15, 1000, 25)
+    mender.on_fault(partition, met.value, NOW_MS)
+    settle(node, mender)
+    for offset in range(25):
+        segment, position, _ = partition.log.read(offset, 1, 25) or pytest.fail("out of range")
+        assert int.from_bytes(segment.read_bytes(position, 8), "big") == offset
+    assert partition.log.cleaned_offset == 0
+    assert node.counted == ["log_damage"]
+
+
 def test_where_other_replicas_are_readers_stay_refused(node: Node) -> None:
     topic = Topic()
     node.fill(topic, 25)
