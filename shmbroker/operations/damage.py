@@ -16,10 +16,11 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import remove_files
-from shmbroker.log.cleaned_files import cleaned_path
+from shmbroker.log.cleaned_files import SWAP, cleaned_path
 from shmbroker.log.file_names import LOG
 from shmbroker.log.mending import NO_LIMIT, Hole, Mend, lines_of, look_at, write_mended
 from shmbroker.log.quarantine import put_strangers_aside
@@ -35,8 +36,9 @@ WAITING_MAX = 1000
 class DamageMender:
     """Told of what readers met (`on_fault`); works when the main loop lets it (`run`)."""
 
-    def __init__(self, store: PartitionStore) -> None:
+    def __init__(self, store: PartitionStore, is_compacting: Callable[[bytes], bool]) -> None:
         self.store = store
+        self.is_compacting = is_compacting
         self._waiting: deque[tuple[Partition, Segment]] = deque()
         self._seen: set[int] = set()
         """File ids: each is looked at once."""
@@ -73,9 +75,11 @@ class DamageMender:
     def run(self, now_ms: int) -> None:
         """Take what the thread has found; give it the next."""
         if self._current is not None:
-            if not self._found or self.store.swapping:
+            partition, segment = self._current
+            is_busy = partition.key in self.store.swapping or self.is_compacting(partition.key)
+            if not self._found or is_busy:
                 return
-            (partition, segment), self._current = self._current, None
+            self._current = None
             self._take(partition, segment, self._found.popleft(), now_ms)
         while self._waiting and self._current is None:
             partition, segment = self._waiting.popleft()
@@ -157,15 +161,14 @@ class DamageMender:
                 put_strangers_aside(log.directory)
                 segment.create_files()
             groups = [([segment], os.path.getsize(written))]
-            os.rename(written, cleaned_path(log.directory, segment.base_offset, LOG))
-            log.prepare_swap(groups)
+            os.rename(written, cleaned_path(log.directory, segment.base_offset, LOG, SWAP))
             directory = os.open(log.directory, os.O_RDONLY | os.O_CLOEXEC)
         except (OSError, StorageFault) as fault:
             logger.error("%s can't be mended: %s", segment.path, fault)
             return
 
         def finish(fault: OSError | None) -> None:
-            store.swapping = b""
+            store.swapping.discard(partition.key)
             if fault is not None:
                 store.fence(fault)
             elif store.partitions.get(partition.key) is partition:
@@ -174,5 +177,5 @@ class DamageMender:
                 store.remove_later(paths, [segment], now_ms + log.config.file_delete_delay_ms)
             self.run(now_ms)
 
-        store.swapping = partition.key
+        store.swapping.add(partition.key)
         store.submit_flush([directory], finish)

@@ -99,8 +99,8 @@ class PartitionStore:
         self.retain_tiered: Callable[[Partition, int], bool] | None = None
         """Retention of a tiered log (`operations.tiering`), where there is a remote store; True if
         the local segments are to be judged as well."""
-        self.swapping = b""
-        """Key of the partition whose segments compaction is about to replace."""
+        self.swapping: set[bytes] = set()
+        """Keys of the partitions of which segments are about to be replaced."""
         self._to_unlink: list[tuple[int, list[int], list[str], int, int]] = []
         """A heap: (when, file ids, paths, bytes)."""
         self._to_retain: list[Partition] = []
@@ -427,7 +427,7 @@ class PartitionStore:
 
     def retain(self, partition: Partition, now_ms: int) -> None:
         """Take out what retention allows."""
-        if partition.key == self.swapping:
+        if partition.key in self.swapping:
             return
         log = partition.log
         if (

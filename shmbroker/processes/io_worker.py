@@ -159,7 +159,7 @@ class IoWorker(SleepingChild):
             config["log.retention.check.interval.ms"],
         )
         self.store.count = self._count
-        self.damage = DamageMender(self.store)
+        self.damage = DamageMender(self.store, lambda key: self.compaction.is_on(key))
         self.partitions = self.store.partitions
         self.disk_reserve = DiskReserve(
             self.log_directory.path, config["shmbroker.disk.reserve.bytes"]

@@ -259,7 +259,7 @@ def test_reader_goes_on_behind_damage(node: Node, number: int, tmp_path: Path) -
     segment.write_bytes(content)
     node.start()
     partition = node.open(topic)
-    mender = DamageMender(node.store)
+    mender = DamageMender(node.store, lambda _key: False)
     log = partition.log
     with pytest.raises(CorruptFault) as met:
         log.read(number, 10_000, 25)
@@ -306,7 +306,7 @@ def test_reader_goes_on_behind_a_segment_that_is_no_file(node: Node, is_director
     path.unlink()
     if is_directory:
         path.mkdir()
-    mender = DamageMender(node.store)
+    mender = DamageMender(node.store, lambda _key: False)
     with pytest.raises(StorageFault) as met:
         partition.log.read(10, 1000, 25)
     mender.on_fault(partition, met.value, NOW_MS)
@@ -326,7 +326,7 @@ def test_stray_segment_within_another_hides_nothing(node: Node) -> None:
     (node.directory(topic) / f"{15:020d}.log").touch()
     node.start()
     partition = node.open(topic)
-    mender = DamageMender(node.store)
+    mender = DamageMender(node.store, lambda _key: False)
     with pytest.raises(CorruptFault) as met:
         partition.log.read(15, 1000, 25)
     mender.on_fault(partition, met.value, NOW_MS)
@@ -349,7 +349,7 @@ def test_where_other_replicas_are_readers_stay_refused(node: Node) -> None:
     node.start()
     partition = node.open(topic)
     partition.replicas = (1, 2)
-    mender = DamageMender(node.store)
+    mender = DamageMender(node.store, lambda _key: False)
     with pytest.raises(CorruptFault) as met:
         partition.log.read(0, 1000, 25)
     mender.on_fault(partition, met.value, NOW_MS)
