@@ -363,9 +363,7 @@ def _scan(log: PartitionLog, recovery_point: int) -> None:
     expected = log.segments[number].base_offset
     while number < len(log.segments):
         segment = log.segments[number]
-        if segment.base_offset != expected and not _may_follow(
-            log, number, expected, recovery_point
-        ):
+        if segment.base_offset != expected and not _may_follow(log, number, expected):
             if segment.size and segment.base_offset > expected:
                 _drop_segments(log, number)  # A hole: nothing from here on can be served.
                 break
@@ -385,29 +383,22 @@ def _scan(log: PartitionLog, recovery_point: int) -> None:
     sync_directory(log.directory)
 
 
-def _may_follow(log: PartitionLog, number: int, expected: int, recovery_point: int) -> bool:
+def _may_follow(log: PartitionLog, number: int, expected: int) -> bool:
     """Whether a segment that does not begin where the one before ends belongs there."""
     segment = log.segments[number]
     base, previous = segment.base_offset, log.segments[number - 1]
-    if base < expected:
+    if not expected < min(_holes_end(log), base):
         return False
-    is_reached = base - previous.base_offset <= OFFSETS_MAX
-    if expected < _holes_end(log):
-        return is_reached or base <= log.cleaned_offset
-    if not (
-        log.is_only_replica and is_reached and base <= recovery_point and _begins_well(segment)
-    ):
-        return False
-    _say(log, "%s: offsets %d to %d are not there", log.directory, expected, base - 1)
-    _note_hole(log, base)
-    previous.end_offset = base
-    return True
+    return base - previous.base_offset <= OFFSETS_MAX or base <= log.cleaned_offset
 
 
 def _limit_of(log: PartitionLog, number: int) -> int:
     """Where the batches of a segment must end: where the next one begins, if that is to be
     believed."""
+    reach = log.segments[number].base_offset + OFFSETS_MAX
     for later in log.segments[number + 1 :]:
+        if later.base_offset > reach:
+            break
         is_sparse = later is log.segments[-1] and later.base_offset <= _gaps_end(log)
         if _begins_well(later) or (is_sparse and not later.size):
             return later.base_offset
@@ -557,7 +548,7 @@ def _scan_segment(
     segment.end_offset = expected
     is_whole = size == segment.size
     later = log.segments[number + 1 : number + 2]
-    if later and later[0].base_offset >= expected:
+    if later and expected <= later[0].base_offset <= segment.base_offset + OFFSETS_MAX:
         following = later[0].base_offset  # Nothing speaks against it any more.
     is_lacking = _holes_end(log) <= expected < following <= recovery_point
     if (

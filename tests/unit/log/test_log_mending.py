@@ -310,6 +310,12 @@ def test_empty_segment_behind_a_gap_of_compaction_stays(node: Path) -> None:
         assert log.log_end_offset == 72
         assert not log.damage_count
         log.close(clean=False)
+    # Nobody knows how far compaction has been, but no gap is so wide.
+    segment_file(node, 72).rename(segment_file(node, STRAY))
+    log = open_log(node, SPARSE, recovery_point=24, cleaned_offset=-1)
+    assert log.log_end_offset == COUNT
+    assert log.damage_count
+    log.close(clean=False)
 
 
 # --- checkpoints that can't be ---
@@ -340,6 +346,11 @@ def test_recovery_point_beyond_the_end_is_named(node: Path, clean: bool) -> None
     log = open_log(node, clean=clean, recovery_point=STRAY)
     assert log.log_end_offset == log.recovery_point == COUNT
     assert log.damage_count
+    log.close(clean=False)
+    # Not even a segment bears it out.
+    shutil.copyfile(segment_file(node, 12), segment_file(node, STRAY))
+    log = open_log(node, clean=clean, recovery_point=STRAY)
+    assert log.log_end_offset == COUNT
     log.close(clean=False)
 
 
