@@ -40,6 +40,7 @@ from shmbroker.records.batch_layout import (
     STAMP,
     STAMP_SIZE,
 )
+from shmbroker.signs import sign, waiting_for_disk
 
 NO_LIMIT = 1 << 63
 """Above all offsets."""
@@ -144,6 +145,7 @@ def survey(
     moved: list[tuple[int, int, int]] = []
     is_behind_hole = is_torn = False
     while position < size:
+        sign()
         header = whole_batch_at(content, position)
         place = _place_of(content, position, header, due, is_behind_hole) if header else None
         if header is not None and place is not None:
@@ -336,13 +338,15 @@ def write_mended(path: str, mend: Mend, beside: str) -> None:
                     write_all(target, stamp)
                 _copy(source, target, position + len(stamp or b""), end)
             _copy(source, target, mend.stop, os.fstat(source).st_size)
-            os.fsync(target)
+            with waiting_for_disk():
+                os.fsync(target)
     except OSError as error:
         raise StorageFault(f"can't mend {path}: {error}") from error
 
 
 def _copy(old: int, new: int, position: int, end: int) -> None:
     while position < end:
+        sign()
         piece = os.pread(old, min(_COPY_BYTES, end - position), position)
         if not piece:
             return
