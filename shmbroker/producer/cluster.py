@@ -198,7 +198,9 @@ class NoBrokerFault(ConnectionError):
     """None of the bootstrap servers, nor of the brokers that they have named, answers."""
 
     def __init__(self, bootstrap: list[tuple[str, int]], reason: Exception | None) -> None:
-        self.text = f"No broker at {','.join(f'{host}:{port}' for host, port in bootstrap)} answered"
+        self.text = (
+            f"No broker at {','.join(f'{host}:{port}' for host, port in bootstrap)} answered"
+        )
         self.reason = reason
         super().__init__(f"{self.text}: {reason}")
 

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from test_spark_source import create
 
 from shmbroker import arrow
-from shmbroker.spark.ingest import plan, run
+from shmbroker.spark.ingest import plan, prepare, run
 from shmbroker.testing.broker import Broker
 
 BAD_EVERY = 500
@@ -41,7 +41,6 @@ def ingest(
     source = {
         "kafka.bootstrap.servers": broker.address,
         "subscribe": topic,
-        "startingOffsets": "earliest",
         "shmbroker.read": way,
         "maxBytesPerTrigger": "40k",
     }
@@ -52,13 +51,15 @@ def ingest(
         "record_columns": ("partition", "offset"),
         "partition_by": ("kind",),
     } | (more or {"dead_letter_path": str(tmp_path / "bad")})
-    checkpoint = tmp_path / "checkpoint"
-    wanted = run.prepare(plan.Plan("", **given), list(given), checkpoint, source, infers=True)  # type: ignore[arg-type]
-    run.recover(wanted)
-    log = tmp_path / "log"
-    asked = run.Run(wanted, checkpoint, "", run.AVAILABLE_NOW, source, {}, log)
-    query = run.start(spark, asked)
-    assert query.awaitTermination(300)
+    wanted = plan.Plan("", checkpoint=str(tmp_path / "checkpoint"), **given)  # type: ignore[arg-type]
+    asked = prepare.Asked(wanted, list(given), source, infers=True)
+    with prepare.opened(asked) as kept:
+        assert not prepare.has_nothing_new(kept, source)
+        prepare.settle(kept.plan)
+        started = run.Run(kept.plan, prepare.source_of(kept, source))
+        query = run.start(spark, started, run.AVAILABLE_NOW)
+        assert query.awaitTermination(300)
+        assert prepare.has_nothing_new(kept, source)
 
 
 def test_every_record_is_in_the_files_once(spark: Any, broker: Broker, tmp_path: Path) -> None:
@@ -114,4 +115,4 @@ def test_dead_letters_in_a_topic_keep_key_value_and_headers(
         assert headers[:2] == [("n", n), ("none", None)]
         assert headers[2] == ("reason", b"no JSON object: " + row["value"])
         assert headers[3] == ("topic", topic.encode())
-        assert [key for key, _ in headers[4:]] == ["partition", "offset"]
+        assert [key for key, _ in headers[4:]] == ["partition", "offset", "ingest"]
