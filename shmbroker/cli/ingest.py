@@ -267,12 +267,14 @@ def _asked(cluster: Cluster, topic: str, topics: tuple[str, ...], given: dict[st
         "kafka.bootstrap.servers": cluster.servers,
         "subscribe": topic,
         "maxBytesPerTrigger": str(given["batch_size"]),
-        "groupIdPrefix": f"ingest-{topic}",
-    } | pairs(given["source_options"], "-o")
+    }
+    more = pairs(given["source_options"], "-o")
+    if not {name.lower() for name in more} & {"groupidprefix", "kafka.group.id"}:
+        source["groupIdPrefix"] = f"ingest-{topic}"
     return Asked(
         plan,
         fields,
-        source,
+        source | more,
         _start(given["start"]),
         given["infer"],
         given["continues"],

@@ -186,6 +186,8 @@ class Job:
             "subscribe": topic,
             "startingOffsets": "earliest",
         } | options
+        if not {name.lower() for name in options} & {"groupidprefix", "kafka.group.id"}:
+            given["groupIdPrefix"] = f"pipeline-{self.checkpoint.name.partition('.')[0]}"
         rows = self.spark.readStream.format("shmbroker").options(**given).load()
         value = F.col("value").cast("string")
         beside = [F.col(name).alias(f"record_{name}") for name in RECORD_COLUMNS]

@@ -30,6 +30,7 @@ from shmbroker import clock
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.faults import BrokerFault
 from shmbroker.spark.offsets import from_json
+from shmbroker.spark.options import TOPIC_IDS
 from shmbroker.spark.session import java_home, session_conf
 
 LOOK_S = 0.2
@@ -245,6 +246,8 @@ def lag(progress: Any) -> tuple[int, str]:
     behind, way = 0, ""
     for source in progress["sources"]:
         latest = document_of(source.get("latestOffset"))
+        if TOPIC_IDS not in latest:
+            continue  # of another kind
         ends = from_json(document_of(source.get("endOffset")))[0]
         for place, offset in from_json(latest)[0].items():
             behind += max(0, offset - ends.get(place, 0))

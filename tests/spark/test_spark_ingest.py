@@ -115,4 +115,4 @@ def test_dead_letters_in_a_topic_keep_key_value_and_headers(
         assert headers[:2] == [("n", n), ("none", None)]
         assert headers[2] == ("reason", b"no JSON object: " + row["value"])
         assert headers[3] == ("topic", topic.encode())
-        assert [key for key, _ in headers[4:]] == ["partition", "offset", "ingest"]
+        assert [key for key, _ in headers[4:]] == ["partition", "offset", "timestamp", "ingest"]
