@@ -2,7 +2,7 @@
 
 SQL: statements with ";" between them. Spark's own, and two more:
 
-    CREATE STREAM name (columns) FROM TOPIC topic [WITH (option = 'value', …)]
+    CREATE STREAM name (columns) FROM TOPIC topic [WITH (option = 'value', option = word, …)]
     INSERT INTO TOPIC topic [WITH (option = 'value', …)] SELECT …
 
 A stream is a view that SELECT may name. Its columns are those of the values, JSON objects, beside
@@ -45,7 +45,7 @@ _INSERT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _WITH = re.compile(r"\s*WITH\s*(?=\()", re.IGNORECASE)
-_OPTION = re.compile(r"\s*([\w.]+|'[^']+')\s*=\s*'((?:[^']|'')*)'\s*(?:,|$)")
+_OPTION = re.compile(r"\s*([\w.]+|'[^']+')\s*=\s*(?:'((?:[^']|'')*)'|([\w.:-]+))\s*(?:,|$)")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _OUTPUT_MODES = ("append", "update", "complete")
 
@@ -153,7 +153,8 @@ def _options(text: str) -> tuple[dict[str, str], str]:
         found = _OPTION.match(inside, position)
         if found is None:
             raise ConfigFault(f"WITH takes name = 'value', …, not {inside[position:][:30]!r}")
-        options[found[1].strip("'")] = found[2].replace("''", "'")
+        value = found[3] if found[2] is None else found[2].replace("''", "'")
+        options[found[1].strip("'")] = value
         position = found.end()
     return options, rest
 

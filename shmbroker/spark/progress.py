@@ -1,4 +1,4 @@
-"""What the micro-batches of streaming queries have done, for people who look at a terminal or a log.
+"""What the micro-batches of streaming queries have done, for who looks at a terminal or a log.
 
 Spark reports each micro-batch by a progress. An idle query reports now and then, too, with the
 number of the micro-batch that is yet to come: such a progress has no `addBatch` among its times.

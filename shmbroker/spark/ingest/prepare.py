@@ -87,7 +87,7 @@ def opened(asked: Asked) -> Iterator[Kept]:
             _note(document, kept)
             yield kept
     except BaseException:
-        if begun is not None and not (checkpoint / LOG).exists():
+        if begun is not None and not any((checkpoint / name).exists() for name in (LOG, *_SPARKS)):
             for name in (DOCUMENT, "lock"):
                 (checkpoint / name).unlink(missing_ok=True)
         raise
@@ -214,8 +214,7 @@ def _gone_on(asked: Asked, kept: Kept) -> Kept:
     if plan.path != stored.path:
         _check_alone(plan, asked)
     if asked.start is not None and asked.start != kept.start:
-        kept = _started_anew(asked, kept._replace(plan=plan))
-        return kept
+        return _started_anew(asked, kept._replace(plan=plan))
     if not changes:
         return kept._replace(plan=plan)
     _check_dead_letters(asked, stored, changes)

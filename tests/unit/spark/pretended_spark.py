@@ -24,7 +24,6 @@ def run(kept: Kept, source: Mapping[str, str], dies: str = "") -> None:
     given = {**prepare.source_of(kept, source), "emit": "ranges"}
     reader = ShmbrokerDataSource(given).streamReader(StructType().add("plan", "string"))
     prepare.settle(plan)
-    (checkpoint / "spark.log").touch()
     offsets, commits = checkpoint / "offsets", checkpoint / "commits"
     offsets.mkdir(exist_ok=True)
     commits.mkdir(exist_ok=True)

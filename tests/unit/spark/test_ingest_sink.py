@@ -142,7 +142,8 @@ def test_json_files_have_a_line_for_each_row(tmp_path: Path) -> None:
 
 
 def test_a_micro_batch_is_in_a_delta_table_once(tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake")
+    import deltalake
+
     plan = Plan(
         "id",
         "t",
@@ -174,7 +175,8 @@ class Killed(BaseException):
 def dying_at(call: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Before and after every step by which a driver changes something on the disk there is a place
     to die; this is to be the one with that number. What was called is returned."""
-    deltalake = pytest.importorskip("deltalake")
+    import deltalake
+
     called: list[str] = []
 
     def step(name: str) -> None:
@@ -207,7 +209,8 @@ def test_a_driver_that_dies_anywhere_has_every_row_in_the_table_once(
     table_format: str,
     partition_by: tuple[str, ...],
 ) -> None:
-    deltalake = pytest.importorskip("deltalake")
+    import deltalake
+
     died: set[str] = set()
     for call in range(100):
         path = tmp_path / str(call)
@@ -291,7 +294,8 @@ def test_a_run_that_begins_waits_for_the_commit_of_a_killed_one(
 def test_a_delta_table_of_other_columns_is_refused_and_stays_as_it_is(
     tmp_path: Path, schema: str, partition_by: tuple[str, ...], value: bytes, told: str
 ) -> None:
-    deltalake = pytest.importorskip("deltalake")
+    import deltalake
+
     plan = Plan("id", "t", str(tmp_path), format="delta", values="json")
     kept = plan._replace(schema="n int, kind string", partition_by=("kind",))
     written(kept, 0, records([b'{"n": 1, "kind": "a"}']))

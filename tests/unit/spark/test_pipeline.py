@@ -50,6 +50,10 @@ def test_statements_are_cut_outside_of_quotes(text: str, statements: list[str]) 
         ),
         ("CREATE STREAM s(a int) FROM TOPIC t", Stream("s", "a int", "t", {})),
         (
+            "CREATE STREAM s FROM TOPIC t WITH (maxBytesPerTrigger=64m, kafka.group.id = g-1)",
+            Stream("s", "", "t", {"maxBytesPerTrigger": "64m", "kafka.group.id": "g-1"}),
+        ),
+        (
             "INSERT INTO TOPIC t WITH (mode = 'update') SELECT 1",
             Insert("t", {"mode": "update"}, "SELECT 1"),
         ),
@@ -72,7 +76,7 @@ def test_a_statement_is_read(text: str, statement: object) -> None:
     [
         ("CREATE STREAM s (a int", "')' is missing"),
         ("CREATE STREAM s (a int)", "FROM TOPIC is missing"),
-        ("CREATE STREAM s FROM TOPIC t WITH (a = 1)", "WITH takes"),
+        ("CREATE STREAM s FROM TOPIC t WITH (a = 1 + 1)", "WITH takes"),
         ("CREATE STREAM s FROM TOPIC t AND MORE", "too much"),
         ("INSERT INTO TOPIC t", "SELECT is missing"),
         ("select ${x}", "--set x=VALUE"),
