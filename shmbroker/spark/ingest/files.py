@@ -162,9 +162,14 @@ _MERGED = re.compile(r"(-merged-[0-9a-f]{8})+$")
 
 def note_writer(path: str, ingest_id: str, topic: str, checkpoint: str) -> None:
     """Note whose rows are in the table, before the first ones are."""
-    document = state_directory(path, ingest_id) / "writer.json"
-    if not document.exists():
+    if not has_writer(path, ingest_id):
+        document = state_directory(path, ingest_id) / "writer.json"
         _replace(document, {"topic": topic, "checkpoint": checkpoint})
+
+
+def has_writer(path: str, ingest_id: str) -> bool:
+    """Whether this ingest has rows in the table, or has had them."""
+    return (state_directory(path, ingest_id) / "writer.json").exists()
 
 
 def writers(path: str, topic: str) -> dict[str, str]:

@@ -199,7 +199,7 @@ def _gone_on(asked: Asked, kept: Kept) -> Kept:
     last = max(files.last_batch(stored.path, stored.ingest_id), stored.since - 1)
     has_planned = bool(_numbers(checkpoint / "offsets"))
     has_written = last >= 0 or bool(_numbers(checkpoint / "commits"))
-    if has_written and not os.path.isdir(stored.path):
+    if has_written and _is_gone(stored):
         raise ConfigFault(
             f"{stored.path} is gone, and with it what this ingest has written: to write all of it"
             f" again remove its checkpoint {checkpoint}, too; where the files were moved on purpose"
@@ -229,6 +229,14 @@ def _gone_on(asked: Asked, kept: Kept) -> Kept:
         files.carry_letters(stored.path, plan.path, f"{stored.ingest_id}r")
     noted = {"micro_batch": last + 1, "changed": changes}
     return kept._replace(plan=plan._replace(since=last + 1), changes=(*kept.changes, noted))
+
+
+def _is_gone(plan: Plan) -> bool:
+    """Whether the ingest has put files into the table, and there is no such directory."""
+    if os.path.isdir(plan.path):
+        return False
+    state = files.state_directory(plan.path, plan.ingest_id)
+    return files.has_writer(plan.path, plan.ingest_id) or not (plan.since or state.exists())
 
 
 def _check_start(asked: Asked, kept: Kept, has_written: bool, has_planned: bool) -> None:

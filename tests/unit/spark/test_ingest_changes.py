@@ -298,6 +298,20 @@ def test_a_table_that_was_removed_is_told(ingest: Ingest) -> None:
     assert ingest.rows() == [0, 1, 2, 3]
 
 
+def test_a_table_that_has_no_file_yet_is_not_gone(ingest: Ingest) -> None:
+    fill(ingest.first, range(1), bad=0)
+    ingest.run(skips_bad=True)  # which leaves nothing for the table
+    assert not ingest.table.exists()
+    fill(ingest.first, range(4))
+    old = ingest.run().plan.checkpoint
+    new = {"path": str(ingest.table.with_name("new")), "checkpoint": old}
+    ingest.run(continues=True, **new)  # and nothing new
+    fill(ingest.first, range(4, 6), bad=-1)
+    ingest.run(**new)
+    assert ingest.rows() == [0, 1, 2, 3]
+    assert ingest.rows(ingest.table.with_name("new")) == [4, 5]
+
+
 def test_a_topic_has_a_checkpoint_of_its_own(ingest: Ingest, tmp_path: Path) -> None:
     fill(ingest.first, range(4))
     kept = ingest.run(checkpoint=str(tmp_path / "c"))
