@@ -216,7 +216,7 @@ class Job:
             names = [name for name in columns if name != "key"]
             rows = rows.withColumn("value", F.to_json(F.struct(*(f"`{name}`" for name in names))))
         picked = [F.col(name).cast("string") for name in ("key", "value") if name in rows.columns]
-        name = f"{len(self.queries)}-{topic}"
+        name = self._name_of(topic)
         sink = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": topic} | options
         writer = (
             rows.select(*picked)
@@ -232,6 +232,23 @@ class Job:
         query = writer.start()
         self.queries.append(query)
         return query
+
+    def _name_of(self, topic: str) -> str:
+        """The name of the next query into a topic, and of its checkpoint.
+
+        It counts those into the same topic only, so that a query that is added to the file, or
+        taken out, leaves the others their checkpoints. Earlier versions counted all queries of the
+        file: what they have made is taken in its order.
+        """
+        before = sum(query.name.partition("-")[2] == topic for query in self.queries)
+        numbers = sorted(
+            int(path.name.partition("-")[0])
+            for path in self.checkpoint.glob("[0-9]*-*")
+            if path.name.partition("-")[2] == topic and path.name.partition("-")[0].isdecimal()
+        )
+        if before < len(numbers):
+            return f"{numbers[before]}-{topic}"
+        return f"{max([*numbers, before - 1]) + 1}-{topic}"
 
 
 def _batch_writer(sink: Mapping[str, str]) -> Callable[[Any, int], None]:

@@ -77,8 +77,7 @@ def only_one(checkpoint: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigFault(
-                f"somebody else runs with the checkpoint {checkpoint}: stop him, or give another"
-                " --checkpoint"
+                f"another run uses the checkpoint {checkpoint}: stop it, or wait until it has ended"
             ) from None
         yield
 
@@ -91,7 +90,7 @@ def session(
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise ConfigFault("this needs PySpark: pip install 'shmbroker[spark]'") from None
+        raise ConfigFault("this needs PySpark: pip install 'pyspark>=4.2' pyarrow") from None
     os.environ["JAVA_HOME"] = java_home()
     is_local = master.startswith("local")
     if is_local:

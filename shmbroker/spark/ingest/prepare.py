@@ -374,7 +374,7 @@ def infer(plan: Plan, source: Mapping[str, str]) -> str:
     """The DDL of what the topic's first records hold; ConfigFault if they hold nothing."""
     found = sample(source)
     if not found:
-        raise ConfigFault(f"topic {plan.topic} is empty, so there is nothing to infer: --schema")
+        raise ConfigFault(f"topic {plan.topic} is empty, so there is nothing to infer: give --schema")
     if plan.values == values.CSV:
         return schema.to_text(_infer_csv(found, plan.delimiter))
     documents = []
