@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from shmbroker.spark.ingest.checkpoint import Kept
     from shmbroker.spark.ingest.plan import Plan
     from shmbroker.spark.ingest.prepare import Asked
-    from shmbroker.spark.ingest.run import Totals
+    from shmbroker.spark.ingest.run import Session, Totals
+    from shmbroker.spark.running import Stopping
 
 _OWN_OPTIONS = {
     "subscribe": "TOPIC names what is read",
@@ -302,7 +303,11 @@ def _check_one_table(ingests: "list[Kept]") -> None:
 
 
 def _run(
-    ingests: "list[Kept]", asked: "list[Asked]", session: Any, stopping: Any, bar: "_Bar"
+    ingests: "list[Kept]",
+    asked: "list[Asked]",
+    session: "Session",
+    stopping: "Stopping",
+    bar: "_Bar",
 ) -> "list[Totals]":
     """Run those that have something to do; Spark is not started for nothing."""
     from shmbroker.spark.ingest import files, prepare, run

@@ -42,7 +42,10 @@ _OPTIONS = {
 DEAD_LETTER_FIELDS = ("dead_letter_topic", "dead_letter_path", "skips_bad")
 """Where bad records go: given together, as each of them rules out the others."""
 
-_FREE = (*DEAD_LETTER_FIELDS, "target_bytes", "compression", "bootstrap_servers")
+UNNOTED = {"target_bytes", "compression", "bootstrap_servers"}
+"""May change at any time, also in the midst of a micro-batch."""
+
+_FREE = {*DEAD_LETTER_FIELDS, *UNNOTED}
 
 _TEXT_MAX = 200
 """Of a schema in a message."""

@@ -453,6 +453,8 @@ def merge(path: str, wanted: Merge) -> int:
         raise FilesFault(f"the files in {wanted.folder} don't go together: {error}") from error
     _replace(merge_document(path), {"old": olds, "temporary": temporary, "final": final})
     finish_merge(path)
+    with contextlib.suppress(OSError):  # an ingest has more in it
+        state_root(path).rmdir()
     return os.path.getsize(final)
 
 

@@ -215,7 +215,7 @@ def _gone_on(asked: Asked, kept: Kept) -> Kept:
         _check_alone(plan, asked)
     if asked.start is not None and asked.start != kept.start:
         return _started_anew(asked, kept._replace(plan=plan))
-    if not changes:
+    if changes.keys() <= checkpoints.UNNOTED:
         return kept._replace(plan=plan)
     _check_dead_letters(asked, stored, changes)
     with _when_jvm_has_ended(checkpoint):
@@ -374,7 +374,9 @@ def infer(plan: Plan, source: Mapping[str, str]) -> str:
     """The DDL of what the topic's first records hold; ConfigFault if they hold nothing."""
     found = sample(source)
     if not found:
-        raise ConfigFault(f"topic {plan.topic} is empty, so there is nothing to infer: give --schema")
+        raise ConfigFault(
+            f"topic {plan.topic} is empty, so there is nothing to infer: give --schema"
+        )
     if plan.values == values.CSV:
         return schema.to_text(_infer_csv(found, plan.delimiter))
     documents = []

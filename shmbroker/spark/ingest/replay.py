@@ -75,6 +75,7 @@ def replay(plan: Plan) -> Totals:
             commit_batch(own, last, [task], good)
             task.counts["files"] = len(task.written)
         totals = added(totals, task.counts)
+    files.tidy(own.path, own.ingest_id)
     return totals
 
 
