@@ -95,6 +95,8 @@ def opened(asked: Asked) -> Iterator[Kept]:
         if kept is not None:
             for each in _places(kept):
                 files.tidy(each, kept.plan.ingest_id)
+                if files.has_writer(each, kept.plan.ingest_id):
+                    made = [directory for directory in made if directory != each]
         for directory in sorted(made, key=len, reverse=True):
             with contextlib.suppress(OSError):  # there is something in it, or it was not made
                 os.rmdir(directory)

@@ -107,8 +107,6 @@ class IngestWriter(worker.Shipped, DataSourceStreamArrowWriter):
         task = TaskContext.get()
         assert task is not None
         batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
-        if batch < self.plan.since:
-            return TaskDone([], [], {})
         return TaskWriter(self.plan, batch, task.partitionId()).run(records_of(pieces_of(iterator)))
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
@@ -213,7 +211,10 @@ class TaskWriter:
         )
 
     def run(self, records: Iterator[tuple[pa.RecordBatch, HeadersOf]]) -> TaskDone:
-        """All records of the task into temporary files."""
+        """All records of the task into temporary files; none if its micro-batch was done before the
+        settings were changed."""
+        if self.batch < self.plan.since:
+            return TaskDone([], [], {})
         out = FileSet(self, self.plan.path, self.schema, self.plan.format)
         try:
             for batch, headers_of_rows in records:

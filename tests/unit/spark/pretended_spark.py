@@ -42,8 +42,7 @@ def run(kept: Kept, source: Mapping[str, str], dies: str = "") -> None:
             tasks = []
             for number, task in enumerate(reader.partitions(start, end)):
                 records = sink.records_of(pieces_of(reader.read(task)))
-                if done >= plan.since:
-                    tasks.append(sink.TaskWriter(plan, done, number).run(records))
+                tasks.append(sink.TaskWriter(plan, done, number).run(records))
             if dies == "tasks":
                 raise Killed
             sink.commit_batch(plan, done, tasks)

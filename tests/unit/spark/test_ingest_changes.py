@@ -198,6 +198,28 @@ def test_files_that_do_not_go_together_get_a_directory_of_their_own(
     assert [path.name for path in new.rglob("*.*") if path.is_file()] == names
 
 
+@pytest.mark.parametrize("step", ["document", "committed"])
+def test_another_directory_gets_only_what_the_first_has_not(
+    ingest: Ingest, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    fill(ingest.first, range(12), bad=-1)
+
+    def dying(_document: Path) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        if step == "document":
+            patched.setattr(files, "finish", dying)
+        ingest.run("committed")
+    old = str(files.state_root(str(ingest.table)) / "checkpoint-t")
+    new = ingest.table.with_name("new")
+    ingest.run(path=str(new), checkpoint=old, continues=True)
+    assert ingest.rows() == [0, 1, 2, 3]
+    assert ingest.rows(new) == list(range(4, 12))
+    old_documents = files.state_root(str(new)).glob("*/batches/00000000.json")
+    assert list(old_documents) == []
+
+
 def test_what_has_written_nothing_binds_nothing_and_leaves_nothing(ingest: Ingest) -> None:
     data = ingest.table.parent
     with pytest.raises(ConfigFault, match="there is no topic nottthere"):
@@ -210,6 +232,7 @@ def test_what_has_written_nothing_binds_nothing_and_leaves_nothing(ingest: Inges
         ingest.run()
     assert not ingest.table.exists()
     assert [path.name for path in data.iterdir()] == [".table.shmbroker"]
+    assert [path.name for path in (data / ".table.shmbroker").iterdir()] == ["checkpoint-t"]
     ingest.run(values="raw", schema="")
     assert pyarrow.dataset.dataset(ingest.table).to_table()["value"].to_pylist()[0] == b"oops"
 
@@ -450,3 +473,11 @@ def test_a_document_is_read_as_it_was_written() -> None:
     assert checkpoints.read(plan.to_json(stored)) == checkpoints.Kept(stored)
     with pytest.raises(ConfigFault, match="damaged"):
         checkpoints.read("{")
+
+
+def test_what_is_done_is_not_judged_again_by_other_rules(ingest: Ingest) -> None:
+    fill(ingest.first, range(4), bad=1)
+    with pytest.raises(Killed):
+        ingest.run("committed", skips_bad=True)
+    ingest.run(skips_bad=False)
+    assert ingest.rows() == [0, 2, 3]
