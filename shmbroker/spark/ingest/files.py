@@ -46,12 +46,15 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import random_uuid
 from shmbroker.spark.faults import BrokerFault
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 INSIDE = ".shmbroker"
 """Where the state is if it can't be beside the table."""
@@ -443,11 +446,12 @@ def merge(path: str, wanted: Merge) -> int:
     stem = _MERGED.sub("", wanted.names[0].removesuffix(".parquet"))
     final = os.path.join(wanted.folder, f"{stem}-merged-{random_uuid().hex()[:8]}.parquet")
     try:
-        first = pq.read_schema(olds[0])
-        codec = _codec_of(olds[0])
-        with pq.ParquetWriter(temporary, first, compression=codec) as writer:
+        schema = pq.read_schema(olds[0])
+        if all(map(_NAME.fullmatch, wanted.names)):  # columns may have come and gone meanwhile
+            schema = pa.unify_schemas([pq.read_schema(old) for old in olds])
+        with pq.ParquetWriter(temporary, schema, compression=_codec_of(olds[0])) as writer:
             for old in olds:
-                writer.write_table(pq.read_table(old, partitioning=None).cast(first))
+                writer.write_table(_as(schema, pq.read_table(old, partitioning=None)))
     except (pa.ArrowException, ValueError) as error:
         Path(temporary).unlink(missing_ok=True)
         raise FilesFault(f"the files in {wanted.folder} don't go together: {error}") from error
@@ -456,6 +460,18 @@ def merge(path: str, wanted: Merge) -> int:
     with contextlib.suppress(OSError):  # an ingest has more in it
         state_root(path).rmdir()
     return os.path.getsize(final)
+
+
+def _as(schema: "pa.Schema", table: "pa.Table") -> "pa.Table":
+    """A table with these columns, null where it lacks them; ValueError if it has others."""
+    import pyarrow as pa
+
+    for field in schema:
+        if field.name not in table.schema.names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    if len(table.schema) > len(schema):
+        raise ValueError(f"columns {', '.join(table.schema.names)}, not {', '.join(schema.names)}")
+    return table.select(schema.names).cast(schema)
 
 
 def _codec_of(path: str) -> str:

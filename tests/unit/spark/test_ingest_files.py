@@ -131,9 +131,29 @@ def test_an_interrupted_merge_is_finished(tmp_path: Path, deleted: int) -> None:
     assert not files.merge_document(str(tmp_path)).exists()
 
 
+def test_files_of_an_ingest_whose_columns_were_changed_are_merged(tmp_path: Path) -> None:
+    given = [{"n": [1]}, {"n": [2], "m": ["x"]}, {"k": [True], "n": [3]}]
+    for number, columns in enumerate(given):
+        name = f"t.u-6409ed68-{number:08d}-00000-000.parquet"
+        pq.write_table(pa.table(columns), tmp_path / name)
+    pq.write_table(pa.table({"n": [4]}), tmp_path / "t.u-0123abcd-00000000-00000-000.parquet")
+    (merge,) = files.plan_merges(files.table_files(str(tmp_path)), 1 << 20)
+    assert len(merge.names) == 3  # of one ingest
+    files.merge(str(tmp_path), merge)
+    assert not files.state_root(str(tmp_path)).exists()
+    rows = pa.concat_tables(map(pq.read_table, tmp_path.iterdir()), promote_options="default")
+    assert sorted((row["n"], row["m"], row["k"]) for row in rows.to_pylist()) == [
+        (1, None, None),
+        (2, "x", None),
+        (3, None, True),
+        (4, None, None),
+    ]
+    assert set(files.writers(str(tmp_path), "t.u")) == {"6409ed68", "0123abcd"}
+
+
 def test_files_that_do_not_go_together_stay(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"b": ["x"]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "b.parquet")
     (merge,) = files.plan_merges(files.table_files(str(tmp_path)), 1 << 20)
     with pytest.raises(files.FilesFault, match="don't go together"):
         files.merge(str(tmp_path), merge)

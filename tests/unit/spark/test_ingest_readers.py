@@ -55,14 +55,21 @@ def is_all(numbers: object, kinds: object) -> bool:
     return bool(rows == [(n, f"k{n % 2}") for n in range(COUNT)])
 
 
+def columns_of(query: str, **tables: object) -> list[tuple[object, ...]]:
+    """What DuckDB answers."""
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        return list(zip(*connection.execute(query).fetchall(), strict=True))
+
+
 @pytest.mark.parametrize("partition_by", [(), ("kind",)])
 def test_parquet(tmp_path: Path, partition_by: tuple[str, ...]) -> None:
     path = filled(tmp_path, "parquet", partition_by).path
     frame = polars.read_parquet(path)
     assert is_all(frame["n"], frame["kind"])
     assert polars.scan_parquet(path).filter(polars.col("kind") == "k1").collect().height == 15
-    query = f"select n, kind from read_parquet('{path}/**/*.parquet')"
-    assert is_all(*zip(*duckdb.sql(query).fetchall(), strict=True))
+    assert is_all(*columns_of(f"select n, kind from read_parquet('{path}/**/*.parquet')"))
     table = pandas.read_parquet(path)
     assert is_all(table["n"], table["kind"])
     arrow = pyarrow.dataset.dataset(path, partitioning="hive").to_table()
@@ -73,8 +80,7 @@ def test_json(tmp_path: Path) -> None:
     path = filled(tmp_path, "json").path
     frame = polars.read_ndjson(f"{path}/*.json")
     assert is_all(frame["n"], frame["kind"])
-    query = f"select n, kind from read_json('{path}/**/*.json')"
-    assert is_all(*zip(*duckdb.sql(query).fetchall(), strict=True))
+    assert is_all(*columns_of(f"select n, kind from read_json('{path}/**/*.json')"))
     parts = [pandas.read_json(each, lines=True) for each in Path(path).glob("*.json")]
     table = pandas.concat(parts)
     assert is_all(table["n"], table["kind"])
@@ -93,5 +99,19 @@ def test_delta(tmp_path: Path, partition_by: tuple[str, ...]) -> None:
     assert is_all(frame["n"], frame["kind"])
     kept = table.to_pandas()
     assert is_all(kept["n"], kept["kind"])
-    rows = duckdb.from_arrow(arrow).order("n").fetchall()
-    assert [row[arrow.column_names.index("n")] for row in rows] == list(range(COUNT))
+    assert is_all(*columns_of("select n, kind from arrow", arrow=arrow))
+
+
+def test_columns_that_came_later(tmp_path: Path) -> None:
+    """As docs/pipeline.md says it."""
+    plan = filled(tmp_path, "parquet")
+    later = plan._replace(schema="n int, kind string, more string", since=3)
+    rows = records([b'{"n": 30, "kind": "k0", "more": "x"}'])
+    sink.commit_batch(later, 3, [sink.TaskWriter(later, 3, 0).run(with_headers([rows]))])
+    wanted = {"n": polars.Int32, "kind": polars.String, "more": polars.String}
+    frame = polars.read_parquet(plan.path, schema=wanted, missing_columns="insert")
+    assert sorted(zip(frame["n"], frame["more"], strict=True))[-2:] == [(29, None), (30, "x")]
+    query = f"select n, more from read_parquet('{plan.path}/**/*.parquet', union_by_name = true)"
+    assert sorted(zip(*columns_of(query), strict=True))[-1] == (30, "x")
+    arrow = pyarrow.dataset.dataset(plan.path, schema=later.arrow_schema()).to_table()
+    assert arrow["more"].to_pylist().count("x") == 1
