@@ -59,6 +59,7 @@ class Topic:
     """What the metadata image would hold, and the model of the topic's only log."""
 
     is_internal = False
+    partitions = (SimpleNamespace(replicas=(1,)),)
 
     def __init__(self, name: str, rng: random.Random) -> None:
         self.name = name
@@ -304,7 +305,9 @@ class Life:
         self.store.upkeep(self.now_ms)
 
     def checkpoint(self) -> None:
-        starts = {name: self._partition(t).log.log_start_offset for name, t in self.topics.items()}
+        logs = {name: self._partition(topic).log for name, topic in self.topics.items()}
+        # What is deleted behind the durable part is checkpointed when that has followed.
+        starts = {name: min(log.log_start_offset, log.recovery_point) for name, log in logs.items()}
         self.store.checkpoint()
         for name, start in starts.items():
             self.topics[name].start_least = start

@@ -14,13 +14,28 @@ import click
 from shmbroker.cli.client import Cluster, cluster_options, json_option, pairs
 from shmbroker.cli.outcome import EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFault
 from shmbroker.cli.output import print_json
+from shmbroker.cli.words import parse_moment
 
 if TYPE_CHECKING:
+    from shmbroker.spark.ingest.checkpoint import Kept
     from shmbroker.spark.ingest.plan import Plan
-    from shmbroker.spark.ingest.run import Totals
+    from shmbroker.spark.ingest.prepare import Asked
+    from shmbroker.spark.ingest.run import Session, Totals
+    from shmbroker.spark.running import Stopping
 
-_OWN_OPTIONS = {"subscribe", "subscribepattern", "assign", "emit"}
-"""Of the source, lower case: with others the checkpoint would be of another topic than it says."""
+_OWN_OPTIONS = {
+    "subscribe": "TOPIC names what is read",
+    "subscribepattern": "TOPIC names what is read",
+    "assign": "TOPIC names what is read",
+    "emit": "an ingest needs it for itself",
+    "kafka.bootstrap.servers": "--bootstrap-server does",
+    "startingoffsets": "--from does",
+    "startingoffsetsbytimestamp": "--from does",
+    "startingoffsetsbytimestampstrategy": "--from does",
+    "startingtimestamp": "--from does",
+    "partialoffsets": "--from does",
+}
+"""Of the source, lower case: -o can't set them, as the checkpoint would not know."""
 
 _SIZE = re.compile(r"(\d{1,9})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -91,8 +106,8 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @command.command("topic", cls=_Topic)
-@click.argument("topic")
-@click.option("--to", "path", metavar="PATH", required=True, help="The directory of the files.")
+@click.argument("topics", metavar="TOPIC…", nargs=-1, required=True)
+@click.option("--to", "path", metavar="PATH", required=True, help="Directory of the files.")
 @click.option(
     "--format",
     "file_format",
@@ -133,17 +148,34 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
     " ingest]",
 )
 @click.option(
+    "--skip-bad/--fail-on-bad",
+    "skips_bad",
+    default=None,
+    help="Leave bad records out and count them; or end at the first one.",
+)
+@click.option("--replay", is_flag=True, help="Take the dead letters again instead of the topic.")
+@click.option(
     "--checkpoint",
     metavar="DIR",
-    help="Where it is kept how far this is.  [default: below PATH]",
+    help="Directory that stores progress.  [default: .NAME.shmbroker/checkpoint-TOPIC beside PATH]",
+)
+@click.option(
+    "--continue-with",
+    "continues",
+    is_flag=True,
+    help="Change settings of an ingest that has written: they hold from here on.",
+)
+@click.option(
+    "--append-anyway",
+    "appends",
+    is_flag=True,
+    help="Begin anew in a table that holds rows of the topic: they will be there twice.",
 )
 @click.option(
     "--from",
     "start",
-    type=click.Choice(["earliest", "latest"]),
-    default="earliest",
-    show_default=True,
-    help="Where a new ingest starts.",
+    metavar="earliest|latest|TIME",
+    help="Where a new ingest starts; TIME as 2026-11-21T10:00, UTC.  [default: earliest]",
 )
 @click.option("--target-size", type=Size(), help="Of a file, about.  [default: 128m]")
 @click.option(
@@ -168,7 +200,7 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
 @session_options
 @json_option
 @cluster_options
-def ingest(cluster: Cluster, as_json: bool, **given: Any) -> None:
+def ingest(cluster: Cluster, as_json: bool, topics: tuple[str, ...], **given: Any) -> None:
     """Write a topic's records into files, each once, and go on there the next time.
 
     \b
@@ -176,6 +208,7 @@ def ingest(cluster: Cluster, as_json: bool, **given: Any) -> None:
     shmbroker ingest flights --to /data/flights --schema 'carrier string, dep_delay double' \\
         --dead-letter /data/flights-bad --partition-by carrier
     shmbroker ingest flights --to /data/raw --trigger 10s --target-size 256m
+    shmbroker ingest flights --to /data/flights --replay      # the dead letters, once more
     shmbroker ingest compact /data/flights            # merge small files
 
     Records whose value is not what the columns say end the ingest, unless --dead-letter has a
@@ -183,65 +216,168 @@ def ingest(cluster: Cluster, as_json: bool, **given: Any) -> None:
 
     Exit status: 0 all that was there is written; 1 failed; 2 wrong usage; 130, 143 stopped.
     """
-    from shmbroker.spark.ingest import run
-    from shmbroker.spark.ingest.files import local_path, state_directory
-    from shmbroker.spark.running import Stopping, only_one
+    from shmbroker.spark.ingest import prepare, run
+    from shmbroker.spark.running import Stopping
 
-    if given["infer"] and given["schema"]:
-        raise click.UsageError("--infer finds out what --schema says: give one of them.")
-    if cluster.settings:
-        raise click.UsageError("-X is for librdkafka; here -o sets options of Spark's source.")
-    trigger = trigger_of(given["trigger"])
-    plan, asked = _plan(cluster, given)
-    path = local_path(given["path"])
-    checkpoint = Path(
-        local_path(given["checkpoint"])
-        if given["checkpoint"]
-        else str(state_directory(path, f"checkpoint-{plan.topic}"))
+    _check_usage(cluster, given)
+    session = run.Session(
+        given["master"], trigger_of(given["trigger"]), pairs(given["conf"], "--conf")
     )
-    more = pairs(given["source_options"], "-o")
-    source = {
-        "kafka.bootstrap.servers": cluster.servers,
-        "subscribe": plan.topic,
-        "startingOffsets": given["start"],
-        "maxBytesPerTrigger": str(given["batch_size"]),
-    } | more
-    twice = sorted({name.lower() for name in more} & _OWN_OPTIONS)
-    if twice:
-        raise click.UsageError(f"-o can't set {twice[0]}: an ingest is of one topic, TOPIC.")
+    asked = [_asked(cluster, topic, topics, given) for topic in dict.fromkeys(topics)]
     cluster.check_reachable()
     stopping = Stopping()
-    bar = _Bar(plan.topic)
-    with only_one(checkpoint), contextlib.closing(bar):
-        plan = run.prepare(plan, asked, checkpoint, source, given["infer"])
-        totals = run.run(
-            run.Run(
-                plan,
-                checkpoint,
-                given["master"],
-                trigger,
-                source,
-                pairs(given["conf"], "--conf"),
-                checkpoint / "spark.log",
-            ),
-            stopping,
-            bar.show,
-        )
-    if as_json:
-        print_json({"topic": plan.topic, "path": plan.path, **totals._asdict()})
-    else:
-        click.echo(summary(plan, totals))
+    bar = _Bar(",".join(topics))
+    with contextlib.ExitStack() as stack:
+        stack.callback(bar.close)
+        ingests = [stack.enter_context(prepare.opened(each)) for each in asked]
+        _check_one_table(ingests)
+        if given["replay"]:
+            done = _replayed(ingests, given["dead_letter"])
+        else:
+            done = _run(ingests, asked, session, stopping, bar)
+        bar.close()
+        _tell(ingests, done, as_json, given["replay"])
     if stopping.signal is not None:
         raise SystemExit(EXIT_TERMINATED if stopping.signal == 15 else EXIT_INTERRUPTED)
 
 
-def _plan(cluster: Cluster, given: dict[str, Any]) -> "tuple[Plan, list[str]]":
+def _check_usage(cluster: Cluster, given: dict[str, Any]) -> None:
+    """A usage error for options that don't go together."""
+    if given["infer"] and given["schema"]:
+        raise click.UsageError("--infer finds out what --schema says: give one of them.")
+    if given["dead_letter"] and given["skips_bad"] is not None:
+        raise click.UsageError("--dead-letter, --skip-bad and --fail-on-bad: give one of them.")
+    if cluster.settings:
+        raise click.UsageError("-X is for librdkafka; here -o sets options of Spark's source.")
+    for name in pairs(given["source_options"], "-o"):
+        why = _OWN_OPTIONS.get(name.lower())
+        if why:
+            raise click.UsageError(f"-o can't set {name}: {why}.")
+
+
+def _asked(cluster: Cluster, topic: str, topics: tuple[str, ...], given: dict[str, Any]) -> "Asked":
+    """What the command line asks for one of its topics."""
+    from shmbroker.spark.ingest.files import local_path
+    from shmbroker.spark.ingest.prepare import Asked
+
+    plan, fields = _plan(cluster, topic, given)
+    if given["checkpoint"]:
+        directory = local_path(given["checkpoint"])
+        plan = plan._replace(checkpoint=directory if len(topics) == 1 else f"{directory}/{topic}")
+    source = {
+        "kafka.bootstrap.servers": cluster.servers,
+        "subscribe": topic,
+        "maxBytesPerTrigger": str(given["batch_size"]),
+    }
+    more = pairs(given["source_options"], "-o")
+    if not {name.lower() for name in more} & {"groupidprefix", "kafka.group.id"}:
+        source["groupIdPrefix"] = f"ingest-{topic}"
+    return Asked(
+        plan,
+        fields,
+        source | more,
+        _start(given["start"]),
+        given["infer"],
+        given["continues"],
+        given["appends"],
+    )
+
+
+def _start(text: str | None) -> str | None:
+    """earliest, latest, or the milliseconds of a moment."""
+    if text in (None, "earliest", "latest"):
+        return text
+    try:
+        return str(parse_moment(text))
+    except ValueError as error:
+        raise click.UsageError(f"--from takes earliest, latest or a time: {error}.") from None
+
+
+def _check_one_table(ingests: "list[Kept]") -> None:
+    from shmbroker.spark.ingest.checkpoint import check_goes_with
+
+    first = ingests[0].plan
+    for each in ingests[1:]:
+        cure = f"ingest {each.plan.topic} by itself, --to another directory"
+        check_goes_with(first, each.plan, cure)
+
+
+def _run(
+    ingests: "list[Kept]",
+    asked: "list[Asked]",
+    session: "Session",
+    stopping: "Stopping",
+    bar: "_Bar",
+) -> "list[Totals]":
+    """Run those that have something to do; Spark is not started for nothing."""
+    from shmbroker.spark.ingest import files, prepare, run
+
+    done = [run.Totals(behind=0) for _ in ingests]
+    due = {}
+    for place, (kept, each) in enumerate(zip(ingests, asked, strict=True)):
+        if session.trigger == run.AVAILABLE_NOW and prepare.has_nothing_new(kept, each.source):
+            files.finish_merge(kept.plan.path)
+        else:
+            due[place] = run.Run(kept.plan, prepare.source_of(kept, each.source))
+    if due:
+        totals = run.run(list(due.values()), session, stopping, bar.show)
+        for place, found in zip(due, totals, strict=True):
+            done[place] = found
+    return done
+
+
+def _replayed(ingests: "list[Kept]", letters: str | None) -> "list[Totals]":
+    from shmbroker.spark.ingest.replay import replay
+
+    fields = _dead_letter(letters) if letters else {}
+    return [replay(kept.plan._replace(**fields)) for kept in ingests]
+
+
+def _tell(ingests: "list[Kept]", done: "list[Totals]", as_json: bool, is_replay: bool) -> None:
+    documents = [
+        {"topic": kept.plan.topic, "path": kept.plan.path, **totals._asdict()}
+        for kept, totals in zip(ingests, done, strict=True)
+    ]
+    if as_json:
+        print_json(documents[0] if len(documents) == 1 else documents)
+        return
+    for kept, totals in zip(ingests, done, strict=True):
+        click.echo((replay_summary if is_replay else summary)(kept.plan, totals))
+
+
+def _plan(cluster: Cluster, topic: str, given: dict[str, Any]) -> "tuple[Plan, list[str]]":
     """What was asked for, and which fields of it were named."""
     from shmbroker.spark.ingest.files import local_path
     from shmbroker.spark.ingest.plan import Plan
 
-    text = given["schema"] or ""
-    kind = given["values"]
+    text, kind = _schema(given)
+    delimiter = given["delimiter"]
+    if delimiter is not None and len(delimiter.encode()) != 1:
+        raise click.UsageError(f"--delimiter takes one character, not {delimiter!r}.")
+    fields = {
+        "path": local_path(given["path"]),
+        "format": given["file_format"],
+        "values": kind,
+        "schema": text or None,
+        "delimiter": delimiter,
+        "record_columns": _names(given["record_columns"]),
+        "partition_by": _names(given["partition_by"]),
+        "compression": given["compression"],
+        "target_bytes": given["target_size"],
+        "bootstrap_servers": cluster.servers,
+    }
+    if given["dead_letter"] and not given["replay"]:
+        fields |= _dead_letter(given["dead_letter"])
+    elif given["skips_bad"] is not None:
+        fields |= _dead_letter("") | {"skips_bad": given["skips_bad"]}
+    asked = {name: value for name, value in fields.items() if value is not None}
+    default = "json" if text or given["infer"] else "raw"
+    return Plan(ingest_id="", topic=topic, **{"values": default, **asked}), list(asked)
+
+
+def _schema(given: dict[str, Any]) -> tuple[str, str | None]:
+    """The text of --schema, and what values are, if that is said."""
+    text, kind = given["schema"] or "", given["values"]
     if text.startswith("@") or text.endswith(".avsc"):
         name = text.removeprefix("@")
         try:
@@ -250,40 +386,23 @@ def _plan(cluster: Cluster, given: dict[str, Any]) -> "tuple[Plan, list[str]]":
             raise CommandFault(f"{name}: no text") from None
         if kind is None and name.endswith(".avsc"):
             kind = "avro"
-    if kind is None:
-        kind = "json" if text or given["infer"] else "raw"
-    if kind != "raw" and not text and not given["infer"]:
-        raise click.UsageError(
-            f"--values {kind} needs --schema" + " or --infer." * ("avro" not in kind)
-        )
     if kind == "raw" and (text or given["infer"]):
         raise click.UsageError("--values raw takes no --schema: values stay as they are.")
-    if "avro" in kind and given["infer"]:
+    if kind is not None and "avro" in kind and given["infer"]:
         raise click.UsageError("Avro can't be inferred: give its schema, --schema FILE.avsc.")
-    delimiter = given["delimiter"]
-    if delimiter is not None and len(delimiter.encode()) != 1:
-        raise click.UsageError(f"--delimiter takes one character, not {delimiter!r}.")
-    letters = given["dead_letter"] or ""
-    is_path = "/" in letters or letters.startswith(("~", "."))
-    fields = {
-        "topic": given["topic"],
-        "path": local_path(given["path"]),
-        "format": given["file_format"],
-        "values": kind if given["values"] or text or given["infer"] else None,
-        "schema": text or None,
-        "delimiter": delimiter,
-        "record_columns": _names(given["record_columns"]),
-        "partition_by": _names(given["partition_by"]),
-        "compression": given["compression"],
-        "target_bytes": given["target_size"],
-        "dead_letter_topic": letters if letters and not is_path else None,
-        "dead_letter_path": local_path(letters) if is_path else None,
-        "bootstrap_servers": cluster.servers,
+    return text, kind
+
+
+def _dead_letter(place: str) -> dict[str, Any]:
+    """The fields of a plan that say where bad records go."""
+    from shmbroker.spark.ingest.files import local_path
+
+    is_path = "/" in place or place.startswith(("~", "."))
+    return {
+        "dead_letter_topic": "" if is_path else place,
+        "dead_letter_path": local_path(place) if is_path else "",
+        "skips_bad": False,
     }
-    asked = {name: value for name, value in fields.items() if value is not None}
-    if kind == "raw" and asked.get("record_columns"):
-        raise click.UsageError("--record-columns: raw files have all of them.")
-    return Plan(ingest_id="", **asked), list(asked)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -297,8 +416,8 @@ class _Bar:
         self._topic = topic
         self._bar: Any = None
 
-    def show(self, terminal: TextIO, totals: "Totals") -> None:
-        """Where it is."""
+    def show(self, terminal: TextIO, each: "list[Totals]") -> None:
+        """Where they are."""
         if self._bar is None:
             from tqdm import tqdm
 
@@ -308,10 +427,12 @@ class _Bar:
         bar = self._bar
         if bar.disable:
             return
-        if totals.behind is not None:
-            bar.total = totals.records + totals.behind
-            bar.set_postfix(lag=f"{totals.behind:,}", refresh=False)
-        bar.update(totals.records - bar.n)
+        records = sum(totals.records for totals in each)
+        known = [totals.behind for totals in each if totals.behind is not None]
+        if len(known) == len(each):
+            bar.total = records + sum(known)
+            bar.set_postfix(lag=f"{sum(known):,}", refresh=False)
+        bar.update(records - bar.n)
 
     def close(self) -> None:
         """Leave it as it is."""
@@ -321,12 +442,17 @@ class _Bar:
 
 def summary(plan: "Plan", totals: "Totals") -> str:
     """One or two lines on what was done."""
-    rate = totals.records / totals.seconds if totals.seconds else 0
+    if not totals.micro_batches and not totals.behind:
+        return (
+            f"{plan.topic}: nothing new (rows are in {plan.path}, progress is in {plan.checkpoint})"
+        )
+    seconds = totals.seconds + totals.start_seconds
+    rate = totals.records / seconds if seconds else 0
     text = (
         f"{plan.topic}: {_count(totals.rows, 'row')} into {_count(totals.files, 'file')}"
         f" ({_bytes(totals.bytes_out)}) in {plan.path},"
         f" {_count(totals.micro_batches, 'micro-batch', 'micro-batches')},"
-        f" {totals.seconds:.1f} s, {rate:,.0f} rows/s"
+        f" {seconds:.1f} s ({totals.start_seconds:.1f} s of it Spark's start), {rate:,.0f} rows/s"
     )
     if totals.read:
         text += f", read by {totals.read}"
@@ -335,7 +461,18 @@ def summary(plan: "Plan", totals: "Totals") -> str:
     if totals.dead_letters:
         place = plan.dead_letter_topic or plan.dead_letter_path
         text += f"\n{_count(totals.dead_letters, 'dead letter')} in {place}"
+    if totals.skipped:
+        text += f"\n{_count(totals.skipped, 'bad record')} left out (--skip-bad)"
     return text
+
+
+def replay_summary(plan: "Plan", totals: "Totals") -> str:
+    """A line on what has become of dead letters."""
+    text = (
+        f"{plan.topic}: {_count(totals.rows, 'dead letter')} became rows in {plan.path},"
+        f" {totals.skipped:,} are still bad"
+    )
+    return text if totals.records else f"{plan.topic}: no dead letters that were not replayed"
 
 
 def _count(count: int, name: str, names: str = "") -> str:
@@ -377,6 +514,7 @@ def compact(path: str, target_size: int, dry_run: bool, as_json: bool) -> None:
         done = delta.compact(path, target_size)
     else:
         if not dry_run:
+            files.migrate(path)
             files.finish_merge(path)
         merges = files.plan_merges(files.table_files(path), target_size)
         for merge in [] if dry_run else merges:

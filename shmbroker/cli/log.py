@@ -10,6 +10,7 @@ from shmbroker.cli.client import json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json
+from shmbroker.errors import StorageFault
 
 OFFSET = click.IntRange(0)
 
@@ -70,6 +71,10 @@ def dump(
                 if len(lines) == 1000:
                     click.echo("\n".join(lines))
                     lines.clear()
+        except StorageFault:
+            if len(files) == 1 or not log_files.is_gone(file):
+                raise
+            say(f"{file} is gone meanwhile")
         finally:
             if lines:
                 click.echo("\n".join(lines))
@@ -185,9 +190,9 @@ def repair(paths: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     shmbroker log repair ~/.local/state/shmbroker/node-1/flights-0
 
     PATHs are a data directory, a node's or a partition's. Indexes, snapshots and epochs are made
-    anew, torn tails cut. Where a batch in the middle is damaged, the log ends before it, and the
-    segments from there on lie in quarantine/ beside the node's directory. Exit status 1 if anything
-    stays wrong: with --dry-run, if there is anything to do.
+    anew, torn tails cut. A batch in the middle that is damaged is taken out, and lies in
+    quarantine/ beside the node's directory; consumers jump over its offsets. Exit status 1 if
+    anything stays wrong: with --dry-run, if there is anything to do.
     """
     from shmbroker.tools.log_repair import repair as mend
 

@@ -24,7 +24,7 @@ def command() -> None:
 @click.option(
     "--checkpoint",
     metavar="DIR",
-    help="Where it is kept how far this is.  [default: FILE.checkpoint beside the file]",
+    help="Directory that stores progress.  [default: FILE.checkpoint beside the file]",
 )
 @click.option(
     "--trigger",
@@ -50,16 +50,17 @@ def run(
     """Run FILE.sql or FILE.py until it is stopped; SIGTERM and Ctrl-C let micro-batches end.
 
     \b
-    shmbroker pipeline run examples/flights.sql --set airlines=airlines.csv
+    shmbroker pipeline run examples/flights.sql
     shmbroker pipeline run examples/flights.py --trigger available-now
-    shmbroker pipeline run job.sql --master spark://host:7077
+    shmbroker pipeline run job.sql --set topic=flights --master spark://host:7077
 
+    How far it is stands on the terminal, else in a line a minute; at the end there is a summary.
     What SQL and Python may say is in docs/pipeline.md.
 
     Exit status: 0 with available-now all that was there is done; 1 failed; 2 wrong usage; 130, 143
     stopped.
     """
-    from shmbroker.spark import pipeline, running
+    from shmbroker.spark import pipeline, progress, running
 
     path = Path(file).absolute()
     if path.suffix not in (".sql", ".py"):
@@ -84,6 +85,7 @@ def run(
         else {"processingTime": spark_trigger}
     )
     stopping = running.Stopping()
+    summary = ""
     name, log = f"shmbroker pipeline {path.name}", directory / "spark.log"
     with (
         running.only_one(directory),
@@ -99,8 +101,12 @@ def run(
                     query.stop()
                 raise
             for query in job.queries:
-                terminal.write(f"shmbroker: {query.name} runs\n")
+                terminal.write(f"shmbroker: {query.name} runs (Spark's log: {log})\n")
             terminal.flush()
-            running.follow(job.queries, stopping, lambda: None)
+            reporter = progress.Reporter(job.queries, terminal)
+            running.follow(job.queries, stopping, reporter.look)
+            summary = reporter.summary()
+    if summary:
+        click.echo(summary)
     if stopping.signal is not None:
         raise SystemExit(EXIT_TERMINATED if stopping.signal == 15 else EXIT_INTERRUPTED)

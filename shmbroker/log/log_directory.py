@@ -230,6 +230,18 @@ class LogDirectory:
                 found.append((*parsed, path))
         return found
 
+    def known(self, log: tuple[str, int]) -> dict[str, int]:
+        """What checkpoints say of a log that had records: {meaning: offset}; nothing of one that
+        was deleted."""
+        if log in self._gone:
+            return {}
+        told = {
+            "flushed up to offset": self.recovery_points.get(log, 0),
+            "its high watermark": self.high_watermarks.get(log, 0),
+            "its first offset": self.log_start_offsets.get(log, 0),
+        }
+        return {meaning: offset for meaning, offset in told.items() if offset}
+
     def checkpoint(self, logs: Logs, high_watermarks: Offsets | None = None) -> None:
         """Write the recovery points and log start offsets of these logs, and high watermarks.
 
@@ -253,13 +265,15 @@ class LogDirectory:
 
         Unless there may be segments before it in the store (as Kafka's `LogManager` has it). Where
         none is needed since DeleteRecords, the unlinks are made durable first: nothing of what was
-        deleted comes back.
+        deleted comes back. None goes beyond what is on the disk of the log, so that after a power
+        cut one beyond the log's end is known to be wrong.
         """
         offsets = self._kept(self.log_start_offsets)
         for topic, partition, log in logs:
             name = topic, partition
-            if log.log_start_offset > log.segments[0].base_offset or log.config.is_tiered:
-                offsets[name] = log.log_start_offset
+            start = min(log.log_start_offset, log.recovery_point)
+            if start > log.segments[0].base_offset or log.config.is_tiered:
+                offsets[name] = start
             elif offsets.pop(name, None) is not None or log.is_start_raised:
                 _sync(log.directory)
             log.is_start_raised = False

@@ -45,7 +45,7 @@ from shmbroker.log.leader_epochs import LeaderEpochs
 from shmbroker.log.producer_state import ProducerState
 from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.residency import ColdBytes
-from shmbroker.log.segment import WRITE_BYTES_MIN, Segment
+from shmbroker.log.segment import OFFSETS_MAX, WRITE_BYTES_MIN, Segment
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
@@ -57,9 +57,6 @@ from shmbroker.records.batch_layout import (
 )
 from shmbroker.records.time_lookup import first_not_older
 from shmbroker.signs import waiting_for_disk
-
-_OFFSETS_MAX = 2**31
-"""Offsets in one segment: what the indexes can hold, relative to its base."""
 
 _NEVER = 2**63 - 1
 _BOUNDARIES_KEPT = 64
@@ -95,7 +92,9 @@ class PartitionLog:
         "are_names_new",
         "cleaned_offset",
         "config",
+        "damage_count",
         "directory",
+        "is_only_replica",
         "is_start_raised",
         "leader_epochs",
         "local_start_offset",
@@ -136,7 +135,12 @@ class PartitionLog:
         self.recovery_point = 0
         """Below it everything is known flushed."""
         self.cleaned_offset = 0
-        """Below it compaction has been: offsets may be missing, whatever the policy is now."""
+        """Below it compaction has been, or holes are: offsets may be missing, whatever the policy
+        is now."""
+        self.is_only_replica = False
+        """Nobody else has what is damaged here: what is whole behind it is kept."""
+        self.damage_count = 0
+        """Things that were named when it was opened, as they are lost or can't be."""
         self.leader_epochs = LeaderEpochs(os.path.join(directory, LEADER_EPOCH_CHECKPOINT))
         self.producers = ProducerState()
         self.retired: list[Segment] = []
@@ -178,6 +182,7 @@ class PartitionLog:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         cleaned_offset: int = -1,
+        is_only_replica: bool = False,
         now_ms: int = 0,
         descriptors: Descriptors | None = None,
     ) -> "PartitionLog":
@@ -186,8 +191,9 @@ class PartitionLog:
         trusted: (segment base offset, position, end offset) that the last writer left in shared
         memory; only the last batch is checked. clean: the log directory was closed cleanly; no
         scan. Otherwise everything from the recovery point on is scanned, and cut at the first
-        thing that is wrong. cleaned_offset: how far compaction has been, and may have left holes;
-        0: nowhere, -1: nobody knows. Where what is trusted turns out wrong, it is scanned too.
+        thing that is wrong, or, damaged and the only replica, left with a hole. cleaned_offset: how
+        far compaction has been, and may have left holes; 0: nowhere, -1: nobody knows. Where what
+        is trusted turns out wrong, it is scanned too.
 
         `file_ids` gives numbers that are never used twice; `descriptors` bounds the open files of
         all logs that share it. StorageFault if the disk fails; CorruptFault never for a torn tail.
@@ -198,6 +204,7 @@ class PartitionLog:
         while True:
             log = cls(directory, config, file_ids, position_slot, descriptors)
             log.cleaned_offset = cleaned_offset
+            log.is_only_replica = is_only_replica
             try:
                 load(log, trusted, clean, recovery_point, log_start_offset, now_ms)
             except (StorageFault, OSError) as fault:
@@ -328,7 +335,7 @@ class PartitionLog:
     def _set_limits(self) -> None:
         segment, config = self.active, self.config
         self._limit = min(segment.ready_bytes, max(config.segment_bytes, segment.size))
-        self._roll_offset = segment.base_offset + _OFFSETS_MAX
+        self._roll_offset = segment.base_offset + OFFSETS_MAX
         self._roll_after = _NEVER
         if segment.first_timestamp >= 0:
             self._roll_after = segment.first_timestamp + self._roll_ms
@@ -781,6 +788,14 @@ class PartitionLog:
         self._boundaries.clear()
         self._prune_snapshots()
         return paths
+
+    def put_aside_stray(self, segment: Segment) -> None:
+        """Take out a segment that begins within the one before it."""
+        from shmbroker.log.recovery import put_stray_aside
+
+        put_stray_aside(self, self.segments.index(segment))
+        self._closed_bytes = -1
+        self._boundaries.clear()
 
     def advance_log_start(self, offset: int) -> None:
         """Raise the log start offset (retention, DeleteRecords); files stay until retention."""

@@ -2,11 +2,20 @@
 
 version: 0
 topic_id: 0PSFYTyPT6qFqpVANcHwVw
+
+The file may get lost: removed by hand, or by a power cut before the first flush. The directory
+bears the id as well, in an extended attribute that no other broker minds; where the file system has
+none, or the directory was copied without, only the file says it.
 """
+
+import os
 
 from shmbroker.errors import CorruptFault
 from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.log.checkpoints import read_file, write_file
+
+_ATTRIBUTE = "user.shmbroker.topic_id"
+_ID_BYTES = 16
 
 
 def write_partition_metadata(path: str, topic_id: bytes, *, is_synced: bool = False) -> None:
@@ -27,3 +36,21 @@ def read_partition_metadata(path: str) -> bytes | None:
         return uuid_from_text(lines[1].removeprefix("topic_id: "))
     except ValueError:
         raise CorruptFault(f"{path}: the topic id is no uuid") from None
+
+
+def mark_directory(directory: str, topic_id: bytes) -> None:
+    """Let a partition's directory bear its topic id, where it can."""
+    if read_mark(directory) != topic_id:
+        try:
+            os.setxattr(directory, _ATTRIBUTE, topic_id)
+        except OSError:
+            pass
+
+
+def read_mark(directory: str) -> bytes | None:
+    """The topic id that a partition's directory bears; None if it bears none."""
+    try:
+        mark = os.getxattr(directory, _ATTRIBUTE)
+    except OSError:
+        return None
+    return mark if len(mark) == _ID_BYTES else None

@@ -113,6 +113,12 @@ class ProducerState:
         """By producer id; for DescribeProducers. Read only."""
         return self._producers
 
+    @property
+    def last_offset(self) -> int:
+        """Of the newest batch of any producer; -1 without one."""
+        newest = [entry.batches[-1] for entry in self._producers.values() if entry.batches]
+        return max((batch[2] + batch[1] for batch in newest), default=-1)
+
     def check(
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
     ) -> tuple[int, int, int]:

@@ -97,16 +97,21 @@ def put_tail_aside(path: str, position: int, *, is_any: bool = False) -> int:
                 tail = content[found:].rstrip(b"\0")
     if not tail:
         return 0
-    away = quarantine_of(os.path.dirname(path))
+    keep_piece(os.path.dirname(path), name, tail)
+    return len(tail)
+
+
+def keep_piece(directory: str, name: str, piece: bytes) -> None:
+    """Keep bytes of a file of a partition's directory under a name there."""
+    away = quarantine_of(directory)
     try:
         os.makedirs(away, exist_ok=True)
         target = _free_name(os.path.join(away, name))
         with open(target, "xb") as file, waiting_for_disk():
-            file.write(tail)
+            file.write(piece)
         sync_directory(away)
     except OSError as error:
-        raise StorageFault(f"can't put the end of {path} aside: {error}") from error
-    return len(tail)
+        raise StorageFault(f"can't put a piece of {directory}/{name} aside: {error}") from error
 
 
 def _free_name(path: str) -> str:
@@ -117,7 +122,7 @@ def _free_name(path: str) -> str:
     )
 
 
-def find_whole_batch(content: mmap.mmap, position: int) -> int:
+def find_whole_batch(content: mmap.mmap | bytes, position: int) -> int:
     """Where one begins, anywhere from `position` on; -1: nowhere.
 
     It looks everywhere, as a length may be what is damaged.
@@ -131,7 +136,7 @@ def find_whole_batch(content: mmap.mmap, position: int) -> int:
     return -1
 
 
-def whole_batch_at(content: mmap.mmap, position: int) -> tuple[int, ...] | None:
+def whole_batch_at(content: mmap.mmap | bytes, position: int) -> tuple[int, ...] | None:
     """The header of the batch at `position`, if it is one and right by its CRC."""
     if position + HEADER_SIZE > len(content):
         return None

@@ -8,9 +8,24 @@
                                   point, the sizes
 
 A scanned batch must be whole and right by CRC, continue the offsets, and not fall back to an older
-leader epoch: batches left over from before a truncation fail one of these. The log is cut at the
-first that is wrong: later segments go, the file is cut there and synced before anybody reads.
-(Where compaction is or has been, offsets need only grow.)
+leader epoch: batches left over from before a truncation fail one of these. (Where compaction is or
+has been, offsets need only grow.)
+
+   what is wrong                   a torn write              damage
+   where                           above the recovery        below it, or where no torn write can
+                                   point                     be the cause (`mending`)
+   other replicas, or none         cut                       above the recovery point, cut; below it
+                                                             stays, and readers are refused
+   no other replica                cut                       a hole: what is whole behind is served
+
+Cut: at the first batch that is wrong; later segments go to the quarantine, the file is cut there
+and synced before anybody reads. What a power cut has torn must be cut, though whole batches follow:
+who sees those must have seen all before them. A hole is noted as compaction's gaps are
+(`cleaned_offset`), so that later starts and readers jump over it.
+
+A clean stop left a recovery point that is the log's end: where it isn't, something has changed
+since, and the end is scanned. No checkpoint makes a log longer or shorter than its batches: what
+none of them bears out is named and not used.
 """
 
 import logging
@@ -30,11 +45,12 @@ from shmbroker.log.file_names import (
     offset_of,
     sort_by_suffix,
 )
+from shmbroker.log.mending import NO_LIMIT, lines_of, look_at, rewrite
 from shmbroker.log.offset_index import POSITION
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.log.quarantine import has_place, put_aside, put_tail_aside
-from shmbroker.log.segment import Segment
+from shmbroker.log.segment import OFFSETS_MAX, Segment
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CONTROL_BIT,
@@ -78,28 +94,52 @@ def load(
     if trusted is not None:
         is_found, is_window_walked = _take_trusted(log, trusted), True
     else:
-        is_found, is_window_walked = clean and _take_clean(log), False
+        is_found, is_window_walked = clean and _take_clean(log, recovery_point), False
     if not is_found:
         is_window_walked = True
         _scan(log, recovery_point)
     for segment in log.segments[:-1]:
-        if segment.base_offset in without_indexes and segment.size and not segment.has_indexes():
-            segment.mend_indexes()
+        if segment.base_offset in without_indexes and not segment.has_indexes():
+            if segment.size:
+                segment.mend_indexes()
+            else:
+                segment.create_files()
     log.segments[-1].end_offset = log.log_end_offset
     if log.log_end_offset < recovery_point:
-        logger.error(
+        _say(
+            log,
             "%s ends at offset %d, and was flushed up to %d: what is between is lost",
             log.segments[-1].path,
             log.log_end_offset,
             recovery_point,
         )
-    log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
+    if log.log_start_offset > log.log_end_offset:
+        own = 0 if log.config.is_tiered else log.segments[0].base_offset
+        _say(
+            log,
+            "%s ends at offset %d, and the checkpoint says that it begins at %d: that can't be; it "
+            "begins at %d",
+            log.directory,
+            log.log_end_offset,
+            log.log_start_offset,
+            own,
+        )
+        log.log_start_offset = own
     log.find_local_start()
     log.recovery_point = min(log.recovery_point, log.log_end_offset)
+    _name_impossible_epochs(log)
     log.leader_epochs.truncate_from_end(log.log_end_offset)
     log.leader_epochs.truncate_from_start(log.log_start_offset)
     log.leader_epochs.write()
     log.activate()
+    if clean and (beyond := [at for at in log.snapshot_offsets if at > log.log_end_offset]):
+        _say(
+            log,
+            "%s ends at offset %d: the producer snapshots at %s are not its",
+            log.directory,
+            log.log_end_offset,
+            ", ".join(map(str, beyond)),
+        )
     log.remove_snapshots_behind(log.log_end_offset)
     if not clean:
         _remove_torn_snapshots(log, recovery_point)
@@ -107,6 +147,12 @@ def load(
     if now_ms:
         log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
     log.store_position()
+
+
+def _say(log: PartitionLog, text: str, *what: object) -> None:
+    """Name something of a log that is lost, or can't be; it counts."""
+    log.damage_count += 1
+    logger.error(text, *what)
 
 
 def _list_files(log: PartitionLog, now_ms: int) -> set[int]:
@@ -200,6 +246,20 @@ def _rebuild_epochs(log: PartitionLog) -> None:
             pass  # What follows still counts.
 
 
+def _name_impossible_epochs(log: PartitionLog) -> None:
+    for epoch, start in log.leader_epochs.entries:
+        if start > log.log_end_offset:
+            _say(
+                log,
+                "%s ends at offset %d, and %s lets leader epoch %d begin at %d: it is not used",
+                log.directory,
+                log.log_end_offset,
+                os.path.basename(log.leader_epochs.path),
+                epoch,
+                start,
+            )
+
+
 def _check_epochs(log: PartitionLog, header: tuple[int, ...]) -> None:
     """Whether the epoch history has a batch that is known to be right; else it is made anew."""
     epochs = log.leader_epochs
@@ -216,8 +276,11 @@ def _take_trusted(log: PartitionLog, trusted: tuple[int, int, int]) -> bool:
     """Take the log to end where its last writer stored; False if that can't be."""
     base_offset, position, end_offset = trusted
     while log.segments[-1].base_offset > base_offset and len(log.segments) > 1:
-        # Made for a batch whose position was never stored.
-        log.segments.pop().remove()
+        if log.segments[-1].base_offset == end_offset:
+            # Made for a batch whose position was never stored.
+            log.segments.pop().remove()
+        else:
+            put_stray_aside(log, len(log.segments) - 1)
     segment = log.segments[-1]
     if segment.base_offset != base_offset or position > segment.size:
         return False
@@ -232,14 +295,24 @@ def _take_trusted(log: PartitionLog, trusted: tuple[int, int, int]) -> bool:
     return True
 
 
-def _take_clean(log: PartitionLog) -> bool:
-    """Take the log to end where its last file ends; False if no batch ends there."""
+def _take_clean(log: PartitionLog, recovery_point: int) -> bool:
+    """Take the log to end where its last file ends; False if no batch ends there, or it is not
+    what the stop has noted (0: nothing)."""
     segment = log.segments[-1]
     if not segment.size:
         segment.set_max_timestamp(-1, -1)
         log.log_end_offset = segment.base_offset
+    elif not _ends_at(log, segment, segment.size, None):
+        return False
+    if recovery_point in (0, log.log_end_offset):
         return True
-    return _ends_at(log, segment, segment.size, None)
+    logger.warning(
+        "%s ends at offset %d, and ended at %d when it was closed: it is scanned",
+        log.directory,
+        log.log_end_offset,
+        recovery_point,
+    )
+    return False
 
 
 def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int | None) -> bool:
@@ -281,31 +354,88 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
 
 
 def _scan(log: PartitionLog, recovery_point: int) -> None:
-    """Read every batch from the recovery point on and cut the log at the first bad one."""
+    """Read every batch from the recovery point on, and cut the log or leave a hole where one is
+    wrong."""
     # With the one that ends there: its flush may have come before the cut that it got at its roll.
-    first = log.segment_number(max(recovery_point - 1, 0))
-    expected = log.segments[first].base_offset
-    holes_end = _holes_end(log)
-    for number in range(first, len(log.segments)):
+    number = log.segment_number(max(recovery_point - 1, 0))
+    while number and not _begins_well(log.segments[number]):
+        number -= 1  # It may be a stray one, in the midst of another.
+    expected = log.segments[number].base_offset
+    while number < len(log.segments):
         segment = log.segments[number]
-        if segment.base_offset < expected or (
-            segment.base_offset > expected and expected >= holes_end
-        ):
-            # Offsets twice, or a hole between segments: nothing from here on can be served.
-            _drop_segments(log, number)
-            break
-        following = log.segments[number + 1 : number + 2]
-        limit = following[0].base_offset if following else _NEVER
-        is_whole = _scan_segment(log, segment, recovery_point, limit)
+        if segment.base_offset != expected and not _may_follow(log, number, expected):
+            if segment.size and segment.base_offset > expected:
+                _drop_segments(log, number)  # A hole: nothing from here on can be served.
+                break
+            put_stray_aside(log, number)
+            continue
+        is_whole = _scan_segment(log, number, recovery_point)
         expected = log.log_end_offset = segment.end_offset
-        if not is_whole and following and limit != expected:
+        following = log.segments[number + 1 : number + 2]
+        if not is_whole and following and following[0].base_offset != expected:
             # Else what was cut is space that was allocated ahead.
             _drop_segments(log, number + 1)
             break
-        if number + 1 < len(log.segments) and expected < holes_end:
+        if following and expected < min(_holes_end(log), following[0].base_offset):
             # A gap that compaction left at the end belongs to this segment.
-            segment.end_offset = log.segments[number + 1].base_offset
+            segment.end_offset = following[0].base_offset
+        number += 1
     sync_directory(log.directory)
+
+
+def _may_follow(log: PartitionLog, number: int, expected: int) -> bool:
+    """Whether a segment that does not begin where the one before ends belongs there."""
+    segment = log.segments[number]
+    base, previous = segment.base_offset, log.segments[number - 1]
+    if not expected < min(_holes_end(log), base):
+        return False
+    return base - previous.base_offset <= OFFSETS_MAX or base <= log.cleaned_offset
+
+
+def _limit_of(log: PartitionLog, number: int) -> int:
+    """Where the batches of a segment must end: where the next one begins, if that is to be
+    believed."""
+    reach = log.segments[number].base_offset + OFFSETS_MAX
+    for later in log.segments[number + 1 :]:
+        if later.base_offset > reach:
+            break
+        is_sparse = later is log.segments[-1] and later.base_offset <= _gaps_end(log)
+        if _begins_well(later) or (is_sparse and not later.size):
+            return later.base_offset
+    return NO_LIMIT
+
+
+def _begins_well(segment: Segment) -> bool:
+    """Whether a segment's first batch is right, by its CRC and by the segment's name."""
+    try:
+        for _, header in segment.headers(0, segment.size):
+            batch = memoryview(segment.read_bytes(0, header[1] + LOG_OVERHEAD))
+            is_right = crc32c(batch[ATTRIBUTES_POSITION:]) == header[4] and header[6] >= 0
+            return is_right and 0 <= header[0] - segment.base_offset < OFFSETS_MAX
+    except CorruptFault:
+        pass
+    return False
+
+
+def put_stray_aside(log: PartitionLog, number: int) -> None:
+    """A segment to which nothing leads up, or which begins within another one."""
+    segment = log.segments.pop(number)
+    if 0 < number < len(log.segments):
+        log.segments[number - 1].end_offset = log.segments[number].base_offset
+    _say(
+        log,
+        "%s does not belong to a log that %s; it is in quarantine/ now",
+        segment.path,
+        f"ends at offset {log.log_end_offset}" if number else "begins elsewhere",
+    )
+    if has_place(log.directory):
+        put_aside(log.directory, [segment.path])
+    segment.remove()
+
+
+def _note_hole(log: PartitionLog, end_offset: int) -> None:
+    if not log.config.is_compacted:
+        log.cleaned_offset = max(log.cleaned_offset, end_offset)
 
 
 def _gaps_end(log: PartitionLog) -> int:
@@ -316,9 +446,10 @@ def _gaps_end(log: PartitionLog) -> int:
 def _holes_end(log: PartitionLog) -> int:
     """Where the part ends in which they may be missing between segments.
 
-    Only compaction leaves such holes, and it says how far it goes before it does.
+    Only compaction leaves such holes, and it says how far it goes before it does; and a leader that
+    has them, to its followers.
     """
-    is_unknown = log.cleaned_offset < 0 and log.config.is_compacted
+    is_unknown = log.config.is_compacted and (log.cleaned_offset < 0 or not log.is_only_replica)
     return 1 << 63 if is_unknown else log.cleaned_offset
 
 
@@ -326,7 +457,8 @@ def _drop_segments(log: PartitionLog, number: int) -> None:
     """What follows can't be served, as the offsets don't go on: put aside, not removed."""
     dropped = [segment.path for segment in log.segments[number:] if segment.size]
     if dropped:
-        logger.error(
+        _say(
+            log,
             "%s ends at offset %d: %d segments from %s on do not follow; they are in quarantine/",
             log.directory,
             log.log_end_offset,
@@ -347,7 +479,8 @@ def _cut(log: PartitionLog, segment: Segment, size: int, *, is_flushed: bool) ->
     if has_place(log.directory):
         kept = put_tail_aside(segment.path, size if is_flushed else size + 1, is_any=is_flushed)
     if kept:
-        logger.error(
+        _say(
+            log,
             "%s is damaged at position %d, where the log ends now; %d bytes that follow are in "
             "quarantine/",
             segment.path,
@@ -361,19 +494,22 @@ def _cut(log: PartitionLog, segment: Segment, size: int, *, is_flushed: bool) ->
     segment.unjudged_bytes = min(segment.unjudged_bytes, size)
 
 
-def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int, following: int) -> bool:
-    """Check a segment's batches, rebuild its indexes, cut it where it goes wrong.
+def _scan_segment(
+    log: PartitionLog, number: int, recovery_point: int, *, is_mended: bool = False
+) -> bool:
+    """Check a segment's batches, rebuild its indexes, mend or cut it where it goes wrong.
 
-    True if the file ends with its last good batch. `following`: where the next segment begins. What
-    is damaged before it and before the recovery point is no torn write: it stays, as it would in
-    the segments that aren't scanned, and readers are told.
+    True if the file ends with its last good batch.
     """
+    segment = log.segments[number]
+    following = _limit_of(log, number)
     base = segment.base_offset
     interval, gaps_end = log.config.index_interval_bytes, _gaps_end(log)
     start, expected = _scan_start(segment, recovery_point)
     epochs = log.leader_epochs
-    if start or expected < recovery_point:
-        # What was flushed is no leftover of anything: the epoch file is what may be wrong.
+    if start or expected < recovery_point or log.is_only_replica:
+        # What was flushed, or never truncated, is no leftover of anything: the epoch file is what
+        # may be wrong.
         try:
             for _, header in segment.headers(start, segment.size):
                 if header[0] == expected:
@@ -411,8 +547,21 @@ def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int, foll
     segment.set_max_timestamp(max_timestamp, max_offset)
     segment.end_offset = expected
     is_whole = size == segment.size
-    if _holes_end(log) <= expected < following <= recovery_point:
-        logger.error(
+    later = log.segments[number + 1 : number + 2]
+    if later and expected <= later[0].base_offset <= segment.base_offset + OFFSETS_MAX:
+        following = later[0].base_offset  # Nothing speaks against it any more.
+    is_lacking = _holes_end(log) <= expected < following <= recovery_point
+    if (
+        log.is_only_replica
+        and not is_mended
+        and (is_lacking or not is_whole)
+        and _mend(log, segment, recovery_point, following)
+    ):
+        return _scan_segment(log, number, recovery_point, is_mended=True)
+    if is_lacking:
+        # As it would in the segments that aren't scanned, it stays, and readers are told.
+        _say(
+            log,
             "%s is damaged at position %d: offsets %d to %d are not there",
             segment.path,
             size,
@@ -428,6 +577,33 @@ def _scan_segment(log: PartitionLog, segment: Segment, recovery_point: int, foll
     if segment is not log.segments[-1]:
         segment.finish()
     return is_whole
+
+
+def _mend(log: PartitionLog, segment: Segment, recovery_point: int, following: int) -> bool:
+    """Leave holes where a segment is damaged, and set right what its neighbours bear out; False if
+    there is nothing of the kind."""
+    before = segment is not log.segments[0]
+    try:
+        mend = look_at(
+            segment.path,
+            segment.base_offset,
+            log.leader_epochs.epoch_at(segment.base_offset - 1) if before else -1,
+            following,
+            _gaps_end(log),
+            recovery_point,
+        )
+    except OSError as error:
+        raise StorageFault(f"can't read {segment.path}: {error}") from error
+    for line in lines_of(segment.path, mend):
+        _say(log, "%s", line)
+    for hole in mend.holes:
+        _note_hole(log, hole.end_offset)
+    if mend.is_of_bytes:
+        rewrite(segment.path, mend)
+        segment.on_rewritten()
+    if mend.moved:
+        _rebuild_epochs(log)
+    return mend.is_any
 
 
 def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
@@ -528,6 +704,8 @@ def rebuild_producers(
         path = os.path.join(log.directory, file_name(offset, SNAPSHOT))
         try:
             known = read_snapshot(path)
+            if known.last_offset >= offset:
+                raise CorruptFault(f"{path} knows offset {known.last_offset}: it is another's")
             if offset == log.log_end_offset and not _fits_last_batch(log, known, now_ms):
                 raise CorruptFault(f"{path} does not know the producer of the last batch")
         except StorageFault as fault:

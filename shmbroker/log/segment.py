@@ -71,6 +71,10 @@ _INDEX_GAP_BYTES = 1 << 20
 """More than this between two entries no append leaves: Kafka makes one for each that a follower
 does, of at most 1 MiB."""
 
+OFFSETS_MAX = 2**31
+"""Offsets in one segment: what the indexes can hold, relative to its base. So no segment begins
+further than that behind the one before it."""
+
 _NOT_READ = -2
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python 3.11's mmap
 _EXTENT_MS_SHORT = 1000
@@ -474,6 +478,7 @@ class Segment:
             start, end, following = position, position, -1
         is_dense = offset >= 0
         bound = position + JUDGED_BYTES_MAX
+        last: tuple[int, tuple[int, ...], int] | None = None
         try:
             for _, (at, header) in zip(
                 range(JUDGED_BATCHES_MAX), self.good_batches(position, limit), strict=False
@@ -486,12 +491,17 @@ class Segment:
                         break
                 elif base_offset != following if is_dense else base_offset < following:
                     break
+                last = at, header, following
                 following = next_offset
                 end = at + header[1] + LOG_OVERHEAD
                 if end >= bound:
                     break
+            if last is not None and not self._is_in_place(*last, is_dense=is_dense):
+                end, _, following = last
         except residency.ColdBytes:
             self.read_ahead(position, min(limit - position, JUDGED_BYTES_MAX))
+            if last is not None:
+                end, _, following = last  # What is behind it was not seen.
             if end == position:
                 raise
         if end == position:
@@ -501,11 +511,49 @@ class Segment:
             self.unjudged_bytes = 0
         return end, following
 
+    def _is_in_place(
+        self, position: int, header: tuple[int, ...], expected: int, *, is_dense: bool
+    ) -> bool:
+        """Whether a batch's base offset, which no CRC covers, is that of its place: the batch
+        behind continues it, or else goes back and is the one that is wrong by the batch before.
+
+        expected: where the batch before ends; -1: nobody has looked.
+        """
+        end = position + header[1] + LOG_OVERHEAD
+        next_offset = header[0] + header[6] + 1
+        try:
+            for _, behind in self.headers(end, self.size):
+                if behind[0] == next_offset or (not is_dense and behind[0] > next_offset):
+                    return True
+                before = self._end_before(position) if expected < 0 else expected
+                return header[0] == before or (not is_dense and behind[0] < before)
+        except CorruptFault:
+            pass  # A neighbour that is damaged says nothing.
+        return True
+
+    def _end_before(self, position: int) -> int:
+        """One past the last offset of what lies before a batch."""
+        end_offset = self.base_offset
+        start = self.indexed_position(position - 1, POSITION) if position else 0
+        for _, header in self.headers(start, position):
+            end_offset = header[0] + header[6] + 1
+        return end_offset
+
     def note_judged(self, start: int, end: int, next_offset: int) -> None:
         """A scan has looked at [start, end), behind which `next_offset` follows."""
         self._judged = start, end, next_offset
         if start == 0 and end >= self.unjudged_bytes:
             self.unjudged_bytes = 0
+
+    def on_rewritten(self) -> None:
+        """Its file was replaced: nothing of what is known of the old one counts."""
+        self._descriptors.close(self.file_id)
+        self.offset_index.truncate(0)
+        self.time_index.truncate(0)
+        self.set_max_timestamp(-1, -1)
+        self.size = self.unjudged_bytes = self._stat().st_size
+        self._judged = (0, 0, -1)
+        self.is_rebuilt = False
 
     def read_bytes(self, position: int, length: int) -> bytes:
         """Exactly these bytes; StorageFault if the file has fewer."""

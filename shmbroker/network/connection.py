@@ -32,6 +32,9 @@ SEND_BYTES_PER_TURN = 4 << 20
 """What one connection may send before the others of its worker have their turn."""
 
 
+NO_VIEW = memoryview(bytearray())
+
+
 class Connection(Sender):
     """State of one accepted socket; `listener` says whose port it is."""
 
@@ -65,7 +68,7 @@ class Connection(Sender):
         self.inflight: deque[Request] = deque()
         self.out: deque[Any] = deque()
         self.buffer: bytearray | None = None
-        self.view: memoryview | None = None
+        self.view = NO_VIEW
         self.filled = 0
         self.is_closed = False
         self.is_cold = False

@@ -28,7 +28,7 @@ from typing import Protocol
 from shmbroker import tcp
 from shmbroker.errors import ProtocolFault
 from shmbroker.network.arriving import LOOK_AGAIN_S, ArrivingMemory, first_room, next_room
-from shmbroker.network.connection import Connection
+from shmbroker.network.connection import NO_VIEW, Connection
 
 EPOLLIN = select.EPOLLIN
 EPOLLOUT = select.EPOLLOUT
@@ -228,8 +228,7 @@ class EventLoop:
                 self._peek(connection)
                 return
             if connection.large_bytes:
-                self._hold(connection, SCRATCH_BYTES)
-                buffer = connection.buffer
+                buffer = self._hold(connection, SCRATCH_BYTES)
                 view = connection.view[: connection.large_bytes]
             else:
                 buffer = self._scratch
@@ -240,7 +239,7 @@ class EventLoop:
         else:
             if filled == len(buffer) and not self._make_room(connection):
                 return
-            buffer = connection.buffer
+            buffer = connection.buffer or buffer
             # No further than the end of a large frame: what lies behind would have to be moved.
             view = connection.view[filled : connection.large_bytes or len(buffer)]
         try:
@@ -468,7 +467,7 @@ class EventLoop:
 
     # ── buffers ─────────────────────────────────────────────────────────────────────────────────
 
-    def _hold(self, connection: Connection, size: int) -> None:
+    def _hold(self, connection: Connection, size: int) -> bytearray:
         """Give the connection a buffer of its own with at least `size` bytes, or a larger one."""
         buffer = connection.buffer
         if buffer is None:
@@ -492,6 +491,7 @@ class EventLoop:
             self._spare.clear()
         connection.buffer = buffer
         connection.view = view
+        return buffer
 
     def _ask(self, connection: Connection, size: int) -> bool:
         """Give it so much room, or all that its frame needs, if it may have it now."""
@@ -516,8 +516,9 @@ class EventLoop:
 
     def _give_buffer(self, connection: Connection) -> None:
         buffer = connection.buffer
+        assert buffer is not None
         connection.view.release()
-        connection.view = connection.buffer = None
+        connection.view, connection.buffer = NO_VIEW, None
         self.memory.release(connection)
         self._keep_spare(buffer)
 
@@ -553,7 +554,8 @@ class EventLoop:
 
     def flush(self, connection: Connection) -> None:
         """Send the answers that are complete, in order; start what they held back."""
-        if connection.is_closed or connection.is_cold:
+        was_cold = connection.is_cold
+        if connection.is_closed or was_cold:
             return
         connection.collect()
         if connection.out:

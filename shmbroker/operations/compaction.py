@@ -90,6 +90,10 @@ class Compaction:
         if self.ask(_request(partition, cleanable, now_ms) | {"map_bytes": self.map_bytes}):
             self.current = partition, cleanable.segments
 
+    def is_on(self, key: bytes) -> bool:
+        """Whether a pass over this partition is under way."""
+        return self.current is not None and self.current[0].key == key
+
     def _choose(self, now_ms: int) -> tuple[Partition, Cleanable] | None:
         best: tuple[Partition, Cleanable] | None = None
         cleaned = self.store.log_directory.cleaned_offsets
@@ -97,7 +101,7 @@ class Compaction:
             log = partition.log
             if not log.config.is_compacted or len(log.segments) < 2:
                 continue
-            if partition.key in self.quarantined:
+            if partition.key in self.quarantined or partition.key in self.store.swapping:
                 continue
             try:
                 found = find_cleanable(
@@ -130,7 +134,7 @@ class Compaction:
 
     def on_cleaner_lost(self) -> None:
         """The cleaner is dead; what it had begun is removed."""
-        if self.current is None or self.store.swapping:
+        if self.current is None or self.current[0].key in self.store.swapping:
             return
         (partition, _), self.current = self.current, None
         remove_cleaned(partition.log.directory)
@@ -195,7 +199,7 @@ class Compaction:
         log.prepare_swap(groups)
 
         def finish(fault: OSError | None) -> None:
-            store.swapping = b""
+            store.swapping.discard(partition.key)
             if fault is not None:
                 store.fence(fault)
             elif store.partitions.get(partition.key) is partition:
@@ -205,7 +209,7 @@ class Compaction:
                 self._done(partition, end)
             self.current = None
 
-        store.swapping = partition.key
+        store.swapping.add(partition.key)
         store.submit_flush([os.open(log.directory, os.O_RDONLY | os.O_CLOEXEC)], finish)
 
     def _done(self, partition: Partition, end_offset: int) -> None:

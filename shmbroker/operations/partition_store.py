@@ -3,6 +3,8 @@
 Rules of this file:
 * A directory belongs to the topic id in its `partition.metadata`; one of another topic, or so
   damaged that it can't be opened, is renamed to `-stray` and left alone.
+* What was here and is gone is named before anything else takes its place: a directory that
+  checkpoints know, or the positions of the worker before.
 * How a log is opened depends on what is known of its last writer: the positions in shared memory
   (it died, this family lives), a clean stop, or nothing (scan from the recovery point).
 * fdatasync runs in a thread; here descriptors go out and recovery points come back. A failed
@@ -38,7 +40,12 @@ from shmbroker.log.file_names import (
 )
 from shmbroker.log.log_directory import LogDirectory, remove_deleted
 from shmbroker.log.partition_log import PartitionLog
-from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from shmbroker.log.partition_metadata import (
+    mark_directory,
+    read_mark,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.retention import delete_records, retain
 from shmbroker.log.segment import Segment
@@ -53,6 +60,7 @@ logger = logging.getLogger("shmbroker")
 CHECKPOINT_INTERVAL_MS = 60_000
 RETENTION_DELAY_MS = 30_000
 """Before the first look at retention (Kafka: log.initial.task.delay.ms)."""
+FORGET_MS = 1000
 FAULT_LINE_INTERVAL_MS = 10_000
 RETENTION_CHECKS_PER_ROUND = 100
 """Partitions: 2 µs each where nothing is to do, whatever the number of its segments; 0.25 ms where
@@ -92,8 +100,8 @@ class PartitionStore:
         self.retain_tiered: Callable[[Partition, int], bool] | None = None
         """Retention of a tiered log (`operations.tiering`), where there is a remote store; True if
         the local segments are to be judged as well."""
-        self.swapping = b""
-        """Key of the partition whose segments compaction is about to replace."""
+        self.swapping: set[bytes] = set()
+        """Keys of the partitions of which segments are about to be replaced."""
         self._to_unlink: list[tuple[int, list[int], list[str], int, int]] = []
         """A heap: (when, file ids, paths, bytes)."""
         self._to_retain: list[Partition] = []
@@ -103,6 +111,9 @@ class PartitionStore:
         self._next_retention_ms = 0
         self._next_fault_line_ms = 0
         self._is_log_start_moved = False
+        self._is_start_flushing = self._is_start_flushed = False
+        self.count: Callable[[str], None] = lambda name: None
+        """Told the name of a counter for each thing that is found lost or damaged."""
         self._clean_ms: dict[bytes, int] = {}
         """When a log was last seen to be on the disk as a whole."""
         self._sizes: dict[bytes, tuple[int, int]] = {}
@@ -115,13 +126,13 @@ class PartitionStore:
             raise StorageFault(f"{self.log_directory.path} is offline")
         key = partition_key(topic.topic_id, index)
         name = (topic.name, index)
-        directory, is_new = self._directory_of(topic, index)
         slot = self.positions.find(key)
         trusted = None
         if slot is None:
             slot = self.positions.allocate(key)
         elif self.is_successor:
             trusted = self.positions.load(slot)
+        directory, is_new = self._directory_of(topic, index, trusted)
         position_slot = PositionSlot(self.positions, slot) if slot is not None else None
         try:
             log = PartitionLog.open(
@@ -134,6 +145,7 @@ class PartitionStore:
                 recovery_point=self.log_directory.recovery_points.get(name, 0),
                 log_start_offset=self.log_directory.log_start_offsets.get(name, 0),
                 cleaned_offset=self.log_directory.cleaned_offset(name),
+                is_only_replica=len(topic.partitions[index].replicas) == 1,
                 now_ms=now_ms,
                 descriptors=self.log_directory.descriptors,
             )
@@ -142,9 +154,15 @@ class PartitionStore:
                 raise
             logger.error("%s", fault)
             self._set_aside(topic.name, index, "it can't be opened")
+            self.count("partitions_lost")
             if slot is not None:
                 self.positions.free(slot)
             return self.open(topic, index, config, now_ms)
+        for _ in range(log.damage_count):
+            self.count("log_damage")
+        if log.cleaned_offset > self.log_directory.cleaned_offset(name):
+            self.log_directory.note_cleaned(name, log.cleaned_offset)
+            self.log_directory.checkpoint_cleaned()
         if config.is_fsync and log.recovery_point < log.log_end_offset:
             log.flush()  # What can be read from now on must outlive a power cut.
         self.log_directory.lower_recovery_point(name, log.recovery_point)
@@ -167,7 +185,9 @@ class PartitionStore:
         self.partitions[key] = partition
         return partition
 
-    def _directory_of(self, topic: TopicImage, index: int) -> tuple[str, bool]:
+    def _directory_of(
+        self, topic: TopicImage, index: int, trusted: tuple[int, int, int] | None
+    ) -> tuple[str, bool]:
         """Its directory, with the right topic id in it, and whether it was made just now."""
         path = os.path.join(self.log_directory.path, partition_directory(topic.name, index))
         metadata = os.path.join(path, PARTITION_METADATA)
@@ -177,21 +197,39 @@ class PartitionStore:
                 return path, False
             why = "it belongs to another topic id" if found else "nothing says whose it is"
             self._set_aside(topic.name, index, why)
+            if not found:
+                self.count("partitions_lost")
+        else:
+            self._name_loss(path, (topic.name, index), trusted)
         self.log_directory.begin((topic.name, index))
         try:
             os.mkdir(path)
         except OSError as fault:
             raise StorageFault(f"can't make {path}: {fault}") from fault
         write_partition_metadata(metadata, topic.topic_id)
+        mark_directory(path, topic.topic_id)
         return path, True
+
+    def _name_loss(
+        self, path: str, name: tuple[str, int], trusted: tuple[int, int, int] | None
+    ) -> None:
+        """Say it if a directory that is not there is known to have been. One that no checkpoint
+        knows may be of a topic that was just created."""
+        known = self.log_directory.known(name)
+        if trusted is not None and trusted[2]:
+            known["its end"] = trusted[2]
+        if known:
+            what = ", ".join(f"{meaning} {offset}" for meaning, offset in known.items())
+            logger.error("%s is gone, and was there (%s): it begins anew, empty", path, what)
+            self.count("partitions_lost")
 
     def _identity_of(self, path: str, name: tuple[str, int], topic_id: bytes) -> bytes | None:
         """The topic id of a directory that is there; None if nobody can say.
 
         Its file is durable from the first flush on. Lost before that, by a power cut, it may have
-        been that of a topic of the same name which is deleted since: so only a log that is empty or
-        was flushed is taken for the topic that is asked for (Kafka: a log without topic id is
-        stray).
+        been that of a topic of the same name which is deleted since: so, where the directory itself
+        doesn't bear the id, only a log that is empty or was flushed is taken for the topic that is
+        asked for (Kafka: a log without topic id is stray).
         """
         metadata = os.path.join(path, PARTITION_METADATA)
         try:
@@ -203,6 +241,9 @@ class PartitionStore:
                 if not put_strangers_aside(path):
                     raise
                 found = read_partition_metadata(metadata)
+            if found == topic_id:
+                mark_directory(path, topic_id)
+                return found
             if found is not None and not _is_nearly(found, topic_id):
                 return found
             is_lost = found is None
@@ -211,11 +252,18 @@ class PartitionStore:
         except CorruptFault as fault:
             logger.warning("%s", fault)
             is_lost = _is_zeros(metadata)
-        is_flushed = self.log_directory.is_clean or self.log_directory.recovery_points.get(name)
+        mark = read_mark(path)
+        if mark is not None and mark != topic_id:
+            return mark
+        is_flushed = (
+            mark or self.log_directory.is_clean or self.log_directory.recovery_points.get(name)
+        )
         if is_lost and not is_flushed and _has_batches(path):
             return None
-        logger.warning("%s is written anew, with the topic id of that name", metadata)
+        why = "of its directory" if mark else "of that name"
+        logger.warning("%s is written anew, with the topic id %s", metadata, why)
         write_partition_metadata(metadata, topic_id)
+        mark_directory(path, topic_id)
         return topic_id
 
     def _set_aside(self, topic: str, index: int, why: str) -> None:
@@ -240,6 +288,8 @@ class PartitionStore:
         sign()
         del self.partitions[partition.key]
         self.log_directory.forget((partition.topic, partition.partition))
+        # Soon, as a checkpoint that knows it would let the next of that name look lost.
+        self._next_checkpoint_ms = min(self._next_checkpoint_ms, now_ms + FORGET_MS)
         partition.is_leader = False
         self._clean_ms.pop(partition.key, None)
         self._sizes.pop(partition.key, None)
@@ -312,11 +362,33 @@ class PartitionStore:
                 self._try(now_ms, self.retain, partition, now_ms)
         del self._to_retain[:RETENTION_CHECKS_PER_ROUND]
         if self._is_log_start_moved:
-            checkpoint = self.log_directory.checkpoint_log_starts
-            self._is_log_start_moved = not self._try(now_ms, checkpoint, self._logs())
+            self._checkpoint_log_starts(now_ms)
         if now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
             self._try(now_ms, self.checkpoint)
+
+    def _checkpoint_log_starts(self, now_ms: int) -> None:
+        """Make log start offsets durable, of logs that are on the disk up to there: those that are
+        not are flushed first, and it is done in a later round."""
+        ahead = [
+            partition.log
+            for partition in self.partitions.values()
+            if partition.log.log_start_offset > partition.log.recovery_point
+        ]
+        if self.is_fenced or not ahead or self._is_start_flushed:
+            checkpoint = self.log_directory.checkpoint_log_starts
+            is_done = self._try(now_ms, checkpoint, self._logs())
+            self._is_log_start_moved = not is_done or (bool(ahead) and not self.is_fenced)
+            self._is_start_flushed = False
+        elif not self._is_start_flushing:
+
+            def on_done(fault: Exception | None) -> None:
+                self._is_start_flushing = False
+                self._is_start_flushed = fault is None
+
+            self._is_start_flushing = True
+            if not self._try(now_ms, self.flush, ahead, on_done):
+                self._is_start_flushing = False
 
     def _is_flush_due(self, partition: Partition, now_ms: int) -> bool:
         """A finished segment is not on the disk, or `flush.ms` is over."""
@@ -356,7 +428,7 @@ class PartitionStore:
 
     def retain(self, partition: Partition, now_ms: int) -> None:
         """Take out what retention allows."""
-        if partition.key == self.swapping:
+        if partition.key in self.swapping:
             return
         log = partition.log
         if (

@@ -71,6 +71,7 @@ from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 from shmbroker.network.file_send import FileTable, pass_file
 from shmbroker.operations.append import Appender
 from shmbroker.operations.compaction import Compaction
+from shmbroker.operations.damage import DamageMender
 from shmbroker.operations.disk_reserve import DiskReserve, Space
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.operations.read import Reader
@@ -176,6 +177,8 @@ class IoWorker(SleepingChild):
             self.flusher.submit,
             config["log.retention.check.interval.ms"],
         )
+        self.store.count = self._count
+        self.damage = DamageMender(self.store, lambda key: self.compaction.is_on(key))
         self.partitions = self.store.partitions
         self.disk_reserve = DiskReserve(
             self.log_directory.path, config["shmbroker.disk.reserve.bytes"]
@@ -567,6 +570,7 @@ class IoWorker(SleepingChild):
             self.replication.look_at_all(self.image)
         self.store.upkeep(self._now_ms)
         self.compaction.run(self._now_ms)
+        self.damage.run(self._now_ms)
         if self.tiering is not None:
             self.tiering.run(self._now_ms)
         self.drop_files()
@@ -965,6 +969,7 @@ class IoWorker(SleepingChild):
         if now >= self._next_fault_line.get(partition.key, 0.0):
             self._next_fault_line[partition.key] = now + FAULT_LINE_INTERVAL_S
             logger.error("%s-%d: %s", partition.topic, partition.partition, fault)
+        self.damage.on_fault(partition, fault, self._now_ms)
 
 
 def make_member_id(prefix: str) -> str:

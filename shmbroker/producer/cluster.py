@@ -117,7 +117,6 @@ class Cluster:
         """What `ask` gives beside its error code 0, tried again for `wait_s` while it may come."""
         until = clock.monotonic() + wait_s
         while True:
-            error: object
             try:
                 with self._lock:
                     code, found = ask()
@@ -125,11 +124,13 @@ class Cluster:
                     return found
                 if not error_codes.is_retriable(code):
                     raise _refusal(what, code)
-                error = error_codes.name_of(code)
+                told = f"{what} is not there after {wait_s:.0f} s: {error_codes.name_of(code)}"
+            except NoBrokerFault as fault:
+                told = f"{fault.text} within {wait_s:g} s: {fault.reason}"
             except (OSError, ProtocolFault) as fault:
-                error = fault
+                told = f"{what} is not there after {wait_s:.0f} s: {fault}"
             if clock.monotonic() > until:
-                raise ClusterFault(f"{what} is not there after {wait_s:.0f} s: {error}")
+                raise ClusterFault(told)
             clock.sleep(RETRY_S)
 
     def ask_broker(self, broker_id: int, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
@@ -187,11 +188,21 @@ class Cluster:
                 continue
             self._connection = connection
             return answer
-        names = ",".join(f"{host}:{port}" for host, port in self._bootstrap)
-        raise ConnectionError(f"no broker of {names} answers: {reason}")
+        raise NoBrokerFault(self._bootstrap, reason)
 
     def _connect(self, address: tuple[str, int]) -> "_Connection":
         return _Connection(address, self.client_id, self.timeout_s)
+
+
+class NoBrokerFault(ConnectionError):
+    """None of the bootstrap servers, nor of the brokers that they have named, answers."""
+
+    def __init__(self, bootstrap: list[tuple[str, int]], reason: Exception | None) -> None:
+        self.text = (
+            f"No broker at {','.join(f'{host}:{port}' for host, port in bootstrap)} answered"
+        )
+        self.reason = reason
+        super().__init__(f"{self.text}: {reason}")
 
 
 class _Connection:

@@ -77,6 +77,11 @@ COUNTERS = (
     ("flushes", "fdatasync calls on log files"),
     ("flush_ns", "nanoseconds spent in them"),
     ("storage_faults", "refusals by the disk"),
+    (
+        "partitions_lost",
+        "partitions gone or set aside at a start, as nothing could be made of them",
+    ),
+    ("log_damage", "places of logs found damaged, missing or impossible at a start"),
     ("logs_compacted", "passes of compaction over a log"),
     ("logs_not_compacted", "logs that compaction has given up"),
     ("tier_copies", "segments copied to the remote store"),

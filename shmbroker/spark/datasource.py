@@ -80,6 +80,7 @@ class ShmbrokerDataSource(DataSource):
         """The name of the format."""
         return "shmbroker"
 
+    @worker.told_plainly()
     def schema(self) -> str:
         """The records' schema, or that of the ranges. It is what `load()` asks for, so that is
         where bad options are told, as with Spark's Kafka source."""
@@ -89,6 +90,7 @@ class ShmbrokerDataSource(DataSource):
             return ranges.SCHEMA
         return SCHEMA + (HEADERS_SCHEMA if options.has_headers else "")
 
+    @worker.told_plainly()
     def reader(self, schema: "StructType") -> "BatchReader":
         """A batch query."""
         worker.freeze()
@@ -102,6 +104,7 @@ class ShmbrokerDataSource(DataSource):
         except ConfigFault as fault:
             return RefusedReader(fault)
 
+    @worker.told_plainly()
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         """A batch write."""
         from shmbroker.spark import producer_options, sink
@@ -109,6 +112,7 @@ class ShmbrokerDataSource(DataSource):
         options = producer_options.parse(self.options, is_stream=False)
         return sink.BatchWriter(options, schema, overwrite)
 
+    @worker.told_plainly()
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
         """A streaming write. Output mode update never comes here: Spark refuses it."""
         from shmbroker.spark import producer_options, sink
@@ -154,6 +158,7 @@ class BatchReader(_Reads, DataSourceReader):
         self.columns, self.required = _columns(schema, options)
         self.bounds = Bounds()
 
+    @worker.told_plainly()
     def partitions(self) -> list[InputPartition]:
         """The tasks; they are planned from one list of files per leader."""
         options = self.options
@@ -190,6 +195,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed: Ends = {}
         self._told: str | None = None  # why offsets could not be committed
 
+    @worker.told_plainly()
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts."""
         client = self._connected()
@@ -200,6 +206,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = starts | client.offsets(topics, sentinels)
         return to_json(starts, _ids(topics), random_uuid().hex()[:12])
 
+    @worker.told_plainly()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends: the high watermarks, as far as the limits allow."""
         client = self._connected()
@@ -249,6 +256,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._latest
         return self._latest | {WAY: self._way}
 
+    @worker.told_plainly()
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of an available-now query."""
         client = self._connected()
@@ -256,6 +264,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = driver.wanted_partitions(self.options, topics)
         self._target = client.offsets(topics, dict.fromkeys(wanted, LATEST))
 
+    @worker.told_plainly()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a micro-batch; what they yield is a function of these offsets alone."""
         client = self._connected()
@@ -287,6 +296,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the connections."""
         if self._client is not None:
             self._client.close()
+        worker.leave_if_jvm_has()
 
     def _connected(self) -> BrokerClient:
         if self._client is None:
@@ -363,13 +373,16 @@ class RefusedReader(DataSourceStreamReader):
     def __init__(self, fault: ConfigFault) -> None:
         self._fault = fault
 
+    @worker.told_plainly()
     def initialOffset(self) -> dict[str, Any]:
         """Raise the fault; so do all the others."""
         raise self._fault
 
+    @worker.told_plainly()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         raise self._fault
 
+    @worker.told_plainly()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         raise self._fault
 

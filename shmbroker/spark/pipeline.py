@@ -2,7 +2,7 @@
 
 SQL: statements with ";" between them. Spark's own, and two more:
 
-    CREATE STREAM name (columns) FROM TOPIC topic [WITH (option = 'value', …)]
+    CREATE STREAM name (columns) FROM TOPIC topic [WITH (option = 'value', option = word, …)]
     INSERT INTO TOPIC topic [WITH (option = 'value', …)] SELECT …
 
 A stream is a view that SELECT may name. Its columns are those of the values, JSON objects, beside
@@ -45,7 +45,7 @@ _INSERT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _WITH = re.compile(r"\s*WITH\s*(?=\()", re.IGNORECASE)
-_OPTION = re.compile(r"\s*([\w.]+|'[^']+')\s*=\s*'((?:[^']|'')*)'\s*(?:,|$)")
+_OPTION = re.compile(r"\s*([\w.]+|'[^']+')\s*=\s*(?:'((?:[^']|'')*)'|([\w.:-]+))\s*(?:,|$)")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _OUTPUT_MODES = ("append", "update", "complete")
 
@@ -153,7 +153,8 @@ def _options(text: str) -> tuple[dict[str, str], str]:
         found = _OPTION.match(inside, position)
         if found is None:
             raise ConfigFault(f"WITH takes name = 'value', …, not {inside[position:][:30]!r}")
-        options[found[1].strip("'")] = found[2].replace("''", "'")
+        value = found[3] if found[2] is None else found[2].replace("''", "'")
+        options[found[1].strip("'")] = value
         position = found.end()
     return options, rest
 
@@ -186,6 +187,8 @@ class Job:
             "subscribe": topic,
             "startingOffsets": "earliest",
         } | options
+        if not {name.lower() for name in options} & {"groupidprefix", "kafka.group.id"}:
+            given["groupIdPrefix"] = f"pipeline-{self.checkpoint.name.partition('.')[0]}"
         rows = self.spark.readStream.format("shmbroker").options(**given).load()
         value = F.col("value").cast("string")
         beside = [F.col(name).alias(f"record_{name}") for name in RECORD_COLUMNS]
@@ -213,7 +216,7 @@ class Job:
             names = [name for name in columns if name != "key"]
             rows = rows.withColumn("value", F.to_json(F.struct(*(f"`{name}`" for name in names))))
         picked = [F.col(name).cast("string") for name in ("key", "value") if name in rows.columns]
-        name = f"{len(self.queries)}-{topic}"
+        name = self._name_of(topic)
         sink = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": topic} | options
         writer = (
             rows.select(*picked)
@@ -229,6 +232,23 @@ class Job:
         query = writer.start()
         self.queries.append(query)
         return query
+
+    def _name_of(self, topic: str) -> str:
+        """The name of the next query into a topic, and of its checkpoint.
+
+        It counts those into the same topic only, so that a query that is added to the file, or
+        taken out, leaves the others their checkpoints. Earlier versions counted all queries of the
+        file: what they have made is taken in its order.
+        """
+        before = sum(query.name.partition("-")[2] == topic for query in self.queries)
+        numbers = sorted(
+            int(path.name.partition("-")[0])
+            for path in self.checkpoint.glob("[0-9]*-*")
+            if path.name.partition("-")[2] == topic and path.name.partition("-")[0].isdecimal()
+        )
+        if before < len(numbers):
+            return f"{numbers[before]}-{topic}"
+        return f"{max([*numbers, before - 1]) + 1}-{topic}"
 
 
 def _batch_writer(sink: Mapping[str, str]) -> Callable[[Any, int], None]:

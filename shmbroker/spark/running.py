@@ -30,6 +30,7 @@ from shmbroker import clock
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.faults import BrokerFault
 from shmbroker.spark.offsets import from_json
+from shmbroker.spark.options import TOPIC_IDS
 from shmbroker.spark.session import java_home, session_conf
 
 LOOK_S = 0.2
@@ -76,8 +77,7 @@ def only_one(checkpoint: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigFault(
-                f"somebody else runs with the checkpoint {checkpoint}: stop him, or give another"
-                " --checkpoint"
+                f"another run uses the checkpoint {checkpoint}: stop it, or wait until it has ended"
             ) from None
         yield
 
@@ -90,7 +90,7 @@ def session(
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise ConfigFault("this needs PySpark: pip install 'shmbroker[spark]'") from None
+        raise ConfigFault("this needs PySpark: pip install 'pyspark>=4.2' pyarrow") from None
     os.environ["JAVA_HOME"] = java_home()
     is_local = master.startswith("local")
     if is_local:
@@ -245,6 +245,8 @@ def lag(progress: Any) -> tuple[int, str]:
     behind, way = 0, ""
     for source in progress["sources"]:
         latest = document_of(source.get("latestOffset"))
+        if TOPIC_IDS not in latest:
+            continue  # of another kind
         ends = from_json(document_of(source.get("endOffset")))[0]
         for place, offset in from_json(latest)[0].items():
             behind += max(0, offset - ends.get(place, 0))

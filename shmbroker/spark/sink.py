@@ -72,7 +72,8 @@ _BATCH_BYTES = 512 << 10
 _LINGER_MS = 1000
 """A task gives its rows as fast as they are taken and flushes at its end, so a batch is worth
 waiting for: what a batch costs the broker, and what a request does, is less for each row."""
-_WAIT_S = 60.0
+_BLOCK_MS = 60_000
+"""Kafka's default of max.block.ms: how long a task waits for what it has to know of a topic."""
 
 
 class Writing(NamedTuple):
@@ -267,7 +268,8 @@ class _TaskWriter:
     def _ask(self, topic: str, identity: "Identity") -> None:
         from shmbroker.producer.written import stored_by
 
-        stored = self._stored[topic] = stored_by(identity, self._producer.cluster, topic, _WAIT_S)
+        wait_s = self._writing.sink.producer.get("max_block_ms", _BLOCK_MS) / 1000
+        stored = self._stored[topic] = stored_by(identity, self._producer.cluster, topic, wait_s)
         if stored.sequences:
             logger.warning(
                 "%d records of an earlier attempt are in topic %s: their rows are left out",

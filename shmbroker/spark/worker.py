@@ -12,11 +12,13 @@ Two of Spark's habits cost a short task more than its work does:
 import gc
 import os
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from shmbroker import tcp
+from shmbroker.errors import Fault
 
 _FREEZES = 2
 """The second task finds what the first one imported on its way."""
@@ -77,3 +79,37 @@ def _sockets() -> Iterator[socket.socket]:
                 yield found
         finally:
             found.detach()
+
+
+# --- what users see of these processes -----------------------------------------------------------
+
+_WORKER = "pyspark.worker_util"
+"""Only the Python processes of Spark have imported it."""
+
+_HIDE = "SPARK_HIDE_TRACEBACK"
+"""With this in its environment, such a process tells an error without its traceback."""
+
+
+@contextmanager
+def told_plainly() -> Iterator[None]:
+    """A fault of ours, which says what to do, reaches the user without the traceback that Spark
+    would put before it. The process ends with it, so nobody else's is hidden."""
+    try:
+        yield
+    except Fault:
+        if _WORKER in sys.modules:
+            os.environ[_HIDE] = "1"
+        raise
+
+
+def leave_if_jvm_has() -> None:
+    """End this process of Spark's quietly if it is about to fail as the JVM has closed its socket:
+    that is how a query is stopped, and all that would follow is a traceback on stderr."""
+    error = sys.exc_info()[1]
+    if _WORKER in sys.modules and isinstance(error, (BrokenPipeError, EOFError)):
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_globals.get("__name__", "").startswith("shmbroker."):
+                return  # of a connection of ours
+            trace = trace.tb_next
+        os._exit(0)

@@ -4,12 +4,14 @@ Rules
  * Files are only read, in pieces; nothing is trusted, nothing mapped (the owner may cut a file).
  * What must not be there is a CorruptFault that names the file and the position.
  * Zeros behind the last batch or entry are space that the writer allocated ahead.
+ * A broker may work there: what was listed may be gone when it is opened (`is_gone`).
 """
 
 import os
 import re
 from collections.abc import Iterator
 from struct import Struct
+from typing import BinaryIO, cast
 
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.file_names import (
@@ -80,6 +82,20 @@ def files_below(path: str) -> Iterator[str]:
                 yield os.path.join(directory, name)
 
 
+def is_gone(path: str) -> bool:
+    """Whether a file that was listed has been removed or renamed since: no damage, but a broker
+    whose retention, compaction or deletion of a topic went on meanwhile."""
+    return not os.path.lexists(path)
+
+
+def open_file(path: str) -> BinaryIO:
+    """The file, to be read; StorageFault if that is refused."""
+    try:
+        return cast(BinaryIO, open(path, "rb", buffering=0))
+    except OSError as error:
+        raise StorageFault(f"can't read {path}: {error}") from error
+
+
 def base_offset_of(path: str) -> int:
     """The offset in a segment file's name."""
     return int(os.path.basename(path)[:20])
@@ -96,13 +112,13 @@ def read_batches(path: str) -> Iterator[Batch]:
 
     CorruptFault where neither a whole batch nor allocated zeros begin.
     """
-    with open(path, "rb", buffering=0) as file:
+    with open_file(path) as file:
         end = os.fstat(file.fileno()).st_size
         data, start, position = memoryview(b""), 0, 0
         while position < end:
             at = position - start
             if at + HEADER_SIZE > len(data):
-                data, start, at = _read(file.fileno(), position, CHUNK_BYTES), position, 0
+                data, start, at = _read(path, file.fileno(), position, CHUNK_BYTES), position, 0
                 if len(data) < HEADER_SIZE:
                     break
             header = BATCH_HEADER.unpack_from(data, at)
@@ -116,7 +132,7 @@ def read_batches(path: str) -> Iterator[Batch]:
                 )
             if at + size > len(data):
                 wanted = max(size, CHUNK_BYTES)
-                data, start, at = _read(file.fileno(), position, wanted), position, 0
+                data, start, at = _read(path, file.fileno(), position, wanted), position, 0
                 if len(data) < size:
                     break
             yield position, header, data[at : at + size]
@@ -124,14 +140,21 @@ def read_batches(path: str) -> Iterator[Batch]:
         _check_zeros(path, file.fileno(), position, end)
 
 
-def _read(fd: int, position: int, size: int) -> memoryview:
-    return memoryview(os.pread(fd, size, position))
+def _read(path: str, fd: int, position: int, size: int) -> memoryview:
+    return memoryview(_pread(path, fd, size, position))
+
+
+def _pread(path: str, fd: int, size: int, position: int) -> bytes:
+    try:
+        return os.pread(fd, size, position)
+    except OSError as error:  # A disk that can't read its sectors any more.
+        raise StorageFault(f"can't read {path} at position {position}: {error}") from error
 
 
 def _check_zeros(path: str, fd: int, position: int, end: int) -> None:
     first = position
     while position < end:
-        piece = os.pread(fd, CHUNK_BYTES, position)
+        piece = _pread(path, fd, CHUNK_BYTES, position)
         if not piece:
             return
         if piece.count(0) != len(piece):
@@ -146,10 +169,10 @@ def read_entries(path: str) -> Iterator[tuple[int, tuple[int, ...]]]:
     entry = ENTRIES[kind_of(path) or ""]
     size = entry.size
     chunk = CHUNK_BYTES // size * size
-    with open(path, "rb", buffering=0) as file:
+    with open_file(path) as file:
         end = os.fstat(file.fileno()).st_size
         for start in range(0, end, chunk):
-            piece = os.pread(file.fileno(), chunk, start)
+            piece = _pread(path, file.fileno(), chunk, start)
             whole = len(piece) // size * size
             for number, fields in enumerate(entry.iter_unpack(piece[:whole])):
                 if not any(fields):
@@ -180,7 +203,9 @@ __all__ = [
     "Batch",
     "base_offset_of",
     "files_below",
+    "is_gone",
     "kind_of",
+    "open_file",
     "read_batches",
     "read_entries",
     "topic_of",

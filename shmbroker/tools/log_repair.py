@@ -5,38 +5,51 @@
    a torn tail                                   cut off
    indexes, snapshots, epochs wrong or missing   made anew from the batches
    an offset checkpoint that does not parse      put aside: the next start scans
-   a batch that is wrong with whole ones behind  the segment and those behind it are put aside; what
-   it; a segment under another's name            is right before it stays: the log ends there
+   … that knows more than a log has              lowered
+   a batch that is wrong with whole ones behind  taken out and put aside: its offsets are missing
+   it, in its segment or in later ones           then, as after compaction
+   a base offset that the neighbours contradict  set right where they prove it, else likewise
+   a segment to which nothing leads up, or       put aside
+   which begins within another one
    meta.properties, quorum-state,                told only: nothing here says what stood in them
-   partition.metadata, the metadata log
+   partition.metadata, the metadata log,
+   a partition that is gone
 
 What is put aside lies in `quarantine/<node>/<partition>/` beside the node's directory, never in it.
-A segment is copied there before it is cut. A log that was touched is scanned from its beginning;
-the mark of a clean stop goes.
+A log that was touched is scanned from its beginning; the mark of a clean stop goes.
 """
 
 import contextlib
 import fcntl
 import itertools
-import mmap
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
+from shmbroker.log.checkpoints import (
+    CLEANER,
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    read_offsets,
+    write_offsets,
+)
 from shmbroker.log.cleaned_files import CLEANED, DELETED, SWAP, settle
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import LOG, file_name, mark_of, offset_of, parse_partition_directory
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN, LOCK
+from shmbroker.log.mending import NO_LIMIT, Mend, look_at, rewrite
 from shmbroker.log.meta_properties import read_meta_properties
 from shmbroker.log.partition_log import PartitionLog
-from shmbroker.log.quarantine import find_whole_batch, put_aside, quarantine_of
+from shmbroker.log.quarantine import put_aside, quarantine_of
+from shmbroker.log.segment import OFFSETS_MAX
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.records.batch_layout import ATTRIBUTES_POSITION
 from shmbroker.tools import log_files
 from shmbroker.tools.log_dump import dump
-from shmbroker.tools.log_verify import verify
+from shmbroker.tools.log_verify import Checkpoints, verify
 
 SUPERVISOR_LOCK = ".supervisor.lock"
 
@@ -52,14 +65,24 @@ class Repair(NamedTuple):
 
 
 class _Damage(NamedTuple):
-    """Where a log stops being right."""
+    """One place where a log is not right by its batches."""
 
-    number: int
+    path: str
     """Of the segment."""
-    position: int
     fault: str
-    is_tail: bool
-    """Nothing whole follows: a torn write, or space that was allocated."""
+    mend: Mend | None
+    """None: the segment does not belong there."""
+
+    @property
+    def action(self) -> str:
+        if self.mend is None:
+            return f"put aside in {quarantine_of(os.path.dirname(self.path))}"
+        if not self.mend.is_any:
+            return "torn tail cut off"
+        what = [f"offsets {hole.first_offset} to {hole.end_offset - 1}" for hole in self.mend.holes]
+        taken = f"taken out: {', '.join(what)}" if what else ""
+        moved = f"set right: {len(self.mend.moved)} batches" if self.mend.moved else ""
+        return "; ".join(filter(None, (taken, moved)))
 
 
 def repair(path: str, *, is_applied: bool) -> Iterator[Repair]:
@@ -112,7 +135,11 @@ def _repair_node(node: str, is_applied: bool) -> Iterator[Repair]:
         kind = log_files.kind_of(path)
         if os.path.isdir(path):
             if parse_partition_directory(name) and not mark_of(name):
-                yield from _repair_partition(path, is_applied)
+                try:
+                    yield from _repair_partition(path, is_applied)
+                except OSError as error:
+                    if not log_files.is_gone(path):  # by somebody's hand
+                        yield Repair(path, f"{path}: {error}", "", False)
         elif kind is not None:
             fault = _fault_of(path)
             if fault is None:
@@ -123,6 +150,8 @@ def _repair_node(node: str, is_applied: bool) -> Iterator[Repair]:
                 yield Repair(path, fault, "put aside; the next start scans", is_applied)
             else:
                 yield Repair(path, fault, "", False)
+    for path, fault in Checkpoints().missing(node):
+        yield Repair(path, fault, "", False)
 
 
 def _fault_of(path: str) -> str | None:
@@ -149,32 +178,18 @@ def _repair_partition(directory: str, is_applied: bool) -> Iterator[Repair]:
             settle(directory, names, names)
             is_touched = True
         yield Repair(directory, fault, "finished or undone", is_applied)
-    damage = _find_damage(directory)
+    found = list(_find_damage(directory))
     is_metadata = name.startswith(METADATA_TOPIC)
-    if damage is not None and not damage.is_tail:
-        if is_metadata:
+    for damage in found:
+        is_tail = damage.mend is not None and not damage.mend.is_any
+        if is_metadata and not is_tail:
             yield Repair(directory, damage.fault, "", False)
             return
-        segments = _segments(directory)
-        behind = [
-            os.path.join(directory, found)
-            for found in os.listdir(directory)
-            if found[:20].isdigit() and int(found[:20]) > segments[damage.number]
-        ]
         if is_applied:
-            damaged = os.path.join(directory, file_name(segments[damage.number], LOG))
-            put_aside(directory, [damaged], is_kept=damage.position > 0)
-            put_aside(directory, behind)
-            if damage.position:
-                os.truncate(damaged, damage.position)
+            _apply(node, name, damage)
             is_touched = True
-        count = len(segments) - damage.number
-        action = f"ends there; {count} segments put aside in {quarantine_of(directory)}"
-        yield Repair(directory, damage.fault, action, is_applied)
-    elif damage is not None:
-        yield Repair(directory, damage.fault, "torn tail cut off", is_applied)
-        is_touched = is_applied
-    else:
+        yield Repair(directory, damage.fault, damage.action, is_applied)
+    if not found:
         for verdict in verify(directory):
             if verdict.fault is None:
                 continue
@@ -197,41 +212,81 @@ def _segments(directory: str) -> list[int]:
     )
 
 
-def _find_damage(directory: str) -> _Damage | None:
-    """The first place where the log is not right by its batches; holes between them are."""
+def _find_damage(directory: str) -> Iterator[_Damage]:
+    """Where the log is not right by its batches; holes between them are."""
     bases = _segments(directory)
-    expected, epoch = 0, -1
+    sizes = {base: os.path.getsize(os.path.join(directory, file_name(base, LOG))) for base in bases}
+    whole = {base for base in bases if _begins_well(directory, base)}
+    expected, previous, epoch = 0, -1, -1
     for number, base in enumerate(bases):
         path = os.path.join(directory, file_name(base, LOG))
-        limit = bases[number + 1] if number + 1 < len(bases) else 1 << 63
-        if base < expected:
-            return _Damage(number, 0, f"{path} begins before offset {expected}", False)
-        end = 0
-        try:
-            for position, header, data in log_files.read_batches(path):
-                last = header[0] + header[6]
-                if crc32c(data[ATTRIBUTES_POSITION:]) != header[4]:
-                    raise CorruptFault(f"{path} at position {position}: wrong CRC")
-                if not max(base, expected) <= header[0] <= last < limit or header[2] < epoch:
-                    raise CorruptFault(
-                        f"{path} at position {position}: offset {header[0]} and leader epoch "
-                        f"{header[2]} do not belong there"
-                    )
-                expected, epoch = last + 1, header[2]
-                end = position + len(data)
-        except CorruptFault as fault:
-            is_tail = number + 1 == len(bases) and not _is_whole_behind(path, end)
-            return _Damage(number, end, str(fault), is_tail)
-    return None
+        if previous >= 0 and (
+            base - previous > OFFSETS_MAX or (base < expected and base not in whole)
+        ):
+            yield _Damage(path, f"{path}: nothing leads up to it, before it are {expected}", None)
+            continue
+        limit = next((later for later in bases[number + 1 :] if later in whole), NO_LIMIT)
+        mend = look_at(path, base, epoch, limit, NO_LIMIT, NO_LIMIT)
+        if mend.is_any or _is_torn(path, mend.stop):
+            yield _Damage(path, _fault_in(path, mend), mend)
+        if sizes[base]:
+            expected, epoch = mend.end_offset, mend.epoch
+        expected, previous = max(expected, base), base
 
 
-def _is_whole_behind(path: str, position: int) -> bool:
-    """Whether a whole batch follows somewhere behind the damaged one at `position`."""
+def _is_torn(path: str, position: int) -> bool:
+    """Whether something else than allocated space lies behind the last batch."""
     with open(path, "rb") as file:
-        if position >= os.fstat(file.fileno()).st_size:
-            return False
-        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-            return find_whole_batch(content, position + 1) >= 0
+        file.seek(position)
+        return any(piece.strip(b"\0") for piece in iter(lambda: file.read(1 << 20), b""))
+
+
+def _begins_well(directory: str, base: int) -> bool:
+    """Whether a segment's first batch is right, by its CRC and by the segment's name."""
+    path = os.path.join(directory, file_name(base, LOG))
+    try:
+        for _, header, data in log_files.read_batches(path):
+            is_right = crc32c(data[ATTRIBUTES_POSITION:]) == header[4]
+            return is_right and header[6] >= 0 and 0 <= header[0] - base < OFFSETS_MAX
+    except CorruptFault:
+        pass
+    return False
+
+
+def _fault_in(path: str, mend: Mend) -> str:
+    """The first of a segment's faults, in words."""
+    holes, moved = mend.holes, mend.moved
+    if moved and (not holes or moved[0][0] < holes[0].position):
+        position, found, due = moved[0]
+        return f"{path} at position {position}: base offset {found}, where {due} is due"
+    if holes:
+        return (
+            f"{path} at position {holes[0].position}: no batch that is whole and right by its "
+            f"offsets, where {holes[0].first_offset} is due"
+        )
+    return f"{path} at position {mend.stop}: the last batch is torn"
+
+
+def _apply(node: str, name: str, damage: _Damage) -> None:
+    directory = os.path.join(node, name)
+    if damage.mend is None:
+        put_aside(directory, [damage.path])
+        return
+    if damage.mend.is_of_bytes:
+        rewrite(damage.path, damage.mend)
+    os.truncate(damage.path, sum(kept.end - kept.position for kept in damage.mend.kept))
+    if damage.mend.holes:
+        _note_hole(node, name, damage.mend.holes[-1].end_offset)
+
+
+def _note_hole(node: str, name: str, end_offset: int) -> None:
+    """Offsets are missing before there, as after compaction: readers jump over them."""
+    path = os.path.join(node, CLEANER)
+    log = parse_partition_directory(name)
+    if log is not None and os.path.exists(path):
+        with contextlib.suppress(CorruptFault):  # Without it every gap is legal.
+            offsets = read_offsets(path)
+            write_offsets(path, offsets | {log: max(offsets.get(log, 0), end_offset)})
 
 
 def _scan(node: str, directory: str) -> None:
@@ -245,3 +300,16 @@ def _scan(node: str, directory: str) -> None:
         directory, config, file_ids=itertools.count(1), clean=False, log_start_offset=first
     )
     log.close(clean=True)
+    _lower_checkpoints(node, os.path.basename(directory), log.log_end_offset)
+
+
+def _lower_checkpoints(node: str, name: str, end_offset: int) -> None:
+    """None may know more than the log has."""
+    for checkpoint in (RECOVERY_POINT, HIGH_WATERMARK, LOG_START_OFFSET):
+        path = os.path.join(node, checkpoint)
+        with contextlib.suppress(CorruptFault):
+            offsets = read_offsets(path)
+            log = parse_partition_directory(name)
+            if log is not None and offsets.get(log, 0) > end_offset:
+                offsets[log] = end_offset if checkpoint != LOG_START_OFFSET else 0
+                write_offsets(path, offsets)

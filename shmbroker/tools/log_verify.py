@@ -6,15 +6,31 @@ batch begins that has not passed the offset; the entries of the time index name 
 timestamp, and grow; snapshots, epochs, ids and checkpoints parse. With `with_records`, records are
 walked too: as many as the header says, offsets within their batch.
 
-Gaps between offsets are right: compaction leaves them. The first fault of each directory is told.
+Gaps between offsets are right: compaction leaves them, and damage that was mended. But no batch
+goes beyond where the next segment begins, and no segment begins further behind the one before than
+a segment can reach. The checkpoints of a log directory must not tell of offsets that a log does not
+have, nor of a partition that is not there. The first fault of each directory is told.
+
+A broker may work there: what its retention, compaction or deletion takes away meanwhile is no
+fault.
 """
 
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
+from shmbroker.log.checkpoints import (
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    Offsets,
+    read_offsets,
+)
+from shmbroker.log.file_names import DELETE, mark_of, parse_partition_directory, partition_directory
+from shmbroker.log.segment import OFFSETS_MAX
 from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import ATTRIBUTES_POSITION
 from shmbroker.tools import log_files
@@ -37,34 +53,47 @@ class Verdict(NamedTuple):
 
 
 def verify(path: str, *, with_records: bool = False) -> Iterator[Verdict]:
-    """A verdict for each directory that holds files of a log, or for the one file."""
+    """A verdict for each directory that holds files of a log, or for the one file; and for each
+    partition that a checkpoint knows and that is not there."""
     directories: dict[str, list[str]] = {}
     for file in log_files.files_below(path):
         directories.setdefault(os.path.dirname(file), []).append(file)
+    is_file = not os.path.isdir(path)
+    checkpoints = Checkpoints()
     for directory, files in directories.items():
-        yield _verify_files(directory if os.path.isdir(path) else path, files, with_records)
+        verdict = _verify_files(path if is_file else directory, files, with_records, checkpoints)
+        if verdict is not None:
+            yield verdict
+    if not is_file:
+        for node in checkpoints.nodes(directories):
+            for gone, fault in checkpoints.missing(node):
+                yield Verdict(gone, 0, 0, 0, 0, None, None, fault)
 
 
-def _verify_files(path: str, files: list[str], with_records: bool) -> Verdict:
+def _verify_files(
+    path: str, files: list[str], with_records: bool, checkpoints: "Checkpoints"
+) -> Verdict | None:
+    """None: all that was there is gone meanwhile, with its directory."""
     walk = _Walk(with_records)
     fault = None
+    segments = [file for file in files if file.endswith(log_files.LOG)]
+    following = dict(itertools.pairwise(segments))
     try:
         for file in files:
-            kind = log_files.kind_of(file)
-            if kind == log_files.LOG and file.endswith(log_files.LOG):
-                walk.segment(file)
-            elif kind == log_files.METADATA_SNAPSHOT:
-                _Walk(with_records).segment(file)
-            elif kind not in log_files.ENTRIES and kind != log_files.LOG:
-                for _ in dump(file):
-                    pass
-            elif kind == log_files.TXN_INDEX:
-                _verify_txn_index(file)
+            try:
+                _verify_file(walk, file, following.get(file), with_records)
+            except StorageFault:
+                if not log_files.is_gone(file):
+                    raise
         for file in files:
             if log_files.kind_of(file) in log_files.ENTRIES and len(files) == 1:
                 walk.index_alone(file)
+        if walk.segments and len(files) > 1:
+            fault = checkpoints.fault_of(os.path.dirname(files[0]), walk.end_offset)
     except StorageFault as found:
         fault = str(found)
+    if log_files.is_gone(os.path.dirname(files[0]) or "."):
+        return None
     return Verdict(
         path,
         walk.segments,
@@ -75,6 +104,84 @@ def _verify_files(path: str, files: list[str], with_records: bool) -> Verdict:
         walk.end_offset if walk.batches else None,
         fault,
     )
+
+
+def _verify_file(walk: "_Walk", file: str, following: str | None, with_records: bool) -> None:
+    kind = log_files.kind_of(file)
+    if kind == log_files.LOG and file.endswith(log_files.LOG):
+        walk.segment(file, log_files.base_offset_of(following) if following else None)
+    elif kind == log_files.METADATA_SNAPSHOT:
+        _Walk(with_records).segment(file, None)
+    elif kind not in log_files.ENTRIES and kind != log_files.LOG:
+        for _ in dump(file):
+            pass
+    elif kind == log_files.TXN_INDEX:
+        _verify_txn_index(file)
+
+
+class Checkpoints:
+    """What the checkpoints of log directories say of the partitions there."""
+
+    NAMES = (
+        (RECOVERY_POINT, "flushed up to offset"),
+        (HIGH_WATERMARK, "its high watermark is"),
+        (LOG_START_OFFSET, "it begins at offset"),
+    )
+
+    def __init__(self) -> None:
+        self._read: dict[str, list[tuple[str, Offsets, str]]] = {}
+
+    def nodes(self, directories: dict[str, list[str]]) -> list[str]:
+        """Those of the directories that are a node's."""
+        return [
+            directory
+            for directory, files in directories.items()
+            if any(log_files.kind_of(file) == log_files.OFFSET_CHECKPOINT for file in files)
+        ]
+
+    def _of(self, node: str) -> list[tuple[str, Offsets, str]]:
+        found = self._read.get(node)
+        if found is None:
+            found = self._read[node] = []
+            for name, meaning in self.NAMES:
+                path = os.path.join(node, name)
+                try:
+                    found.append((path, read_offsets(path), meaning))
+                except StorageFault:
+                    pass  # That is the node's own verdict.
+        return found
+
+    def fault_of(self, directory: str, end_offset: int) -> str | None:
+        """What can't be of a log that ends there."""
+        node, name = os.path.split(os.path.abspath(directory))
+        log = parse_partition_directory(name)
+        if log is None:
+            return None
+        for path, offsets, meaning in self._of(node):
+            if offsets.get(log, 0) > end_offset:
+                return (
+                    f"{directory} ends at offset {end_offset}, and {path} says {meaning} "
+                    f"{offsets[log]}"
+                )
+        return None
+
+    def missing(self, node: str) -> Iterator[tuple[str, str]]:
+        """(directory, fault) of each partition that had records and has no directory."""
+        told: dict[tuple[str, int], list[str]] = {}
+        for _, offsets, meaning in self._of(node):
+            for log, offset in offsets.items():
+                if offset:
+                    told.setdefault(log, []).append(f"{meaning} {offset}")
+        try:
+            deleted = {name for name in os.listdir(node) if mark_of(name) == DELETE}
+        except OSError:
+            return
+        for log, what in sorted(told.items()):
+            name = partition_directory(*log)
+            path = os.path.join(node, name)
+            is_deleted = any(found.startswith(f"{name}.") for found in deleted)
+            if not is_deleted and log_files.is_gone(path):
+                yield path, f"{path} is gone, and checkpoints know it: {', '.join(what)}"
 
 
 def _verify_txn_index(path: str) -> None:
@@ -92,25 +199,36 @@ class _Walk:
         self.with_records = with_records
         self.segments = self.batches = self.records = self.bytes = 0
         self.first_offset: int | None = None
-        self.end_offset = 0
+        self.base_offset = self.end_offset = 0
         self.leader_epoch = -1
 
-    def segment(self, path: str) -> None:
-        """Check a segment and its two indexes in one pass."""
-        self.segments += 1
+    def segment(self, path: str, following: int | None) -> None:
+        """Check a segment and its two indexes in one pass; `following`: where the next begins."""
+        with log_files.open_file(path):
+            self.segments += 1  # It is still there.
         is_segment = log_files.kind_of(path) == log_files.LOG
         base = log_files.base_offset_of(path) if is_segment else 0
         if base < self.end_offset:
             raise CorruptFault(
                 f"{path} begins before offset {self.end_offset}, where the segment before it ends"
             )
-        self.end_offset = base
+        if self.segments > 1 and base - self.base_offset > OFFSETS_MAX:
+            raise CorruptFault(
+                f"{path} begins {base - self.end_offset} offsets behind the segment before: "
+                "nothing leads up to it"
+            )
+        self.end_offset = self.base_offset = base
         stem = path.removesuffix(log_files.LOG)
         by_position = _Entries(stem + log_files.INDEX, base) if is_segment else None
         by_time = _Entries(stem + log_files.TIME_INDEX, base) if is_segment else None
         for position, header, data in log_files.read_batches(path):
             self._batch(path, position, header, data)
             end = self.end_offset
+            if following is not None and end > following:
+                raise CorruptFault(
+                    f"{path} at position {position}: offsets {header[0]} to {end - 1}, and the "
+                    f"next segment begins at {following}"
+                )
             if by_position:
                 by_position.check_position(position, header[0])
             if by_time:

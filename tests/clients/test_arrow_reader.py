@@ -4,13 +4,16 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import duckdb
+import pandas
+import polars
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from shmbroker.arrow import COLUMNS, read, scan
+from shmbroker.arrow import COLUMNS, read, scan, write
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.faults import BrokerFault, DataLossFault
 
@@ -158,8 +161,6 @@ def test_bad_arguments_are_told_in_a_sentence(address: str, topic: str) -> None:
 
 
 def test_other_libraries_take_it(address: str, topic: str, rows: list[Row]) -> None:
-    polars = pytest.importorskip("polars")
-    duckdb = pytest.importorskip("duckdb")
     sizes = sum(len(row[4] or b"") for row in rows)
     for views in (False, True):
         frame = polars.from_arrow(read(topic, bootstrap_servers=address, views=views))
@@ -167,9 +168,27 @@ def test_other_libraries_take_it(address: str, topic: str, rows: list[Row]) -> N
         assert frame["value"].bin.size().sum() == sizes
         found = scan(topic, bootstrap_servers=address, views=views)
         query = "select count(*), sum(octet_length(value)) from found"
-        assert duckdb.connect().execute(query).fetchone() == (len(rows), sizes)
+        with duckdb.connect() as connection:
+            assert connection.execute(query).fetchone() == (len(rows), sizes)
         assert found.schema.names
-    pandas = pytest.importorskip("pandas")
     frame = read(topic, bootstrap_servers=address).to_pandas()
     assert isinstance(frame, pandas.DataFrame)
     assert frame["value"].str.len().sum() == sizes
+
+
+def test_frames_of_other_libraries_are_written(address: str) -> None:
+    columns = {"key": ["a", "b"], "value": ['{"n": 1}', '{"n": 2}']}
+    query = "select 'a' as key, 'first' as value union all select 'b', 'second'"
+    given = {
+        "polars": polars.DataFrame(columns),
+        "pandas": pandas.DataFrame(columns),
+        "duckdb": duckdb.sql(query),  # a relation
+    }
+    for library, frame in given.items():
+        name = f"arrow-of-{library}-{random.randrange(10**9)}"
+        admin = AdminClient({"bootstrap.servers": address})
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+        assert write(frame, name, bootstrap_servers=address).records == 2
+        found = read(name, bootstrap_servers=address, columns=["key", "value"]).to_pylist()
+        assert sorted(row["key"] for row in found) == [b"a", b"b"], library
+        assert len({row["value"] for row in found}) == 2

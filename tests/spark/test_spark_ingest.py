@@ -11,7 +11,8 @@ from confluent_kafka import Producer
 from test_spark_source import create
 
 from shmbroker import arrow
-from shmbroker.spark.ingest import plan, run
+from shmbroker.errors import ConfigFault
+from shmbroker.spark.ingest import checkpoint, plan, prepare, replay, run
 from shmbroker.testing.broker import Broker
 
 BAD_EVERY = 500
@@ -35,13 +36,13 @@ def ingest(
     tmp_path: Path,
     topic: str = "ingest",
     way: str = "auto",
+    continues: bool = False,
     **more: object,
-) -> None:
+) -> checkpoint.Kept:
     """One run to the end of what is there, in several micro-batches."""
     source = {
         "kafka.bootstrap.servers": broker.address,
         "subscribe": topic,
-        "startingOffsets": "earliest",
         "shmbroker.read": way,
         "maxBytesPerTrigger": "40k",
     }
@@ -52,13 +53,18 @@ def ingest(
         "record_columns": ("partition", "offset"),
         "partition_by": ("kind",),
     } | (more or {"dead_letter_path": str(tmp_path / "bad")})
-    checkpoint = tmp_path / "checkpoint"
-    wanted = run.prepare(plan.Plan("", **given), list(given), checkpoint, source, infers=True)  # type: ignore[arg-type]
-    run.recover(wanted)
-    log = tmp_path / "log"
-    asked = run.Run(wanted, checkpoint, "", run.AVAILABLE_NOW, source, {}, log)
-    query = run.start(spark, asked)
-    assert query.awaitTermination(300)
+    wanted = plan.Plan("", checkpoint=str(tmp_path / "checkpoint"), **given)  # type: ignore[arg-type]
+    has_schema = "schema" in given
+    asked = prepare.Asked(wanted, list(given), source, infers=not has_schema, continues=continues)
+    with prepare.opened(asked) as kept:
+        if prepare.has_nothing_new(kept, source):
+            return kept
+        prepare.settle(kept.plan)
+        started = run.Run(kept.plan, prepare.source_of(kept, source))
+        query = run.start(spark, started, run.AVAILABLE_NOW)
+        assert query.awaitTermination(300)
+        assert prepare.has_nothing_new(kept, source)
+    return kept
 
 
 def test_every_record_is_in_the_files_once(spark: Any, broker: Broker, tmp_path: Path) -> None:
@@ -114,4 +120,29 @@ def test_dead_letters_in_a_topic_keep_key_value_and_headers(
         assert headers[:2] == [("n", n), ("none", None)]
         assert headers[2] == ("reason", b"no JSON object: " + row["value"])
         assert headers[3] == ("topic", topic.encode())
-        assert [key for key, _ in headers[4:]] == ["partition", "offset"]
+        assert [key for key, _ in headers[4:]] == ["partition", "offset", "timestamp", "ingest"]
+
+
+def test_an_ingest_goes_on_after_bad_records_and_takes_them_again(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    create(broker, "mend", 1)
+    create(broker, "mend-letters", 1)
+    fill(broker, range(1200), "mend")
+    with pytest.raises(Exception, match=r"--dead-letter TOPIC .*--skip-bad"):
+        ingest(spark, broker, tmp_path, "mend", skips_bad=False)
+    more = {"dead_letter_topic": "mend-letters", "bootstrap_servers": broker.address}
+    ingest(spark, broker, tmp_path, "mend", **more)
+    bad = range(7, 1200, BAD_EVERY)
+    table = pyarrow.dataset.dataset(tmp_path / "table", partitioning="hive").to_table()
+    assert sorted(table["n"].to_pylist()) == [n for n in range(1200) if n not in bad]
+
+    lines = {"values": "csv", "schema": "text string", "partition_by": ()}
+    lines["path"] = str(tmp_path / "lines")
+    with pytest.raises(ConfigFault, match="--continue-with"):
+        ingest(spark, broker, tmp_path, "mend", **lines)
+    kept = ingest(spark, broker, tmp_path, "mend", continues=True, **lines)
+    for _ in range(2):
+        replay.replay(kept.plan)
+    rows = pq.read_table(tmp_path / "lines").to_pylist()
+    assert [(row["text"], row["record_offset"]) for row in rows] == [(f"bad {n}", n) for n in bad]

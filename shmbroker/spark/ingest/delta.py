@@ -26,7 +26,7 @@ def check_installed() -> None:
     try:
         import deltalake  # noqa: F401
     except ImportError:
-        raise ConfigFault("Delta tables need deltalake: pip install 'shmbroker[delta]'") from None
+        raise ConfigFault("Delta tables need deltalake: pip install deltalake") from None
 
 
 def check_table(plan: "Plan") -> None:

@@ -1,12 +1,7 @@
-"""What an ingest does, as its tasks and its checkpoint know it.
-
-The document `ingest.json` in the checkpoint keeps the plan, so that an ingest that goes on is the
-same one: with the schema that was found out at first, into the same files. Pure but for the schema.
-"""
+"""What an ingest does, as its tasks and its checkpoint know it. Pure but for the schema."""
 
 import json
 import os.path
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -53,6 +48,11 @@ class Plan(NamedTuple):
     dead_letter_topic: str = ""
     dead_letter_path: str = ""
     bootstrap_servers: str = ""
+    skips_bad: bool = False
+    """Bad records are left out, and counted."""
+    since: int = 0
+    """The first micro-batch of these settings: those before are done, with others."""
+    checkpoint: str = ""
 
     def arrow_schema(self) -> pa.Schema:
         """The columns of the rows, partition columns included."""
@@ -69,8 +69,16 @@ class Plan(NamedTuple):
             raise ConfigFault(f"the format {self.format!r} is none of {', '.join(FORMATS)}")
         if self.values not in values.KINDS:
             raise ConfigFault(f"values are none of {', '.join(values.KINDS)}: {self.values!r}")
+        if self.values != values.RAW and not self.schema:
+            others = "" if "avro" in self.values else ", or --infer finds the columns out"
+            raise ConfigFault(f"--values {self.values} needs --schema{others}")
+        if self.values == values.RAW and self.record_columns:
+            raise ConfigFault(
+                "--record-columns stand beside the columns of --schema or --infer; raw files have"
+                " all of them"
+            )
         if "," in self.topic:
-            raise ConfigFault(f"an ingest is of one topic, not of {self.topic}")
+            raise ConfigFault(f"topics are given one by one, with spaces: {self.topic}")
         if self.dead_letter_topic == self.topic:
             raise ConfigFault(f"dead letters into {self.topic} would be read again, without end")
         if self.dead_letter_path:
@@ -116,33 +124,10 @@ def to_json(plan: Plan) -> str:
 def from_json(text: str) -> Plan:
     """A plan of its text; ConfigFault if it is none."""
     try:
-        fields: dict[str, Any] = json.loads(text)
+        given: dict[str, Any] = json.loads(text)
+        fields = {name: value for name, value in given.items() if name in Plan._fields}
         for name in ("record_columns", "partition_by"):
             fields[name] = tuple(fields[name])
         return Plan(**fields)
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigFault(f"ingest.json of the checkpoint is damaged: {error}") from error
-
-
-_MAY_CHANGE = {"target_bytes", "compression", "bootstrap_servers"}
-
-
-def continued(stored: Plan, wanted: Plan, asked: Sequence[str]) -> Plan:
-    """The plan of an ingest that goes on: the stored one, with what may change as it is wanted.
-
-    `asked` names the fields that were given this time; ConfigFault if one of them is another now.
-    """
-    for name in asked:
-        before, now = getattr(stored, name), getattr(wanted, name)
-        if name not in _MAY_CHANGE and before != now:
-            raise ConfigFault(
-                f"this checkpoint is of an ingest with {name.replace('_', ' ')}"
-                f" {_text(before)}, now it is {_text(now)}: give it a --checkpoint of its own"
-            )
-    changed = {name: getattr(wanted, name) for name in asked if name in _MAY_CHANGE}
-    return stored._replace(**changed)
-
-
-def _text(value: Any) -> str:
-    text = ", ".join(value) if isinstance(value, tuple) else str(value)
-    return text or "none"

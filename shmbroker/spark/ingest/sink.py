@@ -124,13 +124,26 @@ class IngestWriter(worker.Shipped, DataSourceStreamArrowWriter):
                         pass
 
 
-def commit_batch(plan: Plan, batch: int, messages: Sequence[TaskDone]) -> None:
-    """Commit what the tasks of a micro-batch have written."""
+def commit_batch(
+    plan: Plan,
+    batch: int,
+    messages: Sequence[TaskDone],
+    letters: Sequence[tuple[int, int]] | None = None,
+) -> None:
+    """Commit what the tasks of a micro-batch have written; nothing if it was done before the
+    settings were changed."""
+    if batch < plan.since:
+        return
     with files.only_one(plan.path, plan.ingest_id):
-        _commit_batch(plan, batch, messages)
+        _commit_batch(plan, batch, messages, letters)
 
 
-def _commit_batch(plan: Plan, batch: int, messages: Sequence[TaskDone]) -> None:
+def _commit_batch(
+    plan: Plan,
+    batch: int,
+    messages: Sequence[TaskDone],
+    letters: Sequence[tuple[int, int]] | None = None,
+) -> None:
     counts: dict[str, int] = {}
     for message in messages:
         for name, count in message.counts.items():
@@ -141,8 +154,10 @@ def _commit_batch(plan: Plan, batch: int, messages: Sequence[TaskDone]) -> None:
         # first, as the document of the table's files decides what is counted
         path = files.document_path(plan.dead_letter_path, plan.ingest_id, batch)
         files.commit(path, dead, {})
+    if written:
+        files.note_writer(plan.path, plan.ingest_id, plan.topic, plan.checkpoint)
     path = files.document_path(plan.path, plan.ingest_id, batch)
-    files.commit(path, written, counts | {"files": len(written)})
+    files.commit(path, written, counts | {"files": len(written)}, letters)
     if plan.format == DELTA:
         from shmbroker.spark.ingest.delta import add_to_table
 
@@ -184,6 +199,7 @@ class TaskWriter:
         self.attempt = random_uuid().hex()[:12]
         self.rows_in = 0
         self.bytes_in = 0
+        self.skipped = 0
         self.dead: list[pa.RecordBatch] = []
         schema = plan.arrow_schema()
         self.schema = pa.schema([f for f in schema if f.name not in plan.partition_by])
@@ -195,7 +211,10 @@ class TaskWriter:
         )
 
     def run(self, records: Iterator[tuple[pa.RecordBatch, HeadersOf]]) -> TaskDone:
-        """All records of the task into temporary files."""
+        """All records of the task into temporary files; none if its micro-batch was done before the
+        settings were changed."""
+        if self.batch < self.plan.since:
+            return TaskDone([], [], {})
         out = FileSet(self, self.plan.path, self.schema, self.plan.format)
         try:
             for batch, headers_of_rows in records:
@@ -214,8 +233,9 @@ class TaskWriter:
         letters = sum(batch.num_rows for batch in self.dead)
         counts = {
             "records": self.rows_in,
-            "rows": self.rows_in - letters,
+            "rows": self.rows_in - letters - self.skipped,
             "dead_letters": letters,
+            "skipped": self.skipped,
             "bytes_in": self.bytes_in,
             "bytes_out": sum(file.size for file in written),
         }
@@ -229,7 +249,7 @@ class TaskWriter:
         if bad:
             places = sorted(bad)
             reasons = [bad[place] for place in places]
-            self._put_aside(records.take(pa.array(places)), reasons, headers_of_rows)
+            self.put_aside(records.take(pa.array(places)), reasons, headers_of_rows)
             good = np.ones(records.num_rows, bool)
             good[places] = False
             records = records.filter(pa.array(good))
@@ -241,15 +261,21 @@ class TaskWriter:
         ]
         return pa.RecordBatch.from_arrays([*columns.columns, *added], schema=self.rows_schema)
 
-    def _put_aside(
+    def put_aside(
         self, records: pa.RecordBatch, reasons: list[str], headers_of_rows: HeadersOf
     ) -> None:
+        """Keep bad records for where they go; BadRecordFault if there is no such place."""
         plan = self.plan
+        if plan.skips_bad:
+            self.skipped += records.num_rows
+            return
         if not (plan.dead_letter_path or plan.dead_letter_topic):
             raise BadRecordFault(
                 f"{plan.topic}-{records.column('partition')[0]} offset"
                 f" {records.column('offset')[0]}: {reasons[0]}"
-                " (--dead-letter TOPIC or PATH puts such records aside)"
+                " (nothing of its micro-batch is written; the same command with --dead-letter TOPIC"
+                " or --dead-letter /DIRECTORY puts such records aside, with --skip-bad it leaves"
+                " them out, and what is written already stays)"
             )
         kept = [records.column(name) for name in DEAD_LETTER_SCHEMA.names[:-2]]
         columns = [*kept, headers_of_rows(records), pa.array(reasons)]
@@ -287,11 +313,14 @@ class TaskWriter:
         name = f"ingest:{self.plan.ingest_id}"
         sink = producer_options.parse(options, is_stream=True)
         writing = Writing(sink, columns, name, self.batch)
-        write_rows((_letter(batch) for batch in self.dead), writing)
+        write_rows((_letter(batch, self.plan.ingest_id) for batch in self.dead), writing)
 
 
-def _letter(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Dead letters as records."""
+def _letter(batch: pa.RecordBatch, ingest_id: str) -> pa.RecordBatch:
+    """Dead letters as records; `ingest.replay` reads them."""
+    places = pa.table(batch.select(["headers", "reason", "topic", "partition", "offset"]))
+    times = pc.floor_temporal(batch.column("timestamp"), unit="millisecond")
+    told = places.append_column("timestamp", pc.divide(times.cast(pa.int64()), 1000))
     headers = [
         [
             *(row["headers"] or ()),
@@ -299,8 +328,10 @@ def _letter(batch: pa.RecordBatch) -> pa.RecordBatch:
             {"key": "topic", "value": row["topic"].encode()},
             {"key": "partition", "value": b"%d" % row["partition"]},
             {"key": "offset", "value": b"%d" % row["offset"]},
+            {"key": "timestamp", "value": b"%d" % (row["timestamp"] or 0)},
+            {"key": "ingest", "value": ingest_id.encode()},
         ]
-        for row in batch.select(["headers", "reason", "topic", "partition", "offset"]).to_pylist()
+        for row in told.to_pylist()
     ]
     return pa.record_batch(
         {

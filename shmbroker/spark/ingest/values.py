@@ -299,7 +299,7 @@ def _avro(document: dict[str, Any], head: int) -> Decode:
     try:
         import fastavro
     except ImportError:
-        raise ConfigFault("Avro values need fastavro: pip install 'shmbroker[spark]'") from None
+        raise ConfigFault("Avro values need fastavro: pip install fastavro") from None
     schema = schemas.of_avro(document)
     try:
         parsed = fastavro.parse_schema(schemas.without_other_kinds(document))

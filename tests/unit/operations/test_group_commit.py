@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ class Image:
 
 class Topic:
     is_internal = False
+    partitions = (SimpleNamespace(replicas=(1,)),)
 
     def __init__(self, name: str) -> None:
         self.name = name

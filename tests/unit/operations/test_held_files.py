@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,7 @@ class Topic:
     name = "t"
     is_internal = False
     topic_id = random_uuid()
+    partitions = (SimpleNamespace(replicas=(1,)),)
 
 
 @pytest.fixture

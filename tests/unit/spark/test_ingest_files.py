@@ -37,7 +37,7 @@ def test_a_micro_batch_is_committed_once(tmp_path: Path) -> None:
     assert files.commit(document(tmp_path, 0), [attempt(tmp_path, 0, 3, "a")], {"rows": 3})
     assert not files.commit(document(tmp_path, 0), [attempt(tmp_path, 0, 3, "b")], {"rows": 3})
     assert found(tmp_path) == [(0, 0), (0, 1), (0, 2)]
-    assert os.listdir(tmp_path / "_shmbroker" / "id" / "temporary") == []
+    assert os.listdir(files.state_directory(str(tmp_path), "id") / "temporary") == []
 
 
 @pytest.mark.parametrize("renamed", [0, 1])
@@ -61,7 +61,7 @@ def test_what_no_micro_batch_has_is_dropped(tmp_path: Path) -> None:
     attempt(tmp_path, 0, 3, "killed")
     assert files.recover(str(tmp_path), "id") == -1
     assert found(tmp_path) == []
-    assert os.listdir(tmp_path / "_shmbroker" / "id" / "temporary") == []
+    assert os.listdir(files.state_directory(str(tmp_path), "id") / "temporary") == []
 
 
 def test_a_file_that_the_driver_can_not_see_is_told(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_an_interrupted_merge_is_finished(tmp_path: Path, deleted: int) -> None:
         files.commit(document(tmp_path, batch), [attempt(tmp_path, batch, 5, "a")], {})
     before = found(tmp_path)
     olds = [os.path.join(folder, name) for folder, name, _ in files.table_files(str(tmp_path))]
-    temporary = str(tmp_path / "_shmbroker" / "merge.part")
+    temporary = str(files.state_root(str(tmp_path)) / "merge.part")
     pq.write_table(pa.concat_tables([pq.read_table(old) for old in sorted(olds)]), temporary)
     merging = {"old": olds, "temporary": temporary, "final": str(tmp_path / "new.parquet")}
     files.merge_document(str(tmp_path)).write_text(json.dumps(merging))
@@ -131,9 +131,29 @@ def test_an_interrupted_merge_is_finished(tmp_path: Path, deleted: int) -> None:
     assert not files.merge_document(str(tmp_path)).exists()
 
 
+def test_files_of_an_ingest_whose_columns_were_changed_are_merged(tmp_path: Path) -> None:
+    given = [{"n": [1]}, {"n": [2], "m": ["x"]}, {"k": [True], "n": [3]}]
+    for number, columns in enumerate(given):
+        name = f"t.u-6409ed68-{number:08d}-00000-000.parquet"
+        pq.write_table(pa.table(columns), tmp_path / name)
+    pq.write_table(pa.table({"n": [4]}), tmp_path / "t.u-0123abcd-00000000-00000-000.parquet")
+    (merge,) = files.plan_merges(files.table_files(str(tmp_path)), 1 << 20)
+    assert len(merge.names) == 3  # of one ingest
+    files.merge(str(tmp_path), merge)
+    assert not files.state_root(str(tmp_path)).exists()
+    rows = pa.concat_tables(map(pq.read_table, tmp_path.iterdir()), promote_options="default")
+    assert sorted((row["n"], row["m"], row["k"]) for row in rows.to_pylist()) == [
+        (1, None, None),
+        (2, "x", None),
+        (3, None, True),
+        (4, None, None),
+    ]
+    assert set(files.writers(str(tmp_path), "t.u")) == {"6409ed68", "0123abcd"}
+
+
 def test_files_that_do_not_go_together_stay(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"b": ["x"]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "b.parquet")
     (merge,) = files.plan_merges(files.table_files(str(tmp_path)), 1 << 20)
     with pytest.raises(files.FilesFault, match="don't go together"):
         files.merge(str(tmp_path), merge)
@@ -168,7 +188,7 @@ def test_a_partition_has_a_folder(values: dict, folder: str) -> None:
             "directories that begin",
         ),
         ({"format": "orc"}, "orc"),
-        ({"topic": "t,u"}, "one topic"),
+        ({"topic": "t,u"}, "one by one"),
         ({"dead_letter_topic": "t"}, "without end"),
         ({"dead_letter_path": "/p"}, "beside each other"),
         ({"dead_letter_path": "/p/bad"}, "beside each other"),
@@ -179,14 +199,3 @@ def test_what_does_not_go_together_is_told(change: dict, told: str) -> None:
     with pytest.raises(ConfigFault) as fault:
         plan.Plan("id", "t", "/p")._replace(**change).check()
     assert told in str(fault.value)
-
-
-def test_a_plan_goes_on_as_it_was() -> None:
-    stored = plan.Plan("id", "t", "/p", values="json", schema="a int", partition_by=("a",))
-    assert plan.from_json(plan.to_json(stored)) == stored
-    wanted = plan.Plan("", "t", "/p", target_bytes=5)
-    assert plan.continued(stored, wanted, ["topic", "path", "target_bytes"]) == stored._replace(
-        target_bytes=5
-    )
-    with pytest.raises(ConfigFault, match="topic t, now it is u"):
-        plan.continued(stored, wanted._replace(topic="u"), ["topic"])

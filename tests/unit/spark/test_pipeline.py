@@ -1,5 +1,6 @@
 """The SQL of a pipeline: statements, streams, inserts."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.pipeline import Insert, Plain, Stream, parse, split
+from shmbroker.spark.pipeline import Insert, Job, Plain, Stream, parse, split
 from shmbroker.spark.running import lock_when_free, only_one
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -50,6 +51,10 @@ def test_statements_are_cut_outside_of_quotes(text: str, statements: list[str]) 
         ),
         ("CREATE STREAM s(a int) FROM TOPIC t", Stream("s", "a int", "t", {})),
         (
+            "CREATE STREAM s FROM TOPIC t WITH (maxBytesPerTrigger=64m, kafka.group.id = g-1)",
+            Stream("s", "", "t", {"maxBytesPerTrigger": "64m", "kafka.group.id": "g-1"}),
+        ),
+        (
             "INSERT INTO TOPIC t WITH (mode = 'update') SELECT 1",
             Insert("t", {"mode": "update"}, "SELECT 1"),
         ),
@@ -72,7 +77,7 @@ def test_a_statement_is_read(text: str, statement: object) -> None:
     [
         ("CREATE STREAM s (a int", "')' is missing"),
         ("CREATE STREAM s (a int)", "FROM TOPIC is missing"),
-        ("CREATE STREAM s FROM TOPIC t WITH (a = 1)", "WITH takes"),
+        ("CREATE STREAM s FROM TOPIC t WITH (a = 1 + 1)", "WITH takes"),
         ("CREATE STREAM s FROM TOPIC t AND MORE", "too much"),
         ("INSERT INTO TOPIC t", "SELECT is missing"),
         ("select ${x}", "--set x=VALUE"),
@@ -95,6 +100,32 @@ def test_the_example_is_read() -> None:
     assert delays.topic == "delays"
 
 
+def test_the_document_shows_the_example() -> None:
+    document = (EXAMPLES.parent / "docs" / "pipeline.md").read_text()
+    (shown,) = re.findall(r"```sql\n(.*?)```", document, re.DOTALL)
+    assert split(shown) == split((EXAMPLES / "flights.sql").read_text())
+
+
+def test_a_query_keeps_its_checkpoint_when_others_come_and_go(tmp_path: Path) -> None:
+    class Query:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    def named(*topics: str) -> list[str]:
+        job = Job(None, "h:1", tmp_path, {}, {})
+        for topic in topics:
+            job.queries.append(Query(job._name_of(topic)))
+            (tmp_path / job.queries[-1].name).mkdir(exist_ok=True)
+        return [query.name for query in job.queries]
+
+    assert named("a", "b-c") == ["0-a", "0-b-c"]
+    assert named("new", "b-c", "a") == ["0-new", "0-b-c", "0-a"]
+    assert named("b-c", "b-c", "b-c") == ["0-b-c", "1-b-c", "2-b-c"]
+    (tmp_path / "3-old").mkdir()
+    (tmp_path / "5-old").mkdir()
+    assert named("old", "a", "old", "old") == ["3-old", "0-a", "5-old", "6-old"]
+
+
 def test_the_jvm_of_a_killed_run_keeps_the_log_locked(tmp_path: Path) -> None:
     log = tmp_path / "spark.log"
     with log.open("ab") as file:
@@ -111,7 +142,7 @@ def test_the_jvm_of_a_killed_run_keeps_the_log_locked(tmp_path: Path) -> None:
 def test_a_checkpoint_has_one_run_at_a_time(tmp_path: Path) -> None:
     with only_one(tmp_path / "new" / "checkpoint"):
         again = only_one(tmp_path / "new" / "checkpoint")
-        with pytest.raises(ConfigFault, match=r"somebody else runs .*another --checkpoint"), again:
+        with pytest.raises(ConfigFault, match=r"another run uses .*checkpoint: stop it"), again:
             pass
         with only_one(tmp_path / "other"):
             pass

@@ -5,10 +5,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
-
+pytest.importorskip("pyarrow")
+import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
 
 from shmbroker.errors import ConfigFault
+from shmbroker.producer.faults import ClusterFault
+from shmbroker.spark import sink
 from shmbroker.spark.producer_options import parse
 from shmbroker.spark.sink import VERSIONS, _columns, identity_of
 
@@ -139,3 +142,18 @@ def test_identities_differ_by_series_and_task_and_epochs_follow_versions() -> No
     ids = {identity_of(f"query:{q}", 0, t).producer_id for q in "ab" for t in range(100)}
     assert len(ids | {later.producer_id}) == 201
     assert max(ids) < 1 << 63
+
+
+def test_a_task_waits_for_its_topic_as_long_as_max_block_ms_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Task:
+        def partitionId(self) -> int:
+            return 0
+
+    monkeypatch.setattr(sink.TaskContext, "get", Task)
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "kafka.max.block.ms": "300"}
+    writing = sink.Writing(parse(given, is_stream=True), {"value": 0}, "query:a", 0)
+    rows = pa.record_batch({"value": ["x"]})
+    with pytest.raises(ClusterFault, match=r"No broker at 127\.0\.0\.1:1 answered within 0\.3 s"):
+        sink.write_rows(iter([rows]), writing)

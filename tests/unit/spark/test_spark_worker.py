@@ -1,13 +1,17 @@
 """Spark's Python processes: what they are tuned by, seen on sockets like Spark's."""
 
 import gc
+import os
 import pickle
 import socket
+import sys
+import types
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
+from shmbroker.errors import ConfigFault
 from shmbroker.spark import worker
 from tests.acknowledged_load import wait_until
 
@@ -82,3 +86,48 @@ def test_two_tasks_take_what_is_imported_out_of_garbage_collection(
     for _ in range(4):
         worker.freeze()
     assert len(taken) == 2
+
+
+def test_a_fault_of_ours_is_told_without_a_traceback_in_spark_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(worker._HIDE, raising=False)
+
+    def fail(error: Exception) -> None:
+        with pytest.raises(type(error)), worker.told_plainly():
+            raise error
+
+    monkeypatch.delitem(sys.modules, worker._WORKER, raising=False)
+    fail(ConfigFault("no"))  # in a program of the user's
+    assert worker._HIDE not in os.environ
+    monkeypatch.setitem(sys.modules, worker._WORKER, types.ModuleType("worker_util"))
+    fail(ValueError("a bug: its traceback is wanted"))
+    assert worker._HIDE not in os.environ
+    fail(ConfigFault("no"))
+    assert os.environ.pop(worker._HIDE) == "1"
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"), [(EOFError(), 1), (BrokenPipeError(), 1), (ValueError(), 0), (None, 0)]
+)
+def test_a_process_whose_jvm_is_gone_ends_quietly(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, ends: int
+) -> None:
+    monkeypatch.setitem(sys.modules, worker._WORKER, types.ModuleType("worker_util"))
+    left: list[int] = []
+    monkeypatch.setattr(worker.os, "_exit", left.append)
+
+    def runner() -> None:
+        """As Spark's: the reader is stopped whatever has happened."""
+        try:
+            if error is not None:
+                raise error
+        finally:
+            worker.leave_if_jvm_has()
+
+    if error is None:
+        runner()
+    else:
+        with pytest.raises(type(error)):
+            runner()
+    assert left == [0] * ends

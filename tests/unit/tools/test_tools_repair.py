@@ -3,11 +3,19 @@
 import fcntl
 import itertools
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from shmbroker.errors import ConfigFault
+from shmbroker.log.checkpoints import (
+    CLEANER,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    read_offsets,
+    write_offsets,
+)
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_log import PartitionLog
@@ -86,31 +94,94 @@ def swap_two(node: Path) -> None:
     second.write_bytes(first.read_bytes())
 
 
+def move(node: Path, number: int, offset: int) -> None:
+    """The base offset of the third batch of a segment is another."""
+    path = segments(node)[number]
+    content = bytearray(path.read_bytes())
+    (position, _), *_ = list(iterate_batches(bytes(content)))[2:]
+    content[position : position + 8] = offset.to_bytes(8, "big")
+    path.write_bytes(content)
+
+
+# The second segment has offsets 36 to 71.
 LOST = {
-    "flipped in the middle": (lambda node: flip(segments(node)[1], 500), 1),
-    "cut in the middle": (lambda node: os.truncate(segments(node)[1], 700), 1),
-    "another's content": (swap_two, 1),
-    "flipped in the last": (lambda node: flip(segments(node)[-1], 100), -1),
+    "flipped in the middle": (lambda node: flip(segments(node)[1], 500), 1, {38}),
+    "cut in the middle": (lambda node: os.truncate(segments(node)[1], 700), 1, set(range(39, 72))),
+    "another's content": (swap_two, 1, set(range(36, 72))),
+    "flipped in the last": (lambda node: flip(segments(node)[-1], 100), -1, {72}),
+    "an offset that goes back": (lambda node: move(node, 1, 2), 1, set()),
+    "an offset beyond the next": (lambda node: move(node, 1, 41), 1, set()),
+    "an offset beyond the segment": (lambda node: move(node, 1, 5000), 1, set()),
 }
 
 
 @pytest.mark.parametrize("name", LOST)
 def test_what_is_not_is_put_aside(node: Path, name: str) -> None:
-    damage, number = LOST[name]
+    damage, number, lost = LOST[name]
     damage(node)
     damaged = segments(node)[number]
-    names = [path.name for path in segments(node)]
+    (told,) = repair(str(node / "t-0"), is_applied=False)
     (row,) = repair(str(node / "t-0"), is_applied=True)
+    assert told == row._replace(is_done=False)
     assert row.is_done
     assert damaged.name in row.fault
     assert all(verdict.fault is None for verdict in verify(str(node)))
-    assert segments(node)[-1].name <= damaged.name
+    assert list(repair(str(node), is_applied=True)) == []
     aside = node.parent / "quarantine" / "node-1" / "t-0"
-    expected = names[number:] if number > 0 else names[-1:]
-    assert [path.name for path in sorted(aside.glob("*.log"))] == expected
-    log = PartitionLog.open(str(node / "t-0"), CONFIG, file_ids=itertools.count(1), clean=False)
-    assert log.log_end_offset <= COUNT
+    if lost and name != "cut in the middle":
+        assert [path.name for path in aside.iterdir()] == [f"{min(lost):020d}.log"]
+    # What is whole is served, and readers jump over the rest.
+    cleaned = read_offsets(str(node / CLEANER)).get(("t", 0), 0)
+    assert cleaned == max(lost, default=-1) + 1
+    log = PartitionLog.open(
+        str(node / "t-0"),
+        CONFIG,
+        file_ids=itertools.count(1),
+        clean=False,
+        recovery_point=read_offsets(str(node / RECOVERY_POINT))["t", 0],
+        cleaned_offset=cleaned,
+    )
+    assert log.log_end_offset == COUNT
+    found = set()
+    offset = 0
+    while offset < COUNT:
+        segment, position, length = log.read(offset, 1000, COUNT) or pytest.fail("out of range")
+        for _, header in iterate_batches(segment.read_bytes(position, length)):
+            found.add(header[0])
+            offset = header[0] + 1
+    assert found == set(range(COUNT)) - lost
     log.close(clean=False)
+
+
+def test_segment_that_leads_nowhere_is_put_aside(node: Path) -> None:
+    stray = node / "t-0" / "09000000000000000000.log"
+    stray.touch()
+    within = node / "t-0" / f"{50:020d}.log"
+    within.touch()
+    assert len(list(repair(str(node), is_applied=True))) == 2
+    assert not stray.exists()
+    assert not within.exists()
+    aside = node.parent / "quarantine" / "node-1" / "t-0"
+    assert {path.name for path in aside.iterdir()} == {stray.name, within.name}
+    assert count_records(node) == COUNT
+    assert all(verdict.fault is None for verdict in verify(str(node)))
+
+
+def test_checkpoint_that_knows_too_much_is_lowered(node: Path) -> None:
+    path = str(node / LOG_START_OFFSET)
+    write_offsets(path, {("t", 0): 5000})
+    (row,) = repair(str(node), is_applied=True)
+    assert row.is_done
+    assert read_offsets(path) == {("t", 0): 0}
+    assert list(repair(str(node), is_applied=True)) == []
+    assert count_records(node) == COUNT
+
+
+def test_partition_that_is_gone_is_told(node: Path) -> None:
+    shutil.rmtree(node / "t-0")
+    (row,) = repair(str(node), is_applied=True)
+    assert (row.action, row.is_done) == ("", False)
+    assert f"{node / 't-0'} is gone" in row.fault
 
 
 def test_identity_can_not_be_derived(node: Path) -> None:

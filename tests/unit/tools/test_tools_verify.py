@@ -1,8 +1,11 @@
 """`log verify` passes what is right, and names the first fault of what isn't."""
 
+import errno
+import os
 import re
+import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from shmbroker.cli import commands
 from shmbroker.log import checkpoints
 from shmbroker.log.producer_state import ProducerState
 from shmbroker.records.batch import encode_batch
+from shmbroker.tools import log_files
 from shmbroker.tools.log_verify import verify
 
 FIRST, SECOND = "00000000000000000000", "00000000000000000040"
@@ -80,6 +84,11 @@ def replace(name: str, content: bytes) -> Callable[[Path], None]:
     return lambda log: (log / name).write_bytes(content) and None
 
 
+def checkpoint(name: str, offsets: dict[tuple[str, int], int]) -> Callable[[Path], None]:
+    return lambda log: checkpoints.write_offsets(str(log.parent / name), offsets)
+
+
+STRAY = "09000000000000000000"
 LOG, INDEX, TIMES = f"{FIRST}.log", f"{FIRST}.index", f"{FIRST}.timeindex"
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a bit of a record": (overwrite(LOG, SIZE + 70, b"\xff"), f"position {SIZE}: wrong CRC"),
@@ -97,9 +106,30 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         overwrite(LOG, 2 * SIZE, batch(20, epoch=0)),
         "leader epoch 0 follows 1",
     ),
+    "an offset that jumps": (
+        overwrite(LOG, 2 * SIZE, batch(25)),
+        f"position {3 * SIZE}: offsets 30 to 39 where 35 or more is due",
+    ),
+    "an empty segment far away": (replace(f"{STRAY}.log", b""), f"{STRAY}.log begins"),
+    "an empty segment within another": (
+        replace("00000000000000000025.log", b""),
+        f"position {2 * SIZE}: offsets 20 to 29, and the next segment begins at 25",
+    ),
+    "a log start beyond the end": (
+        checkpoint(checkpoints.LOG_START_OFFSET, {("t", 0): 5000}),
+        "ends at offset 80, and",
+    ),
+    "a recovery point beyond the end": (
+        checkpoint(checkpoints.RECOVERY_POINT, {("t", 0): 81}),
+        "says flushed up to offset 81",
+    ),
+    "a directory that is gone": (
+        checkpoint(checkpoints.HIGH_WATERMARK, {("t", 0): 80, ("t", 7): 12}),
+        "t-7 is gone, and checkpoints know it: its high watermark is 12",
+    ),
     "a segment before the end of the last": (
         overwrite(LOG, 3 * SIZE, batch(35, timestamp=1_000_030)),
-        f"{SECOND}.log begins before offset 45",
+        f"position {3 * SIZE}: offsets 35 to 44, and the next segment begins at 40",
     ),
     "a batch before its segment": (
         overwrite(f"{SECOND}.log", 0, batch(30)),
@@ -186,6 +216,51 @@ def test_single_files(log: Path) -> None:
     overwrite(INDEX, 8, struct.pack(">II", 10, 3 * SIZE))(log)
     (found,) = verify(str(log / INDEX))
     assert found.fault and "does not grow" in found.fault
+
+
+def test_what_a_broker_takes_away_meanwhile_is_no_fault(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted, retained, compacted: between the listing and the look at it."""
+    node = log.parent
+    deleted = node / f"u-0.{'0' * 32}-delete"
+    shutil.copytree(log, deleted)
+    shutil.copytree(log, node / "v-0")
+    listed = list(log_files.files_below(str(node)))
+    assert len(listed) == 1 + 3 * 9
+
+    def vanish(path: str) -> Iterator[str]:
+        shutil.rmtree(deleted)
+        (node / "v-0").rename(node / f"v-0.{'1' * 32}-delete")
+        for suffix in (".log", ".index", ".timeindex"):
+            (log / f"{FIRST}{suffix}").unlink()
+        (log / f"{SECOND}.snapshot").unlink()
+        yield from listed
+
+    monkeypatch.setattr(log_files, "files_below", vanish)
+    found = list(verify(str(node)))
+    assert [(verdict.path, verdict.fault) for verdict in found] == [
+        (str(node), None),
+        (str(log), None),
+    ]
+    assert (found[1].segments, found[1].first_offset) == (1, 40)
+    monkeypatch.undo()
+    gone = str(log / f"{FIRST}.log")
+    monkeypatch.setattr(
+        log_files, "files_below", lambda path: iter([gone, str(log / f"{SECOND}.log")])
+    )
+    ran = CliRunner().invoke(commands.main, ["log", "dump", str(log)])
+    assert ran.exit_code == 0, ran.output
+    assert f"{gone} is gone meanwhile" in ran.output
+
+
+def test_disk_that_cannot_be_read_is_a_fault(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", refused)
+    found = next(one for one in verify(str(log)) if one.path == str(log))
+    assert found.fault and "Input/output error" in found.fault and str(log) in found.fault
 
 
 def test_command_fails_with_the_fault(log: Path) -> None:
