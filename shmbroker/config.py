@@ -21,7 +21,7 @@ from shmbroker.errors import ConfigFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import Any
 
 # Types, numbered as DescribeConfigs v3 does (`ConfigType`).
@@ -1204,7 +1204,7 @@ _broker(
     "shmbroker.port",
     INT,
     "9092",
-    "Client port of broker 1; broker n has the port n - 1 further. 0 takes free ones.",
+    "Client port of the first broker; each further one has the next port. 0 takes free ones.",
     least=0,
     most=65535,
 )
@@ -1221,6 +1221,15 @@ _broker(
     "I/O workers: brokers, each with its own log directory and port.",
     least=1,
     most=64,
+)
+_broker(
+    "shmbroker.node.id",
+    INT,
+    "1",
+    "Id of the first broker, and of the controller beside it (Kafka's node.id); the next ones "
+    "follow. Unset, log directories that are a node's already keep the ids they have.",
+    least=0,
+    most=2**31 - 65,
 )
 _broker(
     "shmbroker.replicas",
@@ -1246,8 +1255,8 @@ _broker(
     "shmbroker.log.dirs",
     LIST,
     "",
-    "Log directories of broker 1, 2 and so on, as absolute paths, for instance on different disks; "
-    "a broker without one has node-n under the data directory.",
+    "Log directories of the first broker, the second and so on, as absolute paths, for instance on "
+    "different disks; a broker without one has node-n under the data directory, by its id.",
     check=_log_directories,
 )
 _broker(
@@ -1341,8 +1350,8 @@ _broker(
 
 # -- what a broker is, for DescribeConfigs; see `BrokerConfig.identity` ----------------------------
 
-_broker("node.id", INT, None, "Number of this node, from 1.", is_given=True)
-_broker("broker.id", INT, "-1", "Number of this broker; the same as node.id.", is_given=True)
+_broker("node.id", INT, None, "Id of this node; see shmbroker.node.id.", is_given=True)
+_broker("broker.id", INT, "-1", "Id of this broker; the same as node.id.", is_given=True)
 _broker("log.dirs", LIST, None, "Log directory of this broker.", is_given=True)
 _broker(
     "listeners",
@@ -1359,6 +1368,9 @@ _broker(
     is_given=True,
 )
 
+_KAFKAS_NAMES = {"node.id": "shmbroker.node.id", "broker.id": "shmbroker.node.id"}
+"""What Kafka's server.properties calls a setting that here is one of the family."""
+
 
 def idle_complaint(name: str, value: str) -> str | None:
     """What to tell whoever gives a setting a value that changes nothing here; None: it does."""
@@ -1371,10 +1383,13 @@ def idle_complaint(name: str, value: str) -> str | None:
 class BrokerConfig:
     """The static settings of the family: what file and flags say, over the defaults."""
 
-    __slots__ = ("_values", "static")
+    __slots__ = ("_values", "nodes", "static")
 
     def __init__(self, static: Mapping[str, str] | None = None) -> None:
         """`static`: setting to text, for those that were set; ConfigFault for a wrong one."""
+        self.nodes: dict[int, str] = {}
+        """The log directory of each broker by its id, in the order of ports and slots: what was
+        found on the disk decides on ids, so the supervisor fills it in before it forks."""
         self.static: dict[str, str] = {}
         """What was set, as text; DescribeConfigs calls it the static broker config."""
         self._values = dict(_defaults)
@@ -1435,16 +1450,25 @@ class BrokerConfig:
         complaints = (idle_complaint(name, text) for name, text in self.static.items())
         return [complaint for complaint in complaints if complaint is not None]
 
-    def node_directory(self, data_directory: str, number: int) -> str:
-        """The log directory of broker `number`."""
+    def places(self, data_directory: str) -> list[str]:
+        """Where the log directory of each broker is, or is to be made."""
         named: list[str] = self["shmbroker.log.dirs"]
-        return named[number - 1] if number <= len(named) else f"{data_directory}/node-{number}"
+        first = self["shmbroker.node.id"]
+        unnamed = range(first + len(named), first + self["shmbroker.io.workers"])
+        return [*named, *(f"{data_directory}/node-{number}" for number in unnamed)]
 
-    def metadata_directory(self, data_directory: str, number: int) -> str:
-        """The metadata log of controller `number`, beside broker `number`."""
-        return self.node_directory(data_directory, number) + "/__cluster_metadata-0"
+    @property
+    def broker_ids(self) -> Collection[int]:
+        """Ids of the family's brokers, in order of slots."""
+        first = self["shmbroker.node.id"]
+        return self.nodes or range(first, first + self["shmbroker.io.workers"])
+
+    def metadata_directory(self, number: int) -> str:
+        """The metadata log of controller `number`, beside the broker of the same id."""
+        return self.nodes[number] + "/__cluster_metadata-0"
 
     def _set(self, name: str, text: str, where: str) -> None:
+        name = _KAFKAS_NAMES.get(name, name)
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
             raise ConfigFault(f"{name}{where} is no setting of a broker{_hint(name)}.")
@@ -1465,6 +1489,11 @@ class BrokerConfig:
         if replicas == 1:
             return
         if replicas > self["shmbroker.io.workers"]:
+            if "shmbroker.io.workers" in self.static:
+                raise ConfigFault(
+                    f"{replicas} replicas need as many brokers, but --io-workers is "
+                    f"{self['shmbroker.io.workers']}: raise it, or lower --replicas."
+                )
             self._set("shmbroker.io.workers", str(replicas), "")
         for name, value in (
             ("default.replication.factor", replicas),

@@ -28,7 +28,14 @@ FLAGS = (
         "port",
         "N",
         "shmbroker.port",
-        "Port of broker 1; 0 takes free ones.  [default: 9092]",
+        "Port of the first broker; 0 takes free ones.  [default: 9092]",
+    ),
+    (
+        "--node-id",
+        "node_id",
+        "N",
+        "shmbroker.node.id",
+        "Id of the first broker; others follow.  [default: as its log directory says, or 1]",
     ),
     (
         "--replicas",
@@ -49,7 +56,7 @@ FLAGS = (
         "log_dirs",
         "DIR",
         "shmbroker.log.dirs",
-        "Log directory of a broker instead of DATA/node-N; the i-th of several is broker i's.",
+        "Log directory of a broker instead of DATA/node-N; the i-th is the i-th broker's.",
     ),
     (
         "--io-workers",

@@ -43,8 +43,9 @@ def command(cluster: Cluster, as_json: bool) -> None:
     watch shmbroker status
 
     Problems are: a partition without a leader, or with a replica that is not in sync; a broker that
-    holds replicas and is not there, or is fenced; no active controller; a log directory that failed
-    or whose disk is nearly full. Lag is none. Exit status: 0 no problem, 1 at least one.
+    holds replicas and is not there, or is fenced; a controller that is not there, or none that is
+    active; a log directory that failed or whose disk is nearly full. Lag is none. Exit status: 0 no
+    problem, 1 at least one.
     """
     report = gather(cluster)
     report["problems"] = problems(report)
@@ -116,16 +117,19 @@ def _quorum(addresses: Sequence[tuple[str, int]]) -> dict[str, Any] | None:
     try:
         _, found = describe_quorum(addresses)
     except Refused:
-        return {"leader": None, "epoch": None, "voters": [], "behind": None}
+        return {"leader": None, "epoch": None, "voters": [], "absent": [], "behind": None}
     except ClientFault:
         return None
     ends = {row["replica_id"]: row["log_end_offset"] for row in found["current_voters"]}
+    absent = sorted(voter for voter, end in ends.items() if end < 0)
     leader = found["leader_id"]
-    behind = ends[leader] - min(ends.values()) if leader in ends else None
+    there = [end for end in ends.values() if end >= 0]
+    behind = ends[leader] - min(there) if leader in ends else None
     return {
         "leader": None if leader < 0 else leader,
         "epoch": found["leader_epoch"],
         "voters": sorted(ends),
+        "absent": absent,
         "behind": behind,
     }
 
@@ -215,6 +219,10 @@ def problems(report: Mapping[str, Any]) -> list[str]:
     quorum = report["quorum"]
     if quorum is not None and quorum["leader"] is None:
         found.append("there is no active controller")
+    elif quorum is not None and quorum["absent"]:
+        found.append(
+            _count(quorum["absent"], "controller is not there", "controllers are not there")
+        )
     if report["offline"]:
         what = "partition has no leader", "partitions have no leader"
         found.append(_count(report["offline"], *what))

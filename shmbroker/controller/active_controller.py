@@ -35,7 +35,6 @@ from shmbroker.controller.bootstrap import (
 from shmbroker.controller.metadata_log import TooLargeFault
 from shmbroker.controller.quorum_description import describe_quorum
 from shmbroker.controller.voter import Voter
-from shmbroker.errors import ConfigFault
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
@@ -159,14 +158,9 @@ class ActiveController:
             self._commit(bootstrap_records(config["min.insync.replicas"]), now_ms)
         else:
             self._commit(grown(self.image, config), now_ms)
-        placed = max(self.image.placed_on(), default=0)
-        if placed > config["shmbroker.io.workers"]:
-            raise ConfigFault(
-                f"broker {placed} holds replicas, but would not run: start with at least "
-                f"--io-workers {placed}"
-            )
+        nodes.refuse_missing_brokers(self.image, config.broker_ids)
         for broker_id, broker in list(self.image.brokers.items()):
-            if broker_id > config["shmbroker.io.workers"]:  # of an earlier, larger family
+            if broker_id not in config.broker_ids:  # of an earlier, larger family
                 self.fence_broker(broker_id, now_ms)
             elif broker.is_fenced:  # our predecessor may have ended halfway
                 self._commit_in_parts(in_sync.broker_gone(self._cluster(), broker_id), now_ms)

@@ -1,4 +1,4 @@
-"""Who belongs to the cluster: UnregisterBroker.
+"""Who belongs to the cluster: UnregisterBroker, and brokers that the family would lack.
 
 Brokers register as they start (`ActiveController.register_broker`); one that is left of a larger
 family may be unregistered. Source: Kafka's `ReplicationControlManager`.
@@ -7,6 +7,7 @@ family may be unregistered. Source: Kafka's `ReplicationControlManager`.
 from __future__ import annotations
 
 from shmbroker.controller.in_sync import broker_gone
+from shmbroker.errors import ConfigFault
 from shmbroker.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
     INVALID_REQUEST,
@@ -15,10 +16,12 @@ from shmbroker.wire.error_codes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
     from shmbroker.controller.metadata_log import Record
     from shmbroker.controller.topics import Cluster
+    from shmbroker.metadata.image import MetadataImage
 
 
 def unregister_broker(
@@ -38,10 +41,24 @@ def unregister_broker(
             BROKER_ID_NOT_REGISTERED,
             f"Broker ID {broker_id} is not currently registered",
         )
-    elif broker_id <= cluster.config["shmbroker.io.workers"]:
+    elif broker_id in cluster.config.broker_ids:
         error, message = INVALID_REQUEST, f"Broker {broker_id} is a part of this shmbroker."
     else:
         records += broker_gone(cluster, broker_id, for_good=True)
         removal = {"broker_id": broker_id, "broker_epoch": broker.broker_epoch}
         records.append(("UnregisterBrokerRecord", 0, removal))
     return records, {"throttle_time_ms": 0, "error_code": error, "error_message": message}
+
+
+def refuse_missing_brokers(image: MetadataImage, broker_ids: Collection[int]) -> None:
+    """ConfigFault if others than `broker_ids`, the brokers of the family, hold replicas."""
+    missing = sorted(image.placed_on().difference(broker_ids))
+    if not missing:
+        return
+    higher = sum(broker_id > max(broker_ids) for broker_id in missing)
+    if higher < len(missing):
+        fix = f"start with the directory of node {missing[0]} as well"
+    else:
+        # The ids follow one another, so that many more have the last of them.
+        fix = f"start with at least --io-workers {len(broker_ids) + missing[-1] - max(broker_ids)}"
+    raise ConfigFault(f"broker {missing[-1]} holds replicas, but would not run: {fix}")

@@ -9,7 +9,10 @@ here all directories are at hand and nobody writes, so the change is made offlin
 * Every voter to be gets a copy of that directory, and then a quorum-state with the new set. Until
   all have it, the next start does it again.
 * Who votes no more loses its quorum-state alone: to Kafka its log is an observer's.
+* A voter whose directory was emptied gets its copy the same way. While another node can't be read,
+  that is done only if the logs at hand are a majority: one of them then has what is committed.
 
+`look` and `judge` read; only `VoterChange.carry_out` writes, and refuses before its first copy.
 A log with the voters in itself (kraft.version 1) is refused unless one controller is wanted.
 Source: KIP-595, KIP-853; Kafka allows no such change but by records in the log.
 """
@@ -19,16 +22,20 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from typing import NamedTuple
 
 from shmbroker.controller.metadata_log import MetadataLog
+from shmbroker.controller.nodes import refuse_missing_brokers
 from shmbroker.controller.quorum_state import FILE_NAME, QuorumState
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.quarantine import put_aside
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.log_reader import MetadataLogReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 logger = logging.getLogger("shmbroker")
 
@@ -36,65 +43,132 @@ COPY = ".metadata-copy"
 """In the node's directory, on the same disk, until it is whole."""
 
 
-def change_voters(
-    directories: dict[int, str],
-    voters: Iterable[int],
-    now_ms: Callable[[], int],
-) -> bool:
-    """Make the logs in `directories` (of `__cluster_metadata-0`, by node) those of `voters`; True
-    if anything had to change.
+class Standing(NamedTuple):
+    """What the quorum-state in a node's directory says."""
 
-    ConfigFault if it can't be done. CorruptFault, StorageFault, OSError: as of the disk.
+    directory: str
+    """Of its metadata log."""
+    state: QuorumState | None
+    """None if there is no file, or none that can be read."""
+    damage: str
+    """Why the file can't be read; it is put aside, as nobody runs, so no vote in it can count."""
+
+
+def look(directory: str) -> Standing:
+    """Read one node's quorum-state. StorageFault if the disk refuses."""
+    path = os.path.join(directory, FILE_NAME)
+    if not os.path.lexists(path):
+        return Standing(directory, None, "")
+    try:
+        return Standing(directory, QuorumState(directory), "")
+    except CorruptFault as fault:
+        return Standing(directory, None, str(fault))
+    except StorageFault:
+        if not os.path.isdir(path):
+            raise
+        return Standing(directory, None, f"{path} is a directory")
+
+
+class VoterChange:
+    """What `carry_out` is to do; from `judge`."""
+
+    __slots__ = ("_standings", "before", "voters")
+
+    def __init__(
+        self, standings: Mapping[int, Standing], before: list[int], voters: list[int]
+    ) -> None:
+        self._standings = standings
+        self.before = before
+        """The voters that there were; empty if nothing says so."""
+        self.voters = voters
+        """Those to be; empty if only damaged files are put aside."""
+
+    def carry_out(self, now_ms: Callable[[], int], brokers: Collection[int]) -> None:
+        """Make the logs those of the voters to be.
+
+        ConfigFault, before anything was copied, if the metadata places replicas on others than
+        `brokers`. CorruptFault, StorageFault, OSError: as of the disk.
+        """
+        for standing in self._standings.values():
+            if standing.damage:
+                put_aside(standing.directory, [os.path.join(standing.directory, FILE_NAME)])
+                logger.error("%s; it is in quarantine/ now, and made anew", standing.damage)
+        if not self.voters:
+            return
+        directories = {node: standing.directory for node, standing in self._standings.items()}
+        states = {node: s.state for node, s in self._standings.items() if s.state is not None}
+        logs = {node: _end(path, now_ms) for node, path in directories.items() if _has_log(path)}
+        best = max(logs, key=lambda node: logs[node])
+        _refuse_missing_brokers(directories[best], logs[best][1], brokers)
+        epoch = max(state.read()[0] for state in states.values())
+        at_hand = [node for node in self.voters if node in directories]
+        for node in at_hand:
+            if logs.get(node) != logs[best]:
+                _copy(directories[best], directories[node])
+        for node in at_hand:
+            state = QuorumState(directories[node])
+            state.voters = self.voters
+            state.write(epoch, -1, -1)
+        for node in states.keys() - set(self.voters):
+            os.unlink(os.path.join(directories[node], FILE_NAME))
+            sync_directory(directories[node])
+        self._say(states.keys())
+
+    def _say(self, had_state: Collection[int]) -> None:
+        before, after = len(self.before), len(self.voters)
+        if before != after:
+            logger.warning("controllers changed from %d to %d", before, after)
+            return
+        for node in self.voters:
+            if node in self._standings and node not in had_state:
+                logger.warning("controller %d had no metadata: it got a copy", node)
+
+
+def judge(
+    standings: Mapping[int, Standing], voters: Iterable[int], unread: Collection[int] = ()
+) -> VoterChange | None:
+    """What has to change, by node, for `voters` to be those of the metadata log; None if nothing
+    has. `unread`: nodes whose directory can't be read now.
+
+    ConfigFault if it can't be done.
     """
     wanted = sorted(voters)
-    for directory in directories.values():
-        _drop_damaged_state(directory)
-    states = {
-        node: QuorumState(directory)
-        for node, directory in directories.items()
-        if os.path.exists(os.path.join(directory, FILE_NAME))
-    }
-    if not states or all(node in states and states[node].voters == wanted for node in wanted):
-        return False
+    states = {node: s.state for node, s in standings.items() if s.state is not None}
+    at_hand = [node for node in wanted if node not in unread]
+    before = max((s.read()[0], s.voters) for s in states.values())[1] if states else []
+    damage_alone = VoterChange(standings, before, [])
+    nothing = damage_alone if any(s.damage for s in standings.values()) else None
+    if not states or all(node in states and states[node].voters == wanted for node in at_hand):
+        return nothing
     if any(state.data_version != 0 for state in states.values()):
-        if wanted == [min(directories)]:
-            return False
+        if len(wanted) == 1 and wanted[0] in states:
+            return nothing
         raise ConfigFault(
             "This directory keeps its voters in the metadata log (kraft.version 1): "
             "start it with --controllers 1."
         )
-    logs = {node: _end(path, now_ms) for node, path in directories.items() if _has_log(path)}
-    best = max(logs, key=lambda node: logs[node])
-    epoch = max(state.read()[0] for state in states.values())
-    for node in wanted:
-        if logs.get(node) != logs[best]:
-            _copy(directories[best], directories[node])
-    for node in wanted:
-        state = QuorumState(directories[node])
-        state.voters = wanted
-        state.write(epoch, -1, -1)
-    for node in states.keys() - set(wanted):
-        os.unlink(os.path.join(directories[node], FILE_NAME))
-        sync_directory(directories[node])
-    return True
+    if unread:
+        if before != wanted:
+            raise ConfigFault(
+                f"The controllers can't change from {len(before)} to {len(wanted)} while the "
+                "directory of one can't be read."
+            )
+        if 2 * len(states.keys() & set(wanted)) <= len(wanted):
+            raise ConfigFault(
+                "What the controllers decided is lost or can't be read on most of them: mend the "
+                "directory that can't be read first."
+            )
+    return VoterChange(standings, before, wanted)
 
 
-def _drop_damaged_state(directory: str) -> None:
-    """A quorum-state that can't be read is put aside: nobody runs, so no vote in it can count."""
-    path = os.path.join(directory, FILE_NAME)
-    if not os.path.lexists(path):
-        return
+def _refuse_missing_brokers(directory: str, end_offset: int, brokers: Collection[int]) -> None:
+    """ConfigFault if a log places replicas on brokers that would not run."""
+    follower = MetadataFollower(MetadataLogReader(directory), "")
     try:
-        QuorumState(directory)
-        return
-    except CorruptFault as fault:
-        why = str(fault)
-    except StorageFault:
-        if not os.path.isdir(path):
-            raise
-        why = f"{path} is a directory"
-    put_aside(directory, [path])
-    logger.error("%s; it is in quarantine/ now, and made anew", why)
+        follower.catch_up(end_offset)
+    finally:
+        follower.reader.close()
+    refuse_missing_brokers(follower.image, brokers)
 
 
 def _has_log(directory: str) -> bool:

@@ -41,6 +41,7 @@ from shmbroker.log.file_names import DELETE, mark_of, parse_partition_directory
 from shmbroker.log.meta_properties import (
     FILE_NAME,
     MetaProperties,
+    check_meta_properties,
     read_meta_properties,
     write_meta_properties,
 )
@@ -157,10 +158,7 @@ class LogDirectory:
         if found is None:
             found = MetaProperties(node_id, cluster_id, random_uuid())
             write_meta_properties(path, found)
-        if found.node_id != node_id:
-            raise ConfigFault(f"{path} belongs to node {found.node_id}, this is node {node_id}")
-        if found.cluster_id != cluster_id:
-            raise ConfigFault(f"{path} belongs to cluster {found.cluster_id}, not {cluster_id}")
+        check_meta_properties(path, found, node_id, cluster_id)
         self.node_id, self.cluster_id = node_id, cluster_id
         self.directory_id = found.directory_id
 

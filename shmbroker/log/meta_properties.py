@@ -26,6 +26,27 @@ class MetaProperties:
         self.directory_id = directory_id
 
 
+def require_meta_properties(node_directory: str, node_id: int, cluster_id: str) -> None:
+    """ConfigFault if a node's directory is not that of this node of this cluster, or not there:
+    only a start of the whole family makes it."""
+    path = f"{node_directory}/{FILE_NAME}"
+    found = read_meta_properties(path)
+    if found is None:
+        raise ConfigFault(
+            f"{path} is missing: put the directory back, or start the family again, which makes a "
+            "new one."
+        )
+    check_meta_properties(path, found, node_id, cluster_id)
+
+
+def check_meta_properties(path: str, found: MetaProperties, node_id: int, cluster_id: str) -> None:
+    """ConfigFault if these are another node's or another cluster's."""
+    if found.node_id != node_id:
+        raise ConfigFault(f"{path} belongs to node {found.node_id}, this is node {node_id}")
+    if found.cluster_id != cluster_id:
+        raise ConfigFault(f"{path} belongs to cluster {found.cluster_id}, not {cluster_id}")
+
+
 def write_meta_properties(path: str, properties: MetaProperties) -> None:
     """Write the file durably."""
     text = (

@@ -10,7 +10,6 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.follower import MetadataFollower
@@ -35,19 +34,17 @@ class ActiveLink:
         counters: Counters,
         peers: Iterable[Peer],
         config: BrokerConfig,
-        data_directory: Path,
         cluster_id: str,
     ) -> None:
         self._counters = counters
         self._words = counters.words
         self._seen = 0
         self._config = config
-        self._data_directory = data_directory
         self.controllers = {peer.number: peer for peer in peers if peer.role == CONTROLLER}
         self.epoch = 0
-        """The highest that was seen; `number` led it."""
-        self.number = 1
-        self.follower = MetadataFollower(MetadataLogReader(self._directory_of(1)), cluster_id)
+        """The highest that was seen; `number` led it, -1 before the first."""
+        self.number = -1
+        self.follower = MetadataFollower(MetadataLogReader("nowhere yet"), cluster_id)
 
     def peer(self) -> Peer | None:
         """The active controller, if there is one that can be asked."""
@@ -78,10 +75,6 @@ class ActiveLink:
             return []
         epoch, number, _ = self._counters.metadata_leader()
         if epoch > self.epoch:
-            is_first, self.epoch, self.number = self.epoch == 0, epoch, number
-            if not is_first or number != 1:
-                self.follower.reader.move(self._directory_of(number))
+            self.epoch, self.number = epoch, number
+            self.follower.reader.move(self._config.metadata_directory(number))
         return self.follower.catch_up(committed)
-
-    def _directory_of(self, number: int) -> str:
-        return self._config.metadata_directory(str(self._data_directory), number)

@@ -7,8 +7,9 @@ Rules of this file:
   forgets what was pending with the dead, resets its half of the rings, and acknowledges; only then
   does the supervisor fork the successor.
 * Signal handlers only leave a note.
-* Exit statuses: 0 asked to stop; 3 boot fault (not retried: the supervisor ends with it); 75 a
-  successor that finds the disk full (retried for as long as that lasts); anything else is a crash.
+* Exit statuses: 0 asked to stop; 3 boot fault (`boots` says what becomes of it); 75 a successor
+  that finds the disk full (retried for as long as that lasts); anything else is a crash.
+* Whoever can't boot leaves its reason in shared memory, and the supervisor says it.
 """
 
 import ctypes
@@ -238,15 +239,19 @@ def run_child(
         child.run()
         status = 0
     except Fault as fault:
-        logger.error("%s", fault)
-        if child is None or not child.has_served:
+        if child is not None and child.has_served:
+            logger.error("%s", fault)
+        else:
+            shared.leave_last_words(slot.index, str(fault))
             is_successor = shared.counters.words[shared.counters.at(slot.index, INCARNATION)] > 1
             can_wait = is_successor and isinstance(fault, DiskFullFault)
             status = EXIT_TRY_AGAIN if can_wait else EXIT_BOOT_FAULT
     except SystemExit as leaving:
         status = leaving.code if isinstance(leaving.code, int) else 1
-    except BaseException:
+    except BaseException as failure:
         logger.exception("%s failed", slot.title)
+        if child is None or not child.has_served:
+            shared.leave_last_words(slot.index, f"{type(failure).__name__}: {failure}")
         status = 1
     finally:
         logging.shutdown()

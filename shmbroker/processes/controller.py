@@ -39,6 +39,7 @@ from shmbroker.ipc.operation_adapter import Answer, Call, Executor, Handler, Ste
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.config import LogConfig
 from shmbroker.log.faults import DiskFullFault
+from shmbroker.log.meta_properties import require_meta_properties
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.processes.attention import Attention
@@ -58,6 +59,7 @@ from shmbroker.shm.counters import (
     STATE_NONE,
     STATE_RUNNING,
     STATE_STOPPING,
+    STATE_UNABLE,
 )
 
 logger = logging.getLogger("shmbroker")
@@ -98,7 +100,8 @@ class ControllerProcess(SleepingChild):
         self.active: ActiveController | None = None
         voters = [other.number for other in shared.of_role(CONTROLLER)]
         others = [number for number in voters if number != slot.number]
-        node_directory = config.node_directory(str(data_directory), slot.number)
+        node_directory = config.nodes[slot.number]
+        require_meta_properties(node_directory, slot.number, cluster_id)
         write_bootstrap_checkpoint(node_directory, clock.now_ms())
         links = None
         if others:
@@ -335,8 +338,10 @@ class ControllerProcess(SleepingChild):
             broker = self.leading().image.brokers.get(slot.number)
             if broker is not None and broker.is_fenced and state == STATE_RUNNING:
                 self.hanging.add(slot.number)
-            is_dead = self.words[self.counters.at(slot.index, STATE)] == STATE_NONE
-            if is_dead and self.words[self.counters.at(slot.index, INCARNATION)] > 1:
+            if (
+                state in (STATE_NONE, STATE_UNABLE)
+                and self.words[self.counters.at(slot.index, INCARNATION)] > 1
+            ):
                 self.set_fenced(slot.number, True)
 
     def look_at_brokers(self) -> None:
@@ -480,14 +485,24 @@ class ControllerProcess(SleepingChild):
     def was_clean(self, body: dict[str, Any], known: Any) -> bool:
         """Whether a broker that registers has all that it ever had: it stopped cleanly, or died
         alone, and the page cache with what it wrote lives. `known`: its registration before."""
-        (slot,) = (s for s in self.shared.of_role(IO_WORKER) if s.number == body["broker_id"])
-        if self.words[self.counters.at(slot.index, INCARNATION)] > 1 or known is None:
+        (has_served,) = (
+            self.words[applied] > 0
+            for number, _, applied in self._brokers
+            if number == body["broker_id"]
+        )
+        if has_served or known is None:
             return True
         return bool(body["previous_broker_epoch"] == known.broker_epoch)
 
     def pending(self) -> set[int]:
-        """Brokers that may not have registered since the family started."""
-        return {number for number, _, applied in self._brokers if self.words[applied] == 0}
+        """Brokers that may not have registered since the family started, but for those that can't
+        boot: nobody knows when they will."""
+        words = self.words
+        return {
+            number
+            for number, state, applied in self._brokers
+            if words[applied] == 0 and words[state] != STATE_UNABLE
+        }
 
     def on_alter_partition(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         """A leader changes who is in sync: answered when it is committed."""

@@ -59,6 +59,7 @@ from shmbroker.ipc.operation_proxy import PartialResults, try_execute
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
+from shmbroker.log.meta_properties import require_meta_properties
 from shmbroker.log.segment import Segment
 from shmbroker.metadata import image as image_module
 from shmbroker.metadata.image import (
@@ -163,11 +164,9 @@ class IoWorker(SleepingChild):
         self.config = config
         self.broker_id = slot.number
         self.endpoint = ports[self.broker_id]
-        self.log_directory = LogDirectory.open(
-            config.node_directory(str(data_directory), self.broker_id),
-            self.broker_id,
-            cluster_id,
-        )
+        directory = config.nodes[self.broker_id]
+        require_meta_properties(directory, self.broker_id, cluster_id)
+        self.log_directory = LogDirectory.open(directory, self.broker_id, cluster_id)
         self.flusher = Flusher(self.doorbell.eventfd)
         self.store = PartitionStore(
             self.log_directory,
@@ -187,7 +186,6 @@ class IoWorker(SleepingChild):
             self.counters,
             self.peers,
             config,
-            data_directory,
             cluster_id,
         )
         self.follower = self.link.follower

@@ -22,7 +22,6 @@ import logging
 import select
 from collections.abc import Collection, Mapping
 from os import sched_yield
-from pathlib import Path
 from typing import Any
 
 from shmbroker import clock, signs
@@ -71,6 +70,7 @@ from shmbroker.shm.counters import (
     OPEN_CONNECTIONS,
     STATE,
     STATE_RUNNING,
+    STATE_UNABLE,
 )
 from shmbroker.shm.words import words_of
 from shmbroker.wire import error_codes
@@ -116,13 +116,11 @@ class NetworkWorker(Child):
         shared: SharedResources,
         slot: Slot,
         config: BrokerConfig,
-        data_directory: Path,
         cluster_id: str,
         listeners: list[Listener],
     ) -> None:
         super().__init__(shared, slot)
         self.config = config
-        self.data_directory = data_directory
         self.token = self.incarnation << 48
         self.append_bytes = 0
         """Of the last request with appends."""
@@ -148,7 +146,6 @@ class NetworkWorker(Child):
             self.counters,
             self.peers,
             config,
-            data_directory,
             cluster_id,
         )
         self.follower = self.link.follower
@@ -335,13 +332,19 @@ class NetworkWorker(Child):
         return max(0.001, self._next_sweep - clock.monotonic())
 
     def _wait_for_metadata(self) -> None:
-        """Nobody is accepted before the brokers of this start are known."""
+        """Nobody is accepted before the brokers of this start are known, but for those that can't
+        boot."""
+        at = self.counters.at
         while not self.must_stop:
             self.check_control()
             self.follow_metadata()
-            running = [number for number, peer in self.io_peers.items() if peer.incarnation]
-            if len(running) == len(self.io_peers) and all(
-                number in self.image.brokers for number in running
+            able = {
+                number: peer
+                for number, peer in self.io_peers.items()
+                if self.words[at(peer.slot, STATE)] != STATE_UNABLE
+            }
+            if able and all(
+                peer.incarnation and number in self.image.brokers for number, peer in able.items()
             ):
                 return
             if self.image.brokers and self.incarnation > 1:
@@ -686,7 +689,7 @@ class NetworkWorker(Child):
             broker_id,
             self.hosts[broker_id],
             self.ports[broker_id],
-            self.config.node_directory(str(self.data_directory), broker_id),
+            self.config.nodes[broker_id],
         )
 
     def leader_hint(self, name: str, topic_id: bytes, index: int) -> tuple[int, int] | None:

@@ -4,6 +4,9 @@ Slots. Each process has a fixed slot: 0 is the supervisor, then network workers,
 controllers, the cleaner, the tier process if there is a remote store. A successor takes the slot of
 the dead, with its rings, its doorbell and its counters.
 
+The number of an I/O worker is its broker's id, that of a controller its voter's; all others count
+from 1.
+
 Regions (`shm.region`), unlinked as soon as they are mapped:
 
     counters    words that everyone may read, `shm.counters`
@@ -23,12 +26,16 @@ Pairs that talk, and their rings:
     I/O worker ↔ cleaner          logs to compact             control_ring_bytes
     I/O worker ↔ tier             segments to copy, to fetch  control_ring_bytes
 
+An anonymous mapping holds what each process that can't boot says of it: its last words.
+
 A Unix socket pair for each I/O worker and each other worker that reads from it carries descriptors
 of segment files.
 """
 
+import mmap
 import os
 import socket
+from collections.abc import Collection
 
 from shmbroker.ipc.peer import Peer
 from shmbroker.shm import address_counts, positions, standing
@@ -46,12 +53,13 @@ CLEANER = "cleaner"
 TIER = "tier"
 
 RESULT_RING_BYTES = 2 << 20
+LAST_WORDS_BYTES = 1024
 POSITION_ENTRIES = 8192
 """Partitions of an I/O worker whose positions survive it; further ones are scanned."""
 
 
 class Slot:
-    """A place for a process: its role and number (from 1), whatever its incarnation."""
+    """A place for a process: its role and number, whatever its incarnation."""
 
     __slots__ = ("index", "number", "role")
 
@@ -72,18 +80,25 @@ class SharedResources:
         self,
         data_directory: str,
         network_workers: int,
-        io_workers: int,
-        controllers: int,
+        io_workers: Collection[int],
+        controllers: Collection[int],
         data_ring_bytes: int,
         control_ring_bytes: int,
         tiers: int = 0,
     ) -> None:
-        """Make and map all regions; ConfigFault if /dev/shm has no room for them."""
-        roles = [(SUPERVISOR, 1), (NETWORK_WORKER, network_workers)]
-        roles += [(IO_WORKER, io_workers), (CONTROLLER, controllers), (CLEANER, 1), (TIER, tiers)]
+        """Make and map all regions, for brokers and voters of these ids; ConfigFault if /dev/shm
+        has no room for them."""
+        numbers: dict[str, Collection[int]] = {
+            SUPERVISOR: (1,),
+            NETWORK_WORKER: range(1, network_workers + 1),
+            IO_WORKER: io_workers,
+            CONTROLLER: controllers,
+            CLEANER: (1,),
+            TIER: range(1, tiers + 1),
+        }
         self.slots: list[Slot] = []
-        for role, count in roles:
-            for number in range(1, count + 1):
+        for role in numbers:
+            for number in numbers[role]:
                 self.slots.append(Slot(len(self.slots), role, number))
         prefix = region_prefix(data_directory)
         sweep(prefix)
@@ -94,11 +109,12 @@ class SharedResources:
         require_room(
             _pages(layout_size(count))
             + sum(map(ring_bytes, sizes.values()))
-            + io_workers * sum(map(_pages, tables))
+            + len(io_workers) * sum(map(_pages, tables))
             + network_workers * _pages(counts)
         )
         self._regions = [Region.create(f"{prefix}counters", _pages(layout_size(count)))]
         self.counters = Counters(self._regions[0].view, count)
+        self._last_words = mmap.mmap(-1, _pages(LAST_WORDS_BYTES * count))
         words = self.counters.words
         self.doorbells = [
             Doorbell(make_eventfd(), words, self.counters.at(slot.index, DOORBELL))
@@ -177,6 +193,19 @@ class SharedResources:
     def sibling_positions_of(self, slot: int) -> positions.SiblingPositions:
         """The position table of another I/O worker."""
         return positions.SiblingPositions(self._position_views[slot])
+
+    def leave_last_words(self, slot: int, text: str) -> None:
+        """Why the process of a slot can't boot, for `last_words`."""
+        at = slot * LAST_WORDS_BYTES
+        raw = text.encode(errors="replace")[:LAST_WORDS_BYTES].ljust(LAST_WORDS_BYTES, b"\0")
+        self._last_words[at : at + LAST_WORDS_BYTES] = raw
+
+    def last_words(self, slot: int) -> str:
+        """What a dead process left; "" if it left nothing."""
+        at = slot * LAST_WORDS_BYTES
+        raw = self._last_words[at : at + LAST_WORDS_BYTES]
+        self._last_words[at : at + LAST_WORDS_BYTES] = bytes(LAST_WORDS_BYTES)
+        return raw.rstrip(b"\0").decode(errors="replace")
 
     def talk(self, slot: int, other: int) -> bool:
         """Whether two slots have rings between them."""

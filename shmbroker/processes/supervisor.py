@@ -7,9 +7,13 @@ Rules of this file:
   every living process has acknowledged, fork. A living process that does not acknowledge within
   ACKNOWLEDGE_S hangs and is killed too, or later if it gives signs of life: it works.
 * Once a second it looks whether all children give signs of life, also while they stop (`watchdog`).
-* A child that can't boot is not restarted for ever: the family ends with EXIT_CHILD_BOOT, at once
-  where another try can't help (EXIT_BOOT_FAULT) or nothing was served yet, else after BOOTS_MAX
-  tries in a row. Only for room on the disk it waits as long as it takes (EXIT_TRY_AGAIN).
+* Nothing in the data directory changes before everything was judged that can refuse a start
+  (`data_directory`).
+* A child that can't boot is said, with its reason, and tried again more and more seldom, once a
+  minute in the end, while the others serve. The family ends with EXIT_CHILD_BOOT only where too few
+  are left (`boots`): in a new directory one is missing; no majority of the controllers, or nobody
+  of a role, can boot; once it has served, when nobody of a role is left. READY is told when all the
+  others run. For room on the disk a successor waits as ever (EXIT_TRY_AGAIN).
 * The cleaner is forked when an I/O worker wants it, the tier process once the family serves. One
   that can't boot ends nothing.
 * If the supervisor dies, every child does (PR_SET_PDEATHSIG). The lock on the data directory is a
@@ -34,17 +38,9 @@ from typing import Any
 
 from shmbroker import clock
 from shmbroker.controller.voter_links import socket_name
-from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
-from shmbroker.ids import random_uuid, uuid_text
-from shmbroker.log.checkpoints import sync_directory
-from shmbroker.log.meta_properties import (
-    FILE_NAME,
-    MetaProperties,
-    read_meta_properties,
-    write_meta_properties,
-)
+from shmbroker.errors import ConfigFault
 from shmbroker.network.event_loop import Listener
-from shmbroker.processes import output
+from shmbroker.processes import boots, data_directory, output
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
 from shmbroker.processes.limits import open_files_needed, raise_limits
 from shmbroker.processes.sd_notify import notify
@@ -71,6 +67,7 @@ from shmbroker.shm.counters import (
     STATE_NONE,
     STATE_RUNNING,
     STATE_STARTING,
+    STATE_UNABLE,
     WORK,
 )
 from shmbroker.shm.words import require_total_store_order
@@ -98,7 +95,6 @@ FORK_RETRY_S = 5.0
 BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""
 STEADY_S = 3.0
-BOOTS_MAX = 5
 READ_AT_BOOT = (
     ("BeginTransactionRecord", 0),
     ("EndTransactionRecord", 0),
@@ -122,7 +118,7 @@ class InUse(ConfigFault):
 class Running:
     """A slot's process as the supervisor sees it."""
 
-    __slots__ = ("failed_boots", "pid", "pidfd", "restarts", "slot", "started")
+    __slots__ = ("crashes", "failed_boots", "pid", "pidfd", "restarts", "slot", "started", "why")
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -130,16 +126,21 @@ class Running:
         self.pidfd = -1
         self.started = 0.0
         self.restarts = 0
+        self.crashes = 0
+        """Before it served, in a row."""
         self.failed_boots = 0
+        """Tries in a row that ended as it can't boot."""
+        self.why = ""
+        """Why it can't boot; "" if it can, or nothing else is known."""
 
 
 class Supervisor:
     """`run` is the whole life of a family; `on_ready` is called once when it serves."""
 
-    def __init__(self, config: Any, data_directory: Path, began: float) -> None:
+    def __init__(self, config: Any, directory: Path, began: float) -> None:
         self.config = config
         self.began = began
-        self.data_directory = data_directory.absolute()
+        self.data_directory = directory.absolute()
         self.running: dict[int, Running] = {}
         self.to_fork: dict[int, tuple[float, float]] = {}
         """By slot: not before then; when those who have not acknowledged are looked at."""
@@ -149,6 +150,7 @@ class Supervisor:
         self.is_ready = False
         self.exit_status = 0
         self._signals: list[int] = []
+        self._status = ""
 
     @property
     def is_stopping(self) -> bool:
@@ -166,19 +168,21 @@ class Supervisor:
             )
         self._look_at_limits()
         config = self.config
-        self._prepare_directory()
+        plan = self._prepare_directory()
+        config.nodes, self.cluster_id, self.is_new = plan.nodes, plan.cluster_id, plan.is_new
         if config.is_tier_enabled:
             check_store(store_url(config["shmbroker.tier.store"], str(self.data_directory)))
         self._listen()
         self.shared = SharedResources(
             str(self.data_directory),
             config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1),
-            config["shmbroker.io.workers"],
-            config["shmbroker.controllers"],
+            config.nodes,
+            plan.controllers,
             config["shmbroker.ring.data.bytes"],
             config["shmbroker.ring.control.bytes"],
             int(config.is_tier_enabled),
         )
+        self._write_directory(plan)
         self.words = self.shared.counters.words
         self.pid = os.getpid()
         set_title("supervisor")
@@ -230,19 +234,33 @@ class Supervisor:
         )
         raise_limits(open_files, config["log.segment.bytes"])
 
-    def _prepare_directory(self) -> None:
-        """Make, lock and format the data directory, and bind the control socket in it."""
-        directory = self.data_directory
+    def _prepare_directory(self) -> data_directory.Plan:
+        """Make and lock the data directory, and judge what is in it: nothing else is written."""
+        config, directory = self.config, self.data_directory
+        places = config.places(str(directory))
+        data_directory.refuse_log_directory(str(directory), places)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock(directory)
-            self._format(directory)
-            self.control_socket = _bind_control_socket(directory)
+            return data_directory.judge(
+                data_directory.Wanted(
+                    places,
+                    config["shmbroker.node.id"],
+                    "shmbroker.node.id" in config.static,
+                    config["shmbroker.controllers"],
+                ),
+                [data_directory.find(place) for place in places],
+                data_directory.find_others(str(directory), places),
+            )
         except OSError as fault:
-            raise ConfigFault(
-                f"The data directory {directory} can't be used: {fault.strerror}; "
-                "name another one with --data."
-            ) from fault
+            raise _unusable(directory, fault) from fault
+
+    def _write_directory(self, plan: data_directory.Plan) -> None:
+        """Carry out the plan: the last that can refuse the start has agreed."""
+        try:
+            data_directory.carry_out(plan)
+        except OSError as fault:
+            raise _unusable(self.data_directory, fault) from fault
 
     def _lock(self, directory: Path) -> None:
         """Take the directory's lock and write our pid into it."""
@@ -265,61 +283,13 @@ class Supervisor:
         self.lock_fd = fcntl.fcntl(lock_fd, fcntl.F_DUPFD_CLOEXEC, LOCK_FD_MIN)
         os.close(lock_fd)
 
-    def _format(self, directory: Path) -> None:
-        """Make the directory of each node, and give a new one its identity."""
-        cluster_id = None
-        for number in range(1, self.config["shmbroker.io.workers"] + 1):
-            node = Path(self.config.node_directory(str(directory), number))
-            node.mkdir(parents=True, exist_ok=True)
-            path = str(node / FILE_NAME)
-            found = read_meta_properties(path)
-            if found is None:
-                if _holds_replicas(node):
-                    logger.error("%s is missing; the node gets a new identity", path)
-                cluster_id = cluster_id or uuid_text(random_uuid())
-                sync_directory(str(directory))  # With the ids in it, its name is durable too.
-                write_meta_properties(path, MetaProperties(number, cluster_id, random_uuid()))
-            else:
-                cluster_id = cluster_id or found.cluster_id
-        self.cluster_id = cluster_id
-        self._change_voters()
-        for extra in directory.glob("node-*"):
-            number = int(extra.name[5:]) if extra.name[5:].isdecimal() else 0
-            if number > self.config["shmbroker.io.workers"] and _holds_replicas(extra):
-                raise ConfigFault(
-                    f"{extra} holds replicas of a broker that would not run: start with at least "
-                    f"--io-workers {number}."
-                )
-
-    def _change_voters(self) -> None:
-        """Where the family had another number of controllers: see `voter_change`."""
-        from shmbroker.controller.voter_change import change_voters
-
-        config, voters = self.config, range(1, self.config["shmbroker.controllers"] + 1)
-        numbers = set(range(1, config["shmbroker.io.workers"] + 1))
-        numbers |= {
-            int(node.name[5:])  # of an earlier, larger family
-            for node in self.data_directory.glob("node-*")
-            if node.name[5:].isdecimal()
-        }
-        metadata = {
-            number: config.metadata_directory(str(self.data_directory), number)
-            for number in sorted(numbers)
-        }
-        try:
-            is_changed = change_voters(metadata, voters, clock.now_ms)
-        except (CorruptFault, StorageFault) as fault:
-            raise ConfigFault(f"The controllers can't become {len(voters)}: {fault}") from fault
-        if is_changed:
-            logger.warning("the controllers are %d now", len(voters))
-
     def _listen(self) -> None:
         """Bind the brokers' ports, in a row from the configured one; 0 takes free ones."""
         config = self.config
         self.listeners: list[Listener] = []
         self.ports: dict[int, tuple[str, int]] = {}
-        for number in range(1, config["shmbroker.io.workers"] + 1):
-            port = config["shmbroker.port"] + number - 1 if config["shmbroker.port"] else 0
+        for place, number in enumerate(config.nodes):
+            port = config["shmbroker.port"] + place if config["shmbroker.port"] else 0
             host = config["shmbroker.host"]
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listening = socket.socket(family, socket.SOCK_STREAM)
@@ -334,7 +304,11 @@ class Supervisor:
                 ) from fault
             self.listeners.append(Listener(listening, number, False))
             self.ports[number] = (host, listening.getsockname()[1])
-        self.listeners.append(Listener(self.control_socket, -1, True))
+        try:
+            control_socket = _bind_control_socket(self.data_directory)
+        except OSError as fault:
+            raise _unusable(self.data_directory, fault) from fault
+        self.listeners.append(Listener(control_socket, -1, True))
 
     # ── forking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -384,7 +358,7 @@ class Supervisor:
             from shmbroker.processes.network_worker import NetworkWorker
 
             return lambda shared, slot: NetworkWorker(
-                shared, slot, config, directory, self.cluster_id, self.listeners
+                shared, slot, config, self.cluster_id, self.listeners
             )
         if role == IO_WORKER:
             from shmbroker.processes.io_worker import IoWorker
@@ -473,16 +447,29 @@ class Supervisor:
     def _on_doorbell(self) -> None:
         """Some child changed its state, acknowledged a death, or wants the cleaner."""
         words = self.words
-        counters = self.shared.counters
-        states = [words[counters.at(index, STATE)] for index in self.running]
+        at = self.shared.counters.at
+        for running in self.running.values():
+            if running.why and words[at(running.slot.index, STATE)] == STATE_RUNNING:
+                running.why = ""
+                logger.warning("%s could boot now", running.slot.title)
         words[CONTROL_GENERATION_WORD] += 1
         self._ring_all()
-        if all(state == STATE_RUNNING for state in states) and not self.is_stopping:
-            if not self.is_ready:
-                self.is_ready = True
-                self._say_ready()
-            notify(f"STATUS=ready on {self._addresses()}")
+        self._maybe_say_ready()
         self._maybe_fork_helpers()
+
+    def _maybe_say_ready(self) -> None:
+        """The family serves when all run that can boot."""
+        words = self.words
+        at = self.shared.counters.at
+        if self.is_stopping or not all(
+            running.why or words[at(running.slot.index, STATE)] == STATE_RUNNING
+            for running in self.running.values()
+        ):
+            return
+        if not self.is_ready:
+            self.is_ready = True
+            self._say_ready()
+        self._say_status(f"ready on {self._addresses()}{self._lacking()}")
 
     def _maybe_fork_helpers(self) -> None:
         """The tier process once the family serves; the cleaner when an I/O worker wants it."""
@@ -511,16 +498,32 @@ class Supervisor:
             doorbell.ring()
 
     def _addresses(self) -> str:
+        unable = {
+            r.slot.number for r in self.running.values() if r.why and r.slot.role == IO_WORKER
+        }
         return ", ".join(
-            f"{host}:{port} (broker {number})" for number, (host, port) in self.ports.items()
+            f"{host}:{port} (broker {number})"
+            for number, (host, port) in self.ports.items()
+            if number not in unable
         )
+
+    def _lacking(self) -> str:
+        """Who can't boot and why, as the end of a sentence."""
+        unable = [running for running in self.running.values() if running.why]
+        return "".join(f"; without {each.slot.title}: {each.why}" for each in unable)
+
+    def _say_status(self, status: str) -> None:
+        """Tell systemd what is new."""
+        if status != self._status:
+            self._status = status
+            notify(f"STATUS={status}")
 
     def _say_ready(self) -> None:
         took = clock.monotonic() - self.began
         started = datetime.now().astimezone().isoformat(timespec="seconds")
         output.say(
             f"shmbroker: ready on {self._addresses()} pid {self.pid}, "
-            f"started {started} in {took:.2f} s, data in {self.data_directory}",
+            f"started {started} in {took:.2f} s, data in {self.data_directory}{self._lacking()}",
             sys.stdout,
         )
         notify("READY=1", f"MAINPID={self.pid}")
@@ -534,37 +537,77 @@ class Supervisor:
         pid, running.pid, running.pidfd = running.pid, 0, -1
         words = self.words
         counters = self.shared.counters
-        has_served = words[counters.at(slot.index, STATE)] not in (STATE_NONE, STATE_STARTING)
+        unserving = (STATE_NONE, STATE_STARTING, STATE_UNABLE)
+        has_served = words[counters.at(slot.index, STATE)] not in unserving
         words[counters.at(slot.index, STATE)] = STATE_NONE
         words[counters.at(slot.index, PID)] = 0
         code = os.waitstatus_to_exitcode(status)
         if self.is_stopping:
-            if code not in (0, -signal.SIGTERM) and slot.role not in MAY_BE_KILLED:
+            is_excused = running.why or slot.role in MAY_BE_KILLED
+            if code not in (0, -signal.SIGTERM) and not is_excused:
                 logger.error("%s did not stop cleanly: it ended with %s", slot.title, _how(code))
                 self.exit_status = self.exit_status or EXIT_UNCLEAN
             return
+        last_words = self.shared.last_words(slot.index)
         if has_served:
-            running.failed_boots = 0
-        elif code > 0 and code != EXIT_TRY_AGAIN and slot.role not in MAY_BE_KILLED:
-            running.failed_boots += 1
-            tries = BOOTS_MAX if self.is_ready and code != EXIT_BOOT_FAULT else 1
-            if running.failed_boots >= tries:
-                logger.error("%s can't boot; see its reason above", slot.title)
-                self._stop(EXIT_CHILD_BOOT)
+            running.crashes = running.failed_boots = 0
+        elif code > 0 and code != EXIT_TRY_AGAIN and slot.role in boots.NEEDED:
+            running.crashes += 1
+        if (
+            code == EXIT_BOOT_FAULT
+            or running.crashes >= boots.CRASHES_MAX
+            or (running.crashes and not self.is_ready)
+        ):
+            if not self._go_on_without(running, last_words or _how(code)):
                 return
-        lived = clock.monotonic() - running.started
-        running.restarts = 0 if lived > STEADY_S else running.restarts + 1
-        delay = BACKOFF_S[min(running.restarts, len(BACKOFF_S) - 1)]
-        when = f" in {delay} s" if delay else ""
-        logger.warning(
-            "%s (pid %d) ended with %s, starting another%s", slot.title, pid, _how(code), when
-        )
-        notify(f"STATUS=restarting {slot.title}")
-        words[counters.at(slot.index, INCARNATION)] += 1
-        words[CONTROL_GENERATION_WORD] += 1
+            delay = boots.retry_s(running.failed_boots)
+        else:
+            if code == EXIT_TRY_AGAIN:
+                logger.error("%s waits: %s", slot.title, last_words)
+            lived = clock.monotonic() - running.started
+            running.restarts = 0 if lived > STEADY_S else running.restarts + 1
+            delay = BACKOFF_S[min(running.restarts, len(BACKOFF_S) - 1)]
+            when = f" in {delay} s" if delay else ""
+            logger.warning(
+                "%s (pid %d) ended with %s, starting another%s", slot.title, pid, _how(code), when
+            )
+            self._say_status(f"restarting {slot.title}")
+        self._succeed(slot, delay)
+
+    def _succeed(self, slot: Slot, delay: float) -> None:
+        """Let everybody know of a death, and have another one forked after `delay`, from when on
+        those that still have not acknowledged it have their time."""
+        self.words[self.shared.counters.at(slot.index, INCARNATION)] += 1
+        self.words[CONTROL_GENERATION_WORD] += 1
         self._ring_all()
-        now = clock.monotonic()
-        self.to_fork[slot.index] = (now + delay, now + ACKNOWLEDGE_S)
+        not_before = clock.monotonic() + delay
+        self.to_fork[slot.index] = (not_before, not_before + ACKNOWLEDGE_S)
+
+    def _go_on_without(self, running: Running, why: str) -> bool:
+        """Say that a process can't boot, and go on without it, or stop where too few are left."""
+        slot = running.slot
+        running.why = why
+        running.failed_boots += 1
+        able = {
+            role: [
+                not (other := self.running.get(each.index)) or not other.why
+                for each in self.shared.of_role(role)
+            ]
+            for role in boots.NEEDED
+        }
+        if slot.role in boots.NEEDED and not boots.can_go_on(able, self.is_ready, self.is_new):
+            logger.error("%s can't boot: %s", slot.title, why)
+            self._stop(EXIT_CHILD_BOOT)
+            return False
+        delay = boots.retry_s(running.failed_boots)
+        logger.error("%s can't boot, next try in %.0f s: %s", slot.title, delay, why)
+        self.words[self.shared.counters.at(slot.index, STATE)] = STATE_UNABLE
+        if self.is_ready:
+            self._say_status(f"ready on {self._addresses()}{self._lacking()}")
+        else:
+            self._say_status(f"starting{self._lacking()}")
+            self._maybe_say_ready()
+        return True
 
     def _fork_successors(self) -> None:
         """Fork those whose death every living process has acknowledged."""
@@ -659,13 +702,10 @@ class Supervisor:
                 os.kill(running.pid, signal.SIGKILL)
 
 
-def _holds_replicas(node: Path) -> bool:
-    """Whether a broker's directory has partitions in it, besides the metadata log."""
-    return any(
-        name[-1].isdigit()
-        and name.rstrip("0123456789").endswith("-")
-        and not name.startswith("__cluster_metadata-")
-        for name in os.listdir(node)
+def _unusable(directory: Path, fault: OSError) -> ConfigFault:
+    return ConfigFault(
+        f"The data directory {directory} can't be used: {fault.strerror}; "
+        "name another one with --data."
     )
 
 

@@ -90,7 +90,6 @@ class Tier(SleepingChild):
             self.counters,
             (),
             config,
-            data_directory,
             cluster_id,
         )
         self.swept: set[str] = set()

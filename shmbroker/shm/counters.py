@@ -97,6 +97,8 @@ STATE_NONE = 0
 STATE_STARTING = 1
 STATE_RUNNING = 2
 STATE_STOPPING = 3
+STATE_UNABLE = 4
+"""Dead, as it can't boot; it is tried again now and then. The supervisor stores it, and NONE."""
 
 INACTIVE = 1 << 31
 """In metadata_leader: that controller is active no more."""
@@ -192,10 +194,9 @@ class Counters:
 
     def metadata_leader(self) -> tuple[int, int, bool]:
         """Epoch and id of the active controller, and whether it is that still; (0, 0, False)
-        before the first."""
+        before the first, as epochs begin at 1."""
         word = self.words[METADATA_LEADER_WORD]
-        number = word & (INACTIVE - 1)
-        return word >> 32, number, number > 0 and not word & INACTIVE
+        return word >> 32, word & (INACTIVE - 1), word >> 32 > 0 and not word & INACTIVE
 
     def totals(self) -> dict[str, int]:
         """Each counter by its name, summed over all slots."""

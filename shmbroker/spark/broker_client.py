@@ -202,9 +202,9 @@ class BrokerClient:
     def _partition_files(self, name: str, leader: int, p: dict[str, Any]) -> PartitionFiles:
         directory = p["directory"]
         if self.has_other_name or not os.path.isabs(directory):
-            directory = os.path.join(
-                self._find_data(), f"node-{leader}", os.path.basename(directory)
-            )
+            node, partition = os.path.split(directory)
+            node_name = os.path.basename(node) or f"node-{leader}"
+            directory = os.path.join(self._find_data(), node_name, partition)
         segments = tuple(
             Segment(
                 os.path.join(directory, s["file_name"]),

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-READY = re.compile(r"ready on (\S+) \(broker 1\)")
+READY = re.compile(r"ready on (\S+) \(broker \d+\)")
 START_S = 30.0
 STOP_S = 20.0
 _FLAGS_OF_BROKERS = ("--io-workers", "--replicas")
@@ -42,7 +42,8 @@ def free_ports(count: int) -> int:
 
 
 class Broker:
-    """Starts at once. `address` is broker 1's; `data` its directory; `log` what it printed."""
+    """Starts at once. `address`: of the first broker that serves; `data`: its directory; `log`:
+    what it printed."""
 
     def __init__(self, *flags: str, data: Path | None = None, port: int = 0) -> None:
         self._owns_data = data is None
@@ -96,7 +97,7 @@ class Broker:
             found = READY.search(line)
             if found:
                 self.address = found[1]
-                self.port = int(found[1].rsplit(":", 1)[1])
+                self.port = self.port or int(found[1].rsplit(":", 1)[1])
                 ready.set()
         ready.set()
 

@@ -376,7 +376,7 @@ def test_status_of_a_cluster(shell: Shell) -> None:
     (directory,) = broker["log_dirs"]
     assert directory["path"] == str(shell.broker.data / "node-1")
     assert 0 < directory["free_bytes"] < directory["disk_bytes"]
-    assert found["quorum"] == {"leader": 1, "epoch": 1, "voters": [1], "behind": 0}
+    assert found["quorum"] == {"leader": 1, "epoch": 1, "voters": [1], "absent": [], "behind": 0}
     assert {"group": "status", "state": "empty", "lag": 1} in found["groups"]
     assert found["topics"] == len(shell.json("topic", "list"))
     assert found["partitions"] == directory["partitions"]

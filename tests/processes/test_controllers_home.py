@@ -32,9 +32,10 @@ QUORUM = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"parti
 
 
 @contextmanager
-def kafka(data: Path, nodes: int, controllers: int) -> Iterator[str]:
+def kafka(data: Path, nodes: int, controllers: int, first: int = 1) -> Iterator[str]:
     """Apache Kafka on the directories of a family; its address."""
-    directories = ",".join(str(data / f"node-{number}") for number in range(1, nodes + 1))
+    ids = range(first, first + nodes)
+    directories = ",".join(str(data / f"node-{number}") for number in ids)
     command = [*shlex.split(os.environ["KAFKA_ON"]), directories, str(PORT)]
     try:
         subprocess.run(command, check=False, env=os.environ | {"CONTROLLERS": str(controllers)})
@@ -74,27 +75,31 @@ def voters(client: RawClient) -> list[int]:
     return [row["replica_id"] for row in answer["topics"][0]["partitions"][0]["current_voters"]]
 
 
-@pytest.mark.parametrize(("nodes", "controllers"), [(1, 1), (3, 3), (3, 1)])
+@pytest.mark.parametrize(
+    ("nodes", "controllers", "first"), [(1, 1, 1), (3, 3, 1), (3, 1, 1), (1, 1, 0), (3, 3, 0)]
+)
 def test_the_metadata_is_there_on_the_other_side_and_goes_on(
-    tmp_path: Path, nodes: int, controllers: int
+    tmp_path: Path, nodes: int, controllers: int, first: int
 ) -> None:
     flags = ["--io-workers", str(nodes), "--controllers", str(controllers)]
+    flags += ["--node-id", str(first)]
+    voting = list(range(first, first + controllers))
     # Snapshots often, so that Kafka begins with ours, and we with what follows.
     flags += ["--set", "metadata.log.max.record.bytes.between.snapshots=1000"]
     known: dict[str, bytes] = {}
     for turn in range(2):
         with Broker(*flags, data=tmp_path) as broker, RawClient(broker.address, 30) as client:
             assert topics(client) == known
-            assert voters(client) == list(range(1, controllers + 1))
+            assert voters(client) == voting
             for number in range(12):
                 name = f"ours-{turn}-{number}"
                 known[name] = client.create_topic(name, 2, retention_ms=str(1_000_000 + number))
         with (
-            kafka(tmp_path, nodes, controllers) as address,
+            kafka(tmp_path, nodes, controllers, first) as address,
             RawClient(address, 60) as client,
         ):
             assert topics(client) == known
-            assert voters(client) == list(range(1, controllers + 1))
+            assert voters(client) == voting
             assert retention(client, f"ours-{turn}-7") == "1000007"
             for number in range(3):
                 name = f"theirs-{turn}-{number}"

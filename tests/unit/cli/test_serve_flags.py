@@ -11,6 +11,7 @@ from shmbroker.cli.serve_flags import FLAGS, parse_plain
 PLAIN = [
     [],
     ["--data", "/srv/x", "--port", "0"],
+    ["--node-id", "0", "--replicas=3"],
     ["--port=1", "--port", "2"],
     ["--set", "a=b", "--set=c=d=e", "--set", "f="],
     ["--config", "f", "--host", "::1", "--io-workers", "3", "--network-workers=2"],

@@ -23,7 +23,7 @@ def report(**changes: Any) -> dict[str, Any]:
     return {
         "brokers": [{"id": 1, "log_dirs": [directory]}, {"id": 2, "log_dirs": None}],
         "fenced_brokers": [],
-        "quorum": {"leader": 1, "epoch": 1, "voters": [1], "behind": 0},
+        "quorum": {"leader": 1, "epoch": 1, "voters": [1], "absent": [], "behind": 0},
         "offline": [],
         "under_replicated": [],
         "replica_holders": [1, 2],
@@ -57,8 +57,12 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["2 brokers are fenced (2, 3)", "1 broker is not there (4)"],
     ),
     "no controller": (
-        report(quorum={"leader": None, "epoch": None, "voters": [], "behind": None}),
+        report(quorum={"leader": None, "epoch": None, "voters": [], "absent": [], "behind": None}),
         ["there is no active controller"],
+    ),
+    "controller gone": (
+        report(quorum={"leader": 1, "epoch": 1, "voters": [1, 2, 3], "absent": [2], "behind": 0}),
+        ["1 controller is not there (2)"],
     ),
     "directory failed": (
         with_disk(error_code=56),

@@ -1,19 +1,30 @@
 """Another number of controllers on the same directories."""
 
+import shutil
 from pathlib import Path
 
 import pytest
-from controller_at_work import NOW_MS
+from controller_at_work import NOW_MS, create
 
+from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.metadata_log import MetadataLog
 from shmbroker.controller.quorum_state import QuorumState
 from shmbroker.controller.voter import Voter
-from shmbroker.controller.voter_change import change_voters
+from shmbroker.controller.voter_change import judge, look
 from shmbroker.errors import ConfigFault
 
 
 def now_ms() -> int:
     return NOW_MS
+
+
+def change_voters(metadata: dict[int, str], voters: list[int]) -> bool:
+    """Judge and carry out; whether anything had to change."""
+    change = judge({node: look(directory) for node, directory in metadata.items()}, voters)
+    if change is None:
+        return False
+    change.carry_out(now_ms, metadata)
+    return True
 
 
 def directories(tmp_path: Path, count: int = 3) -> dict[int, str]:
@@ -40,7 +51,7 @@ def test_growing_gives_every_voter_the_whole_log(tmp_path: Path) -> None:
     (tmp_path / "node-2").mkdir()
     (tmp_path / "node-3").mkdir()
     metadata = directories(tmp_path)
-    assert change_voters(metadata, [1, 2, 3], now_ms)
+    assert change_voters(metadata, [1, 2, 3])
     for node, directory in metadata.items():
         log = MetadataLog.open(str(tmp_path / f"node-{node}"), now_ms)
         assert log.log_end_offset == end_offset
@@ -48,7 +59,7 @@ def test_growing_gives_every_voter_the_whole_log(tmp_path: Path) -> None:
         state = QuorumState(directory)
         assert (state.voters, state.read()) == ([1, 2, 3], (1, -1, -1))
     assert content(metadata[2]) == content(metadata[1])
-    assert not change_voters(metadata, [1, 2, 3], now_ms), "nothing is left to do"
+    assert not change_voters(metadata, [1, 2, 3]), "nothing is left to do"
 
 
 def test_shrinking_keeps_the_longest_log(tmp_path: Path) -> None:
@@ -56,13 +67,13 @@ def test_shrinking_keeps_the_longest_log(tmp_path: Path) -> None:
     (tmp_path / "node-2").mkdir()
     (tmp_path / "node-3").mkdir()
     metadata = directories(tmp_path)
-    change_voters(metadata, [1, 2, 3], now_ms)
+    change_voters(metadata, [1, 2, 3])
     ahead = write_alone(tmp_path, 3, 2)  # in a higher epoch
     for directory in metadata.values():
         state = QuorumState(directory)
         state.voters = [1, 2, 3]
         state.write(state.read()[0], -1, -1)
-    assert change_voters(metadata, [1], now_ms)
+    assert change_voters(metadata, [1])
     log = MetadataLog.open(str(tmp_path / "node-1"), now_ms)
     assert log.log_end_offset == ahead
     log.close()
@@ -70,7 +81,7 @@ def test_shrinking_keeps_the_longest_log(tmp_path: Path) -> None:
 
 
 def test_a_new_directory_has_nothing_to_change(tmp_path: Path) -> None:
-    assert not change_voters(directories(tmp_path), [1, 2, 3], now_ms)
+    assert not change_voters(directories(tmp_path), [1, 2, 3])
 
 
 def test_voters_in_the_log_are_refused(tmp_path: Path) -> None:
@@ -81,5 +92,73 @@ def test_voters_in_the_log_are_refused(tmp_path: Path) -> None:
         '"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     )
     with pytest.raises(ConfigFault, match="--controllers 1"):
-        change_voters(metadata, [1, 2, 3], now_ms)
-    assert not change_voters(metadata, [1], now_ms)
+        change_voters(metadata, [1, 2, 3])
+    assert not change_voters(metadata, [1])
+
+
+def three_voters(tmp_path: Path, count: int = 3) -> dict[int, str]:
+    write_alone(tmp_path, 1, 1)
+    for number in range(2, count + 1):
+        (tmp_path / f"node-{number}").mkdir()
+    metadata = directories(tmp_path, count)
+    change_voters(metadata, list(metadata))
+    return metadata
+
+
+def test_emptied_voter_gets_a_copy_again(tmp_path: Path) -> None:
+    metadata = three_voters(tmp_path)
+    shutil.rmtree(metadata[1])
+    assert change_voters(metadata, [1, 2, 3])
+    assert content(metadata[1]) == content(metadata[2]) != b""
+    assert QuorumState(metadata[1]).voters == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("count", "emptied", "voters", "refused"),
+    [
+        (3, [], 3, ""),  # nothing has to change: the others are a majority
+        (3, [1], 3, "most of them"),
+        (5, [1], 5, ""),
+        (5, [1, 2], 5, "most of them"),
+        (3, [], 1, "from 3 to 1"),
+        (1, [], 3, "from 1 to 3"),
+    ],
+)
+def test_change_while_a_directory_cannot_be_read(
+    tmp_path: Path, count: int, emptied: list[int], voters: int, refused: str
+) -> None:
+    metadata = three_voters(tmp_path, count)
+    for number in emptied:
+        shutil.rmtree(metadata[number])
+    unread = max(count, voters)
+    standings = {n: look(directory) for n, directory in metadata.items() if n != unread}
+    if refused:
+        with pytest.raises(ConfigFault, match=refused):
+            judge(standings, range(1, voters + 1), {unread})
+        return
+    change = judge(standings, range(1, voters + 1), {unread})
+    assert (change is not None) == bool(emptied)
+    if change is not None:
+        change.carry_out(now_ms, metadata)
+        assert content(metadata[1]) == content(metadata[2]) != b""
+
+
+def test_brokers_that_hold_replicas_are_missed_before_anything_changes(
+    tmp_path: Path, three: ActiveController
+) -> None:
+    partition = {"num_partitions": 1, "replication_factor": 3, "assignments": [], "configs": []}
+    create(three, partition | {"name": "placed"})
+    three.close()
+    (tmp_path / "node-2").mkdir()
+    metadata = {
+        1: str(tmp_path / "__cluster_metadata-0"),
+        2: str(tmp_path / "node-2" / "__cluster_metadata-0"),
+    }
+    change = judge({node: look(directory) for node, directory in metadata.items()}, [1, 2])
+    assert change is not None
+    with pytest.raises(ConfigFault, match=r"broker 3 .*--io-workers 3"):
+        change.carry_out(now_ms, [1, 2])
+    assert not Path(metadata[2]).exists()
+    assert QuorumState(metadata[1]).voters == [1]
+    change.carry_out(now_ms, [1, 2, 3])
+    assert QuorumState(metadata[2]).voters == [1, 2]

@@ -1,6 +1,5 @@
 """Nobody goes to sleep on what came while it was still up: who brings it rings only sleepers."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +24,7 @@ def worker_with(words: memoryview) -> Any:
     worker = IoWorker.__new__(IoWorker)
     worker.words = words
     counters: Any = SimpleNamespace(words=words)
-    worker.link = ActiveLink(counters, [], BrokerConfig.load(), Path("/nowhere"), "cluster")
+    worker.link = ActiveLink(counters, [], BrokerConfig.load(), "cluster")
     worker.generation = 0
     worker.broker_epoch = 7
     worker.must_stop = False

@@ -27,7 +27,7 @@ def family(tmp_path):
     """A supervisor whose network worker has died a while ago, and whose I/O worker has not
     acknowledged that yet."""
     made = Supervisor({}, tmp_path, 0.0)
-    made.shared = SharedResources(str(tmp_path), 1, 1, 1, 1 << 20, 1 << 16)
+    made.shared = SharedResources(str(tmp_path), 1, [1], [1], 1 << 20, 1 << 16)
     made.words = made.shared.counters.words
     made.watchdog = Watchdog(0, 0, lambda _pid: None)
     for role, pid in ((NETWORK_WORKER, 0), (IO_WORKER, PID)):

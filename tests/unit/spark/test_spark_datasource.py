@@ -732,6 +732,16 @@ def test_a_broker_elsewhere_is_told(family: FakeFamily, tmp_path: Path) -> None:
     assert len(batch_rows(family, **FILES, **{"shmbroker.data": str(family.data)})) == 5
 
 
+def test_a_directory_with_another_name_than_the_broker_s_id_is_found(family: FakeFamily) -> None:
+    partition = family.create("t")[0]
+    partition.fill(5)
+    moved = family.data / "node-7" / "t-0"
+    moved.parent.mkdir()
+    os.rename(partition.directory, moved)
+    partition.directory = moved
+    assert len(batch_rows(family, **FILES, **{"shmbroker.data": str(family.data)})) == 5
+
+
 def test_a_control_socket_of_somebody_else_is_told(
     family: FakeFamily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
