@@ -10,12 +10,21 @@ import os
 import struct
 
 ZERO_UUID = bytes(16)
+LOST_DIRECTORY = bytes(15) + b"\x01"
+"""Kafka's `DirectoryId.LOST`: the log directory of a replica that is in none."""
+_RESERVED_DIRECTORIES = 100
+"""Ids below that are no directory's (KIP-858)."""
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
 
 PARTITION_KEY = struct.Struct(">16si")
 """Topic id and partition index: how every ring entry and table names a partition (20 bytes)."""
 
 partition_key = PARTITION_KEY.pack
+
+
+def is_real_directory(uuid: bytes) -> bool:
+    """Whether a directory id is one of a log directory, not one that says something else."""
+    return int.from_bytes(uuid) >= _RESERVED_DIRECTORIES
 
 
 def random_uuid() -> bytes:

@@ -21,6 +21,7 @@ from shmbroker.controller import (
     election,
     features,
     in_sync,
+    lost_replicas,
     nodes,
     raft_voters,
     reassignment,
@@ -32,13 +33,14 @@ from shmbroker.controller.bootstrap import (
     grown,
     write_bootstrap_checkpoint,
 )
+from shmbroker.controller.doubts import Doubts
 from shmbroker.controller.metadata_log import TooLargeFault
 from shmbroker.controller.quorum_description import describe_quorum
 from shmbroker.controller.voter import Voter
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
-from shmbroker.metadata.image import BROKER_RESOURCE
+from shmbroker.metadata.image import BROKER_RESOURCE, NO_LEADER
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 from shmbroker.wire.error_codes import (
@@ -64,6 +66,9 @@ logger = logging.getLogger("shmbroker")
 
 IDLE_LINES_MAX = 10
 """Of one request, about settings that change nothing."""
+
+NAMES_MAX = 10
+"""Partitions that a line of the log names."""
 
 PRODUCER_ID_BLOCK = 1000
 """Ids a broker gets at once (Kafka: `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`)."""
@@ -93,6 +98,7 @@ class ActiveController:
     __slots__ = (
         "_doubts",
         "_follower",
+        "_lacking",
         "_log",
         "_new_topic_id",
         "_preferred_due",
@@ -117,7 +123,9 @@ class ActiveController:
         """Who follows the metadata log without a vote, as of now."""
         self._preferred_due: float | None = None
         self._unclean_due: float | None = None
-        self._doubts = in_sync.Doubts()
+        self._doubts = Doubts()
+        self._lacking: dict[tuple[bytes, int], dict[int, lost_replicas.Ends]] = {}
+        """Of partitions that nobody leads: what those have whose logs reached further once."""
 
     @classmethod
     def open(
@@ -265,12 +273,17 @@ class ActiveController:
         directories: list[bytes],
         now_ms: int,
         is_clean: bool = True,
+        pending: AbstractSet[int] = frozenset(),
     ) -> int:
         """Register a broker that starts, fenced as yet; its broker epoch.
 
-        `directories`: ids of its log directories. `is_clean`: it has all records that it ever had.
-        Faults: DiskFullFault, StorageFault.
+        `directories`: ids of its log directories; in another than before it has nothing, and is out
+        of all ISRs before it is registered. `is_clean`: it has all records that it ever had, so it
+        may be unfenced; else it is when all is known (`settle`). Faults: DiskFullFault,
+        StorageFault.
         """
+        anew = lost_replicas.begun_anew(self._cluster(), broker_id, directories)
+        self._commit_in_parts(anew.records, now_ms)
         broker_epoch = self._log.log_end_offset
         end_point = {"name": "PLAINTEXT", "host": host, "port": port, "security_protocol": 0}
         message = {
@@ -288,6 +301,9 @@ class ActiveController:
         }
         self._commit([("RegisterBrokerRecord", 3, message)], now_ms)
         self._doubts.note(broker_id, is_clean)
+        # Those who are still to come may lead; if nobody can in the end, `settle` says so.
+        is_known = not (self._doubts.unclean or self._doubts.absent(pending))
+        _say_begun_anew(broker_id, anew, is_known)
         return broker_epoch
 
     def unfence_broker(
@@ -296,20 +312,108 @@ class ActiveController:
         """The broker has caught up and serves: clients may be sent there. It leads what nobody at
         work leads, where it is in sync or eligible. `pending`: brokers of the family that may not
         have registered since it started."""
-        changes = self._doubts.broker_back(self._cluster(), broker_id, pending)
+        doubts = self._doubts
+        changes = in_sync.broker_back(
+            self._cluster(),
+            broker_id,
+            are_all_known=not (doubts.unclean or doubts.absent(pending)),
+        )
         self._set_fenced(broker_id, False, now_ms, changes)
-        self.settle(now_ms, pending)
 
-    def settle(self, now_ms: int, pending: AbstractSet[int]) -> None:
-        """Once more what `in_sync.Doubts` knows; free where there are none."""
-        if self._doubts.unclean or not pending:
-            self._doubts.settle(
-                pending, self._cluster, lambda records: self._commit_in_parts(records, now_ms)
+    def settle(self, now_ms: int, pending: AbstractSet[int], is_waiting: bool = True) -> None:
+        """Act on what is known of brokers that may have lost records; to be called after each
+        registration, and now and then. `is_waiting`: for those, too, that have not registered."""
+        doubts = self._doubts
+        if not doubts.unclean:
+            if not (pending and is_waiting):
+                doubts.safe.clear()
+            return
+        self._commit_in_parts(doubts.withdrawn(self._cluster()), now_ms)
+        if not doubts.can_be_settled(pending, is_waiting):
+            return
+        decided = doubts.settle(self._cluster(), pending)
+        self._commit_in_parts(decided.records, now_ms)
+        for broker_id in decided.brokers:
+            self._set_fenced(broker_id, False, now_ms, [])
+        if decided.waiting:
+            brokers = sorted(set().union(*decided.waiting.values()))
+            logger.error(
+                "%s: nobody leads, as what was committed may be on brokers that are not here (%s)",
+                _named(list(decided.waiting)),
+                ", ".join(map(str, brokers)) or "none is known",
             )
+
+    def is_in_doubt(self, broker_id: int) -> bool:
+        """Whether the broker is waited for to say what it has (`log_ends`)."""
+        return broker_id in self._doubts.unclean
+
+    def log_ends(self, request: dict[str, Any], now_ms: int) -> dict[str, Any]:
+        """TellLogEnds: the response, with the leaders of partitions about which there was something
+        to decide. Faults: DiskFullFault, StorageFault."""
+        broker_id = request["broker_id"]
+        broker = self.image.brokers.get(broker_id)
+        if broker is None or broker.broker_epoch != request["broker_epoch"]:
+            return {"error_code": STALE_BROKER_EPOCH, "topics": []}
+        ends = []
+        topics: list[dict[str, Any]] = []
+        for told in request["topics"]:
+            topic_id, rows = told["topic_id"], []
+            for row in told["partitions"]:
+                place = topic_id, row["partition_index"]
+                if row["state"] == lost_replicas.HAS:
+                    ends.append((place, (row["last_epoch"], row["end_offset"])))
+                elif (answer := self._on_told(broker_id, place, row, now_ms)) is not None:
+                    rows.append(answer)
+            if rows:
+                topics.append({"topic_id": topic_id, "partitions": rows})
+        if broker.is_fenced and (ends or request["is_last"]):
+            self._doubts.tell(broker_id, ends, request["is_last"])
+        return {"error_code": NONE, "topics": topics}
+
+    def _on_told(
+        self, broker_id: int, place: tuple[bytes, int], row: dict[str, Any], now_ms: int
+    ) -> dict[str, Any] | None:
+        """A broker says that its replica lacks what it had, or that its leader lacks what it has:
+        who leads then, since when. None if there is no such partition."""
+        topic = self.image.topics_by_id.get(place[0])
+        if topic is None or not 0 <= place[1] < len(topic.partitions):
+            return None
+        partition = topic.partitions[place[1]]
+        cluster = self._cluster()
+        if row["state"] == lost_replicas.LACKS:
+            lacking = self._lacking.setdefault(place, {})
+            lacking[broker_id] = row["last_epoch"], row["end_offset"]
+            change = lost_replicas.on_lack(cluster, topic, partition, broker_id, lacking)
+        else:
+            epoch = row["leader_epoch"]
+            change = lost_replicas.on_ahead(cluster, topic, partition, broker_id, epoch)
+        if change is not None:
+            was = partition.leader_id
+            self._commit([("PartitionChangeRecord", 2, change)], now_ms)
+            partition = self.image.topics_by_id[place[0]].partitions[place[1]]
+            if partition.leader_id == NO_LEADER and was != NO_LEADER:
+                logger.error(
+                    "%s-%d has no leader: broker %d lost what it had, and nobody else who is in "
+                    "sync or eligible is here",
+                    topic.name, place[1], broker_id,
+                )  # fmt: skip
+            elif partition.leader_id != was:
+                logger.warning(
+                    "%s-%d is led by broker %d now: broker %d lacks what others have",
+                    topic.name, place[1], partition.leader_id, was,
+                )  # fmt: skip
+        if partition.leader_id != NO_LEADER:
+            self._lacking.pop(place, None)
+        return {
+            "partition_index": place[1],
+            "leader_id": partition.leader_id,
+            "leader_epoch": partition.leader_epoch,
+        }
 
     def fence_broker(self, broker_id: int, now_ms: int) -> None:
         """The broker is gone or hangs: clients are sent there no more, and others lead what it led,
         but for what only it can lead (`in_sync.broker_gone`)."""
+        self._doubts.forget(broker_id)
         changes = in_sync.broker_gone(self._cluster(), broker_id)
         self._set_fenced(broker_id, True, now_ms, changes)
 
@@ -331,6 +435,14 @@ class ActiveController:
             records = [("BrokerRegistrationChangeRecord", 1, message), *changes]
             self._commit_in_parts(records, now_ms)
         return NONE
+
+    def has_copies(self, broker_id: int) -> bool:
+        """Whether any partition of a broker has another replica."""
+        return any(
+            broker_id in partition.replicas and len(partition.replicas) > 1
+            for topic in self.image.topics_by_id.values()
+            for partition in topic.partitions
+        )
 
     @property
     def is_replicated(self) -> bool:
@@ -430,3 +542,31 @@ def _fail(results: list[dict[str, Any]], error: int, message: str) -> None:
         if result["error_code"] == NONE:
             result["error_code"] = error
             result["error_message"] = message
+
+
+def _named(partitions: list[str]) -> str:
+    """Some of them by name, and how many there are."""
+    names = ", ".join(partitions[:NAMES_MAX])
+    more = len(partitions) - NAMES_MAX
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def _say_begun_anew(broker_id: int, anew: lost_replicas.BegunAnew, is_known: bool) -> None:
+    if anew.replicas:
+        logger.warning(
+            "broker %d has a new log directory and in it nothing of its %d replicas: it leads none "
+            "of which there are others until it has copied them",
+            broker_id, anew.replicas,
+        )  # fmt: skip
+    if anew.only:
+        logger.error(
+            "%s: broker %d had the only replica, and its log directory is a new one: what it held "
+            "is lost, it begins empty",
+            _named(anew.only), broker_id,
+        )  # fmt: skip
+    if anew.leaderless and is_known:
+        logger.error(
+            "%s: nobody leads. Broker %d has a new log directory and with it nothing, and nobody "
+            "else who is in sync or eligible is here",
+            _named(anew.leaderless), broker_id,
+        )  # fmt: skip

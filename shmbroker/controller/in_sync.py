@@ -7,7 +7,8 @@ of the partition that it leads, in the state that it knows, to replicas which ar
 
 from __future__ import annotations
 
-from shmbroker.controller.partition_change import partition_change
+from shmbroker.controller.lost_replicas import directories_found
+from shmbroker.controller.partition_change import ONLINE, partition_change
 from shmbroker.metadata.image import (
     NO_LEADER,
     NO_LEADER_CHANGE,
@@ -30,8 +31,7 @@ from shmbroker.wire.error_codes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Sequence
     from typing import Any
 
     from shmbroker.controller.metadata_log import Record
@@ -74,6 +74,9 @@ def alter_partition(
                     recovery_state=wanted["leader_recovery_state"],
                 )
                 if message:
+                    directories = directories_found(cluster, changed_partition(partition, message))
+                    if directories is not None:
+                        message["directories"] = directories
                     records.append(("PartitionChangeRecord", 2, message))
                     partition = changed_partition(partition, message)
                     # The end of a reassignment may take the leader away from who asks.
@@ -153,67 +156,11 @@ def broker_gone(cluster: Cluster, broker_id: int, *, for_good: bool = False) -> 
     return _without(cluster, broker_id, (broker_id,) if for_good else (), not for_good)
 
 
-def broker_unclean(cluster: Cluster, broker_id: int, safe: set[int]) -> list[Record]:
-    """PartitionChangeRecords for a broker that may have lost records: it leaves the ISR and the ELR
-    where one of the brokers in `safe` is in either, which has them all."""
-    return _without(cluster, broker_id, (broker_id,), True, safe)
-
-
-class Doubts:
-    """Which brokers may have lost records, while a family starts: a power cut takes what was not on
-    the disk yet, of some brokers more than of others.
-
-    Each broker says at its registration how it ended: cleanly, or not. One that may have lost
-    records leaves ISR and ELR where one is that has lost none, and is not elected as long as
-    somebody who is in sync or eligible has not registered. When all have, what nobody is better for
-    stays with whoever has it; then there are no doubts any more.
-    """
-
-    __slots__ = ("safe", "unclean")
-
-    def __init__(self) -> None:
-        self.safe: set[int] = set()
-        self.unclean: set[int] = set()
-
-    def note(self, broker_id: int, is_clean: bool) -> None:
-        """A broker registers."""
-        (self.safe if is_clean else self.unclean).add(broker_id)
-        (self.unclean if is_clean else self.safe).discard(broker_id)
-
-    def broker_back(
-        self, cluster: Cluster, broker_id: int, pending: AbstractSet[int]
-    ) -> list[Record]:
-        """As the function; `pending`: brokers of the family that may not have registered yet."""
-        pending = pending - self.safe - self.unclean
-        return broker_back(cluster, broker_id, self.unclean, self.safe, pending)
-
-    def settle(
-        self,
-        pending: AbstractSet[int],
-        cluster: Callable[[], Cluster],
-        commit: Callable[[list[Record]], None],
-    ) -> None:
-        """Act on what is known now; to be called after each registration, and while there are
-        doubts."""
-        pending = pending - self.safe - self.unclean
-        if self.safe:
-            for broker_id in sorted(self.unclean):
-                commit(broker_unclean(cluster(), broker_id, self.safe))
-        if pending:
-            return
-        for broker_id in sorted(self.unclean):
-            if cluster().is_active(broker_id):
-                commit(broker_back(cluster(), broker_id))
-        self.safe.clear()
-        self.unclean.clear()
-
-
 def _without(
     cluster: Cluster,
     broker_id: int,
     unclean: Sequence[int],
     keep: bool,
-    safe: set[int] | None = None,
 ) -> list[Record]:
     def is_acceptable(other: int) -> bool:
         return other != broker_id and cluster.is_active(other)
@@ -227,8 +174,6 @@ def _without(
                 unclean and broker_id in partition.eligible_leader_replicas
             ):
                 continue
-            if safe is not None and safe.isdisjoint((*isr, *partition.eligible_leader_replicas)):
-                continue
             rules = rules or cluster.rules(topic, is_acceptable)
             left = tuple(other for other in isr if other != broker_id)
             message = partition_change(
@@ -239,13 +184,7 @@ def _without(
     return records
 
 
-def broker_back(
-    cluster: Cluster,
-    broker_id: int,
-    unclean: AbstractSet[int] = frozenset(),
-    safe: AbstractSet[int] = frozenset(),
-    pending: AbstractSet[int] = frozenset(),
-) -> list[Record]:
+def broker_back(cluster: Cluster, broker_id: int, *, are_all_known: bool = True) -> list[Record]:
     """PartitionChangeRecords for a broker that is about to be unfenced: it leads what nobody at
     work leads, where it is eligible; what it leads still, it leads in a new epoch.
 
@@ -253,19 +192,18 @@ def broker_back(
     every leader is -1, and with eligible leader replicas on even the ISRs are empty. Where nobody
     is in sync or eligible, but the broker is the only replica, no record is anywhere else.
 
-    unclean, safe, pending: as in `Doubts`. Where somebody safe or pending is in sync or eligible,
-    the unclean are not asked.
+    are_all_known: false while others may still come who have more, so that it is too early to
+    elect somebody who may lack records, even where that is allowed.
     """
-    barred: AbstractSet[int] = frozenset()
 
     def is_acceptable(other: int) -> bool:
-        return (other == broker_id or cluster.is_active(other)) and other not in barred
+        return other == broker_id or cluster.is_active(other)
 
+    election = None if are_all_known else ONLINE
     records: list[Record] = []
     for topic in cluster.image.topics_by_id.values():
         rules = None
         for partition in topic.partitions:
-            barred = frozenset()
             if partition.leader_id == broker_id and len(partition.replicas) > 1:
                 # What it had not flushed may be gone, and followers compare in a new epoch only.
                 again = {
@@ -277,12 +215,7 @@ def broker_back(
                 continue
             if broker_id not in partition.replicas or is_acceptable(partition.leader_id):
                 continue
-            if unclean:
-                holders = {*partition.in_sync_replicas, *partition.eligible_leader_replicas}
-                barred = unclean if holders & safe or holders & pending else barred
-                if holders & pending and broker_id in unclean:
-                    continue
-            rules = rules or cluster.rules(topic, is_acceptable)
+            rules = rules or cluster.rules(topic, is_acceptable, election)
             is_lost = not partition.in_sync_replicas and not partition.eligible_leader_replicas
             isr = partition.replicas if is_lost and partition.replicas == (broker_id,) else None
             message = partition_change(topic.topic_id, partition, rules, isr=isr)

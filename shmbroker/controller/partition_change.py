@@ -23,6 +23,7 @@ Source: Kafka's `PartitionChangeBuilder`, `PartitionReassignmentReplicas`.
 
 from __future__ import annotations
 
+from shmbroker.ids import LOST_DIRECTORY
 from shmbroker.metadata.image import NO_LEADER, NO_LEADER_CHANGE, RECOVERING
 
 TYPE_CHECKING = False
@@ -38,7 +39,7 @@ ONLINE = 0
 PREFERRED = 1
 """The first replica, if it may lead; else as ONLINE."""
 UNCLEAN = 2
-"""As ONLINE, and if nobody is eligible, whoever is at work."""
+"""As ONLINE, and if nobody is eligible, whoever is at work, rather one that has lost nothing."""
 
 
 class Rules:
@@ -183,10 +184,16 @@ def _elect(
     if last_known and is_acceptable(last_known[0]):
         return last_known[0], True
     if rules.election == UNCLEAN:
-        for broker_id in replicas:
-            if is_acceptable(broker_id):
-                return broker_id, True
+        at_work = [broker_id for broker_id in replicas if is_acceptable(broker_id)]
+        if at_work:  # Last of all one that has lost what it had.
+            at_work.sort(key=lambda broker_id: _has_lost(partition, broker_id))
+            return at_work[0], True
     return NO_LEADER, False
+
+
+def _has_lost(partition: PartitionImage, broker_id: int) -> bool:
+    is_known = broker_id in partition.replicas
+    return is_known and partition.directory(broker_id) == LOST_DIRECTORY
 
 
 def _last_known(

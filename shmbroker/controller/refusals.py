@@ -32,7 +32,7 @@ def not_controller(api_name: str, api_version: int, request: dict[str, Any]) -> 
         return {"responses": rows}
     if api_name == "ElectLeaders":
         return (error if api_version >= 1 else {}) | {"replica_election_results": []}
-    if api_name in ("AlterPartition", "DescribeQuorum"):
+    if api_name in ("AlterPartition", "DescribeQuorum", "TellLogEnds"):
         return error | {"topics": []}
     if api_name == "AlterPartitionReassignments":
         return told | {"responses": []}

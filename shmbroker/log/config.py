@@ -57,6 +57,7 @@ class LogConfig:
         "is_fsync",
         "is_log_append_time",
         "is_tiered",
+        "is_unclean_allowed",
         "is_validated",
         "leader_throttled_replicas",
         "local_retention_bytes",
@@ -147,6 +148,8 @@ class LogConfig:
         """Produce looks at every record."""
         self.leader_throttled_replicas = _items(values, "leader.replication.throttled.replicas")
         self.follower_throttled_replicas = _items(values, "follower.replication.throttled.replicas")
+        self.is_unclean_allowed = _is_true(values, "unclean.leader.election.enable")
+        """The topic's owner would rather lose records than wait for them."""
         self.producer_id_expiration_ms = _DAY_MS
         self.producer_snapshot_interval = 1024
         """Index entries (each at least `index_interval_bytes` of log, or one larger batch) between

@@ -12,6 +12,7 @@ import logging
 import mmap
 import os
 import shutil
+from typing import Any
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import StorageFault
@@ -112,6 +113,22 @@ def keep_piece(directory: str, name: str, piece: bytes) -> None:
         sync_directory(away)
     except OSError as error:
         raise StorageFault(f"can't put a piece of {directory}/{name} aside: {error}") from error
+
+
+def put_end_aside(log: Any, offset: int, bytes_max: int) -> bool:
+    """Copy what a log (`PartitionLog`) holds from the batch with `offset` on, as segments; False,
+    and nothing is done, if that is more than `bytes_max`. StorageFault if the disk refuses."""
+    pieces = []
+    for segment in log.segments:
+        if segment is log.segments[-1] or segment.end_offset > offset:
+            position = segment.find(offset)[0] if segment.base_offset < offset else 0
+            if position < segment.size:
+                pieces.append((segment.path, position, segment.size - position))
+    if sum(piece[2] for piece in pieces) > bytes_max:
+        return False
+    for path, position, _ in pieces:
+        put_tail_aside(path, position, is_any=True)
+    return True
 
 
 def _free_name(path: str) -> str:

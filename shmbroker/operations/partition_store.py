@@ -95,6 +95,8 @@ class PartitionStore:
         self.submit_flush = submit_flush
         self.retention_check_ms = retention_check_ms
         self.partitions: dict[bytes, Partition] = {}
+        self.made: set[bytes] = set()
+        """Keys of the partitions whose directories were not there, and were made."""
         self.dropped_file_ids: list[int] = []
         self.is_fenced = False
         self.retain_tiered: Callable[[Partition, int], bool] | None = None
@@ -127,6 +129,7 @@ class PartitionStore:
         key = partition_key(topic.topic_id, index)
         name = (topic.name, index)
         slot = self.positions.find(key)
+        known_end = self._known_end(name, key)
         trusted = None
         if slot is None:
             slot = self.positions.allocate(key)
@@ -172,18 +175,29 @@ class PartitionStore:
         partition.known_high_watermark = max(
             self.log_directory.high_watermarks.get(name, 0), self.positions.high_watermark(key)
         )
-        if partition.known_high_watermark > log.log_end_offset:
-            logger.error(
-                "%s ends at offset %d, and its high watermark was %d: what is between is lost here",
-                directory,
-                log.log_end_offset,
-                partition.known_high_watermark,
-            )
+        if log.log_end_offset < known_end:
+            partition.lost_below = known_end
+            if not is_new:
+                logger.error(
+                    "%s ends at offset %d, and ended at %d or behind: what is between is lost here",
+                    directory,
+                    log.log_end_offset,
+                    known_end,
+                )
         if position_slot is not None:
             partition.store_high_watermark = position_slot.store_high_watermark
         partition.is_internal = topic.is_internal
         self.partitions[key] = partition
         return partition
+
+    def _known_end(self, name: tuple[str, int], key: bytes) -> int:
+        """Where a log ended, at least, by the checkpoints and by what the process before stored; -1
+        where neither knows it."""
+        known = list(self.log_directory.known(name).values())
+        slot = self.positions.find(key)
+        if slot is not None and (stored := self.positions.load(slot)) is not None:
+            known += [stored[2], self.positions.high_watermark(key)]
+        return max(known, default=-1)
 
     def _directory_of(
         self, topic: TopicImage, index: int, trusted: tuple[int, int, int] | None
@@ -208,6 +222,7 @@ class PartitionStore:
             raise StorageFault(f"can't make {path}: {fault}") from fault
         write_partition_metadata(metadata, topic.topic_id)
         mark_directory(path, topic.topic_id)
+        self.made.add(partition_key(topic.topic_id, index))
         return path, True
 
     def _name_loss(
@@ -287,6 +302,7 @@ class PartitionStore:
         """Take the log away at once, its files after file.delete.delay.ms."""
         sign()
         del self.partitions[partition.key]
+        self.made.discard(partition.key)
         self.log_directory.forget((partition.topic, partition.partition))
         # Soon, as a checkpoint that knows it would let the next of that name look lost.
         self._next_checkpoint_ms = min(self._next_checkpoint_ms, now_ms + FORGET_MS)

@@ -11,8 +11,10 @@ Rules of this file:
 * A batch is taken only if it is whole, right by its CRC, and continues the log. What was read is
   appended with the offsets and epochs that it carries.
 * In a new leader epoch the log is compared first: READ names the epoch of its last batch, and where
-  the leader's history parts from it, it is cut (KIP-101, KIP-279, KIP-595). Never below the high
-  watermark, but after an unclean election.
+  the leader's history parts from it, it is cut (KIP-101, KIP-279, KIP-595).
+* Never below the high watermark: a leader that lacks what was committed is not followed. It is
+  said, the controller is told, and the row waits for another epoch, or for the leader to have it.
+  Only where an operator has allowed such leaders is it cut, after what goes was put aside.
 * A row that can't go on (an epoch that the leader doesn't know yet, a full disk, a file that is
   still on its way) is read again after a while; the others go on.
 * The leader is woken by the last follower alone: one that has something before another in-sync
@@ -43,6 +45,7 @@ from shmbroker.ipc.operation_layout import (
     TOKEN,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.log.quarantine import put_end_aside
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
@@ -61,8 +64,12 @@ ROWS_MAX = 32767
 """Partitions that one broker can follow of one leader: `which` is an int16."""
 ROWS_LOOKED_AT_MAX = 8
 """Above that, one of them will be worth a ring."""
+ASIDE_BYTES_MAX = 64 << 20
+"""What is copied before a cut below the high watermark, at most: others wait meanwhile."""
 RETRY_MS = 10
 STORAGE_RETRY_MS = 1000
+AHEAD_RETRY_MS = 1000
+"""Before a leader that lacks what is here is asked again."""
 SCRATCH_BYTES = 1 << 20
 
 _unpack_header = BATCH_HEADER.unpack_from
@@ -71,7 +78,7 @@ _unpack_header = BATCH_HEADER.unpack_from
 class Row:
     """A followed partition."""
 
-    __slots__ = ("is_compared", "leader_epoch", "link", "partition", "which")
+    __slots__ = ("is_compared", "leader_epoch", "link", "partition", "refused_epoch", "which")
 
     def __init__(self, link: "Link", partition: Partition, which: int) -> None:
         self.link = link
@@ -80,6 +87,8 @@ class Row:
         self.leader_epoch = -1
         self.is_compared = False
         """The leader has found this log to be a part of its own, in this epoch."""
+        self.refused_epoch = -1
+        """In which it was said that the leader lacks what is here."""
 
 
 class Link:
@@ -112,7 +121,8 @@ class ReplicaFetcher:
 
     on_appended: told of each partition that got batches. on_storage_fault(partition, fault): the
     disk refused. on_gap(partition): offsets are missing in what was read (the leader has compacted
-    it). is_worth_a_ring(partition): the leader must hear at once how far this replica is.
+    it). on_ahead(partition): its leader lacks committed records that are here.
+    is_worth_a_ring(partition): the leader must hear at once how far this replica is.
     flush(logs, on_done): as `PartitionStore.flush`.
     """
 
@@ -124,6 +134,7 @@ class ReplicaFetcher:
         on_appended: Callable[[Partition], None],
         on_storage_fault: Callable[[Partition, StorageFault], None],
         on_gap: Callable[[Partition], None],
+        on_ahead: Callable[[Partition], None],
         is_worth_a_ring: Callable[[Partition], bool],
         flush: Callable[..., None],
         broker_id: int,
@@ -137,6 +148,7 @@ class ReplicaFetcher:
         self._on_appended = on_appended
         self._on_storage_fault = on_storage_fault
         self._on_gap = on_gap
+        self._on_ahead = on_ahead
         self._is_worth_a_ring = is_worth_a_ring
         self._flush = flush
         self.broker_id = broker_id
@@ -439,11 +451,16 @@ class ReplicaFetcher:
 
     def _fit(self, row: Row, log_start: int, end_offset: int) -> None:
         """The leader doesn't have the offset that this log goes on at."""
-        log = row.partition.log
+        partition = row.partition
+        log = partition.log
         if log.log_end_offset < log_start:
+            if self.broker_id in partition.in_sync_replicas and partition.high_watermark:
+                # Nothing is retained beyond what all in-sync replicas have.
+                self._stop(row, log_start)
+                return
             logger.warning(
-                "%s begins anew at offset %d: its leader has nothing before",
-                row.partition.topic, log_start,
+                "%s-%d begins anew at offset %d: its leader has nothing before",
+                partition.topic, partition.partition, log_start,
             )  # fmt: skip
             self._change(row, lambda: log.truncate_fully(log_start))
         elif log.log_end_offset > end_offset >= 0:
@@ -470,13 +487,45 @@ class ReplicaFetcher:
     def _truncate(self, row: Row, offset: int) -> None:
         partition = row.partition
         if offset < partition.high_watermark:
-            logger.warning(
-                "%s-%d is cut from offset %d to %d, below its high watermark %d: its leader was "
-                "elected uncleanly",
-                partition.topic, partition.partition, partition.log.log_end_offset, offset,
-                partition.high_watermark,
-            )  # fmt: skip
+            if not (partition.may_be_cut or partition.log.config.is_unclean_allowed):
+                self._stop(row, offset)
+                return
+            if not self._put_aside(row, offset):
+                return
         self._change(row, lambda: partition.log.truncate_to(offset))
+
+    def _stop(self, row: Row, offset: int) -> None:
+        """The leader lacks what was committed: follow it no further, and keep what is here."""
+        partition = row.partition
+        if row.refused_epoch != partition.leader_epoch:
+            row.refused_epoch = partition.leader_epoch
+            logger.error(
+                "%s-%d: broker %d leads it and lacks what was committed: here it ends at offset "
+                "%d, with a high watermark of %d, and would have to be cut to %d. Nothing is cut; "
+                "this replica does not follow that leader",
+                partition.topic, partition.partition, partition.leader_id,
+                partition.log.log_end_offset, partition.high_watermark, offset,
+            )  # fmt: skip
+            self._on_ahead(partition)
+        self._again(row, AHEAD_RETRY_MS)
+
+    def _put_aside(self, row: Row, offset: int) -> bool:
+        """Keep a copy of what is cut below the high watermark; False if there is no room for it."""
+        partition = row.partition
+        log = partition.log
+        try:
+            kept = put_end_aside(log, offset, ASIDE_BYTES_MAX)
+        except StorageFault as fault:
+            self._on_storage_fault(partition, fault)
+            self._again(row, STORAGE_RETRY_MS)
+            return False
+        logger.warning(
+            "%s-%d is cut from offset %d to %d, below its high watermark %d: its leader was "
+            "elected uncleanly. What goes is %s",
+            partition.topic, partition.partition, log.log_end_offset, offset,
+            partition.high_watermark, "in quarantine/" if kept else "lost, too much to copy",
+        )  # fmt: skip
+        return True
 
     def _change(self, row: Row, work: Callable[[], Any]) -> None:
         partition = row.partition

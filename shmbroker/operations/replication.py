@@ -9,6 +9,8 @@
 
 Rules of this file:
 * Everything that a change of leader means for a replica is in `on_leadership`, in one place.
+* A replica that was found to lack something leads only when the controller has heard of it, and one
+  that has what its leader lacks says so (`log_ends`).
 * Whoever takes over begins at the high watermark that the leader before had told, which lies in
   shared memory: it never goes back for anybody.
 * Where acks wait for followers, the process looks at its rings for some turns of the scheduler
@@ -28,6 +30,7 @@ from shmbroker.operations.append import Appender
 from shmbroker.operations.delayed_produce import EXPIRY_INTERVAL_MS
 from shmbroker.operations.follower_reads import FollowerReads
 from shmbroker.operations.in_sync import InSyncChanges
+from shmbroker.operations.log_ends import IS_AHEAD, LogEnds
 from shmbroker.operations.replica_fetcher import ReplicaFetcher
 from shmbroker.replication.partition import Partition
 from shmbroker.shm.positions import SiblingPositions
@@ -49,6 +52,7 @@ class Replication:
     links: by broker id the peer and the table of its files. siblings: their position tables.
     on_high_watermark(partition): it has moved, and whoever is not of this package waits for that.
     ask: sends an AlterPartition request to the controller, its answer goes to `in_sync.on_answer`.
+    tell: sends a TellLogEnds request, likewise to `log_ends.on_answer`. on_decided: as `LogEnds`.
     The rest: as `ReplicaFetcher` and `FollowerReads` say.
     """
 
@@ -65,6 +69,8 @@ class Replication:
         note_gap: Callable[[Partition], None],
         flush: Callable[..., None],
         ask: Callable[[dict[str, Any]], bool],
+        tell: Callable[[dict[str, Any]], bool],
+        on_decided: Callable[[Partition], None],
         on_high_watermark: Callable[[Partition], None],
     ) -> None:
         self.broker_id = broker_id
@@ -91,6 +97,7 @@ class Replication:
             appender.appended.add,
             appender.on_storage_fault,
             note_gap,
+            lambda partition: self.log_ends.tell(partition, IS_AHEAD),
             self.is_worth_a_ring,
             flush,
             broker_id,
@@ -99,6 +106,7 @@ class Replication:
         """Acks waited when it last looked for followers."""
         self._streak = Streak()
         self.in_sync = InSyncChanges(self.reads.may_join, ask, self.moved)
+        self.log_ends = LogEnds(broker_id, tell, on_decided)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -123,6 +131,8 @@ class Replication:
             self.delayed.expire(self._now_ms())
         if self.reads.may_join:
             self.in_sync.expand(image)
+        if self.log_ends.waiting:
+            self.log_ends.run()
 
     def next_ms(self) -> int | None:
         """When `run` has something to do though nothing comes in; None: then only."""
@@ -150,6 +160,7 @@ class Replication:
     def look_at_all(self, image: MetadataImage) -> None:
         """Once a second: who lags, who has caught up."""
         self.may_look_for_places()
+        self.log_ends.look_again()
         self.in_sync.look_at_all(self.partitions.values(), image, self._now_ms(), self.lag_max_ms)
 
     def set_rates(self, as_leader: int, as_follower: int) -> None:
@@ -186,6 +197,7 @@ class Replication:
     def on_deleted(self, partition: Partition) -> None:
         """Its log goes."""
         self.fetcher.unfollow(partition.key)
+        self.log_ends.forget(partition)
         self.reads.on_deleted(partition)
         self.delayed.fail(partition, error_codes.NOT_LEADER_OR_FOLLOWER)
         self.moved.discard(partition)

@@ -61,6 +61,8 @@ from shmbroker.shm.counters import (
     STATE_STOPPING,
     STATE_UNABLE,
 )
+from shmbroker.wire.api_keys import TELL_LOG_ENDS
+from shmbroker.wire.error_codes import NOT_CONTROLLER
 
 logger = logging.getLogger("shmbroker")
 
@@ -80,6 +82,9 @@ ALTER_PARTITION = 56
 BROKER_REGISTRATION = 62
 BROKER_HEARTBEAT = 63
 ALLOCATE_PRODUCER_IDS = 67
+ABSENT_WAIT_S = 10.0
+"""How long those who may have lost records wait for brokers that do not register at all, before it
+is decided without them who leads. One that starts registers within a second."""
 AUTO_CREATE = b"auto-create"
 """Client id of a CreateTopics that a network worker sends because somebody uses the topics."""
 
@@ -147,6 +152,7 @@ class ControllerProcess(SleepingChild):
                     "AlterPartition",
                     self._noting_faults(self.on_alter_partition),
                 ),
+                TELL_LOG_ENDS: ("TellLogEnds", self._noting_faults(self.on_log_ends)),
                 ALLOCATE_PRODUCER_IDS: (
                     "AllocateProducerIds",
                     self._noting_faults(self.on_producer_ids),
@@ -155,6 +161,8 @@ class ControllerProcess(SleepingChild):
         )
         self.active_epoch = 0
         """In which `active` is what it is."""
+        self._active_since = 0.0
+        self._has_said_full = False
         self.fault: StorageFault | None = None
         self.parked: list[tuple[int, float, Call, dict[str, Any]]] = []
         at = self.counters.at
@@ -276,6 +284,7 @@ class ControllerProcess(SleepingChild):
             try:
                 now_ms = clock.now_ms()
                 self.active_epoch = voter.epoch
+                self._active_since = clock.monotonic()
                 self.active = ActiveController.activate(voter, self.follower, self.config, now_ms)
                 self.active.observers = self.observers
                 self.publish_committed()
@@ -367,7 +376,12 @@ class ControllerProcess(SleepingChild):
         """Elections that nobody asks for, when their time has come."""
         if (active := self.active) is not None:
             self.decide(lambda: active.elect_due(clock.monotonic(), clock.now_ms()))
-            self.decide(lambda: active.settle(clock.now_ms(), self.pending()))
+            self.decide(self.settle)
+
+    def settle(self) -> None:
+        """Decide who leads after unclean ends, once all is known."""
+        is_waiting = clock.monotonic() < self._active_since + ABSENT_WAIT_S
+        self.leading().settle(clock.now_ms(), self.pending(), is_waiting)
 
     def set_fenced(self, broker_id: int, is_fenced: bool) -> bool:
         """Fence a broker or end that; False if nothing has changed."""
@@ -462,6 +476,7 @@ class ControllerProcess(SleepingChild):
         active = self.leading()
         known = active.image.brokers.get(body["broker_id"])
         now_ms = clock.now_ms()
+        is_clean = self.was_clean(body, known) or not active.has_copies(body["broker_id"])
         try:
             broker_epoch = active.register_broker(
                 body["broker_id"],
@@ -470,12 +485,22 @@ class ControllerProcess(SleepingChild):
                 body["incarnation_id"],
                 body["log_dirs"],
                 now_ms,
-                self.was_clean(body, known),
+                is_clean,
+                self.pending(),
             )
-            active.unfence_broker(body["broker_id"], now_ms, self.pending())
+            if is_clean:
+                active.unfence_broker(body["broker_id"], now_ms, self.pending())
+            self.settle()
         except DiskFullFault as fault:
             if known is None:
                 raise
+            is_same = set(known.directories) <= set(body["log_dirs"])
+            if not (is_clean and is_same) and active.has_copies(body["broker_id"]):
+                # What it may lack has to be on record before it may lead: it asks again.
+                if not self._has_said_full:
+                    logger.error("%s; broker %d has to wait", fault, body["broker_id"])
+                self._has_said_full = True
+                return {"error_code": NOT_CONTROLLER}
             # It is the same directory at the same address: it may serve what it has.
             logger.warning("%s; broker %d keeps its registration", fault, body["broker_id"])
             broker_epoch = known.broker_epoch
@@ -493,6 +518,13 @@ class ControllerProcess(SleepingChild):
         if has_served or known is None:
             return True
         return bool(body["previous_broker_epoch"] == known.broker_epoch)
+
+    def on_log_ends(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+        """A broker says where its logs end, or that one lacks what it should have."""
+        answer = self.leading().log_ends(body, clock.now_ms())
+        self.settle()
+        self.publish_committed()
+        return answer
 
     def pending(self) -> set[int]:
         """Brokers that may not have registered since the family started, but for those that can't

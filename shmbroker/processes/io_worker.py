@@ -74,6 +74,7 @@ from shmbroker.operations.append import Appender
 from shmbroker.operations.compaction import Compaction
 from shmbroker.operations.damage import DamageMender
 from shmbroker.operations.disk_reserve import DiskReserve, Space
+from shmbroker.operations.log_ends import LACKS
 from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.operations.read import Reader
 from shmbroker.operations.replication import Replication
@@ -103,7 +104,7 @@ from shmbroker.shm.counters import (
 )
 from shmbroker.shm.standing import StandingAnswers
 from shmbroker.wire import codec, error_codes
-from shmbroker.wire.api_keys import CLEAN_LOG
+from shmbroker.wire.api_keys import CLEAN_LOG, TELL_LOG_ENDS
 
 logger = logging.getLogger("shmbroker")
 
@@ -190,6 +191,8 @@ class IoWorker(SleepingChild):
         )
         self.follower = self.link.follower
         self.is_registering = False
+        self.is_in_doubt = True
+        """Until the controller lets it serve: it leads and follows nothing that others have."""
         self.image = self.follower.image
         self.purgatory = Purgatory()
         self.appender = Appender(
@@ -273,6 +276,8 @@ class IoWorker(SleepingChild):
             note_gap=self.store.note_gap,
             flush=self.store.flush,
             ask=self.ask_for_in_sync,
+            tell=self.tell_log_ends,
+            on_decided=self._apply_again,
             on_high_watermark=self.on_high_watermark,
         )
         self.unopened: dict[bytes, tuple[TopicImage, PartitionImage]] = {}
@@ -309,8 +314,12 @@ class IoWorker(SleepingChild):
             signs.at_work(signs.OPENING, len(self.to_apply))
             self.apply_some()
             now = clock.monotonic()
-            if self.incarnation > 1 and now > deadline:
+            if self.incarnation > 1 and now > deadline and not self.is_in_doubt:
                 break  # clients wait for what is open already; the rest follows between turns
+        if self.is_in_doubt:
+            self._tell_all_log_ends()
+            if self.must_stop:
+                return
         self.store.take_stock(self.image.topics_by_id, self._now_ms)
         deadline = clock.monotonic() + LOAD_S
         while self.groups.loading and clock.monotonic() < deadline:
@@ -357,7 +366,11 @@ class IoWorker(SleepingChild):
     def _wait_for(self, condition: Callable[[], bool]) -> None:
         while not self.must_stop:
             self.check_control()
-            if not self.is_registering and (controller := self.link.peer()) is not None:
+            if (
+                self.broker_epoch < 0
+                and not self.is_registering
+                and (controller := self.link.peer()) is not None
+            ):
                 self.register(controller)
             self.take_operations()
             self.publish()
@@ -382,7 +395,9 @@ class IoWorker(SleepingChild):
                     {"name": "PLAINTEXT", "host": host, "port": port, "security_protocol": 0}
                 ],
                 "log_dirs": [self.log_directory.directory_id],
-                "previous_broker_epoch": self.log_directory.clean_broker_epoch,
+                "previous_broker_epoch": self.log_directory.clean_broker_epoch
+                if self.log_directory.is_clean
+                else -1,
             },
             self._on_registered,
         )
@@ -394,6 +409,37 @@ class IoWorker(SleepingChild):
         if body["error_code"]:
             raise StorageFault(f"the controller refused broker {self.broker_id}")
         self.broker_epoch = body["broker_epoch"]
+
+    def _tell_all_log_ends(self) -> None:
+        """Say where the logs end, to each controller that is active meanwhile, until it is decided
+        who leads (`controller.doubts`)."""
+        log_ends = self.replication.log_ends
+        told = -1
+
+        def is_decided() -> bool:
+            nonlocal told
+            while self.to_apply and not self.must_stop:
+                self.apply_some()
+                self.sign(clock.monotonic())
+            epoch = self.counters.metadata_leader()[0]
+            if self.is_in_doubt and epoch != told and self.link.peer() is not None:
+                told = epoch
+                log_ends.tell_all(self._copies())
+            log_ends.look_again()
+            log_ends.run()
+            return not (self.is_in_doubt or self.to_apply)
+
+        self._wait_for(is_decided)
+
+    def _copies(self) -> list[Partition]:
+        """The partitions here that have other replicas."""
+        return [
+            partition
+            for topic in self.image.topics_by_id.values()
+            for image in topic.partitions
+            if len(image.replicas) > 1
+            and (partition := self.partitions.get(partition_key(topic.topic_id, image.partition)))
+        ]
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -717,6 +763,26 @@ class IoWorker(SleepingChild):
         is_sure = answer["error_code"] != error_codes.NOT_CONTROLLER
         self.replication.in_sync.on_answer(answer if is_sure else None, self.partitions)
 
+    def tell_log_ends(self, body: dict[str, Any]) -> bool:
+        """Tell the controller where logs end; False while it can't be told."""
+        controller = self.link.peer()
+        if controller is None:
+            return False
+        return self.ask(
+            controller,
+            TELL_LOG_ENDS,
+            "TellLogEnds",
+            0,
+            body | {"broker_id": self.broker_id, "broker_epoch": self.broker_epoch},
+            lambda answer: self.replication.log_ends.on_answer(answer),
+        )
+
+    def _apply_again(self, partition: Partition) -> None:
+        """The metadata says of this partition what it said, and it may lead now."""
+        topic = self.image.topics_by_id.get(partition.topic_id)
+        if topic is not None and self.partitions.get(partition.key) is partition:
+            self.to_apply.append((topic, topic.partitions[partition.partition]))
+
     def ask_cleaner(self, body: dict[str, Any]) -> bool:
         """Have the cleaner compact a log; False, and it is woken, while none runs."""
         if self.cleaner is None or not self.cleaner.incarnation:
@@ -771,8 +837,19 @@ class IoWorker(SleepingChild):
                 configured.add(what[1] if what[0] == TOPIC_RESOURCE else "")
         if configured:
             self._apply_configs(configured)
+        if self.is_in_doubt:
+            self._look_for_decision()
         self.groups.is_opening = any(topic.name == GROUP_TOPIC for topic, _ in self.to_apply)
         self.apply_some()
+
+    def _look_for_decision(self) -> None:
+        """Whether the controller lets this broker serve; then it takes its part in what is open."""
+        own = self.image.brokers.get(self.broker_id)
+        if own is None or own.is_fenced or own.broker_epoch != self.broker_epoch:
+            return
+        self.is_in_doubt = False
+        for partition in self._copies():
+            self._apply_again(partition)
 
     def apply_some(self) -> None:
         """Delete and open logs for some milliseconds; say how far we are when that is done.
@@ -795,6 +872,8 @@ class IoWorker(SleepingChild):
         self.drop_files()
         if not to_drop and not to_apply:
             self.groups.is_opening = False
+            if self.is_in_doubt:
+                return  # a controller counts it as one that has not come
             self.words[self.counters.at(self.slot.index, METADATA_APPLIED)] = self.image.offset
             if (controller := self.link.peer()) is not None:
                 controller.doorbell.ring()
@@ -820,11 +899,33 @@ class IoWorker(SleepingChild):
                 self.unopened[key] = topic, image
                 return
             self.unopened.pop(key, None)
+            if len(image.replicas) > 1:
+                self._look_whether_lost(partition, image)
+        if self.is_in_doubt and len(image.replicas) > 1:
+            return
         self.replication.on_leadership(partition, image)
         if self.tiering is not None:
             self.tiering.on_partition(partition)
         if topic.name == GROUP_TOPIC:
             self.groups.on_partition(partition, len(topic.partitions))
+
+    def _look_whether_lost(self, partition: Partition, image: Any) -> None:
+        """Tell the controller of a log that is not what it was; while it asks for all, it is told
+        anyway. Before it serves, this broker has the directory of what it is in sync with."""
+        if (
+            partition.lost_below < 0
+            and not self.has_served
+            and partition.key in self.store.made
+            and self.broker_id in image.in_sync_replicas
+            and (self.is_in_doubt or image.leader_epoch > 0)  # not made a moment ago
+        ):
+            partition.lost_below = 0
+            logger.error(
+                "%s was gone, and this broker in sync; it is made anew, and empty",
+                partition.log.directory,
+            )
+        if partition.lost_below >= 0 and not self.is_in_doubt:
+            self.replication.log_ends.tell(partition, LACKS)
 
     def _drop_partition(self, partition: Partition) -> None:
         """Its log goes: deleted, or moved to other brokers."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from shmbroker.metadata.image import RECOVERING
 from shmbroker.replication.follower import Follower
 from shmbroker.replication.throttle import throttled_brokers
 from shmbroker.wire import error_codes
@@ -62,7 +63,10 @@ class Partition:
         "leader_epoch",
         "leader_id",
         "leader_throttled",
+        "leads_from_epoch",
         "log",
+        "lost_below",
+        "may_be_cut",
         "message_bytes_max",
         "min_in_sync_replicas",
         "partition",
@@ -101,6 +105,13 @@ class Partition:
         self.high_watermark = log.log_end_offset
         self.known_high_watermark = 0
         """What is known of it from before this process, where there are more replicas than one."""
+        self.lost_below = -1
+        """Where the log once ended, if it was found to end before that, or to be gone; else -1."""
+        self.leads_from_epoch = 0
+        """In an earlier epoch it doesn't lead, whatever the metadata says: it lacks something that
+        whoever made it the leader did not know of."""
+        self.may_be_cut = False
+        """Its leader may lack what was committed: an operator has allowed to elect such a one."""
         self.store_high_watermark: Callable[[int], None] | None = None
         """Keeps it for whoever leads after this process; only used with several replicas."""
         self.epoch_start_offset = 0
@@ -152,7 +163,12 @@ class Partition:
         self.replicas = image.replicas
         self.in_sync_replicas = image.in_sync_replicas
         self.pending_in_sync = None
-        leads = image.leader_id == broker_id and not self.is_offline
+        self.may_be_cut = image.leader_recovery_state == RECOVERING
+        leads = (
+            image.leader_id == broker_id
+            and not self.is_offline
+            and image.leader_epoch >= self.leads_from_epoch
+        )
         if is_first and len(image.replicas) > 1:
             # What is behind it may be on this replica alone, so that it must not be shown.
             log = self.log

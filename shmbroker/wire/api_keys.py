@@ -103,6 +103,7 @@ TIER_COPY = 20003
 TIER_DELETE = 20004
 TIER_FETCH = 20005
 TIER_FIND = 20006
+TELL_LOG_ENDS = 20007
 
 NEVER = 32768
 """Stands for the first flexible version where there is none."""
@@ -205,6 +206,7 @@ TABLE = {
     TIER_DELETE: ("TierDelete", 0, 0, 0),
     TIER_FETCH: ("TierFetch", 0, 0, 0),
     TIER_FIND: ("TierFind", 0, 0, 0),
+    TELL_LOG_ENDS: ("TellLogEnds", 0, 0, 0),
 }
 
 
