@@ -313,10 +313,12 @@ class ActiveController:
         work leads, where it is in sync or eligible. `pending`: brokers of the family that may not
         have registered since it started."""
         doubts = self._doubts
+        absent = doubts.absent(pending) - {broker_id}
         changes = in_sync.broker_back(
             self._cluster(),
             broker_id,
-            are_all_known=not (doubts.unclean or doubts.absent(pending)),
+            absent=absent,
+            are_all_known=not (doubts.unclean or absent),
         )
         self._set_fenced(broker_id, False, now_ms, changes)
 
@@ -361,7 +363,8 @@ class ActiveController:
             for row in told["partitions"]:
                 place = topic_id, row["partition_index"]
                 if row["state"] == lost_replicas.HAS:
-                    ends.append((place, (row["last_epoch"], row["end_offset"])))
+                    epochs = tuple((each["epoch"], each["start_offset"]) for each in row["epochs"])
+                    ends.append((place, (row["last_epoch"], row["end_offset"]), epochs))
                 elif (answer := self._on_told(broker_id, place, row, now_ms)) is not None:
                     rows.append(answer)
             if rows:

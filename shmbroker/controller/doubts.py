@@ -11,7 +11,9 @@ Rules of this file:
 * Of the others, whoever has the greatest (epoch, end) leads: it has everything that another one has
   and that was committed. In sync with it are those who have as much; the rest follow, and come in
   when they have it.
-* Somebody who is neither in sync nor eligible leads only if one who is has told, and has less.
+* Somebody who is neither in sync nor eligible leads only if one who is has told, has less, and all
+  of that is there too, by the leader epochs: else it may have gone on from what an unclean election
+  has given up.
 * The family's brokers that have not registered are waited for, as long as the caller says. One that
   registered and still opens its logs is waited for until it has, or dies.
 * Partitions whose holders (who is in sync or eligible) have not come keep what they have.
@@ -21,10 +23,11 @@ Pure: state, and functions of an image.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
-from shmbroker.controller.lost_replicas import is_lost
-from shmbroker.controller.partition_change import partition_change
+from shmbroker.controller.partition_change import has_lost, partition_change
+from shmbroker.metadata.image import NO_LEADER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 Place = tuple[bytes, int]
 """Topic id and partition."""
 
+Epochs = tuple[tuple[int, int], ...]
+"""The last leader epochs of a log, and where they began."""
+
 
 class Decided(NamedTuple):
     """What comes of what all have told."""
@@ -54,12 +60,14 @@ class Decided(NamedTuple):
 class Doubts:
     """What is known, while a family starts, of brokers that may have lost records."""
 
-    __slots__ = ("_ends", "_told", "safe", "unclean")
+    __slots__ = ("_ends", "_epochs", "_told", "safe", "unclean")
 
     def __init__(self) -> None:
         self.safe: set[int] = set()
         self.unclean: set[int] = set()
         self._ends: dict[int, dict[Place, Ends]] = {}
+        self._epochs: dict[tuple[int, Place], Epochs] = {}
+        """Of those that are neither in sync nor eligible."""
         self._told: set[int] = set()
         """Those that have told all."""
 
@@ -68,11 +76,17 @@ class Doubts:
         self.forget(broker_id)
         (self.safe if is_clean else self.unclean).add(broker_id)
 
-    def tell(self, broker_id: int, ends: Iterable[tuple[Place, Ends]], is_last: bool) -> None:
+    def tell(
+        self, broker_id: int, ends: Iterable[tuple[Place, Ends, Epochs]], is_last: bool
+    ) -> None:
         """One in doubt says where its logs end; also to the successor of who has heard it."""
         self.safe.discard(broker_id)
         self.unclean.add(broker_id)
-        self._ends.setdefault(broker_id, {}).update(ends)
+        known = self._ends.setdefault(broker_id, {})
+        for place, end, epochs in ends:
+            known[place] = end
+            if epochs:
+                self._epochs[broker_id, place] = epochs
         if is_last:
             self._told.add(broker_id)
 
@@ -81,6 +95,7 @@ class Doubts:
         for known in (self.safe, self.unclean, self._told):
             known.discard(broker_id)
         self._ends.pop(broker_id, None)
+        self._epochs = {key: of for key, of in self._epochs.items() if key[0] != broker_id}
 
     def withdrawn(self, cluster: Cluster) -> list[Record]:
         """PartitionChangeRecords by which those in doubt leave ISR and ELR where one is at work
@@ -115,7 +130,9 @@ class Doubts:
         away = self.unclean | self.absent(pending)
         for topic in cluster.image.topics_by_id.values():
             for partition in topic.partitions:
-                if len(partition.replicas) == 1 or self.unclean.isdisjoint(partition.replicas):
+                if self.unclean.isdisjoint(partition.replicas):
+                    continue
+                if len(partition.replicas) == 1 and partition.leader_id != NO_LEADER:
                     continue
                 message = self._decide(cluster, topic, partition, away)
                 if message is not None:
@@ -134,22 +151,37 @@ class Doubts:
     ) -> dict[str, Any] | None:
         """The change of one partition; None if it stays as it is."""
         holders = _holders(partition)
+        if len(partition.replicas) == 1:  # no record is anywhere else, whatever it has
+            return led_by_the_longest(topic, partition, {partition.replicas[0]: (-1, 0)})
         if any(cluster.is_active(other) and other not in away for other in holders):
             return without_unclean(cluster, topic, partition, self.unclean, away)
         place = topic.topic_id, partition.partition
         ends = {
             other: self._ends[other][place]
             for other in partition.replicas
-            if place in self._ends.get(other, ()) and not is_lost(partition, other)
+            if place in self._ends.get(other, ()) and not has_lost(partition, other)
         }
-        if ends.keys().isdisjoint(holders):
+        told = [ends[other] for other in holders if other in ends]
+        if not told:
             return None
+        for other in ends.keys() - set(holders):
+            epochs = self._epochs.get((other, place), ())
+            if not has_all_of(ends[other], epochs, max(told)):
+                del ends[other]
         return led_by_the_longest(topic, partition, ends)
 
 
 def _holders(partition: PartitionImage) -> tuple[int, ...]:
     """Who has everything that was committed, by what is known."""
     return (*partition.in_sync_replicas, *partition.eligible_leader_replicas)
+
+
+def has_all_of(ends: Ends, epochs: Epochs, other: Ends) -> bool:
+    """Whether a log has everything that another one has, by its ends and its leader epochs."""
+    if other[1] == 0 or ends[0] == other[0]:
+        return ends[1] >= other[1]
+    ends_at = {epoch: start for (epoch, _), (_, start) in itertools.pairwise(epochs)}
+    return other[1] <= ends_at.get(other[0], -1)
 
 
 def without_unclean(

@@ -7,8 +7,7 @@ of the partition that it leads, in the state that it knows, to replicas which ar
 
 from __future__ import annotations
 
-from shmbroker.controller.lost_replicas import directories_found
-from shmbroker.controller.partition_change import ONLINE, partition_change
+from shmbroker.controller.partition_change import ONLINE, has_lost, partition_change
 from shmbroker.metadata.image import (
     NO_LEADER,
     NO_LEADER_CHANGE,
@@ -32,6 +31,7 @@ from shmbroker.wire.error_codes import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     from shmbroker.controller.metadata_log import Record
@@ -74,9 +74,6 @@ def alter_partition(
                     recovery_state=wanted["leader_recovery_state"],
                 )
                 if message:
-                    directories = directories_found(cluster, changed_partition(partition, message))
-                    if directories is not None:
-                        message["directories"] = directories
                     records.append(("PartitionChangeRecord", 2, message))
                     partition = changed_partition(partition, message)
                     # The end of a reassignment may take the leader away from who asks.
@@ -184,7 +181,13 @@ def _without(
     return records
 
 
-def broker_back(cluster: Cluster, broker_id: int, *, are_all_known: bool = True) -> list[Record]:
+def broker_back(
+    cluster: Cluster,
+    broker_id: int,
+    *,
+    absent: AbstractSet[int] = frozenset(),
+    are_all_known: bool = True,
+) -> list[Record]:
     """PartitionChangeRecords for a broker that is about to be unfenced: it leads what nobody at
     work leads, where it is eligible; what it leads still, it leads in a new epoch.
 
@@ -192,12 +195,16 @@ def broker_back(cluster: Cluster, broker_id: int, *, are_all_known: bool = True)
     every leader is -1, and with eligible leader replicas on even the ISRs are empty. Where nobody
     is in sync or eligible, but the broker is the only replica, no record is anywhere else.
 
-    are_all_known: false while others may still come who have more, so that it is too early to
-    elect somebody who may lack records, even where that is allowed.
+    absent: who has not come since the family started, but may keep what it leads. are_all_known:
+    false while somebody may still come who has more, so that it is too early to elect one who may
+    lack records, even where that is allowed.
     """
 
-    def is_acceptable(other: int) -> bool:
+    def is_at_work(other: int) -> bool:
         return other == broker_id or cluster.is_active(other)
+
+    def is_acceptable(other: int) -> bool:
+        return is_at_work(other) and other not in absent
 
     election = None if are_all_known else ONLINE
     records: list[Record] = []
@@ -213,11 +220,17 @@ def broker_back(cluster: Cluster, broker_id: int, *, are_all_known: bool = True)
                 }
                 records.append(("PartitionChangeRecord", 2, again))
                 continue
-            if broker_id not in partition.replicas or is_acceptable(partition.leader_id):
+            if broker_id not in partition.replicas or is_at_work(partition.leader_id):
                 continue
+            if has_lost(partition, broker_id) and len(partition.replicas) > 1:
+                continue  # others may be back soon; if it is allowed, `election` asks it in time
             rules = rules or cluster.rules(topic, is_acceptable, election)
-            is_lost = not partition.in_sync_replicas and not partition.eligible_leader_replicas
-            isr = partition.replicas if is_lost and partition.replicas == (broker_id,) else None
+            is_empty = not partition.in_sync_replicas and not partition.eligible_leader_replicas
+            isr: Sequence[int] | None = None
+            if is_empty and partition.replicas == (broker_id,):
+                isr = partition.replicas
+            elif absent and partition.leader_id != NO_LEADER:
+                isr = tuple(filter(is_at_work, partition.in_sync_replicas))
             message = partition_change(topic.topic_id, partition, rules, isr=isr)
             if message is not None and message.get("leader", NO_LEADER) != NO_LEADER:
                 records.append(("PartitionChangeRecord", 2, message))

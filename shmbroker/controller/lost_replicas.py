@@ -45,8 +45,8 @@ IS_AHEAD = 2
 """It reaches further than its leader's, by records that were committed."""
 
 Ends = tuple[int, int]
-"""Leader epoch of a log's last batch, log end offset: of two replicas the greater has everything
-that the other one has and that was committed."""
+"""Leader epoch of a log's last batch, log end offset: of two replicas that are in sync or eligible
+the greater has everything that the other one has and that was committed."""
 
 
 class BegunAnew(NamedTuple):
@@ -137,32 +137,24 @@ def replica_withdrawn(
         return message
     message = message or {"partition_id": partition.partition, "topic_id": topic.topic_id}
     if not isr and message.get("leader", partition.leader_id) == NO_LEADER:
-        message["isr"] = ()  # also where Kafka would keep the last one, without ELRs
+        # Who is eligible is in sync, now: else a change of min.insync.replicas would forget it. And
+        # where Kafka would keep the last one in sync, without ELRs, nobody is.
+        eligible = tuple(
+            message.get("eligible_leader_replicas", partition.eligible_leader_replicas)
+        )
+        message["isr"] = eligible[:1]
+        if eligible:
+            message["eligible_leader_replicas"] = eligible[1:]
         if broker_id in message.get("last_known_elr", partition.last_known_elr):
             message["last_known_elr"] = ()  # it would lead without being asked
-    if partition.directory(broker_id) != LOST_DIRECTORY:
-        message["directories"] = _directories(partition, {broker_id: LOST_DIRECTORY})
+    after = changed_partition(partition, message)
+    if broker_id in after.replicas and after.directory(broker_id) != LOST_DIRECTORY:
+        message["directories"] = _directories(after, {broker_id: LOST_DIRECTORY})
     return message if len(message) > 2 else None
-
-
-def directories_found(cluster: Cluster, partition: PartitionImage) -> list[bytes] | None:
-    """The log directories of a partition's replicas, where one is in sync that had lost what it
-    had; None where none is."""
-    found = {
-        member: cluster.directory_of(member)
-        for member in partition.in_sync_replicas
-        if is_lost(partition, member)
-    }
-    return _directories(partition, found) if found else None
 
 
 def _directories(partition: PartitionImage, changed: Mapping[int, bytes]) -> list[bytes]:
     return [changed.get(other) or partition.directory(other) for other in partition.replicas]
-
-
-def is_lost(partition: PartitionImage, broker_id: int) -> bool:
-    """Whether a replica lost what it had, and hasn't been in sync since."""
-    return partition.directory(broker_id) == LOST_DIRECTORY
 
 
 def on_lack(

@@ -17,6 +17,8 @@ D. What nobody can lead keeps leader, ISR and ELR as they are. Kafka would take 
    and when a broker comes back, the ISR is looked at without the fenced, as if they had left it.
 E. A record that names a leader makes a new leader epoch, be it the leader that was. One is needed
    where a replica is taken away, so that it is fenced; a shrinking ISR needs none (KAFKA-15021).
+F. A replica that had lost what it had (`lost_replicas`) and is in sync again is in its broker's log
+   directory (KIP-858).
 
 Source: Kafka's `PartitionChangeBuilder`, `PartitionReassignmentReplicas`.
 """
@@ -120,11 +122,12 @@ def partition_change(
         message["last_known_elr"] = last_known
     if replicas != partition.replicas:
         message["replicas"] = replicas
+    if replicas != partition.replicas or any(has_lost(partition, other) for other in isr):  # F
         message["directories"] = [
-            partition.directory(broker_id)
-            if broker_id in partition.replicas
-            else rules.default_directory(broker_id)
-            for broker_id in replicas
+            partition.directory(other)
+            if other in partition.replicas and not (other in isr and has_lost(partition, other))
+            else rules.default_directory(other)
+            for other in replicas
         ]
     if adding != partition.adding_replicas:
         message["adding_replicas"] = adding
@@ -137,8 +140,16 @@ def partition_change(
 
 def _still_in_sync(partition: PartitionImage, rules: Rules) -> tuple[int, ...]:
     isr = partition.in_sync_replicas
-    if partition.leader_id == NO_LEADER or rules.is_acceptable(partition.leader_id):
+    if rules.is_acceptable(partition.leader_id):
         return isr
+    if partition.leader_id == NO_LEADER:
+        # Somebody eligible is at work, and nobody in sync: that one leads.
+        can_lead = any(map(rules.is_acceptable, isr))
+        return (
+            isr
+            if can_lead or not any(map(rules.is_acceptable, partition.eligible_leader_replicas))
+            else ()
+        )
     return tuple(broker_id for broker_id in isr if rules.is_acceptable(broker_id))
 
 
@@ -186,12 +197,13 @@ def _elect(
     if rules.election == UNCLEAN:
         at_work = [broker_id for broker_id in replicas if is_acceptable(broker_id)]
         if at_work:  # Last of all one that has lost what it had.
-            at_work.sort(key=lambda broker_id: _has_lost(partition, broker_id))
+            at_work.sort(key=lambda broker_id: has_lost(partition, broker_id))
             return at_work[0], True
     return NO_LEADER, False
 
 
-def _has_lost(partition: PartitionImage, broker_id: int) -> bool:
+def has_lost(partition: PartitionImage, broker_id: int) -> bool:
+    """Whether a replica has lost what it had, and not been in sync since (`lost_replicas`)."""
     is_known = broker_id in partition.replicas
     return is_known and partition.directory(broker_id) == LOST_DIRECTORY
 

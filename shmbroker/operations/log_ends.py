@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PARTITIONS_MAX = 1000
 """Of one request: what fits onto the controller's ring several times."""
 
+EPOCHS_MAX = 16
+"""Leader epochs of one log that are told."""
+
 # States, as in `controller.lost_replicas`.
 HAS = 0
 LACKS = 1
@@ -39,8 +42,8 @@ class LogEnds:
     `on_answer`. on_decided(partition): it may lead now, if the metadata says so.
     """
 
-    __slots__ = ("_ask", "_asked", "_broker_id", "_is_last_asked", "_is_starting", "_lacking",
-                 "_on_decided", "_rests", "is_told", "waiting")  # fmt: skip
+    __slots__ = ("_ask", "_asked", "_broker_id", "_in_sync", "_is_last_asked", "_is_starting",
+                 "_lacking", "_on_decided", "_rests", "is_told", "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class LogEnds:
         self.waiting: dict[Partition, int] = {}
         """Partitions to tell of, with the state to tell."""
         self._asked: dict[Partition, int] | None = None
+        self._in_sync: set[bytes] = set()
         self._rests = False
         """After a refusal, until `look_again`."""
         self._is_starting = False
@@ -64,9 +68,11 @@ class LogEnds:
         self._lacking: set[Partition] = set()
         """Told to lack something; from then on until somebody leads them."""
 
-    def tell_all(self, partitions: Iterable[Partition]) -> None:
-        """At a start in doubt: where these end, which are all that have other replicas."""
+    def tell_all(self, partitions: Iterable[Partition], in_sync: set[bytes]) -> None:
+        """At a start in doubt: where these end, which are all that have other replicas; of those
+        that are not `in_sync` (by their keys) the last leader epochs, too."""
         self.waiting.update((partition, HAS) for partition in partitions)
+        self._in_sync = in_sync
         self._is_starting, self.is_told = True, False
 
     def tell(self, partition: Partition, state: int) -> None:
@@ -105,6 +111,7 @@ class LogEnds:
                     "leader_epoch": partition.leader_epoch,
                     "last_epoch": log.leader_epochs.epoch_at(log.log_end_offset - 1),
                     "end_offset": log.log_end_offset,
+                    "epochs": self._epochs(partition, state),
                 }
             )
         is_last = self._is_starting and len(asked) == len(self.waiting)
@@ -113,6 +120,12 @@ class LogEnds:
             self._asked, self._is_last_asked = asked, is_last
             for partition in asked:
                 del self.waiting[partition]
+
+    def _epochs(self, partition: Partition, state: int) -> list[dict[str, int]]:
+        if state != HAS or partition.key in self._in_sync:
+            return []
+        last = partition.log.leader_epochs.entries[-EPOCHS_MAX:]
+        return [{"epoch": epoch, "start_offset": start} for epoch, start in last]
 
     def on_answer(self, answer: dict[str, Any] | None) -> None:
         """The controller has answered; None: it is dead, or another one is asked."""

@@ -424,22 +424,28 @@ class IoWorker(SleepingChild):
             epoch = self.counters.metadata_leader()[0]
             if self.is_in_doubt and epoch != told and self.link.peer() is not None:
                 told = epoch
-                log_ends.tell_all(self._copies())
+                log_ends.tell_all(*self._copies())
             log_ends.look_again()
             log_ends.run()
             return not (self.is_in_doubt or self.to_apply)
 
         self._wait_for(is_decided)
 
-    def _copies(self) -> list[Partition]:
-        """The partitions here that have other replicas."""
-        return [
-            partition
-            for topic in self.image.topics_by_id.values()
-            for image in topic.partitions
-            if len(image.replicas) > 1
-            and (partition := self.partitions.get(partition_key(topic.topic_id, image.partition)))
-        ]
+    def _copies(self) -> tuple[list[Partition], set[bytes]]:
+        """The partitions here that have other replicas; keys of those that are in sync here."""
+        found = []
+        in_sync = set()
+        for topic in self.image.topics_by_id.values():
+            for image in topic.partitions:
+                if len(image.replicas) == 1:
+                    continue
+                key = partition_key(topic.topic_id, image.partition)
+                partition = self.partitions.get(key)
+                if partition is not None:
+                    found.append(partition)
+                    if self.broker_id in image.in_sync_replicas:
+                        in_sync.add(key)
+        return found, in_sync
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -848,7 +854,7 @@ class IoWorker(SleepingChild):
         if own is None or own.is_fenced or own.broker_epoch != self.broker_epoch:
             return
         self.is_in_doubt = False
-        for partition in self._copies():
+        for partition in self._copies()[0]:
             self._apply_again(partition)
 
     def apply_some(self) -> None:

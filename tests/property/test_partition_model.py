@@ -1,5 +1,5 @@
-"""Partitions of three or four brokers that die, come back, fall behind, move: who leads holds all
-that was committed.
+"""Partitions of three or four brokers that die, come back, fall behind, move, lose power, a log or
+a disk: who leads holds all that was committed.
 
 The model has the logs themselves: leaders append, followers copy, and what min.insync.replicas of
 the ISR hold is committed. The controller's decisions, its records and the image are the real ones.
@@ -11,8 +11,10 @@ import random
 from typing import Any
 
 from shmbroker.config import BrokerConfig, broker_layers
-from shmbroker.controller import configs, election, in_sync, reassignment
+from shmbroker.controller import configs, election, in_sync, lost_replicas, reassignment
+from shmbroker.controller.doubts import Doubts
 from shmbroker.controller.topics import Cluster, config_record
+from shmbroker.ids import LOST_DIRECTORY
 from shmbroker.metadata.image import (
     BROKER_RESOURCE,
     NO_LEADER,
@@ -29,7 +31,11 @@ CONFIG = BrokerConfig({"shmbroker.io.workers": "4"})
 ELR = "eligible.leader.replicas.version"
 
 
-def common(one: list[int], other: list[int]) -> int:
+Log = list[tuple[int, int]]
+"""(leader epoch, value) of each record."""
+
+
+def common(one: Log, other: Log) -> int:
     """How many values both begin with."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
@@ -41,12 +47,14 @@ class World:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.image = MetadataImage("cluster")
-        self.logs: dict[int, list[int]] = {broker_id: [] for broker_id in BROKERS}
-        self.committed: list[int] = []
+        self.logs: dict[int, Log] = {broker_id: [] for broker_id in BROKERS}
+        self.committed: Log = []
+        self.disks = {broker_id: broker_id for broker_id in BROKERS}
         self.value = 0
         self.is_unclean = False
+        self.is_starting = False
         self.broker_epoch = 100
-        self.doubts = in_sync.Doubts()
+        self.doubts = Doubts()
         replicas = chance.sample(BROKERS, chance.randint(1, 4))
         min_isr = str(chance.randint(1, 3))
         for broker_id in BROKERS:
@@ -102,8 +110,10 @@ class World:
             assert now.partition_epoch > was.partition_epoch
         if set(was.replicas) - set(now.replicas):
             assert now.leader_epoch > was.leader_epoch, "who was taken away is fenced"
+        if self.is_starting:
+            return  # who is in sync counts when all have come
         if now.in_sync_replicas != was.in_sync_replicas or now.leader_id != was.leader_id:
-            log = self.logs[now.in_sync_replicas[0]]
+            log = self.logs[(*now.in_sync_replicas, *now.eligible_leader_replicas)[0]]
             if log[: len(self.committed)] != self.committed:
                 assert self.is_unclean, "the new leader lacks what was committed"
                 assert now.leader_recovery_state == RECOVERING
@@ -116,23 +126,30 @@ class World:
 
     def register(self, broker_id: int) -> None:
         self.broker_epoch += 1
+        directory = bytes([self.disks[broker_id]]) * 16
+        self.commit(lost_replicas.begun_anew(self.cluster(), broker_id, [directory]).records)
         message = {
             "broker_id": broker_id,
             "broker_epoch": self.broker_epoch,
             "incarnation_id": bytes(16),
             "rack": None,
             "fenced": True,
-            "log_dirs": [bytes([broker_id]) * 16],
+            "log_dirs": [directory],
         }
         self.commit([("RegisterBrokerRecord", 3, message)])
 
     def fence(
-        self, broker_id: int, *, is_fenced: bool, pending: frozenset[int] = frozenset()
+        self, broker_id: int, *, is_fenced: bool, absent: frozenset[int] = frozenset()
     ) -> None:
         if is_fenced:
             changes = in_sync.broker_gone(self.cluster(), broker_id)
         else:
-            changes = self.doubts.broker_back(self.cluster(), broker_id, pending)
+            changes = in_sync.broker_back(
+                self.cluster(),
+                broker_id,
+                absent=absent,
+                are_all_known=not (absent or self.doubts.unclean),
+            )
         message = {
             "broker_id": broker_id,
             "broker_epoch": self.image.brokers[broker_id].broker_epoch,
@@ -153,6 +170,8 @@ class World:
             (self.change_min_isr, chance.randint(1, 3)),
             (self.allow_unclean, chance.random() < 0.2),
             (self.lose_power, set(chance.sample(BROKERS, chance.randint(0, 4)))),
+            (self.lose_disk, broker_id),
+            (self.lose_log, broker_id),
         ]
         often: list[tuple[Any, ...]] = [
             (self.die, broker_id),
@@ -185,7 +204,7 @@ class World:
         leader_id = self.partition.leader_id
         if leader_id != NO_LEADER and self.is_active(leader_id):
             self.value += 1
-            self.logs[leader_id].append(self.value)
+            self.logs[leader_id].append((self.partition.leader_epoch, self.value))
             self.advance()
 
     def copy(self, broker_id: int) -> None:
@@ -271,24 +290,104 @@ class World:
         self.commit(records)
 
     def lose_power(self, clean: set[int]) -> None:
-        """All end at once, and who isn't in `clean` may have lost its last records. Somebody who
-        has lost none must be in sync or eligible: else nothing is promised."""
-        partition = self.partition
-        holders = {*partition.in_sync_replicas, *partition.eligible_leader_replicas}
-        if not clean & holders:
-            clean = clean | holders
-        chance = self.chance
+        """All end at once, and who isn't in `clean` may have lost its last records, or its disk.
+        What is left anywhere of what was committed is left in the end."""
+        partition, chance = self.partition, self.chance
+        holders = [*partition.in_sync_replicas, *partition.eligible_leader_replicas]
         for broker_id in sorted(set(BROKERS) - clean):
             log = self.logs[broker_id]
             del log[chance.randint(0, len(log)) :]
+            if broker_id in holders and len(holders) > 1 and chance.random() < 0.3:
+                holders.remove(broker_id)
+                self.replace_disk(broker_id)
+        told = [
+            other
+            for other in partition.replicas
+            if self.has_its_disk(other)
+            and partition.directory(other) != LOST_DIRECTORY
+            and other in holders
+        ]
+        left = max(common(self.logs[other], self.committed) for other in told)
+        del self.committed[left:]
+        self.is_starting = True
         pending = set(BROKERS)
         for broker_id in chance.sample(BROKERS, len(BROKERS)):
             self.register(broker_id)
             self.doubts.note(broker_id, broker_id in clean)
-            self.fence(broker_id, is_fenced=False, pending=frozenset(pending))
             pending.discard(broker_id)
-            self.doubts.settle(pending, self.cluster, self.commit)
-        assert not self.doubts.unclean
+            if broker_id in clean:
+                self.fence(broker_id, is_fenced=False, absent=frozenset(pending))
+            self.commit(self.doubts.withdrawn(self.cluster()))
+        for broker_id in sorted(set(BROKERS) - clean):
+            assert not self.doubts.can_be_settled(pending, True)
+            ends, epochs = self.ends(broker_id), self.epochs(broker_id)
+            self.doubts.tell(broker_id, [((TOPIC_ID, 0), ends, epochs)], True)
+        if set(BROKERS) - clean:
+            assert self.doubts.can_be_settled(pending, True)
+            decided = self.doubts.settle(self.cluster(), pending)
+            assert decided.brokers == sorted(set(BROKERS) - clean) and not decided.waiting
+            unfencing = [
+                {
+                    "broker_id": broker_id,
+                    "broker_epoch": self.image.brokers[broker_id].broker_epoch,
+                    "fenced": -1,
+                }
+                for broker_id in decided.brokers
+            ]
+            self.commit(
+                [
+                    *decided.records,
+                    *(("BrokerRegistrationChangeRecord", 0, message) for message in unfencing),
+                ]
+            )
+        self.doubts = Doubts()
+        self.is_starting = False
+
+    def ends(self, broker_id: int) -> tuple[int, int]:
+        log = self.logs[broker_id]
+        return (log[-1][0] if log else -1), len(log)
+
+    def epochs(self, broker_id: int) -> tuple[tuple[int, int], ...]:
+        starts: dict[int, int] = {}
+        for offset, (epoch, _) in enumerate(self.logs[broker_id]):
+            starts.setdefault(epoch, offset)
+        return tuple(starts.items())
+
+    def has_its_disk(self, broker_id: int) -> bool:
+        return self.image.brokers[broker_id].directories == (bytes([self.disks[broker_id]]) * 16,)
+
+    def replace_disk(self, broker_id: int) -> None:
+        self.logs[broker_id] = []
+        self.disks[broker_id] += 16
+
+    def others_hold(self, broker_id: int) -> bool:
+        """Whether somebody else is in sync or eligible: else what was committed is just lost."""
+        partition = self.partition
+        holders = {*partition.in_sync_replicas, *partition.eligible_leader_replicas}
+        return bool(holders - {broker_id}) and self.disks[broker_id] < 200
+
+    def lose_disk(self, broker_id: int) -> None:
+        """A broker is down, and comes back with another disk."""
+        if self.others_hold(broker_id):
+            self.die(broker_id)
+            self.replace_disk(broker_id)
+            self.come_back(broker_id)
+            assert broker_id not in (
+                self.partition.leader_id,
+                *self.partition.in_sync_replicas,
+                *self.partition.eligible_leader_replicas,
+            )
+
+    def lose_log(self, broker_id: int) -> None:
+        """A broker finds that a log ends before its checkpoints."""
+        topic, partition = self.image.topics_by_id[TOPIC_ID], self.partition
+        if self.others_hold(broker_id) and self.is_active(broker_id):
+            log = self.logs[broker_id]
+            del log[self.chance.randint(0, len(log)) :]
+            lacking = {broker_id: self.ends(broker_id)}
+            message = lost_replicas.on_lack(self.cluster(), topic, partition, broker_id, lacking)
+            self.commit([("PartitionChangeRecord", 2, message)] if message else [])
+            assert broker_id not in self.partition.in_sync_replicas
 
     # ── what always holds ───────────────────────────────────────────────────────────────────────
 
@@ -302,7 +401,9 @@ class World:
         assert elr <= replicas and not elr & isr
         assert set(partition.adding_replicas) | set(partition.removing_replicas) <= replicas
         for broker_id in replicas:
-            assert partition.directory(broker_id) == bytes([broker_id]) * 16
+            directory = partition.directory(broker_id)
+            assert directory in (LOST_DIRECTORY, bytes([self.disks[broker_id]]) * 16)
+            assert directory != LOST_DIRECTORY or broker_id not in isr | elr
         if partition.leader_id != NO_LEADER and self.is_active(partition.leader_id):
             assert all(map(self.is_active, isr))
         else:

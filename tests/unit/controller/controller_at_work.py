@@ -1,8 +1,10 @@
 """What the controller's tests share besides fixtures."""
 
 from collections.abc import Callable
+from typing import Any
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.lost_replicas import HAS
 from shmbroker.metadata.image import PartitionImage
 
 NOW_MS = 1_700_000_000_000
@@ -18,19 +20,88 @@ def join(
     *,
     is_clean: bool = True,
     pending: frozenset[int] = frozenset(),
+    directory_id: bytes = DIRECTORY_ID,
+    ends: tuple[int, int] = (0, 10),
 ) -> int:
-    """Register a broker and let it work; its broker epoch."""
+    """Register a broker and let it work; its broker epoch. One that isn't clean tells that all its
+    replicas end at `ends`, and works when all have told who are `pending`."""
     epoch = controller.register_broker(
         broker_id,
         "127.0.0.1",
         9091 + broker_id,
         bytes([broker_id]) * 16,
-        [DIRECTORY_ID],
+        [directory_id],
         NOW_MS,
         is_clean,
+        pending,
     )
-    controller.unfence_broker(broker_id, NOW_MS, pending)
+    if is_clean:
+        controller.unfence_broker(broker_id, NOW_MS, pending)
+    else:
+        tell_ends(controller, broker_id, ends)
+    controller.settle(NOW_MS, pending)
     return epoch
+
+
+def tell_ends(controller: ActiveController, broker_id: int, ends: tuple[int, int]) -> None:
+    """TellLogEnds of a broker in doubt: all its replicas end there."""
+    topics = [
+        {
+            "topic_id": topic.topic_id,
+            "partitions": [
+                log_end(partition.partition, HAS, ends)
+                for partition in topic.partitions
+                if broker_id in partition.replicas
+            ],
+        }
+        for topic in controller.image.topics_by_id.values()
+    ]
+    tell(controller, broker_id, topics, is_last=True)
+
+
+def log_end(
+    index: int, state: int, ends: tuple[int, int], leader_epoch: int = -1
+) -> dict[str, Any]:
+    """A partition of TellLogEnds."""
+    return {
+        "partition_index": index,
+        "state": state,
+        "leader_epoch": leader_epoch,
+        "last_epoch": ends[0],
+        "end_offset": ends[1],
+        "epochs": [],
+    }
+
+
+def tell(
+    controller: ActiveController, broker_id: int, topics: list[dict[str, Any]], *, is_last: bool
+) -> dict[str, Any]:
+    """TellLogEnds, and its answer."""
+    request = {
+        "broker_id": broker_id,
+        "broker_epoch": controller.image.brokers[broker_id].broker_epoch,
+        "is_last": is_last,
+        "topics": topics,
+    }
+    answer = controller.log_ends(request, NOW_MS)
+    assert answer["error_code"] == 0
+    return answer
+
+
+def tell_of(
+    controller: ActiveController,
+    broker_id: int,
+    name: str,
+    state: int,
+    ends: tuple[int, int] = (0, 0),
+) -> tuple[int, int]:
+    """TellLogEnds of one partition, of what its broker has found; (leader, epoch) of the answer."""
+    topic = controller.image.topics_by_name[name]
+    row = log_end(0, state, ends, topic.partitions[0].leader_epoch)
+    topics = [{"topic_id": topic.topic_id, "partitions": [row]}]
+    answer = tell(controller, broker_id, topics, is_last=False)
+    (found,) = answer["topics"][0]["partitions"]
+    return found["leader_id"], found["leader_epoch"]
 
 
 def create(controller: ActiveController, *topics: dict) -> None:

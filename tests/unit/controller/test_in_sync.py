@@ -142,6 +142,7 @@ def test_nobody_in_doubt_is_elected_before_all_have_registered(
     join(controller, 1, is_clean=False, pending=frozenset({1}))
     partition = at(controller, "t")
     assert (partition.leader_id, partition.in_sync_replicas) == (1, (1,))
+    assert all(broker.is_active for broker in controller.image.brokers.values())
 
 
 def test_change_of_min_isr_empties_the_elr(three: ActiveController) -> None:
