@@ -122,6 +122,7 @@ class Family:
                 partition_epoch=0,
                 replicas=(1,),
                 in_sync_replicas=(1,),
+                leader_recovery_state=0,
             ),
         )
         self.now_ms = time.time_ns() // 1_000_000

@@ -500,7 +500,12 @@ def make_store(
 
 def leadership(epoch: int) -> Any:
     return SimpleNamespace(
-        leader_id=1, leader_epoch=epoch, partition_epoch=0, replicas=(1,), in_sync_replicas=(1,)
+        leader_id=1,
+        leader_epoch=epoch,
+        partition_epoch=0,
+        replicas=(1,),
+        in_sync_replicas=(1,),
+        leader_recovery_state=0,
     )
 
 

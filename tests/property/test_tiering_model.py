@@ -70,7 +70,12 @@ class World:
         )
         self.partition = Partition(KEY, "t", TOPIC_ID, 0, self.log)
         image = SimpleNamespace(
-            leader_id=1, leader_epoch=0, partition_epoch=0, replicas=(1,), in_sync_replicas=(1,)
+            leader_id=1,
+            leader_epoch=0,
+            partition_epoch=0,
+            replicas=(1,),
+            in_sync_replicas=(1,),
+            leader_recovery_state=0,
         )
         self.partition.on_leadership(1, image)
         store = SimpleNamespace(

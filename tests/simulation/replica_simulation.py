@@ -3,7 +3,12 @@ controller decisions, with virtual time; rings, processes, page cache and metada
 
 What may happen, at random: a process takes a turn or is slow, clients append (acks 1 and all,
 idempotent, retried) and read, a broker is killed (its page cache and shared memory live on), hangs
-and comes back, all of them lose power (with fsync'ed acks only), leaders are moved.
+and comes back, all of them are killed or lose power, one gets an empty disk or has lost its
+partition's directory, controllers change, leaders are moved.
+
+Where something is lost that nobody could keep (unflushed records of all replicas in a power cut
+without fsync'ed acks, the only copy of a record) no fault of that kind is made, or what is promised
+is what is left.
 
 What must hold, at every step:
 
@@ -41,6 +46,7 @@ from shmbroker.log.partition_log import PartitionLog
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.network.file_send import OpenFile
 from shmbroker.operations.append import Appender
+from shmbroker.operations.log_ends import LACKS
 from shmbroker.operations.replication import Replication
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
 from shmbroker.replication.partition import Partition
@@ -165,13 +171,22 @@ class Node:
         self.is_up = False
         self.hangs_until = 0
         self.flushed: dict[str, int] = {}
+        self.disk = number
+        self.has_lost = False
+        """And the controller doesn't know yet."""
+        self.is_in_doubt = False
+        self.told_to: Any = None
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────
 
     def boot(self, is_clean_memory: bool) -> None:
-        """Start: with the positions that the process before stored, or after a power cut."""
+        """Start: with the positions that the process before stored, or after a power cut. It has
+        registered before."""
+        self.told_end = self.told.end
         self.incarnation += 1
         self.is_up = True
+        self.is_in_doubt = True
+        self.told_to = None
         self.flushes: deque[tuple[Any, Any]] = deque()
         log = PartitionLog.open(
             str(self.directory),
@@ -188,6 +203,9 @@ class Node:
         key = self.world.key
         self.partition = partition = Partition(key, TOPIC, self.world.topic_id, 0, log)
         partition.known_high_watermark = max(self.told.high, self.checkpointed)
+        known = max(partition.known_high_watermark, (self.told_end if is_clean_memory else 0))
+        if log.log_end_offset < known:
+            partition.lost_below = known
         partition.store_high_watermark = self.told.store_high_watermark
         self.partitions = {key: partition}
         self.follower = MemoryFollower(self.world.metadata)
@@ -215,6 +233,8 @@ class Node:
             note_gap=self.on_gap,
             flush=self.flush,
             ask=self.ask,
+            tell=self.tell,
+            on_decided=self.apply,
             on_high_watermark=lambda partition: None,
         )
 
@@ -240,7 +260,24 @@ class Node:
                 path.write_bytes(content)
         for path in self.directory.glob("*index"):
             path.unlink()
+        self.forget_memory()
+
+    def forget_memory(self) -> None:
+        """What the family shares is gone."""
         self.told.trusted, self.told.end, self.told.high = None, 0, 0
+
+    def lose_directory(self) -> None:
+        """The partition's directory is gone; checkpoints and identity are there."""
+        self.has_lost = True
+        shutil.rmtree(self.directory)
+        self.directory.mkdir()
+        self.flushed.clear()
+
+    def lose_disk(self) -> None:
+        """An empty disk is in the place of its own."""
+        self.lose_directory()
+        self.checkpointed = 0
+        self.disk += 16
 
     def now(self) -> int:
         return self.world.now
@@ -268,23 +305,47 @@ class Node:
         self.world.requests.append((self.number, self.incarnation, body | who))
         return True
 
+    def tell(self, body: dict[str, Any]) -> bool:
+        broker = self.follower.image.brokers[self.number]
+        who = {"broker_id": self.number, "broker_epoch": broker.broker_epoch}
+        self.world.requests.append((self.number, self.incarnation, body | who))
+        return True
+
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
     def follow_metadata(self) -> None:
         if self.follower.image.offset != len(self.world.metadata.records):
             self.follower.catch_up(len(self.world.metadata.records))
-            topic = self.follower.image.topics_by_name[TOPIC]
-            image = topic.partitions[0]
-            if (image.leader_epoch, image.partition_epoch) != (
+            if self.is_in_doubt and not self.follower.image.brokers[self.number].is_fenced:
+                self.is_in_doubt = False
+                self.world.pending.discard(self.number)
+                if self.partition.lost_below >= 0 and self.told_to is None:
+                    self.replication.log_ends.tell(self.partition, LACKS)
+            image = self.follower.image.topics_by_name[TOPIC].partitions[0]
+            if not self.is_in_doubt and (image.leader_epoch, image.partition_epoch) != (
                 self.partition.leader_epoch,
                 self.partition.partition_epoch,
             ):
-                self.replication.on_leadership(self.partition, image)
+                self.apply(self.partition)
+        if self.is_in_doubt and self.told_to is not self.world.controller:
+            self.told_to = self.world.controller
+            image = self.follower.image.topics_by_name[TOPIC].partitions[0]
+            in_sync = {self.world.key} if self.number in image.in_sync_replicas else set()
+            self.replication.log_ends.tell_all([self.partition], in_sync)
+
+    def apply(self, partition: Partition) -> None:
+        """Take over what the metadata says of it."""
+        image = self.follower.image.topics_by_name[TOPIC].partitions[0]
+        self.replication.on_leadership(partition, image)
 
     def turn(self, random: Random) -> bool:
         """One pass; True if something was there to do."""
         work = False
         self.follow_metadata()
+        if self.is_in_doubt:
+            self.replication.log_ends.look_again()
+            self.replication.log_ends.run()
+            return True
         for number in self.peers:
             other = self.world.nodes[number]
             if not other.is_up:
@@ -378,15 +439,15 @@ class World:
         topic_id = bytes(15) + b"\x09"
         self.topic_id = topic_id
         self.key = partition_key(topic_id, 0)
-        self.controller = ActiveController.activate(
-            self.metadata, MemoryFollower(self.metadata), config, self.now,
-            new_topic_id=lambda: topic_id,
-        )  # fmt: skip
+        self.config = config
+        self.controller = self.new_controller()
         self.requests: deque[tuple[int, int, dict[str, Any]]] = deque()
         self.seen_hung: dict[int, int] = {}
         self.to_fence: dict[int, int] = {}
         self.to_boot: dict[int, tuple[int, bool]] = {}
-        self.nodes = {}
+        self.pending: set[int] = set()
+        """Brokers that have not registered since all ended."""
+        self.nodes: dict[int, Node] = {}
         for number in NODES:
             self.nodes[number] = Node(self, number)
         for number in NODES:
@@ -414,30 +475,49 @@ class World:
         """token: number of the batch; in order"""
         self.sent_to = (0, 0, 0)
         self.answers: dict[int, tuple[int, int]] = {}
-        self.pending: deque[tuple[int, bytes]] = deque()
+        self.unanswered: deque[tuple[int, bytes]] = deque()
         """number and batch of the appends that have no good answer yet, in order"""
         self.acked: list[tuple[int, int]] = []
         self.told_watermark = 0
         self.safe = b""
         """The bytes below it."""
 
-    def register(self, number: int) -> None:
-        self.controller.register_broker(number, "h", 9000 + number, bytes(16), [bytes(16)], 0)
-        self.controller.unfence_broker(number, 0)
+    def new_controller(self) -> ActiveController:
+        """One that takes over knows what is in the log, and nothing else."""
+        return ActiveController.activate(
+            self.metadata, MemoryFollower(self.metadata), self.config, self.now,
+            new_topic_id=lambda: self.topic_id,
+        )  # fmt: skip
+
+    def register(self, number: int, is_clean: bool = True) -> None:
+        disk = bytes([self.nodes[number].disk]) * 16
+        self.controller.register_broker(
+            number, "h", 9000 + number, bytes(16), [disk], 0, is_clean, self.pending
+        )
+        if is_clean:
+            self.controller.unfence_broker(number, 0, self.pending)
+        self.controller.settle(0, self.pending)
 
     @property
     def image(self) -> Any:
         return self.controller.image.topics_by_name[TOPIC].partitions[0]
+
+    def leader(self) -> Node | None:
+        """Who leads, if it can be reached."""
+        leader = self.nodes.get(self.image.leader_id)
+        if leader is None or not leader.is_up or self.now < leader.hangs_until:
+            return None
+        leader.follow_metadata()
+        return leader
 
     # ── clients ─────────────────────────────────────────────────────────────────────────────────
 
     def produce(self) -> None:
         """One more batch, or all that are unanswered again, to whom the leader is thought to be."""
         random = self.random
-        leader = self.nodes[self.image.leader_id]
-        if not leader.is_up or self.now < leader.hangs_until:
+        leader = self.leader()
+        if leader is None:
             return
-        leader.follow_metadata()
         if random.random() < 0.2:
             # acks=1, by somebody who doesn't ask again: it may be lost.
             self.unsafe -= 1
@@ -448,9 +528,9 @@ class World:
         if self.sent and self.sent_to != place:
             return  # what is under way elsewhere comes first
         self.sent_to = place
-        if not self.sent and self.pending:
-            again = list(self.pending)
-        elif len(self.pending) < 5:
+        if not self.sent and self.unanswered:
+            again = list(self.unanswered)
+        elif len(self.unanswered) < 5:
             count = random.randrange(1, 4)
             batch = encode_batch(
                 [(1, None, struct.pack(">q", self.sequence + at), ()) for at in range(count)],
@@ -458,9 +538,9 @@ class World:
                 producer_epoch=0,
                 base_sequence=self.sequence,
             )
-            self.pending.append((self.sequence, batch))
+            self.unanswered.append((self.sequence, batch))
             self.sequence += count
-            again = [self.pending[-1]]
+            again = [self.unanswered[-1]]
         else:
             return
         for number, batch in again:
@@ -481,7 +561,7 @@ class World:
             number = self.sent.pop(token)
             error, base_offset = self.answers.pop(token)
             if error in (0, error_codes.DUPLICATE_SEQUENCE_NUMBER):
-                assert self.pending.popleft()[0] == number
+                assert self.unanswered.popleft()[0] == number
                 self.acked.append((number, base_offset))
                 continue
             assert error in RETRIED, error_codes.name_of(error)
@@ -493,11 +573,8 @@ class World:
 
     def fetch(self) -> None:
         """A consumer asks the leader how far it may read, and reads."""
-        leader = self.nodes[self.image.leader_id]
-        if not leader.is_up or self.now < leader.hangs_until:
-            return
-        leader.follow_metadata()
-        if not leader.partition.is_leader:
+        leader = self.leader()
+        if leader is None or not leader.partition.is_leader:
             return
         watermark = leader.partition.high_watermark
         if watermark < leader.partition.epoch_start_offset:
@@ -524,16 +601,52 @@ class World:
         if node.is_up and self.now >= node.hangs_until:
             node.hangs_until = self.now + self.random.randrange(200)
 
-    def cut_power(self) -> None:
+    def end_all(self) -> None:
+        """All are killed, or lose power, and one of them perhaps its disk or its directory."""
+        has_power = not self.is_durable or self.random.random() < 0.5
+        loser = self.nodes[self.random.choice(NODES)]
+        may_lose = self.others_hold(loser.number)
         for node in self.nodes.values():
             if node.is_up:
                 node.die()
-            node.lose_unflushed(self.random)
+            if has_power:
+                node.forget_memory()
+            else:
+                node.lose_unflushed(self.random)
             self.to_fence.pop(node.number, None)
             self.to_boot[node.number] = (self.now + self.random.randrange(50), False)
+        if may_lose and self.random.random() < 0.7:
+            self.random.choice((loser.lose_disk, loser.lose_directory))()
         self.forget_sent()
         # What only was in the page cache may be gone, and nobody was told that it is safe.
         self.requests.clear()
+        self.pending = set(NODES)
+        self.controller = self.new_controller()
+
+    def others_hold(self, number: int) -> bool:
+        """Whether somebody else is in sync or eligible: else what is lost with it is lost."""
+        image = self.image
+        holders = {*image.in_sync_replicas, *image.eligible_leader_replicas}
+        return any(not self.nodes[other].has_lost for other in holders - {number})
+
+    def lose(self) -> None:
+        """One is killed, and comes back without what it had."""
+        node = self.random.choice(list(self.nodes.values()))
+        if node.is_up and not node.is_in_doubt and self.others_hold(node.number):
+            node.die()
+            self.random.choice((node.lose_disk, node.lose_directory))()
+            self.forget_sent()
+            self.to_fence[node.number] = self.now + self.random.randrange(5)
+            self.to_boot[node.number] = (self.now + self.random.randrange(6, 100), True)
+
+    def change_controller(self) -> None:
+        """Another one is active; what was asked and not answered is not done."""
+        self.requests.clear()
+        self.controller = self.new_controller()
+        for node in self.nodes.values():
+            if node.is_up:
+                node.replication.in_sync.on_answer(None, node.partitions)
+                node.replication.log_ends.on_answer(None)
 
     def move_leader(self) -> None:
         request = {
@@ -552,35 +665,54 @@ class World:
         for number, (due, is_clean_memory) in list(self.to_boot.items()):
             if due <= self.now and number not in self.to_fence:
                 del self.to_boot[number]
+                # Who is killed before it has served is no better off than it was.
+                is_clean_memory &= not self.nodes[number].is_in_doubt
+                self.register(number, is_clean_memory)
                 self.nodes[number].boot(is_clean_memory)
-                self.register(number)
         for node in self.nodes.values():
             is_late = self.now < node.hangs_until and node.is_up
             since = self.seen_hung.setdefault(node.number, self.now) if is_late else None
             if not is_late:
                 self.seen_hung.pop(node.number, None)
-                if node.is_up and self.controller.image.brokers[node.number].is_fenced:
+                is_fenced = self.controller.image.brokers[node.number].is_fenced
+                if node.is_up and is_fenced and not node.is_in_doubt:
                     self.controller.unfence_broker(node.number, self.now)
-            elif self.now - since > SESSION_MS:
+            elif self.now - since > SESSION_MS and not node.is_in_doubt:
                 self.controller.fence_broker(node.number, self.now)
+        self.controller.settle(self.now, self.pending)
         while self.requests and self.random.random() < 0.7:
             number, incarnation, body = self.requests.popleft()
             answer = None  # the controller dies, before it has done it or after
             is_lost = self.random.random() < 0.1
+            is_told = "is_last" in body
             if not is_lost or self.random.random() < 0.5:
-                answer = self.controller.handle("AlterPartition", 3, body, self.now)
+                if is_told:
+                    answer = self.controller.log_ends(body, self.now)
+                    self.controller.settle(self.now, self.pending)
+                else:
+                    answer = self.controller.handle("AlterPartition", 3, body, self.now)
             if is_lost:
                 answer = None
             node = self.nodes[number]
             if node.is_up and node.incarnation == incarnation:
-                node.replication.in_sync.on_answer(answer, node.partitions)
+                if is_told:
+                    node.replication.log_ends.on_answer(answer)
+                else:
+                    node.replication.in_sync.on_answer(answer, node.partitions)
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────
 
     def check(self) -> None:
+        image = self.image
+        holders = (*image.in_sync_replicas, *image.eligible_leader_replicas)
+        for node in self.nodes.values():
+            node.has_lost &= node.number in holders
+        if self.pending:
+            return  # who is in sync counts when all have told what they have
         for number in self.image.in_sync_replicas:
             node = self.nodes[number]
-            if node.is_up and node.partition.log.log_end_offset < self.told_watermark:
+            end_offset = node.partition.log.log_end_offset
+            if node.is_up and not node.has_lost and end_offset < self.told_watermark:
                 raise AssertionError(f"in-sync broker {number} lacks what was told")
 
     def check_end(self) -> None:
@@ -626,8 +758,7 @@ def simulate(seed: int, steps: int = 1500) -> World:
             world.control()
             if random.random() < faults:
                 kinds = [world.kill, world.kill, world.hang, world.move_leader]
-                if world.is_durable:
-                    kinds.append(world.cut_power)
+                kinds += [world.end_all, world.lose, world.change_controller]
                 random.choice(kinds)()
             world.check()
         heal(world)
@@ -651,18 +782,19 @@ def heal(world: World) -> None:
         for node in world.nodes.values():
             if node.is_up:
                 node.turn(world.random)
-        world.produce() if world.pending else None
+        world.produce() if world.unanswered else None
         if (
-            not world.pending
+            not world.unanswered
             and all(node.is_up for node in world.nodes.values())
             and len(world.image.in_sync_replicas) == 3
             and len({node.partition.log.log_end_offset for node in world.nodes.values()}) == 1
-            and world.nodes[world.image.leader_id].partition.is_leader
+            and (leader := world.leader()) is not None
+            and leader.partition.is_leader
             and not world.requests
         ):
             return
     raise AssertionError(
-        f"no rest: {len(world.pending)} pending, in sync {world.image.in_sync_replicas}, leader "
+        f"no rest: {len(world.unanswered)} pending, in sync {world.image.in_sync_replicas}, leader "
         f"{world.image.leader_id}, ends "
         f"{[node.is_up and node.partition.log.log_end_offset for node in world.nodes.values()]}"
     )

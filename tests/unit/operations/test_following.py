@@ -9,11 +9,20 @@ import pytest
 
 from shmbroker.ipc.operation_layout import NEED_FILE, READ, READ_DONE, TOKEN
 from shmbroker.log.config import LogConfig
+from shmbroker.log.file_names import LOG, file_name
+from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.quarantine import quarantine_of
+from shmbroker.operations import log_ends, replica_fetcher
 from shmbroker.operations.delayed_produce import DelayedProduces
 from shmbroker.operations.follower_reads import HIGH_WATERMARK_DELAY_MS, FollowerReads
 from shmbroker.operations.in_sync import InSyncChanges
-from shmbroker.operations.replica_fetcher import ReplicaFetcher
+from shmbroker.operations.log_ends import LACKS, LogEnds
+from shmbroker.operations.replica_fetcher import (
+    AHEAD_RETRY_MS,
+    ASIDE_BYTES_MAX,
+    ReplicaFetcher,
+)
 from shmbroker.records.batch import encode_batch
 from shmbroker.replication.partition import Partition
 from shmbroker.wire import error_codes
@@ -68,6 +77,7 @@ class Node:
         self.peers = {}
         self.files = {}
         self.moved, self.appended, self.gaps = set(), set(), []
+        self.ahead = []
         self.asked = []
         self.tokens = itertools.count(1)
         self.delayed = DelayedProduces()
@@ -91,6 +101,7 @@ class Node:
             self.appended.add,
             self.on_fault,
             self.gaps.append,
+            self.ahead.append,
             lambda partition: True,
             None,
             self.number,
@@ -108,10 +119,10 @@ class Node:
         self.asked.append(body)
         return True
 
-    def lead(self, leader, epoch, in_sync=(1, 2, 3), replicas=(1, 2, 3)):
+    def lead(self, leader, epoch, in_sync=(1, 2, 3), replicas=(1, 2, 3), recovery=0):
         image = SimpleNamespace(
             leader_id=leader, leader_epoch=epoch, partition_epoch=epoch, replicas=replicas,
-            in_sync_replicas=in_sync,
+            in_sync_replicas=in_sync, leader_recovery_state=recovery,
         )  # fmt: skip
         self.partition.on_leadership(self.number, image)
         if leader == self.number:
@@ -300,6 +311,153 @@ def test_the_log_of_a_deposed_leader_is_cut_where_it_diverges(nodes):
     assert nodes[0].partition.log.log_end_offset == 2
     assert nodes[0].content() == nodes[1].content() == nodes[2].content()
     assert b"lost" not in nodes[0].content()
+
+
+def lead_with_nothing(nodes, in_sync=(1, 2, 3), recovery=0):
+    """All have 2 records that were committed; then 1 leads again and has none of them."""
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+    nodes[0].append(b"kept", b"kept too")
+    settle(nodes)
+    later(nodes, HIGH_WATERMARK_DELAY_MS)
+    assert all(node.partition.high_watermark == 2 for node in nodes)
+    nodes[0].partition.log.truncate_to(0)
+    nodes[0].partition.on_truncated()
+    for node in nodes[1:]:  # as of a process that has started anew
+        node.peers[1].entries.clear()
+        nodes[0].peers[node.number].entries.clear()
+        nodes[0].reads.drop_peer(node.number)
+        node.fetcher.on_peer_lost(node.peers[1])
+    for node in nodes:
+        node.lead(1, 1, in_sync, recovery=recovery)
+
+
+def test_nothing_is_cut_below_the_high_watermark(nodes, caplog):
+    lead_with_nothing(nodes)
+    nodes[0].append(b"new", b"new", b"new")
+    settle(nodes)
+    later(nodes, AHEAD_RETRY_MS)
+    for node in nodes[1:]:
+        assert node.partition.log.log_end_offset == node.partition.high_watermark == 2
+        assert b"kept too" in node.content()
+        assert node.ahead == [node.partition], "told once"
+    lines = [row.getMessage() for row in caplog.records if row.levelname == "ERROR"]
+    assert len(lines) == 2, "said once by each"
+    assert "t-0: broker 1 leads it" in lines[0] and "offset 2" in lines[0]
+    assert nodes[0].partition.high_watermark == 0, "who doesn't follow moves nothing"
+    # One of those that have it leads, and the others follow.
+    for node in nodes:
+        node.lead(2, 2, (2, 3))
+    settle(nodes)
+    assert nodes[0].content() == nodes[1].content() == nodes[2].content()
+    assert b"kept too" in nodes[0].content() and b"new" not in nodes[0].content()
+
+
+@pytest.mark.parametrize("bytes_max", [ASIDE_BYTES_MAX, 10], ids=["put aside", "too much"])
+@pytest.mark.parametrize("allowed", ["elected uncleanly", "by the topic"])
+def test_where_an_operator_allows_it_what_is_cut_is_put_aside(
+    nodes, caplog, monkeypatch, allowed, bytes_max
+):
+    monkeypatch.setattr(replica_fetcher, "ASIDE_BYTES_MAX", bytes_max)
+    for node in nodes:
+        write_meta_properties(
+            os.path.join(os.path.dirname(node.directory), "meta.properties"),
+            MetaProperties(node.number, "c", bytes(range(16))),
+        )
+        if allowed == "by the topic":
+            node.partition.log.set_config(LogConfig({"unclean.leader.election.enable": "true"}))
+    lead_with_nothing(nodes, (1,), recovery=1 if allowed == "elected uncleanly" else 0)
+    settle(nodes)
+    for node in nodes[1:]:
+        assert node.partition.log.log_end_offset == node.partition.high_watermark == 0
+        assert not node.ahead
+        aside = os.path.join(quarantine_of(node.directory), file_name(0, LOG))
+        if bytes_max == ASIDE_BYTES_MAX:
+            with open(aside, "rb") as file:
+                assert b"kept too" in file.read()
+        else:
+            assert not os.path.exists(aside)
+    (line, _) = [row.getMessage() for row in caplog.records if row.levelname == "WARNING"]
+    assert "cut from offset 2 to 0, below its high watermark 2" in line
+    assert ("quarantine/" in line) == (bytes_max == ASIDE_BYTES_MAX)
+
+
+@pytest.mark.parametrize(("in_sync", "is_kept"), [((1, 2, 3), True), ((1,), False)])
+def test_a_log_start_behind_all_in_sync_replicas_is_not_believed(nodes, in_sync, is_kept):
+    lead_with_nothing(nodes, in_sync)
+    for node in nodes:
+        node.partition.log.leader_epochs.truncate_from_end(0)
+    nodes[0].partition.log.truncate_fully(9000)
+    settle(nodes)
+    for node in nodes[1:]:
+        assert node.partition.log.log_end_offset == (2 if is_kept else 9000)
+        assert node.ahead == ([node.partition] if is_kept else [])
+
+
+def test_one_that_lacks_something_leads_when_the_controller_knows(nodes):
+    node = nodes[0]
+    told, decided = [], []
+    ends = LogEnds(1, lambda body: told.append(body) or True, decided.append)
+    ends.tell(node.partition, LACKS)
+    node.lead(1, 3)
+    assert not node.partition.is_leader
+    ends.run()
+    ends.run()
+    (body,) = told
+    ((row,),) = [topic["partitions"] for topic in body["topics"]]
+    assert (row["state"], row["leader_epoch"], row["end_offset"]) == (LACKS, 3, 0)
+    ends.on_answer(None)
+    ends.run()
+    assert len(told) == 1, "not at once"
+    ends.look_again()
+    ends.run()
+    assert told[1] == body
+
+    def answer(leader_id, leader_epoch):
+        row = {"partition_index": 0, "leader_id": leader_id, "leader_epoch": leader_epoch}
+        ends.on_answer({"error_code": 0, "topics": [{"topic_id": TOPIC, "partitions": [row]}]})
+
+    answer(-1, 4)
+    assert decided == [node.partition]
+    node.lead(1, 4)
+    assert not node.partition.is_leader, "of an epoch that others have decided"
+    node.lead(-1, 4)
+    ends.look_again()
+    ends.run()
+    assert len(told) == 3, "told again while nobody leads"
+    answer(1, 5)
+    node.lead(1, 5)
+    assert node.partition.is_leader
+    ends.look_again()
+    ends.run()
+    assert len(told) == 3
+
+
+def test_all_ends_are_told_in_pieces(nodes, monkeypatch):
+    monkeypatch.setattr(log_ends, "PARTITIONS_MAX", 2)
+    told = []
+    ends = LogEnds(1, lambda body: told.append(body) or True, None)
+    for node in nodes:
+        node.partition.key = bytes([node.number]) * 20
+        node.partition.log.leader_epochs.assign(4, 0)
+    nodes[0].partition.leader_epoch = 4
+    nodes[0].append(b"one")
+    ends.tell_all([node.partition for node in nodes], {nodes[1].partition.key})
+    for _ in range(2):
+        ends.run()
+        assert not ends.is_told
+        ends.on_answer({"error_code": 0, "topics": []})
+    assert ends.is_told
+    ends.run()
+    assert [body["is_last"] for body in told] == [False, True]
+    rows = [row for body in told for topic in body["topics"] for row in topic["partitions"]]
+    assert [(row["last_epoch"], row["end_offset"]) for row in rows] == [(4, 1), (-1, 0), (-1, 0)]
+    assert [bool(row["epochs"]) for row in rows] == [True, False, True]
+    # One that has no replica beside another says so: it is waited for.
+    ends.tell_all([], set())
+    ends.run()
+    assert told[-1] == {"is_last": True, "topics": []}
 
 
 def test_epochs_without_a_batch_are_no_obstacle(nodes):

@@ -52,6 +52,7 @@ class Image:
     leader_epoch = 0
     partition_epoch = 0
     replicas = in_sync_replicas = (1,)
+    leader_recovery_state = 0
 
 
 class Topic:

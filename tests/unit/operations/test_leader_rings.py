@@ -48,6 +48,7 @@ def partition_with(end_offset: int, in_sync: tuple[int, ...] = BROKERS) -> Any:
         key=KEY,
         leader_id=LEADER,
         in_sync_replicas=in_sync,
+        leader_recovery_state=0,
         is_fsync=False,
         log=SimpleNamespace(log_end_offset=end_offset),
     )
