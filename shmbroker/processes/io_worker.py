@@ -418,7 +418,7 @@ class IoWorker(SleepingChild):
 
         def is_decided() -> bool:
             nonlocal told
-            while self.to_apply and not self.must_stop:
+            while (self.to_apply or self.to_drop) and not self.must_stop:
                 self.apply_some()
                 self.sign(clock.monotonic())
             epoch = self.counters.metadata_leader()[0]
@@ -427,7 +427,7 @@ class IoWorker(SleepingChild):
                 log_ends.tell_all(*self._copies())
             log_ends.look_again()
             log_ends.run()
-            return not (self.is_in_doubt or self.to_apply)
+            return not (self.is_in_doubt or self.to_apply or self.to_drop)
 
         self._wait_for(is_decided)
 
