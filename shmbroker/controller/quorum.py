@@ -17,6 +17,9 @@
 * high_watermark: one past the last record that a majority has made durable; only by a record of the
   leader's own epoch, as Raft wants it. It never falls.
 * A leader that a majority has not fetched from for 1.5 fetch timeouts resigns (check-quorum).
+* A voter that has lost its directory while others run (`must_catch_up`) votes for nobody, and does
+  not stand, until it has all that a leader has committed: it would make a majority with who lacks
+  what it has lost. Until then nothing of it is stored, so it is known after another end, too.
 * `on_voter_lost`: a process that is known to be dead needs no timeout. The others then stand one
   after the other, not at once.
 
@@ -175,7 +178,10 @@ class Quorum:
         store: QuorumStore,
         random: Chance,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 (a tuple)
+        *,
+        must_catch_up: bool = False,
     ) -> None:
+        self.must_catch_up = must_catch_up
         self.node_id = node_id
         self.voters = tuple(sorted(voters))
         self.others = tuple(voter for voter in self.voters if voter != node_id)
@@ -357,7 +363,7 @@ class Quorum:
         """A majority would vote for us: begin an epoch and ask for the votes."""
         self.epoch += 1
         self.leader_id, self.voted_id = -1, self.node_id
-        self.store.write(self.epoch, -1, self.node_id)
+        self._store(self.epoch, -1, self.node_id)
         self._enter(CANDIDATE, now + self._election_timeout())
         self._begin_count()
 
@@ -372,7 +378,9 @@ class Quorum:
         )
         if vote.is_pre_vote:
             is_led = self.state == LEADER or (self.state == FOLLOWER and self.has_fetched)
-            is_granted = is_up_to_date and not is_led
+            is_granted = is_up_to_date and not is_led and not self.must_catch_up
+        elif self.must_catch_up:
+            is_granted = False
         elif self.voted_id >= 0:
             is_granted = self.voted_id == vote.candidate_id
         elif self.leader_id >= 0:
@@ -381,7 +389,7 @@ class Quorum:
             is_granted = is_up_to_date
             if is_granted:
                 self.voted_id = vote.candidate_id
-                self.store.write(self.epoch, -1, self.voted_id)
+                self._store(self.epoch, -1, self.voted_id)
                 self._enter(UNATTACHED, now + self._election_timeout())
         return VoteAnswer(NONE, self.epoch, self.leader_id, is_granted)
 
@@ -391,7 +399,8 @@ class Quorum:
         (self.granted if answer.is_granted else self.refused).add(voter)
         if len(self.granted) >= self.majority:
             if vote.is_pre_vote:
-                self._stand(now)
+                if not self.must_catch_up:
+                    self._stand(now)
             else:
                 self._lead(now)
         elif vote.is_pre_vote and answer.leader_id == voter:
@@ -420,7 +429,7 @@ class Quorum:
         self.leader_id = self.node_id
         if self.voters == (self.node_id,):
             self.voted_id = -1
-        self.store.write(self.epoch, self.node_id, self.voted_id)
+        self._store(self.epoch, self.node_id, self.voted_id)
         self._enter(LEADER, NEVER)
         self._elections_lost = 0
         self.progress = {voter: Progress() for voter in self.voters}
@@ -440,14 +449,14 @@ class Quorum:
         if leader_id in self.others:
             self._follow(now, leader_id)
             return
-        self.store.write(epoch, -1, -1)
+        self._store(epoch, -1, -1)
         self._enter(UNATTACHED, now + self._election_timeout())
 
     def _follow(self, now: int, leader_id: int) -> None:
         assert leader_id != self.node_id
         if self.leader_id != leader_id:
             self.leader_id = leader_id
-            self.store.write(self.epoch, leader_id, self.voted_id)
+            self._store(self.epoch, leader_id, self.voted_id)
         self.has_fetched = False
         self._snapshot = None
         self._elections_lost = 0
@@ -695,6 +704,16 @@ class Quorum:
         self.high_watermark = max(
             self.high_watermark, min(answer.high_watermark, log.log_end_offset)
         )
+        if self.must_catch_up and log.last_epoch == self.epoch:
+            # What is committed in this epoch is committed with all before it.
+            _, epoch_start = log.end_offset_for_epoch(self.epoch - 1)
+            if epoch_start < self.high_watermark == answer.high_watermark:
+                self.must_catch_up = False
+                self._store(self.epoch, self.leader_id, self.voted_id)
+
+    def _store(self, epoch: int, leader_id: int, voted_id: int) -> None:
+        if not self.must_catch_up:
+            self.store.write(epoch, leader_id, voted_id)
 
     def _truncate(self, epoch: int, end_offset: int) -> None:
         """Cut what the leader does not have; it is in no majority."""

@@ -22,7 +22,7 @@ FILE_NAME = "quorum-state"
 class QuorumState:
     """The file of one directory: `read` and `write` as `quorum.QuorumStore`."""
 
-    __slots__ = ("_path", "_row", "data_version", "voters")
+    __slots__ = ("_path", "_row", "data_version", "is_found", "voters")
 
     def __init__(self, directory: str) -> None:
         """What the file says; epoch 0 if there is none. CorruptFault for garbage."""
@@ -32,6 +32,7 @@ class QuorumState:
         self.voters: list[int] = []
         """Of version 0; empty in version 1, and where there is no file."""
         text = read_file(self._path)
+        self.is_found = bool(text)
         if text:
             self._parse(text)
 

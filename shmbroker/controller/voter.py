@@ -73,9 +73,11 @@ class Voter:
         now_ms: Callable[[], int] = clock.now_ms,
         log_config: LogConfig | None = None,
         timeouts: Timeouts | None = None,
+        others_have: bool = False,
     ) -> Voter:
         """Recover or create the log of a node; `voters` are all of them, else this one alone.
 
+        others_have: other voters run, and have stored what they are; one that has not, has lost it.
         CorruptFault, StorageFault: as `MetadataLog.open`.
         """
         log = MetadataLog.open(node_directory, now_ms, log_config)
@@ -83,7 +85,20 @@ class Voter:
         all_voters = sorted(voters) or [node_id]
         if state.data_version == 0:
             state.voters = all_voters
-        quorum = Quorum(node_id, all_voters, log, state, _Chance(), timeouts or Timeouts())
+        must_catch_up = others_have and not state.is_found
+        if must_catch_up:
+            logger.warning(
+                "the metadata log of this controller is gone: it has no vote until it has caught up"
+            )
+        quorum = Quorum(
+            node_id,
+            all_voters,
+            log,
+            state,
+            _Chance(),
+            timeouts or Timeouts(),
+            must_catch_up=must_catch_up,
+        )
         return cls(log, quorum, links)
 
     def start(self) -> None:

@@ -18,6 +18,7 @@ Rules of this file:
 """
 
 import logging
+import os
 import select
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -31,6 +32,7 @@ from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
 from shmbroker.controller.parts import joined, parts_of
 from shmbroker.controller.quorum import FOLLOWER, LEADER, Timeouts
+from shmbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
 from shmbroker.controller.refusals import not_controller
 from shmbroker.controller.voter import NotControllerFault, Voter
 from shmbroker.controller.voter_links import VoterLinks
@@ -129,6 +131,8 @@ class ControllerProcess(SleepingChild):
                 config["controller.quorum.request.timeout.ms"],
                 config["controller.quorum.election.backoff.max.ms"],
             ),
+            # The supervisor gives a family that starts what one has lost (`voter_change`).
+            others_have=self.incarnation > 1 and self.have_state(others, data_directory),
         )
         self.voter.on_wait = self.on_wait
         self.follower = MetadataFollower(MetadataLogReader(self.voter.directory), cluster_id)
@@ -175,6 +179,11 @@ class ControllerProcess(SleepingChild):
         self._attention = Attention(self.session_timeout_s, AWAY_S)
         self.hanging: set[int] = set()
         """Brokers that were fenced because they gave no sign of life."""
+
+    def have_state(self, voters: list[int], data_directory: Path) -> bool:
+        """Whether any of these has stored what it is as a voter."""
+        directories = [self.config.metadata_directory(str(data_directory), n) for n in voters]
+        return any(os.path.exists(os.path.join(each, QUORUM_STATE)) for each in directories)
 
     def _noting_faults(self, handler: Handler) -> Handler:
         """The handler; `turn` raises the fault of the disk that it ended with."""
