@@ -111,6 +111,7 @@ def test_a_topic_of_thousands_of_partitions_is_deleted_in_steps(time: Time) -> N
     worker.slot = SimpleNamespace(index=0)
     worker.image = SimpleNamespace(offset=9)
     worker.to_drop = deque()
+    worker.is_in_doubt = False
     old = SimpleNamespace(name="t", topic_id=bytes(16), partitions=range(MANY))
     new = SimpleNamespace(name="t", topic_id=b"new" + bytes(13), partitions=range(1))
     worker.to_apply = deque([(old, "not open yet"), (new, "of the new one")])
