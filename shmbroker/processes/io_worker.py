@@ -927,7 +927,7 @@ class IoWorker(SleepingChild):
         ):
             partition.lost_below = 0
             logger.error(
-                "%s was gone, and this broker in sync; it is made anew, and empty",
+                "%s is gone, and this broker was in sync: it begins anew, empty",
                 partition.log.directory,
             )
         if partition.lost_below >= 0 and not self.is_in_doubt:

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ class Topic:
     name = "t"
     is_internal = False
     topic_id = random_uuid()
+    partitions = (SimpleNamespace(replicas=(1, 2, 3)),)
 
 
 class Start:
@@ -113,10 +115,7 @@ def test_what_is_missing_is_known(
     assert bool(errors) == (lost_below >= 0)
     assert all("t-0" in line for line in errors)
     if harm is remove:
-        assert any(
-            f"was gone; it is made anew, from offset 0 on, and ended at {RECORDS}" in e
-            for e in errors
-        )
+        assert any("t-0 is gone, and was there" in line for line in errors)
 
 
 def test_a_topic_that_was_deleted_is_not_missed(start: Start) -> None:

@@ -86,7 +86,12 @@ class Node:
         config = LogConfig(effective_topic_configs(texts, ()) | {"segment.bytes": str(10 * SIZE)})
         partition = self.store.open(topic, 0, config, NOW_MS)
         image = SimpleNamespace(
-            leader_id=1, leader_epoch=0, partition_epoch=0, replicas=(1,), in_sync_replicas=(1,)
+            leader_id=1,
+            leader_epoch=0,
+            partition_epoch=0,
+            replicas=(1,),
+            in_sync_replicas=(1,),
+            leader_recovery_state=0,
         )
         partition.on_leadership(1, image)
         return partition
