@@ -132,7 +132,7 @@ class ControllerProcess(SleepingChild):
                 config["controller.quorum.election.backoff.max.ms"],
             ),
             # The supervisor gives a family that starts what one has lost (`voter_change`).
-            others_have=self.incarnation > 1 and self.have_state(others, data_directory),
+            others_have=self.incarnation > 1 and self.have_state(others),
         )
         self.voter.on_wait = self.on_wait
         self.follower = MetadataFollower(MetadataLogReader(self.voter.directory), cluster_id)
@@ -180,9 +180,9 @@ class ControllerProcess(SleepingChild):
         self.hanging: set[int] = set()
         """Brokers that were fenced because they gave no sign of life."""
 
-    def have_state(self, voters: list[int], data_directory: Path) -> bool:
+    def have_state(self, voters: list[int]) -> bool:
         """Whether any of these has stored what it is as a voter."""
-        directories = [self.config.metadata_directory(str(data_directory), n) for n in voters]
+        directories = [self.config.metadata_directory(number) for number in voters]
         return any(os.path.exists(os.path.join(each, QUORUM_STATE)) for each in directories)
 
     def _noting_faults(self, handler: Handler) -> Handler:

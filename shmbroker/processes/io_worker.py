@@ -316,10 +316,8 @@ class IoWorker(SleepingChild):
             now = clock.monotonic()
             if self.incarnation > 1 and now > deadline and not self.is_in_doubt:
                 break  # clients wait for what is open already; the rest follows between turns
-        if self.is_in_doubt:
-            self._tell_all_log_ends()
-            if self.must_stop:
-                return
+        if self.is_in_doubt and not self._tell_all_log_ends():
+            return
         self.store.take_stock(self.image.topics_by_id, self._now_ms)
         deadline = clock.monotonic() + LOAD_S
         while self.groups.loading and clock.monotonic() < deadline:
@@ -410,9 +408,9 @@ class IoWorker(SleepingChild):
             raise StorageFault(f"the controller refused broker {self.broker_id}")
         self.broker_epoch = body["broker_epoch"]
 
-    def _tell_all_log_ends(self) -> None:
+    def _tell_all_log_ends(self) -> bool:
         """Say where the logs end, to each controller that is active meanwhile, until it is decided
-        who leads (`controller.doubts`)."""
+        who leads (`controller.doubts`); False if this process is asked to stop before."""
         log_ends = self.replication.log_ends
         told = -1
 
@@ -430,6 +428,7 @@ class IoWorker(SleepingChild):
             return not (self.is_in_doubt or self.to_apply or self.to_drop)
 
         self._wait_for(is_decided)
+        return not self.must_stop
 
     def _copies(self) -> tuple[list[Partition], set[bytes]]:
         """The partitions here that have other replicas; keys of those that are in sync here."""
