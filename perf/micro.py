@@ -26,18 +26,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from perf import driver
-from shmbroker.apis.produce import ProduceApi
+from shmbroker.broker.append import Appender
 from shmbroker.config import BrokerConfig, broker_layers, effective_topic_configs
+from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.event_loop import EventLoop
+from shmbroker.gateway.produce import ProduceApi
 from shmbroker.ipc.operation_layout import APPEND, APPEND_BATCH_AT, APPENDED, APPENDED_HEAD
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
-from shmbroker.network.connection import Connection
-from shmbroker.network.event_loop import EventLoop
-from shmbroker.operations.append import Appender
 from shmbroker.processes.network_worker import NetworkWorker
 from shmbroker.records.batch import check_batch
-from shmbroker.replication.partition import Partition
+from shmbroker.replica.partition import Partition
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes

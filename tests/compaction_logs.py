@@ -6,9 +6,9 @@ from importlib import import_module
 from unittest.mock import patch
 
 from shmbroker.kernels import native
-from shmbroker.log import compactor
-from shmbroker.log.compaction_chunks import Source
-from shmbroker.log.compactor import Settings, compact
+from shmbroker.log.compaction import compactor
+from shmbroker.log.compaction.chunks import Source
+from shmbroker.log.compaction.compactor import Settings, compact
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import encode_batch, iterate_records

@@ -23,17 +23,17 @@ import shutil
 from types import SimpleNamespace
 from typing import Any
 
-from shmbroker.controller.metadata_log import MetadataLog
-from shmbroker.controller.quorum_state import QuorumState
+from shmbroker.broker.compaction import Compaction
+from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.controller.raft.metadata_log import MetadataLog
+from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
-from shmbroker.log import compactor
 from shmbroker.log.checkpoints import RECOVERY_POINT, read_offsets, sync_directory
-from shmbroker.log.compaction_chunks import Source
+from shmbroker.log.compaction import compactor
+from shmbroker.log.compaction.chunks import Source
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
-from shmbroker.operations.compaction import Compaction
-from shmbroker.operations.partition_store import PartitionStore
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
 from shmbroker.records.batch_layout import LOG_OVERHEAD
 from shmbroker.shm.positions import PositionTable, table_bytes

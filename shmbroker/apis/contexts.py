@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
+    from shmbroker.broker.partition_store import PartitionStore
+    from shmbroker.broker.tiering import Tiering
     from shmbroker.config import BrokerConfig
-    from shmbroker.coordinator.group_coordinator import GroupCoordinator
     from shmbroker.errors import StorageFault
+    from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.inflight import Request as Request
+    from shmbroker.groups.coordinator import GroupCoordinator
     from shmbroker.ipc.operation_adapter import Call, Steps
+    from shmbroker.ipc.passed_files import FileTable
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.log_directory import LogDirectory
     from shmbroker.metadata.image import MetadataImage, TopicImage
-    from shmbroker.network.connection import Connection
-    from shmbroker.network.file_send import FileTable
-    from shmbroker.network.inflight import Request
-    from shmbroker.operations.partition_store import PartitionStore
-    from shmbroker.operations.tiering import Tiering
-    from shmbroker.replication.partition import Partition
+    from shmbroker.replica.partition import Partition
 
     Submit = Callable[[Connection, bytearray, int, int, int, int], bool]
     """Start the request whose frame without its size is in buffer[start:end]: (connection, buffer,
@@ -79,11 +79,16 @@ class GatewayContext(Protocol):
 class Api(Protocol):
     """What every module of an API says of itself."""
 
-    API_KEY: int
-    NAME: str
-    VERSION_MIN: int
-    VERSION_MAX: int
-    VERSION_MIN_ADVERTISED: int
+    @property
+    def API_KEY(self) -> int: ...
+    @property
+    def NAME(self) -> str: ...
+    @property
+    def VERSION_MIN(self) -> int: ...
+    @property
+    def VERSION_MAX(self) -> int: ...
+    @property
+    def VERSION_MIN_ADVERTISED(self) -> int: ...
 
 
 class GatewayApi(Api, Protocol):

@@ -7,45 +7,59 @@ Rules of this file:
   does with an API it does not know. A module with IS_CACHED = False answers the same bytes anew.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from shmbroker.apis import (
-    alter_replica_log_dirs,
-    api_versions,
+from shmbroker.apis.broker import (
     consumer_group_describe,
     consumer_group_heartbeat,
     delete_groups,
     delete_records,
-    describe_cluster,
-    describe_configs,
     describe_groups,
     describe_log_dirs,
     describe_producers,
-    describe_topic_partitions,
-    fetch,
-    find_coordinator,
-    get_telemetry_subscriptions,
     heartbeat,
     init_producer_id,
     join_group,
     leave_group,
-    list_config_resources,
     list_groups,
     list_offsets,
     list_segments,
-    metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
-    produce,
-    push_telemetry,
     sync_group,
 )
 from shmbroker.apis.contexts import Api, BrokerApi, GatewayApi
+from shmbroker.apis.gateway import (
+    alter_replica_log_dirs,
+    api_versions,
+    describe_cluster,
+    describe_configs,
+    describe_topic_partitions,
+    find_coordinator,
+    get_telemetry_subscriptions,
+    list_config_resources,
+    metadata,
+    push_telemetry,
+)
 
-HOT = (produce, fetch)
-"""Decoded by hand in the network worker, served over operations of their own."""
+
+class HotApi(NamedTuple):
+    """The head of an API that is no module like the others."""
+
+    API_KEY: int
+    NAME: str
+    VERSION_MIN: int
+    VERSION_MAX: int
+    VERSION_MIN_ADVERTISED: int
+
+
+PRODUCE = HotApi(0, "Produce", 3, 13, 0)
+FETCH = HotApi(1, "Fetch", 4, 18, 4)
+HOT = (PRODUCE, FETCH)
+"""Decoded by hand in the network worker, served over operations of their own: `gateway.produce` and
+`gateway.fetch`."""
 
 IN_NETWORK_WORKER: tuple[GatewayApi, ...] = (
     metadata,

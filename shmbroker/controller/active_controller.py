@@ -16,7 +16,13 @@ from __future__ import annotations
 import logging
 
 from shmbroker.config import broker_layers
-from shmbroker.controller import (
+from shmbroker.controller.bootstrap import (
+    FEATURE_LEVELS,
+    bootstrap_records,
+    grown,
+    write_bootstrap_checkpoint,
+)
+from shmbroker.controller.decisions import (
     configs,
     election,
     features,
@@ -27,16 +33,10 @@ from shmbroker.controller import (
     reassignment,
     topics,
 )
-from shmbroker.controller.bootstrap import (
-    FEATURE_LEVELS,
-    bootstrap_records,
-    grown,
-    write_bootstrap_checkpoint,
-)
-from shmbroker.controller.doubts import Doubts
-from shmbroker.controller.metadata_log import TooLargeFault
-from shmbroker.controller.quorum_description import describe_quorum
-from shmbroker.controller.voter import Voter
+from shmbroker.controller.decisions.doubts import Doubts
+from shmbroker.controller.raft.metadata_log import TooLargeFault
+from shmbroker.controller.raft.quorum_description import describe_quorum
+from shmbroker.controller.raft.voter import Voter
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.config import BrokerConfig
-    from shmbroker.controller.metadata_log import Record
-    from shmbroker.controller.quorum_description import Replica
+    from shmbroker.controller.raft.metadata_log import Record
+    from shmbroker.controller.raft.quorum_description import Replica
     from shmbroker.metadata.image import MetadataImage
 
 logger = logging.getLogger("shmbroker")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-from shmbroker.controller.topics import config_record
+from shmbroker.controller.decisions.topics import config_record
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.metadata.image import BROKER_RESOURCE
 from shmbroker.signs import waiting_for_disk
@@ -23,7 +23,7 @@ from shmbroker.signs import waiting_for_disk
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.config import BrokerConfig
-    from shmbroker.controller.metadata_log import Record
+    from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
 
 _MIN_ISR = "min.insync.replicas"
@@ -67,7 +67,7 @@ def grown(image: MetadataImage, config: BrokerConfig) -> list[Record]:
 
 def bootstrap_checkpoint(now_ms: int) -> bytes:
     """The content of bootstrap.checkpoint."""
-    from shmbroker.controller.snapshots import snapshot  # which needs the levels above
+    from shmbroker.controller.raft.snapshots import snapshot  # which needs the levels above
 
     return b"".join(snapshot(_feature_records(), 0, 0, now_ms))
 

@@ -6,7 +6,7 @@
     decoding      record batches to Arrow          spark/decode.py        else numpy
     encoding      Arrow columns to record batches  arrow/                 else numpy
     walk          records of a produced batch      records/validation.py  else numpy, a plain loop
-    compaction    keys, the map of them, new files log/compactor.py       else numpy
+    compaction    keys, the map of them, new files log/compaction/compactor.py       else numpy
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the

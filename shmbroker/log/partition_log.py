@@ -27,7 +27,13 @@ from typing import Any, Protocol
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
-from shmbroker.log.cleaned_files import CLEANED, DELETED, SWAP, deleted_paths, rename_files
+from shmbroker.log.compaction.cleaned_files import (
+    CLEANED,
+    DELETED,
+    SWAP,
+    deleted_paths,
+    rename_files,
+)
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.faults import DiskFullFault

@@ -34,7 +34,7 @@ import os
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
-from shmbroker.log.cleaned_files import settle
+from shmbroker.log.compaction.cleaned_files import settle
 from shmbroker.log.file_names import (
     INDEX,
     LOG,

@@ -4,7 +4,7 @@ Rules of this file:
 * Forked when an I/O worker first has something to clean, as numpy costs 25 MiB and most families
   never need it. From then on it stays.
 * It changes no log: it writes `.cleaned` files beside the segments it was told of, and answers. The
-  worker that asked renames them (`operations.compaction`).
+  worker that asked renames them (`broker.compaction`).
 * One request at a time. After every few MiB it looks who died and whether it is to stop: when the
   worker that asked is gone, nothing is written any more before that death is acknowledged.
 """
@@ -16,7 +16,7 @@ from shmbroker import clock
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ipc.operation_adapter import Call, Executor
 from shmbroker.ipc.peer import Peer
-from shmbroker.log.cleaned_files import remove_cleaned
+from shmbroker.log.compaction.cleaned_files import remove_cleaned
 from shmbroker.processes.child import BACKLOG_RETRY_S, REST_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
 from shmbroker.shm.counters import CLEANER_RATE
@@ -85,8 +85,8 @@ class Cleaner(SleepingChild):
 
     def on_call(self, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
         """One CleanLog request."""
-        from shmbroker.log.compaction_chunks import Source
-        from shmbroker.log.compactor import Settings, compact
+        from shmbroker.log.compaction.chunks import Source
+        from shmbroker.log.compaction.compactor import Settings, compact
 
         self._call, self._is_abandoned = call, False
         self._directory = body["directory"]

@@ -27,15 +27,15 @@ from typing import Any
 from shmbroker import clock, signs
 from shmbroker.apis import table
 from shmbroker.config import BrokerConfig
-from shmbroker.controller import snapshots
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
-from shmbroker.controller.parts import joined, parts_of
-from shmbroker.controller.quorum import FOLLOWER, LEADER, Timeouts
-from shmbroker.controller.quorum_state import FILE_NAME as QUORUM_STATE
+from shmbroker.controller.decisions.parts import joined, parts_of
+from shmbroker.controller.raft import snapshots
+from shmbroker.controller.raft.quorum import FOLLOWER, LEADER, Timeouts
+from shmbroker.controller.raft.quorum_state import FILE_NAME as QUORUM_STATE
+from shmbroker.controller.raft.voter import NotControllerFault, Voter
+from shmbroker.controller.raft.voter_links import VoterLinks
 from shmbroker.controller.refusals import not_controller
-from shmbroker.controller.voter import NotControllerFault, Voter
-from shmbroker.controller.voter_links import VoterLinks
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_adapter import Answer, Call, Executor, Handler, Steps
 from shmbroker.ipc.peer import Peer

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shmbroker import clock
-from shmbroker.controller import voter_change
+from shmbroker.controller.raft import voter_change
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.log.checkpoints import sync_directory

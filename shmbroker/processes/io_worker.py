@@ -24,17 +24,27 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker import clock, signs
-from shmbroker.apis import init_producer_id, table
+from shmbroker.apis import table
+from shmbroker.apis.broker import init_producer_id
 from shmbroker.apis.contexts import BrokerApi
+from shmbroker.broker.append import Appender
+from shmbroker.broker.compaction import Compaction
+from shmbroker.broker.damage import DamageMender
+from shmbroker.broker.disk_reserve import DiskReserve, Space
+from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.read import Reader
+from shmbroker.broker.replication.log_ends import LACKS
+from shmbroker.broker.replication.replication import Replication
+from shmbroker.broker.tiering import Tiering
 from shmbroker.config import (
     BrokerConfig,
     broker_layers,
     effective_broker_config,
     effective_topic_configs,
 )
-from shmbroker.coordinator.group_coordinator import GroupCoordinator
-from shmbroker.coordinator.group_partition import GROUP_TOPIC
 from shmbroker.errors import StorageFault
+from shmbroker.groups.coordinator import GroupCoordinator
+from shmbroker.groups.group_partition import GROUP_TOPIC
 from shmbroker.ids import partition_key, random_uuid, uuid_dashed
 from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
 from shmbroker.ipc.operation_layout import (
@@ -56,6 +66,7 @@ from shmbroker.ipc.operation_layout import (
     TOKEN,
 )
 from shmbroker.ipc.operation_proxy import PartialResults, try_execute
+from shmbroker.ipc.passed_files import FileTable, pass_file
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
@@ -69,16 +80,6 @@ from shmbroker.metadata.image import (
     TopicImage,
 )
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS
-from shmbroker.network.file_send import FileTable, pass_file
-from shmbroker.operations.append import Appender
-from shmbroker.operations.compaction import Compaction
-from shmbroker.operations.damage import DamageMender
-from shmbroker.operations.disk_reserve import DiskReserve, Space
-from shmbroker.operations.log_ends import LACKS
-from shmbroker.operations.partition_store import PartitionStore
-from shmbroker.operations.read import Reader
-from shmbroker.operations.replication import Replication
-from shmbroker.operations.tiering import Tiering
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import BACKLOG_RETRY_S, SIGN_INTERVAL_S, SleepingChild
 from shmbroker.processes.shared_resources import (
@@ -92,7 +93,7 @@ from shmbroker.processes.shared_resources import (
 )
 from shmbroker.purgatory import Purgatory
 from shmbroker.records import validation
-from shmbroker.replication.partition import Partition
+from shmbroker.replica.partition import Partition
 from shmbroker.shm.counters import (
     CLEANER_RATE,
     CLEANER_WANTED,
@@ -410,7 +411,7 @@ class IoWorker(SleepingChild):
 
     def _tell_all_log_ends(self) -> bool:
         """Say where the logs end, to each controller that is active meanwhile, until it is decided
-        who leads (`controller.doubts`); False if this process is asked to stop before."""
+        who leads (`controller.decisions.doubts`); False if this process is asked to stop before."""
         log_ends = self.replication.log_ends
         told = -1
 

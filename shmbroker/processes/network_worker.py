@@ -25,8 +25,15 @@ from os import sched_yield
 from typing import Any
 
 from shmbroker import clock, signs
-from shmbroker.apis import fetch, join_group, plain, produce, sync_group, table
+from shmbroker.apis import table
+from shmbroker.apis.broker import join_group, sync_group
 from shmbroker.config import BrokerConfig, broker_layers, effective_broker_config
+from shmbroker.gateway import fetch, produce
+from shmbroker.gateway import forwarding as plain
+from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.connection_limits import ConnectionLimits
+from shmbroker.gateway.event_loop import SLOW, STALLED, EventLoop, Listener
+from shmbroker.gateway.inflight import Request
 from shmbroker.ipc.operation_layout import (
     APPENDED,
     APPENDED_HEAD,
@@ -42,14 +49,10 @@ from shmbroker.ipc.operation_layout import (
     unpack_detail,
 )
 from shmbroker.ipc.operation_proxy import PartialResults
+from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.streak import Streak
 from shmbroker.metadata.image import BROKER_CHANGED, BROKER_RESOURCE, CONFIG_CHANGED, TopicImage
-from shmbroker.network.connection import Connection
-from shmbroker.network.connection_limits import ConnectionLimits
-from shmbroker.network.event_loop import SLOW, STALLED, EventLoop, Listener
-from shmbroker.network.file_send import FileTable
-from shmbroker.network.inflight import Request
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import BACKLOG_RETRY_S, Child
 from shmbroker.processes.heap import give_back_freed, keep_large_apart

@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker import clock
-from shmbroker.controller.voter_links import socket_name
+from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault
-from shmbroker.network.event_loop import Listener
+from shmbroker.gateway.event_loop import Listener
 from shmbroker.processes import boots, data_directory, output
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
 from shmbroker.processes.limits import open_files_needed, raise_limits

@@ -4,7 +4,7 @@ Rules of this file:
 * There from the start where there is a remote store, so that nobody else ever waits for it. What it
   is asked is done by threads, as a store takes its time: copies and deletes by few, what readers
   wait for by others. The main loop asks, answers, and signs.
-* It decides little: I/O workers say which segments (`operations.tiering`), and take what is done.
+* It decides little: I/O workers say which segments (`broker.tiering`), and take what is done.
   Only what belongs to no tiered topic any more it removes by itself, as the metadata log says it:
   when a topic is deleted, or its remote storage switched off, and at its start.
 * It may die at any point (`tier.transfer`), and is simply killed at a stop. It keeps nothing: after

@@ -36,7 +36,7 @@ from shmbroker.log.checkpoints import (
     read_offsets,
     write_offsets,
 )
-from shmbroker.log.cleaned_files import CLEANED, DELETED, SWAP, settle
+from shmbroker.log.compaction.cleaned_files import CLEANED, DELETED, SWAP, settle
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import LOG, file_name, mark_of, offset_of, parse_partition_directory
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN, LOCK

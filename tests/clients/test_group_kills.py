@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Producer
 
 from shmbroker import clock
-from shmbroker.coordinator import group_log
-from shmbroker.coordinator.group_partition import group_partition
+from shmbroker.groups import group_log
+from shmbroker.groups.group_partition import group_partition
 from shmbroker.records.batch import iterate_batches, iterate_records
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.coordinator_records import OFFSET_COMMIT

@@ -9,7 +9,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, To
 from confluent_kafka.admin import AdminClient
 
 from shmbroker import clock
-from shmbroker.coordinator.group_partition import group_partition
+from shmbroker.groups.group_partition import group_partition
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
 from tests.clients.group_member import KAFKA_PYTHON_TURN_S

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from shmbroker.network.arriving import Sender
-from shmbroker.network.connection import Connection
-from shmbroker.network.event_loop import EPOLLIN, EventLoop, Listener
-from shmbroker.network.inflight import Request
+from shmbroker.gateway.arriving import Sender
+from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.event_loop import EPOLLIN, EventLoop, Listener
+from shmbroker.gateway.inflight import Request
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 KEYS = (PRODUCE, PRODUCE, PRODUCE, FETCH, METADATA, API_VERSIONS)
@@ -208,7 +208,7 @@ def test_frames_in_any_pieces(seed: int) -> None:
 
 def test_the_model_sees_a_fault(monkeypatch: Any) -> None:
     """The test can fail: a loop that forgets to hold back is found out."""
-    monkeypatch.setattr("shmbroker.network.event_loop.PRODUCE", METADATA)
+    monkeypatch.setattr("shmbroker.gateway.event_loop.PRODUCE", METADATA)
     with pytest.raises(AssertionError):
         for seed in range(20):
             Play(seed).run()

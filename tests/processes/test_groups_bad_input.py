@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shmbroker import clock
-from shmbroker.coordinator.group_partition import group_partition
+from shmbroker.groups.group_partition import group_partition
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
 from shmbroker.wire.primitives import uvarint

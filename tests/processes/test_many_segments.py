@@ -4,11 +4,11 @@ import itertools
 import os
 
 from perf import family
+from shmbroker.ipc.passed_files import FILES_MAX
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import retain
-from shmbroker.network.file_send import FILES_MAX
 from shmbroker.testing.broker import Broker
 from tests.many_segments import BATCHES, fill, write_log
 from tests.raw_client import RawClient

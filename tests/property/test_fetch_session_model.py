@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from shmbroker.gateway.fetch_session import PARAMETERS, FetchSessions
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import READ_PARTITION
-from shmbroker.network.fetch_session import PARAMETERS, FetchSessions
 
 KEYS = [("a", 0), ("a", 1), ("b", 0)]
 some_key = st.sampled_from(KEYS)

@@ -17,16 +17,16 @@ from hypothesis.stateful import (
     rule,
 )
 
-from shmbroker.coordinator.group import (
+from shmbroker.groups.classic.group import (
     COMPLETING,
     EMPTY,
     NEW_MEMBER_TIMEOUT_MS,
     PREPARING,
     STABLE,
 )
-from shmbroker.coordinator.group_memory import ID_BYTES
+from shmbroker.groups.group_memory import ID_BYTES
 from shmbroker.wire import error_codes
-from tests.unit.coordinator.groups_at_work import REBALANCE_MS, SESSION_MS, Table
+from tests.unit.groups.groups_at_work import REBALANCE_MS, SESSION_MS, Table
 
 PROTOCOLS = [
     (("range", b"1"),),

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from shmbroker.coordinator.group import STABLE
+from shmbroker.groups.classic.group import STABLE
 from shmbroker.wire import error_codes
-from tests.unit.coordinator.groups_at_work import Call, Table
+from tests.unit.groups.groups_at_work import Call, Table
 
 CLIENTS = 100
 TROUBLE_MS = 300_000

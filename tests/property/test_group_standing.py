@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.unit.coordinator.test_group_coordinator import Broker
+from tests.unit.groups.test_group_coordinator import Broker
 
 SESSION_MS = 10_000
 ENTRIES = 6

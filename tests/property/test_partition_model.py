@@ -11,9 +11,9 @@ import random
 from typing import Any
 
 from shmbroker.config import BrokerConfig, broker_layers
-from shmbroker.controller import configs, election, in_sync, lost_replicas, reassignment
-from shmbroker.controller.doubts import Doubts
-from shmbroker.controller.topics import Cluster, config_record
+from shmbroker.controller.decisions import configs, election, in_sync, lost_replicas, reassignment
+from shmbroker.controller.decisions.doubts import Doubts
+from shmbroker.controller.decisions.topics import Cluster, config_record
 from shmbroker.ids import LOST_DIRECTORY
 from shmbroker.metadata.image import (
     BROKER_RESOURCE,

@@ -1,6 +1,6 @@
 """A tiered log against a plain list of its records, with deaths at every step of the store.
 
-The log, `operations.tiering` and `tier.transfer` are the real ones; the store is a dict that dies
+The log, `broker.tiering` and `tier.transfer` are the real ones; the store is a dict that dies
 after so many changes, and the tier process a queue of what it was asked.
 """
 
@@ -13,14 +13,14 @@ from types import SimpleNamespace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shmbroker.broker.tiering import Tiering
 from shmbroker.errors import StorageFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import delete_records, retain
-from shmbroker.operations.tiering import Tiering
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
-from shmbroker.replication.partition import Partition
+from shmbroker.replica.partition import Partition
 from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of
 from shmbroker.tier.remote_log import RemoteSegment

@@ -18,8 +18,8 @@ import heapq
 from random import Random
 from typing import Any
 
-from shmbroker.controller.quorum import LEADER, Quorum
-from shmbroker.controller.quorum_messages import (
+from shmbroker.controller.raft.quorum import LEADER, Quorum
+from shmbroker.controller.raft.quorum_messages import (
     EpochAnswer,
     FetchAnswer,
     SnapshotAnswer,

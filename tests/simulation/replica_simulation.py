@@ -30,6 +30,9 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from shmbroker.broker.append import Appender
+from shmbroker.broker.replication.log_ends import LACKS
+from shmbroker.broker.replication.replication import Replication
 from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.ids import partition_key
@@ -41,15 +44,12 @@ from shmbroker.ipc.operation_layout import (
     READ_DONE,
     TOKEN,
 )
+from shmbroker.ipc.passed_files import OpenFile
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.metadata.image import MetadataImage
-from shmbroker.network.file_send import OpenFile
-from shmbroker.operations.append import Appender
-from shmbroker.operations.log_ends import LACKS
-from shmbroker.operations.replication import Replication
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
-from shmbroker.replication.partition import Partition
+from shmbroker.replica.partition import Partition
 from shmbroker.wire import error_codes
 from shmbroker.wire.metadata_records import decode_metadata_record, encode_metadata_record
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-from shmbroker.apis import alter_replica_log_dirs
+from shmbroker.apis.gateway import alter_replica_log_dirs
 
 
 class Partitions:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shmbroker.apis.plain import CROWD_QUIET_S, CROWD_WINDOW_S, PlainApis
+from shmbroker.gateway.forwarding import CROWD_QUIET_S, CROWD_WINDOW_S, PlainApis
 
 STEP_S = 0.001
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from shmbroker.apis import list_offsets
+from shmbroker.apis.broker import list_offsets
 from shmbroker.ids import partition_key
-from shmbroker.replication.partition import Partition
+from shmbroker.replica.partition import Partition
 from shmbroker.wire import error_codes
 
 TOPIC_ID = bytes(15) + b"\x07"

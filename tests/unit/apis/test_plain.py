@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.apis.plain import PlainApis
+from shmbroker.gateway.forwarding import PlainApis
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_response_header, request_frame
 

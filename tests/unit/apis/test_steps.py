@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.apis import (
+from shmbroker.apis.broker import (
     consumer_group_describe,
     delete_groups,
     delete_records,

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from shmbroker.apis import get_telemetry_subscriptions, push_telemetry
-from shmbroker.apis.get_telemetry_subscriptions import TELEMETRY_BYTES_MAX, subscription_id_of
+from shmbroker.apis.gateway import get_telemetry_subscriptions, push_telemetry
+from shmbroker.apis.gateway.get_telemetry_subscriptions import (
+    TELEMETRY_BYTES_MAX,
+    subscription_id_of,
+)
 from shmbroker.ids import ZERO_UUID
 
 CLIENT = bytes.fromhex("d4eb09624f6a4f03910fe205f393cdd9")

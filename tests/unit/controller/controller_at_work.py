@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.lost_replicas import HAS
+from shmbroker.controller.decisions.lost_replicas import HAS
 from shmbroker.metadata.image import PartitionImage
 
 NOW_MS = 1_700_000_000_000

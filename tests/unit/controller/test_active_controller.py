@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.metadata_log import MetadataLog
+from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import (

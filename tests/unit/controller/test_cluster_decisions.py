@@ -12,8 +12,8 @@ from decision_cases import topic
 
 from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.election import PREFERRED, UNCLEAN, elect_leaders
-from shmbroker.controller.topics import Cluster
+from shmbroker.controller.decisions.election import PREFERRED, UNCLEAN, elect_leaders
+from shmbroker.controller.decisions.topics import Cluster
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import ZERO_UUID, random_uuid
 from shmbroker.metadata.image import (

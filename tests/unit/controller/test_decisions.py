@@ -5,7 +5,7 @@ from controller_at_work import DIRECTORY_ID, NOW_MS, Start, join
 from decision_cases import ALL, Case, answers_of, topic
 
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.topics import PARTITIONS_MAX, place_partitions
+from shmbroker.controller.decisions.topics import PARTITIONS_MAX, place_partitions
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import INVALID_REQUEST

@@ -16,8 +16,8 @@ from controller_at_work import (
 from decision_cases import topic
 
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.doubts import has_all_of
-from shmbroker.controller.lost_replicas import IS_AHEAD, LACKS, replica_withdrawn
+from shmbroker.controller.decisions.doubts import has_all_of
+from shmbroker.controller.decisions.lost_replicas import IS_AHEAD, LACKS, replica_withdrawn
 from shmbroker.ids import LOST_DIRECTORY
 from shmbroker.metadata.image import NO_LEADER, PartitionImage
 

@@ -5,10 +5,16 @@ from random import Random
 
 import pytest
 
-from shmbroker.controller.quorum import FOLLOWER, PROSPECTIVE, Quorum
-from shmbroker.controller.quorum_messages import BeginEpoch, Fetch, FetchAnswer, Vote, VoteAnswer
-from shmbroker.controller.quorum_state import QuorumState
-from shmbroker.controller.voter import Voter
+from shmbroker.controller.raft.quorum import FOLLOWER, PROSPECTIVE, Quorum
+from shmbroker.controller.raft.quorum_messages import (
+    BeginEpoch,
+    Fetch,
+    FetchAnswer,
+    Vote,
+    VoteAnswer,
+)
+from shmbroker.controller.raft.quorum_state import QuorumState
+from shmbroker.controller.raft.voter import Voter
 from tests.simulation.quorum_simulation import SimulatedLog
 
 EPOCH = 5

@@ -9,8 +9,8 @@ import pytest
 from controller_at_work import NOW_MS
 
 from shmbroker.controller.bootstrap import FEATURE_LEVELS, bootstrap_checkpoint, bootstrap_records
-from shmbroker.controller.quorum_state import QuorumState
-from shmbroker.controller.voter import Voter
+from shmbroker.controller.raft.quorum_state import QuorumState
+from shmbroker.controller.raft.voter import Voter
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.records.batch import iterate_batches, iterate_records

@@ -8,7 +8,7 @@ import pytest
 
 from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.parts import WEIGHT_MAX, joined, parts_of
+from shmbroker.controller.decisions.parts import WEIGHT_MAX, joined, parts_of
 from shmbroker.wire import error_codes
 
 VERSION = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.controller.raft_voters import add_raft_voter, remove_raft_voter
+from shmbroker.controller.decisions.raft_voters import add_raft_voter, remove_raft_voter
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 DIRECTORY_ID = bytes(range(16))

@@ -9,11 +9,11 @@ from controller_at_work import CLUSTER_ID, DIRECTORY_ID, NOW_MS, join
 
 from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.metadata_log import MetadataLog
-from shmbroker.controller.quorum import FOLLOWER, LEADER, Quorum
-from shmbroker.controller.quorum_messages import SnapshotId
-from shmbroker.controller.quorum_state import QuorumState
-from shmbroker.controller.snapshots import SnapshotSchedule, image_snapshot
+from shmbroker.controller.raft.metadata_log import MetadataLog
+from shmbroker.controller.raft.quorum import FOLLOWER, LEADER, Quorum
+from shmbroker.controller.raft.quorum_messages import SnapshotId
+from shmbroker.controller.raft.quorum_state import QuorumState
+from shmbroker.controller.raft.snapshots import SnapshotSchedule, image_snapshot
 from shmbroker.errors import CorruptFault
 from shmbroker.log.config import LogConfig
 from shmbroker.metadata.follower import MetadataFollower
@@ -170,7 +170,7 @@ def test_a_log_that_no_snapshot_leads_to_is_refused(tmp_path: Path) -> None:
 def test_a_voter_that_lags_fetches_the_snapshot_in_pieces_and_then_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shmbroker.controller.metadata_log.SNAPSHOT_BYTES_MAX", 100)
+    monkeypatch.setattr("shmbroker.controller.raft.metadata_log.SNAPSHOT_BYTES_MAX", 100)
     voters = {}
     for node in (1, 2, 3):
         (tmp_path / f"node-{node}").mkdir()
@@ -298,7 +298,9 @@ def test_a_full_disk_costs_a_snapshot_and_nothing_else(
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("shmbroker.controller.snapshots.image_snapshot", lambda *_: map(full, [1]))
+        patch.setattr(
+            "shmbroker.controller.raft.snapshots.image_snapshot", lambda *_: map(full, [1])
+        )
         assert not schedule.maybe_write(follower, NOW_MS)
     assert not list((tmp_path / METADATA).glob("*.part"))
     assert not schedule.maybe_write(follower, NOW_MS + 59_000)

@@ -7,10 +7,10 @@ import pytest
 from controller_at_work import NOW_MS, create
 
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.metadata_log import MetadataLog
-from shmbroker.controller.quorum_state import QuorumState
-from shmbroker.controller.voter import Voter
-from shmbroker.controller.voter_change import judge, look
+from shmbroker.controller.raft.metadata_log import MetadataLog
+from shmbroker.controller.raft.quorum_state import QuorumState
+from shmbroker.controller.raft.voter import Voter
+from shmbroker.controller.raft.voter_change import judge, look
 from shmbroker.errors import ConfigFault
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmbroker.controller.quorum_messages import (
+from shmbroker.controller.raft.quorum_messages import (
     KEYS,
     BeginEpoch,
     EndEpoch,
@@ -26,7 +26,7 @@ from shmbroker.controller.quorum_messages import (
     encode_answer,
     encode_request,
 )
-from shmbroker.controller.voter_links import VoterLinks, socket_name
+from shmbroker.controller.raft.voter_links import VoterLinks, socket_name
 from shmbroker.errors import ProtocolFault
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"

@@ -10,10 +10,11 @@ import pytest
 
 from shmbroker.errors import CorruptFault
 from shmbroker.kernels import native
-from shmbroker.log import cleaned_files, compaction_chunks, compactor
-from shmbroker.log.cleanable import find_cleanable
-from shmbroker.log.compactor import compact
-from shmbroker.log.key_offsets import SLACK_BYTES, KeyHash
+from shmbroker.log.compaction import chunks as compaction_chunks
+from shmbroker.log.compaction import cleaned_files, compactor
+from shmbroker.log.compaction.cleanable import find_cleanable
+from shmbroker.log.compaction.compactor import compact
+from shmbroker.log.compaction.key_offsets import SLACK_BYTES, KeyHash
 from shmbroker.log.retention import retain
 from shmbroker.records.batch import control_batch
 from shmbroker.records.batch_layout import BATCH_HEADER, CONTROL_ABORT, CONTROL_COMMIT

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from shmbroker.errors import ConfigFault
-from shmbroker.log.cleaned_files import deleted_paths
+from shmbroker.log.compaction.cleaned_files import deleted_paths
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_log import PartitionLog

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from shmbroker.controller.quorum_state import QuorumState
-from shmbroker.controller.voter_change import Standing
+from shmbroker.controller.raft.quorum_state import QuorumState
+from shmbroker.controller.raft.voter_change import Standing
 from shmbroker.errors import ConfigFault
 from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, read_meta_properties
 from shmbroker.processes.data_directory import (

@@ -1,0 +1,1 @@
+"""APIs that a network worker answers, from the metadata image."""

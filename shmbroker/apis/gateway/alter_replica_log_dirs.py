@@ -1,0 +1,54 @@
+"""AlterReplicaLogDirs (key 34): moving a replica between the log directories of its broker.
+
+Versions: 1-2.
+Where: the network worker: a broker has one log directory, so there is nowhere to move to.
+Version notes: 2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shmbroker.wire import error_codes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.apis.contexts import GatewayContext, Request
+
+API_KEY = 34
+NAME = "AlterReplicaLogDirs"
+VERSION_MIN = 1
+VERSION_MAX = 2
+VERSION_MIN_ADVERTISED = 1
+
+
+def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    """No error for what is in that directory already."""
+    broker_id = request.connection.listener.broker_id
+    if broker_id < 0:
+        broker_id = min(gateway.ports)
+    here = gateway.identity_of(broker_id)["log.dirs"]
+    results = []
+    held_of: dict[str, set[int]] = {}
+    for directory in body["dirs"]:
+        for topic in directory["topics"]:
+            name = topic["name"]
+            if name not in held_of:
+                known = gateway.image.topics_by_name.get(name)
+                held_of[name] = {
+                    partition.partition
+                    for partition in (known.partitions if known is not None else ())
+                    if broker_id in partition.replicas
+                }
+            held = held_of[name]
+            rows = []
+            for index in topic["partitions"]:
+                code = error_codes.NONE
+                if directory["path"] != here:
+                    code = error_codes.LOG_DIR_NOT_FOUND
+                elif index not in held:
+                    code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                rows.append({"partition_index": index, "error_code": code})
+            if rows:
+                results.append({"topic_name": name, "partitions": rows})
+    return {"results": results}

@@ -1,0 +1,181 @@
+"""Damage that readers meet in a log that no other replica has: a hole is left, and they go on.
+
+   reader      KAFKA_STORAGE_ERROR; clients try again
+   thread      looks at the segment (`log.mending`), writes what is right of it to N.log.tmp, and
+               the damaged bytes to quarantine/
+   main loop   notes the hole (cleaner-offset-checkpoint, durable), then puts the file in the place
+               of the damaged one, as compaction does (`log.compaction.cleaned_files`)
+   reader      is given what comes behind the hole
+
+It is the same that a start does where it scans. One segment at a time; an active one is rolled
+first. What is no damage of a segment stays refused, and so is everything where other replicas have
+the records.
+"""
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.log.checkpoints import remove_files
+from shmbroker.log.compaction.cleaned_files import SWAP, cleaned_path
+from shmbroker.log.file_names import LOG
+from shmbroker.log.mending import NO_LIMIT, Hole, Mend, lines_of, look_at, write_mended
+from shmbroker.log.quarantine import put_strangers_aside
+from shmbroker.log.segment import Segment
+from shmbroker.replica.partition import Partition
+
+logger = logging.getLogger("shmbroker")
+
+WAITING_MAX = 1000
+
+
+class DamageMender:
+    """Told of what readers met (`on_fault`); works when the main loop lets it (`run`)."""
+
+    def __init__(self, store: PartitionStore, is_compacting: Callable[[bytes], bool]) -> None:
+        self.store = store
+        self.is_compacting = is_compacting
+        self._waiting: deque[tuple[Partition, Segment]] = deque()
+        self._seen: set[int] = set()
+        """File ids: each is looked at once."""
+        self._current: tuple[Partition, Segment] | None = None
+        self._found: deque[Mend | StorageFault | None] = deque()
+        """From the thread, one for each time that it was started. None: the segment does not belong
+        there, as the one before goes on behind its beginning."""
+
+    def on_fault(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
+        """A read met damage, which its text names. Clients that try again keep this going."""
+        if len(partition.replicas) == 1:
+            self._add(partition, fault, now_ms)
+        self.run(now_ms)
+
+    def _add(self, partition: Partition, fault: StorageFault, now_ms: int) -> None:
+        log, text = partition.log, str(fault)
+        segment = next((one for one in log.segments if one.path in text), None)
+        if (
+            segment is None
+            or (not isinstance(fault, CorruptFault) and os.path.isfile(segment.path))
+            or segment.file_id in self._seen
+            or len(self._waiting) >= WAITING_MAX
+            or self.store.is_fenced
+        ):
+            return
+        self._seen.add(segment.file_id)
+        if segment is log.active:
+            try:
+                log.roll(now_ms)
+            except StorageFault:
+                return
+        self._waiting.append((partition, segment))
+
+    def run(self, now_ms: int) -> None:
+        """Take what the thread has found; give it the next."""
+        if self._current is not None:
+            partition, segment = self._current
+            is_busy = partition.key in self.store.swapping or self.is_compacting(partition.key)
+            if not self._found or is_busy:
+                return
+            self._current = None
+            self._take(partition, segment, self._found.popleft(), now_ms)
+        while self._waiting and self._current is None:
+            partition, segment = self._waiting.popleft()
+            if self._is_there(partition, segment):
+                self._current = partition, segment
+                log = partition.log
+                number = log.segments.index(segment)
+                before = log.segments[number - 1] if number else None
+                gaps_end = NO_LIMIT if partition.is_compacted else log.cleaned_offset
+                threading.Thread(
+                    target=self._work,
+                    args=(segment, segment.end_offset, before, gaps_end),
+                    name="mender",
+                    daemon=True,
+                ).start()
+
+    def _is_there(self, partition: Partition, segment: Segment) -> bool:
+        return (
+            self.store.partitions.get(partition.key) is partition
+            and segment in partition.log.segments[:-1]
+        )
+
+    def _work(self, segment: Segment, limit: int, before: Segment | None, gaps_end: int) -> None:
+        """In the thread. What was there when the process began is no torn write any more."""
+        path, base = segment.path, segment.base_offset
+        try:
+            written = path + ".tmp"
+            if not os.path.isfile(path):
+                mend = Mend([], [Hole(0, 0, base, limit)], [], limit, -1, 0)
+                os.close(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            else:
+                mend = look_at(path, base, -1, limit, gaps_end, NO_LIMIT)
+                if not mend.kept and before is not None:
+                    start = before.base_offset
+                    if look_at(before.path, start, -1, limit, gaps_end, 0).end_offset > base:
+                        self._found.append(None)
+                        return
+                if mend.is_of_bytes:
+                    write_mended(path, mend, written)
+            self._found.append(mend)
+        except StorageFault as fault:
+            self._found.append(fault)
+        except OSError as error:
+            self._found.append(StorageFault(f"can't look at {path}: {error}"))
+
+    def _take(
+        self,
+        partition: Partition,
+        segment: Segment,
+        found: Mend | StorageFault | None,
+        now_ms: int,
+    ) -> None:
+        log, store, written = partition.log, self.store, segment.path + ".tmp"
+        if found is None:
+            if self._is_there(partition, segment):
+                log.put_aside_stray(segment)
+                store.count("log_damage")
+            return
+        if isinstance(found, StorageFault):
+            logger.error("%s", found)
+            return
+        if not found.is_any:
+            return
+        try:
+            if not self._is_there(partition, segment) or store.is_fenced:
+                remove_files((written,))
+                return
+            for line in lines_of(segment.path, found):
+                logger.error("%s", line)
+                store.count("log_damage")
+            if not partition.is_compacted and found.holes:
+                log.cleaned_offset = max(log.cleaned_offset, found.holes[-1].end_offset)
+                name = partition.topic, partition.partition
+                store.log_directory.note_cleaned(name, log.cleaned_offset)
+                store.log_directory.checkpoint_cleaned()
+            if not os.path.exists(written):
+                return
+            if not os.path.isfile(segment.path):
+                put_strangers_aside(log.directory)
+                segment.create_files()
+            groups = [([segment], os.path.getsize(written))]
+            os.rename(written, cleaned_path(log.directory, segment.base_offset, LOG, SWAP))
+            directory = os.open(log.directory, os.O_RDONLY | os.O_CLOEXEC)
+        except (OSError, StorageFault) as fault:
+            logger.error("%s can't be mended: %s", segment.path, fault)
+            return
+
+        def finish(fault: OSError | None) -> None:
+            store.swapping.discard(partition.key)
+            if fault is not None:
+                store.fence(fault)
+            elif store.partitions.get(partition.key) is partition:
+                paths = log.replace_segments(groups, now_ms)
+                log.segments[log.segment_number(segment.base_offset)].create_files()
+                store.remove_later(paths, [segment], now_ms + log.config.file_delete_delay_ms)
+            self.run(now_ms)
+
+        store.swapping.add(partition.key)
+        store.submit_flush([directory], finish)

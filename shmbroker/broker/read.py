@@ -1,0 +1,359 @@
+"""READ, on the log's side: where the batches lie that a fetch may have.
+
+Rules of this file:
+* A read answers with slices (file id, position, length); the reader's process sends them from the
+  file. Only a slice of an active segment that is smaller than a descriptor is worth passing goes
+  as bytes: thousands of quiet partitions then cost their readers no descriptor.
+* Never past the high watermark. Between it and the log end offset: no bytes, no error.
+* The first partition with data gives at least one whole batch, whatever the limits (KIP-74); later
+  ones keep to them.
+* A read that may wait does, watched by its partitions, until there are min_bytes, an error of the
+  log, a diverging epoch, or its time is over.
+* What lies before the local start is read through `broker.tiering`. While it is on the way the
+  read waits, for the remote store's time (remote.fetch.max.wait.ms) in place of its own.
+* What is on the disk alone is not waited for here, as everybody else would wait, too: the kernel is
+  asked for it, the read waits and is tried again each millisecond (`retry_cold`).
+* A partition about which there is nothing to say that the asker does not know (no bytes, no error,
+  high watermark and log start offset as it named them) is left out of the answer.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from shmbroker.broker.tiering import Tiering
+from shmbroker.errors import StorageFault
+from shmbroker.ipc.operation_layout import (
+    READ_DONE,
+    READ_DONE_HEAD,
+    READ_HEAD,
+    READ_PARTITION,
+    READ_SLICE,
+)
+from shmbroker.ipc.peer import Peer
+from shmbroker.log.residency import ColdBytes, allow_waiting, refuse_waiting
+from shmbroker.purgatory import DelayedOperation, Purgatory
+from shmbroker.replica.partition import Partition, not_led_error
+from shmbroker.wire import error_codes
+
+INLINE_SLICE_BYTES = 2048
+INLINE_BYTES = 256 << 10
+"""Bytes that go with one answer at most; slices beyond are sent from their files."""
+
+COLD_WAIT_MS = 1000
+"""Then the disk is waited for all the same: pages may be dropped as fast as they come in."""
+
+READS_MAX = 1000
+"""Partitions of which one fetch gets bytes: each costs 20 us and more, so that is some 20 ms. The
+others have their turn with the next, as where a fetch has as many bytes as it may."""
+
+_pack_slice = READ_SLICE.pack
+_OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
+
+
+def _raise(_partition: Partition, fault: StorageFault) -> None:
+    raise fault
+
+
+class DelayedRead(DelayedOperation):
+    """A read that waits for bytes. Watched by the keys of its partitions."""
+
+    __slots__ = ("cold_until_ms", "isolation", "max_bytes", "min_bytes", "partitions", "peer",
+                 "reader", "results", "token")  # fmt: skip
+
+    def __init__(
+        self,
+        reader: "Reader",
+        peer: Peer,
+        token: int,
+        partitions: list[tuple[bytes, int, int, int, int, int, int]],
+        min_bytes: int,
+        max_bytes: int,
+        isolation: int,
+    ) -> None:
+        super().__init__()
+        self.reader = reader
+        self.peer = peer
+        self.token = token
+        self.partitions = partitions
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.isolation = isolation
+        self.cold_until_ms = 0
+        """Till when bytes that are on the disk are not waited for; 0: there were none so far."""
+        self.results: list[Any] | None = None
+        """What was found last, if that is nothing at all: an append asks `try_complete` again, so
+        it is still so when the time is over."""
+
+    def try_complete(self) -> bool:
+        """Answer if there is enough to answer with."""
+        reader = self.reader
+        results, total, must_answer = reader.look_up(self)
+        if total < self.min_bytes and not must_answer:
+            self.results = None if tuple in set(map(type, results)) else results
+            if reader.is_cold:
+                self.results = None
+                reader.cold[self] = None
+            return False
+        self.is_done = True
+        self.reader.answer(self, results)
+        return True
+
+    def on_expire(self) -> None:
+        """Its time is over: answer with what there is."""
+        results = self.results
+        if results is None:
+            results, total, _ = self.reader.look_up(self)
+            if self.reader.is_cold and not total:
+                self.is_done = False
+                self.reader.wait(self, 1)
+                return
+        self.is_done = True
+        self.reader.answer(self, results)
+
+
+class Reader:
+    """Reads for one I/O worker. `pass_file(peer, file_id, fd)` hands over a descriptor once."""
+
+    def __init__(
+        self,
+        partitions: dict[bytes, Partition],
+        purgatory: Purgatory,
+        now_ms: Callable[[], int],
+        pass_file: Callable[[Peer, Any], None],
+        tiering: Tiering | None = None,
+        tier_wait_ms: int = 0,
+        on_storage_fault: Callable[[Partition, StorageFault], None] = _raise,
+    ) -> None:
+        self.partitions = partitions
+        self.purgatory = purgatory
+        self.now_ms = now_ms
+        self.pass_file = pass_file
+        self.tiering = tiering
+        self.tier_wait_ms = tier_wait_ms
+        self.on_storage_fault = on_storage_fault
+        self.waiting: dict[tuple[int, int], DelayedRead] = {}
+        self._is_tier_awaited = False
+        self.is_cold = False
+        """Whether the last look met bytes that are on the disk alone."""
+        self.cold: dict[DelayedRead, None] = {}
+        """Those that wait for such bytes."""
+        self._retried_ms = 0
+
+    def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
+        """One READ entry: answer now, or wait in the purgatory."""
+        token, max_wait_ms, min_bytes, max_bytes, isolation, _, count, _ = READ_HEAD.unpack_from(
+            data, index
+        )
+        at = index + READ_HEAD.size
+        size = READ_PARTITION.size
+        unpack = READ_PARTITION.unpack_from
+        partitions = [unpack(data, at + size * which) for which in range(count)]
+        read = DelayedRead(self, peer, token, partitions, min_bytes, max_bytes, isolation)
+        self._is_tier_awaited = False
+        if max_wait_ms <= 0:
+            results, total, must_answer = self.look_up(read)
+            if total or must_answer or not (self._is_tier_awaited or self.is_cold):
+                read.is_done = True
+                self.answer(read, results)
+                return
+            read.min_bytes = 1
+            if self.is_cold:
+                self.cold[read] = None
+        elif read.try_complete():
+            return
+        if self._is_tier_awaited:
+            max_wait_ms = self.tier_wait_ms
+        self.wait(read, max(1, max_wait_ms))
+
+    def wait(self, read: DelayedRead, wait_ms: int) -> None:
+        """Answer when there is something new, or in `wait_ms`."""
+        self.waiting[read.peer.slot, read.token] = read
+        keys = [partition[0] for partition in read.partitions]
+        self.purgatory.watch(read, keys, self.now_ms() + wait_ms)
+
+    def retry_cold(self) -> None:
+        """Look again at what was on the disk alone; once a millisecond."""
+        now_ms = self.now_ms()
+        if now_ms == self._retried_ms:
+            return
+        self._retried_ms = now_ms
+        cold, self.cold = self.cold, {}
+        for read in cold:
+            if not read.is_done and read.try_complete():
+                self.purgatory.cancel(read)
+
+    def on_cancel(self, peer: Peer, token: int) -> None:
+        """Its client is gone."""
+        read = self.waiting.pop((peer.slot, token), None)
+        if read is not None and not read.is_done:
+            self.purgatory.cancel(read)
+
+    def drop_peer(self, slot: int) -> None:
+        """That network worker is dead: nobody waits for its reads."""
+        for key, read in list(self.waiting.items()):
+            if key[0] == slot:
+                del self.waiting[key]
+                if not read.is_done:
+                    self.purgatory.cancel(read)
+
+    def look_up(self, read: DelayedRead) -> tuple[list[Any], int, bool]:
+        """(one result for each partition, bytes in all, whether to answer at once); sets `is_cold`.
+
+        A result is (error code, partition or None), a partition that there are no bytes of, or
+        (partition, segment, position, length, diverging epoch and end or None).
+        """
+        self.is_cold = False
+        if read.cold_until_ms and self.now_ms() >= read.cold_until_ms:
+            return self._look_up(read.partitions, read.max_bytes)
+        refuse_waiting()
+        try:
+            found = self._look_up(read.partitions, read.max_bytes)
+        finally:
+            allow_waiting()
+        if self.is_cold and not read.cold_until_ms:
+            read.cold_until_ms = self.now_ms() + COLD_WAIT_MS
+        return found
+
+    def _look_up(
+        self, asked: list[tuple[bytes, int, int, int, int, int, int]], max_bytes: int
+    ) -> tuple[list[Any], int, bool]:
+        results: list[Any] = []
+        total = 0
+        left = READS_MAX
+        must_answer = False
+        has_valid = False
+        for key, partition_max_bytes, epoch, last_fetched_epoch, offset, _, _ in asked:
+            partition = self.partitions.get(key)
+            if partition is None or not partition.is_leader:
+                results.append((not_led_error(partition), partition))
+                continue
+            if epoch >= 0 and epoch != partition.leader_epoch:
+                is_older = epoch < partition.leader_epoch
+                results.append(
+                    (
+                        error_codes.FENCED_LEADER_EPOCH
+                        if is_older
+                        else error_codes.UNKNOWN_LEADER_EPOCH,
+                        partition,
+                    )
+                )
+                must_answer = must_answer or not is_older
+                continue
+            log = partition.log
+            has_valid = True
+            if last_fetched_epoch >= 0:
+                end_epoch, end_offset = log.leader_epochs.end_offset_for(
+                    last_fetched_epoch, log.log_end_offset
+                )
+                if end_epoch < 0:
+                    results.append((_OUT_OF_RANGE, partition))
+                    must_answer = True
+                    continue
+                if end_epoch < last_fetched_epoch or end_offset < offset:
+                    results.append((partition, None, 0, 0, (end_epoch, end_offset)))
+                    must_answer = True
+                    continue
+            if not log.log_start_offset <= offset <= log.log_end_offset:
+                results.append((_OUT_OF_RANGE, partition))
+                must_answer = True
+                continue
+            end = partition.high_watermark
+            if offset >= end or (total and total >= max_bytes) or not left:
+                results.append(partition)
+                must_answer |= not left and total > 0
+                continue
+            limit = min(partition_max_bytes, max_bytes - total)
+            is_local = offset >= log.local_start_offset
+            found: Any
+            try:
+                if is_local:
+                    left -= 1
+                    found = log.read(offset, limit, end, total == 0)
+                    assert found is not None, "in range a moment ago"
+                else:
+                    assert self.tiering is not None, "only a tiered log has a local start"
+                    found = self.tiering.read(partition, offset, limit, total == 0)
+            except ColdBytes:
+                self.is_cold = True
+                results.append(partition)
+                continue
+            except StorageFault as fault:
+                # Damage, found when somebody comes to it: what is whole is served as before.
+                self.on_storage_fault(partition, fault)
+                results.append((error_codes.KAFKA_STORAGE_ERROR, partition))
+                must_answer = True
+                continue
+            if not is_local:
+                if found is None:
+                    self._is_tier_awaited = True
+                    results.append(partition)
+                    continue
+                must_answer = True
+                if type(found) is int:
+                    results.append((found, partition))
+                    continue
+            segment, position, length = found
+            total += length
+            # Of what has to be judged first there may be less than is asked for, and is there.
+            must_answer |= length > 0 and position < segment.unjudged_bytes
+            results.append((partition, segment, position, length, None) if length else partition)
+        return results, total, must_answer or not has_valid
+
+    def answer(self, read: DelayedRead, results: list[Any]) -> None:
+        """Send READ_DONE, after the descriptors that its slices need."""
+        peer = read.peer
+        self.waiting.pop((peer.slot, read.token), None)
+        parts: list[bytes] = []
+        add = parts.append
+        inline: list[bytes] = []
+        inline_bytes = 0
+        inline_bytes_max = min(
+            INLINE_BYTES,
+            peer.writer.payload_bytes_max - READ_DONE_HEAD.size - len(results) * READ_SLICE.size,
+        )
+        for which, result in enumerate(results):
+            if type(result) is not tuple:
+                high_watermark = result.high_watermark
+                log_start_offset = result.log.log_start_offset
+                asked = read.partitions[which]
+                if asked[5] != high_watermark or asked[6] != log_start_offset:
+                    add(
+                        _pack_slice(
+                            0, which, 0, high_watermark, high_watermark, log_start_offset,
+                            0, 0, -1, result.leader_epoch, -1,
+                        )
+                    )  # fmt: skip
+                continue
+            if type(result[0]) is int:
+                error, partition = result
+                if partition is None or error == _OUT_OF_RANGE:
+                    add(_pack_slice(error, which, 0, -1, -1, -1, 0, 0, -1, -1, -1))
+                else:
+                    leader_epoch = partition.leader_epoch
+                    add(_pack_slice(error, which, 0, -1, -1, -1, 0, 0, -1, leader_epoch, -1))
+                continue
+            partition, segment, position, length, diverging = result
+            high_watermark = partition.high_watermark
+            log_start_offset = partition.log.log_start_offset
+            file_id = 0
+            if length:
+                if (
+                    length <= INLINE_SLICE_BYTES
+                    and segment.map is not None
+                    and inline_bytes + length <= inline_bytes_max
+                ):
+                    inline.append(segment.map[position : position + length])
+                    position = inline_bytes
+                    inline_bytes += length
+                else:
+                    file_id = segment.file_id
+                    self.pass_file(peer, segment)
+            end_epoch, end_offset = diverging or (-1, -1)
+            add(
+                _pack_slice(
+                    0, which, length, high_watermark, high_watermark, log_start_offset,
+                    file_id, position, end_epoch, partition.leader_epoch, end_offset,
+                )
+            )  # fmt: skip
+        head = READ_DONE_HEAD.pack(read.token, len(parts), 0)
+        peer.send(READ_DONE, b"".join((head, *parts, *inline)))

@@ -1,0 +1,1 @@
+"""Following and being followed: how replicas get what their leader has."""

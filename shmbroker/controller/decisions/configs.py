@@ -1,0 +1,437 @@
+"""Decisions about settings: IncrementalAlterConfigs and AlterConfigs, for every kind of resource.
+
+Pure functions of a request and an image, with the checks, codes and words of Kafka's
+`ConfigAdminManager` (a broker's own checks, before it forwards) and `ConfigurationControlManager`
+(the controller's). Each resource stands or falls by itself.
+
+* Unlike Kafka, where a broker takes changes for itself only, any registered broker's are taken.
+* Broker settings that nobody knows are kept, as Kafka keeps them for its plugins.
+* Log levels (BROKER_LOGGER) are judged as in Kafka, and then refused: they stay as they are while
+  the processes run.
+"""
+
+from __future__ import annotations
+
+from shmbroker.config import (
+    BROKER_SETTINGS,
+    LIST,
+    TOPIC_SETTINGS,
+    broker_layers,
+    effective_broker_config,
+    effective_topic_config,
+    idle_complaint,
+    validate_broker_config,
+    validate_topic_configs,
+)
+from shmbroker.controller.decisions.topics import config_record
+from shmbroker.metadata.client_metrics import client_metrics_complaint
+from shmbroker.metadata.describe_configs import LOGGERS
+from shmbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS
+from shmbroker.metadata.group_configs import validate_group_configs
+from shmbroker.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
+from shmbroker.metadata.messages import fitting
+from shmbroker.metadata.topic_names import topic_name_complaint
+from shmbroker.wire.error_codes import (
+    INVALID_CONFIG,
+    INVALID_REQUEST,
+    INVALID_TOPIC_EXCEPTION,
+    NONE,
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+from shmbroker.wire.primitives import STRING_BYTES_MAX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from shmbroker.config import BrokerConfig
+    from shmbroker.controller.raft.metadata_log import Record
+    from shmbroker.metadata.image import MetadataImage
+
+    Complaint = tuple[int, str | None]
+    Layers = tuple[tuple[int, Mapping[str, str]], ...]
+
+# `AlterConfigOp.OpType`
+SET = 0
+DELETE = 1
+APPEND = 2
+SUBTRACT = 3
+
+_WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
+_LEVELS = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
+_KINDS = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    GROUP_RESOURCE: "group",
+    CLIENT_METRICS_RESOURCE: "client metrics subscription",
+}
+_MIN_ISR = "min.insync.replicas"
+_CLEANER_THREADS = "log.cleaner.threads"
+_CLEANER_MEMORY = "log.cleaner.dedupe.buffer.size"
+_PER_IP = "max.connections.per.ip"
+_OVERRIDES = "max.connections.per.ip.overrides"
+_OK: Complaint = (NONE, None)
+
+
+def incremental_alter_configs(
+    request: dict[str, Any], image: MetadataImage, layers: Layers, config: BrokerConfig
+) -> tuple[list[Record], dict[str, Any]]:
+    """IncrementalAlterConfigs v0–1: (records, response)."""
+
+    def alter(resource: dict[str, Any]) -> tuple[list[Record], Complaint]:
+        if resource["resource_type"] == BROKER_LOGGER_RESOURCE:
+            return [], _logger_complaint(resource, image)
+        return _alter(resource, image, layers, config)
+
+    return _answer(request, image, alter)
+
+
+def alter_configs(
+    request: dict[str, Any], image: MetadataImage, config: BrokerConfig
+) -> tuple[list[Record], dict[str, Any]]:
+    """AlterConfigs v0–2: what isn't named is taken away."""
+    return _answer(request, image, lambda resource: _replace(resource, image, config))
+
+
+def idle_complaints(records: list[Record]) -> list[str]:
+    """What to tell of settings among these records that change nothing."""
+    found = []
+    for name, _, message in records:
+        if name == "ConfigRecord" and message["value"] is not None:
+            complaint = idle_complaint(message["name"], message["value"])
+            if complaint is not None:
+                found.append(f"{complaint} It was set for {_resource_in_words(message)}.")
+    return found
+
+
+def _resource_in_words(message: dict[str, Any]) -> str:
+    kind, name = message["resource_type"], message["resource_name"]
+    return f"{_KINDS.get(kind, 'a resource')} {name}" if name else "all brokers"
+
+
+def _answer(
+    request: dict[str, Any],
+    image: MetadataImage,
+    alter: Callable[[dict[str, Any]], tuple[list[Record], Complaint]],
+) -> tuple[list[Record], dict[str, Any]]:
+    resources = request["resources"]
+    keys = [(resource["resource_type"], resource["resource_name"]) for resource in resources]
+    counts: dict[tuple[int, str], int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    records: list[Record] = []
+    responses = []
+    for resource, key in zip(resources, keys, strict=True):
+        new: list[Record] = []
+        if counts[key] > 1:
+            complaint: Complaint = INVALID_REQUEST, "Each resource must appear at most once."
+        else:
+            complaint = _values_complaint(resource)
+            if not complaint[0]:
+                new, complaint = alter(resource)
+        if not complaint[0] and not request["validate_only"]:
+            records += new
+            if image.features.get(ELIGIBLE_LEADER_REPLICAS):
+                records += _cleared_elrs(new)
+        responses.append(
+            {
+                "error_code": complaint[0],
+                "error_message": fitting(complaint[1]),
+                "resource_type": key[0],
+                "resource_name": key[1],
+            }
+        )
+    return records, {"throttle_time_ms": 0, "responses": responses}
+
+
+def _cleared_elrs(new: list[Record]) -> list[Record]:
+    """Who is eligible to lead was found out with another min.insync.replicas."""
+    names = [
+        message["resource_name"] if message["resource_type"] == TOPIC_RESOURCE else ""
+        for _, _, message in new
+        if message["name"] == _MIN_ISR
+    ]
+    return [("ClearElrRecord", 0, {"topic_name": name}) for name in names]
+
+
+def _values_complaint(resource: dict[str, Any]) -> Complaint:
+    configs = resource["configs"]
+    if len({config["name"] for config in configs}) < len(configs):
+        return INVALID_REQUEST, "Error due to duplicate config keys"
+    nulls = [
+        config["name"]
+        for config in configs
+        if config["value"] is None and config.get("config_operation") != DELETE
+    ]
+    if nulls:
+        return INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}"
+    return _OK
+
+
+def _alter(
+    resource: dict[str, Any], image: MetadataImage, layers: Layers, config: BrokerConfig
+) -> tuple[list[Record], Complaint]:
+    type_, name = resource["resource_type"], resource["resource_name"]
+    operations = {
+        entry["name"]: (entry["config_operation"], entry["value"]) for entry in resource["configs"]
+    }
+    complaint = _type_complaint(type_)
+    if not complaint[0] and type_ == BROKER_RESOURCE:
+        complaint = _broker_complaint(name, operations, image, config)
+    if not complaint[0] and any(not SET <= kind <= SUBTRACT for kind, _ in operations.values()):
+        complaint = UNKNOWN_SERVER_ERROR, None
+    if complaint[0]:
+        return [], complaint
+    before = image.config(type_, name)
+    changes: dict[str, str | None] = {}
+    for key, (operation, value) in operations.items():
+        if operation == DELETE:
+            value = None
+        elif operation != SET:
+            value, complaint = _altered_list(type_, key, operation, value, before, layers)
+            if complaint[0]:
+                return [], complaint
+        changes[key] = value
+    return _changed(type_, name, changes, image, config)
+
+
+def _replace(
+    resource: dict[str, Any], image: MetadataImage, config: BrokerConfig
+) -> tuple[list[Record], Complaint]:
+    type_, name = resource["resource_type"], resource["resource_name"]
+    values = {entry["name"]: entry["value"] for entry in resource["configs"]}
+    complaint = _type_complaint(type_)
+    if not complaint[0] and type_ == BROKER_RESOURCE:
+        operations = {key: (SET, value) for key, value in values.items()}
+        complaint = _broker_complaint(name, operations, image, config)
+    if complaint[0]:
+        return [], complaint
+    changes = dict(values)
+    for key in image.config(type_, name):
+        changes.setdefault(key, None)
+    return _changed(type_, name, changes, image, config)
+
+
+def _type_complaint(type_: int) -> Complaint:
+    if type_ in (TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
+        return _OK
+    return INVALID_REQUEST, f"Unknown resource type {type_}"
+
+
+def _changed(
+    type_: int,
+    name: str,
+    changes: Mapping[str, str | None],
+    image: MetadataImage,
+    config: BrokerConfig,
+) -> tuple[list[Record], Complaint]:
+    """The records of these changes (None takes a setting away), if what comes out is allowed."""
+    after = dict(image.config(type_, name))
+    records = []
+    for key, value in changes.items():
+        # A broker takes a record as the sign to look anew (KAFKA-14136), changed or not.
+        if value != after.get(key) or type_ == BROKER_RESOURCE:
+            records.append(config_record(type_, name, key, value))
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = value
+    if type_ == TOPIC_RESOURCE:
+        complaint = _topic_complaint(name, after, image, config)
+    elif type_ == BROKER_RESOURCE:
+        complaint = _min_isr_complaint(name, changes, image)
+    elif type_ == CLIENT_METRICS_RESOURCE:
+        complaint = client_metrics_complaint(name, after)
+    elif not name:
+        complaint = INVALID_REQUEST, "Default group resources are not allowed."
+    else:
+        message = validate_group_configs(after, config)
+        complaint = (INVALID_CONFIG if message else NONE), message
+    return records, complaint
+
+
+def _altered_list(
+    type_: int, key: str, operation: int, value: str, before: Mapping[str, str], layers: Layers
+) -> tuple[str, Complaint]:
+    """A list with items more or less. Kafka knows the lists of topics and brokers only, and splits
+    at the commas alone: blanks belong to the items."""
+    is_topic = type_ == TOPIC_RESOURCE
+    table = TOPIC_SETTINGS if is_topic else BROKER_SETTINGS if type_ == BROKER_RESOURCE else {}
+    setting = table.get(key)
+    if setting is None or setting.type != LIST:
+        message = f"Can't {_WORDS[operation]} to key {key} because its type is not LIST."
+        return "", (INVALID_CONFIG, message)
+    current = before.get(key)
+    if current is None and is_topic:
+        current, _ = effective_topic_config(key, before, layers)
+    elif current is None:
+        current = setting.default
+    items = dict.fromkeys(item for item in (current or "").split(",") if item)
+    changed = value.split(",")
+    while len(changed) > 1 and not changed[-1]:
+        changed.pop()
+    for item in changed:
+        if operation == APPEND:
+            items.setdefault(item)
+        else:
+            items.pop(item, None)
+    altered = ",".join(items)
+    if len(altered.encode()) > STRING_BYTES_MAX:
+        return "", (INVALID_CONFIG, f"The value of {key} would be too long.")
+    return altered, _OK
+
+
+def _topic_complaint(
+    name: str, configs: dict[str, str], image: MetadataImage, config: BrokerConfig
+) -> Complaint:
+    if not name:
+        return INVALID_REQUEST, "Default topic resources are not allowed."
+    if complaint := topic_name_complaint(name):
+        return INVALID_TOPIC_EXCEPTION, complaint
+    if complaint := validate_topic_configs(configs, image.config(TOPIC_RESOURCE, name), config):
+        return INVALID_CONFIG, complaint
+    if name not in image.topics_by_name:
+        return UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+    return _OK
+
+
+def _broker_complaint(
+    name: str,
+    operations: Mapping[str, tuple[int, str]],
+    image: MetadataImage,
+    config: BrokerConfig,
+) -> Complaint:
+    """What a broker says to changes of itself or, without a name, of all brokers."""
+    if name:
+        if not name.removeprefix("-").isdecimal():
+            return INVALID_REQUEST, f"Node id must be an integer, but it is: {name}"
+        if int(name) not in image.brokers:
+            known = ",".join(map(str, sorted(image.brokers)))
+            return INVALID_REQUEST, f"Unexpected broker id, expected {known}, but received {name}"
+    for operation, _ in operations.values():
+        if not SET <= operation <= SUBTRACT:
+            return INVALID_REQUEST, f"Unknown operations type {operation}"
+    known_settings = {
+        key: BROKER_SETTINGS[key]
+        for key, (operation, _) in operations.items()
+        if key in BROKER_SETTINGS and operation != DELETE
+    }
+    for key, (operation, _) in operations.items():
+        if operation not in _WORDS:
+            continue
+        if key not in known_settings:
+            return INVALID_CONFIG, f"Unknown config name: {key}"
+        if known_settings[key].type != LIST:
+            word = _WORDS[operation].lower()
+            return INVALID_CONFIG, f"Config value {word} is not allowed for config key: {key}"
+    fixed = sorted(key for key, setting in known_settings.items() if not setting.is_dynamic)
+    if fixed:
+        return INVALID_REQUEST, f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+    for key in known_settings:
+        if complaint := validate_broker_config(key, operations[key][1]):
+            return INVALID_REQUEST, complaint
+    values = {key: operations[key][1] for key in known_settings}
+    if complaint := _cleaner_complaint(name, values, image, config):
+        return INVALID_REQUEST, complaint
+    if complaint := _per_ip_complaint(name, values, image, config):
+        return INVALID_REQUEST, complaint
+    return _OK
+
+
+def _per_ip_complaint(
+    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
+) -> str | None:
+    """Whoever lets nobody in says who is let in nevertheless (Kafka `KafkaConfig`)."""
+    if int(values.get(_PER_IP, "1")) > 0:
+        return None
+    own = image.config(BROKER_RESOURCE, name) if name else {}
+    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
+    overrides = values.get(_OVERRIDES, effective_broker_config(_OVERRIDES, config, layers))
+    if overrides.strip():
+        return None
+    return f"requirement failed: {_PER_IP} can be set to zero only if {_OVERRIDES} property is set."
+
+
+def _cleaner_complaint(
+    name: str, values: Mapping[str, str], image: MetadataImage, config: BrokerConfig
+) -> str | None:
+    """How compaction's threads and memory may change (Kafka `LogCleaner`, `KafkaConfig`)."""
+    if not values.keys() & {_CLEANER_THREADS, _CLEANER_MEMORY}:
+        return None
+    own = image.config(BROKER_RESOURCE, name) if name else {}
+    layers = broker_layers(config, own, image.config(BROKER_RESOURCE, ""))
+    current = effective_broker_config(_CLEANER_THREADS, config, layers)
+    threads = int(values.get(_CLEANER_THREADS, current))
+    memory = effective_broker_config(_CLEANER_MEMORY, config, layers)
+    memory = int(values.get(_CLEANER_MEMORY, memory))
+    refusal = None
+    if threads < 1:
+        refusal = "should be at least 1"
+    elif memory // threads <= 1 << 20:
+        return f"requirement failed: {_CLEANER_MEMORY} must be at least 1MB per cleaner thread."
+    elif threads < current // 2:
+        refusal = f"cannot be reduced to less than half the current value {current}"
+    elif threads > current * 2:
+        refusal = f"cannot be increased to more than double the current value {current}"
+    if refusal is None:
+        return None
+    return (
+        "Invalid value org.apache.kafka.common.config.ConfigException: Log cleaner threads "
+        f"{refusal} for configuration Invalid dynamic configuration"
+    )
+
+
+def _min_isr_complaint(
+    name: str, changes: Mapping[str, str | None], image: MetadataImage
+) -> Complaint:
+    """With eligible leader replicas, the least of in-sync replicas is the cluster's affair."""
+    if not image.features.get(ELIGIBLE_LEADER_REPLICAS) or _MIN_ISR not in changes:
+        return _OK
+    if name:
+        return (
+            INVALID_CONFIG,
+            "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+        )
+    if changes[_MIN_ISR] is None:
+        return (
+            INVALID_CONFIG,
+            "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
+        )
+    return _OK
+
+
+def _logger_complaint(resource: dict[str, Any], image: MetadataImage) -> Complaint:
+    name = resource["resource_name"]
+    if not name.removeprefix("-").isdecimal():
+        return INVALID_REQUEST, f"Node id must be an integer, but it is: {name}"
+    if int(name) not in image.brokers:
+        known = ",".join(map(str, sorted(image.brokers)))
+        return INVALID_REQUEST, f"Unexpected node id. Expected {known}, but received {name}"
+    for entry in resource["configs"]:
+        key, operation, level = entry["name"], entry["config_operation"], entry["value"]
+        if not SET <= operation <= SUBTRACT:
+            return UNKNOWN_SERVER_ERROR, None
+        if operation in _WORDS:
+            return INVALID_REQUEST, (
+                f"{_WORDS[operation]} operation is not allowed for the BROKER_LOGGER resource"
+            )
+        if key not in LOGGERS:
+            return INVALID_CONFIG, f"Logger {key} does not exist!"
+        if operation == SET and level not in _LEVELS:
+            return INVALID_CONFIG, (
+                f"Cannot set the log level of {key} to {level} as it is not a supported log "
+                f"level. Valid log levels are {', '.join(_LEVELS)}"
+            )
+        if operation == DELETE and key == "root":
+            return INVALID_REQUEST, "Removing the log level of the root logger is not allowed"
+    if resource["configs"]:
+        return INVALID_CONFIG, "Log levels can't be changed while the broker runs."
+    return _OK

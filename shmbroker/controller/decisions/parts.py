@@ -1,0 +1,94 @@
+"""Requests about very many topics or resources, cut into parts that are decided one by one.
+
+A decision holds up all others, and one about thousands of topics takes a second. Where each topic
+or resource has a result of its own, the request is as good as several: each part is a decision and
+a batch of records, and others are served between two (`ipc.operation_adapter`). What one topic or
+resource asks for is never cut.
+
+Named twice in one request, a topic or resource is refused: so all of those are in the first part.
+"""
+
+from __future__ import annotations
+
+from shmbroker.controller.decisions.topics import PARTITIONS_MAX, added_partitions, asked_partitions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shmbroker.config import BrokerConfig
+    from shmbroker.metadata.image import MetadataImage
+
+    Row = dict[str, Any]
+
+_ROWS = {
+    "CreateTopics": ("topics", "topics", ("name",)),
+    "CreatePartitions": ("topics", "results", ("name",)),
+    "AlterConfigs": ("resources", "responses", ("resource_type", "resource_name")),
+    "IncrementalAlterConfigs": ("resources", "responses", ("resource_type", "resource_name")),
+}
+"""Where requests have their rows, where the responses have theirs, and by what both are known."""
+
+WEIGHT_MAX = 1000
+"""Of one part: rows, and the partitions or settings that they ask for; 10 us each, or more."""
+
+
+def parts_of(
+    api_name: str, request: Row, image: MetadataImage, config: BrokerConfig
+) -> list[Row] | None:
+    """The requests to decide instead of this one; None: it is decided at once."""
+    if api_name not in _ROWS or len(request[_ROWS[api_name][0]]) < 2:
+        return None
+    key, _, name = _ROWS[api_name]
+    rows = request[key]
+    weights = [_weight(api_name, row, image, config) for row in rows]
+    if sum(weights) <= WEIGHT_MAX or _is_too_much(api_name, rows, image, config):
+        return None
+    counts: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        identity = tuple(row[each] for each in name)
+        counts[identity] = counts.get(identity, 0) + 1
+    parts: list[list[Row]] = [[]]
+    weight = 0
+    alone = []
+    for row, its in zip(rows, weights, strict=True):
+        if counts[tuple(row[each] for each in name)] > 1:
+            parts[0].append(row)
+        else:
+            alone.append((row, its))
+    for row, its in alone:
+        if parts[-1] and weight + its > WEIGHT_MAX:
+            parts.append([])
+            weight = 0
+        parts[-1].append(row)
+        weight += its
+    return [request | {key: part} for part in parts]
+
+
+def joined(api_name: str, request: Row, responses: list[Row]) -> Row:
+    """One response out of those of the parts, with the rows in the order of the request."""
+    key, results, name = _ROWS[api_name]
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in request[key]:
+        found[tuple(row[each] for each in name)] = []
+    for response in responses:
+        for row in response[results]:
+            found[tuple(row[each] for each in name)].append(row)
+    return responses[-1] | {results: [row for rows in found.values() for row in rows]}
+
+
+def _weight(api_name: str, row: Row, image: MetadataImage, config: BrokerConfig) -> int:
+    if api_name == "CreateTopics":
+        return 1 + asked_partitions([row], config) + len(row["configs"])
+    if api_name == "CreatePartitions":
+        return 1 + added_partitions([row], image)
+    return 1 + len(row["configs"])
+
+
+def _is_too_much(
+    api_name: str, rows: list[Row], image: MetadataImage, config: BrokerConfig
+) -> bool:
+    """Whether the request is refused as a whole."""
+    if api_name == "CreateTopics":
+        return asked_partitions(rows, config) > PARTITIONS_MAX
+    return api_name == "CreatePartitions" and added_partitions(rows, image) > PARTITIONS_MAX

@@ -1,0 +1,1 @@
+"""The metadata log and its voters: KRaft, quorum, snapshots."""

@@ -1,0 +1,429 @@
+"""The metadata log `__cluster_metadata-0` on one voter's disk, with its snapshots.
+
+    20 digits.log                        segments, as of any log (`log.partition_log`)
+    20 digits-10 digits.checkpoint       snapshots: one past their last offset, and its epoch
+    20 digits-10 digits.checkpoint.part  one on its way from the leader
+    quorum-state                         see `quorum_state`
+
+* `open` recovers it. What the voter may say about it is `quorum`'s business (a `QuorumLog` there):
+  nothing here counts before `flush`.
+* A fault of the disk is final: the caller ends; the next start recovers.
+* Only what was appended since the last flush can be torn. A damaged batch with a whole one behind
+  it is a damaged disk: refused, for a cut there would forget committed topics, and forgotten topics
+  are deleted logs.
+* The log start is 0 or the end of a snapshot: what is before it is in that snapshot.
+* Segments go when all of them lies before the log start, and that moves when there are snapshots
+  enough: `retain`.
+
+Source: KIP-595, KIP-630, KIP-631; Kafka's `KafkaRaftLog`, `Snapshots`.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import mmap
+import os
+
+from shmbroker.controller.raft.quorum_messages import SNAPSHOT_BYTES_MAX, SnapshotId
+from shmbroker.crc32c import crc32c
+from shmbroker.errors import CorruptFault, Fault, StorageFault
+from shmbroker.ids import METADATA_TOPIC_ID
+from shmbroker.log.checkpoints import remove_files, sync_directory
+from shmbroker.log.compaction.cleaned_files import deleted_paths
+from shmbroker.log.config import LogConfig
+from shmbroker.log.faults import DiskFullFault
+from shmbroker.log.file_names import (
+    LOG,
+    PARTITION_METADATA,
+    SNAPSHOT,
+    offset_of,
+    parse_partition_directory,
+    partition_directory,
+)
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from shmbroker.log.quarantine import (
+    find_whole_batch,
+    put_aside,
+    put_strangers_aside,
+    whole_batch_at,
+)
+from shmbroker.metadata.log_reader import snapshot_ids, snapshot_name
+from shmbroker.metadata.topic_names import METADATA_TOPIC
+from shmbroker.records.batch import control_batch, encode_batch, iterate_batches
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    CONTROL_LEADER_CHANGE,
+    LOG_OVERHEAD,
+)
+from shmbroker.signs import sign, waiting_for_disk
+from shmbroker.wire import codec
+from shmbroker.wire.metadata_records import encode_metadata_record
+
+logger = logging.getLogger("shmbroker")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    Record = tuple[str, int, dict[str, Any]]
+    """name, version, message"""
+
+
+BATCH_BYTES_MAX = 8 << 20
+"""Of one decision (Kafka: `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`)."""
+PART = ".part"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class TooLargeFault(Fault):
+    """A decision that doesn't fit into one batch; nothing was written."""
+
+
+class MetadataLog:
+    """The one writer of the metadata log's files. Make one with `open`."""
+
+    __slots__ = ("_log", "_now_ms", "_part_fd", "_snapshots", "directory")
+
+    def __init__(self, log: PartitionLog, directory: str, now_ms: Callable[[], int]) -> None:
+        self._log = log
+        self._now_ms = now_ms
+        self._snapshots = snapshot_ids(directory)
+        """Ascending."""
+        self._part_fd = -1
+        self.directory = directory
+
+    @classmethod
+    def open(
+        cls, node_directory: str, now_ms: Callable[[], int], config: LogConfig | None = None
+    ) -> MetadataLog:
+        """Recover the log in `node_directory`, or create it.
+
+        CorruptFault if committed records are damaged, StorageFault if the disk fails.
+        """
+        directory = os.path.join(node_directory, partition_directory(METADATA_TOPIC, 0))
+        os.makedirs(directory, exist_ok=True)
+        put_strangers_aside(directory)
+        _take_identity(node_directory, os.path.join(directory, PARTITION_METADATA))
+        _refuse_damage(directory)
+        _put_damaged_snapshots_aside(directory)
+        remove_files(
+            os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(PART)
+        )
+        snapshots = snapshot_ids(directory)
+        latest_end = snapshots[-1][0] if snapshots else 0
+        log = PartitionLog.open(
+            directory,
+            config or LogConfig(),
+            file_ids=itertools.count(1),
+            clean=False,
+            recovery_point=latest_end,
+            log_start_offset=_log_start(directory, snapshots),
+            now_ms=now_ms(),
+        )
+        if log.log_end_offset < latest_end:
+            log.truncate_fully(latest_end)
+        # What a killed process has written is there, but may not be durable.
+        log.flush()
+        return cls(log, directory, now_ms)
+
+    def close(self) -> None:
+        """Flush and close; a clean end."""
+        self.flush()  # Its producer snapshot says how far the log was durable: `_refuse_loss`.
+        self._log.close(True)
+
+    # ── appending ───────────────────────────────────────────────────────────────────────────────
+
+    def append(self, epoch: int, records: list[Record], now_ms: int) -> int:
+        """Append one decision as one batch, not flushed; the log's new end.
+
+        TooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final.
+        """
+        batch = encode_batch(
+            [(now_ms, None, encode_metadata_record(*record), ()) for record in records]
+        )
+        if len(batch) > BATCH_BYTES_MAX:
+            raise TooLargeFault(f"{len(batch)} bytes in one batch of metadata")
+        self._log.append(memoryview(batch), len(records) - 1, now_ms, epoch, now_ms)
+        return self._log.log_end_offset
+
+    def append_leader_change(
+        self, epoch: int, leader_id: int, voters: Iterable[int], granting: Iterable[int]
+    ) -> None:
+        """The first batch of an epoch."""
+        now_ms = self._now_ms()
+        value = codec.encode(
+            "LeaderChangeMessage",
+            0,
+            {
+                "version": 0,
+                "leader_id": leader_id,
+                "voters": [{"voter_id": voter} for voter in voters],
+                "granting_voters": [{"voter_id": voter} for voter in granting],
+            },
+        )
+        batch = control_batch(CONTROL_LEADER_CHANGE, value, timestamp=now_ms)
+        self._log.append(memoryview(batch), 0, now_ms, epoch, now_ms)
+
+    def append_fetched(self, records: Any) -> None:
+        """Batches from the leader, as they are. CorruptFault if they don't continue the log."""
+        now_ms = self._now_ms()
+        log = self._log
+        view = memoryview(records)
+        for position, header in iterate_batches(view):
+            base_offset, length, epoch, _, crc, _, last_delta, _, timestamp = header[:9]
+            batch = view[position : position + LOG_OVERHEAD + length]
+            if crc32c(batch[ATTRIBUTES_POSITION:]) != crc or base_offset != log.log_end_offset:
+                raise CorruptFault(f"a batch of the leader's at offset {base_offset} is damaged")
+            log.append(batch, last_delta, timestamp, epoch, now_ms)
+
+    def flush(self) -> None:
+        """Make all of it durable. A StorageFault is final."""
+        self._log.flush()
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut, durably."""
+        if offset < self._log.log_end_offset:
+            # Else they would tell of a log that has lost something.
+            self._log.remove_snapshots_behind(offset)
+            sync_directory(self.directory)
+        self._log.truncate_to(offset)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def log_start_epoch(self) -> int:
+        """Of the snapshot that ends at the log start; 0 where there is none."""
+        start = self._log.log_start_offset
+        return next((epoch for end, epoch in self._snapshots if end == start), 0)
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._log.log_end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """One past the last durable record."""
+        return self._log.recovery_point
+
+    @property
+    def last_epoch(self) -> int:
+        """Of the last record, in the log or in the snapshot that it begins with."""
+        return max(self._log.leader_epochs.latest, self.log_start_epoch, 0)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._log.size_bytes
+
+    def read(self, offset: int) -> bytes:
+        """Whole batches from the one with `offset` on: some MiB, or one that is larger."""
+        log = self._log
+        found = log.read(offset, BATCH_BYTES_MAX, log.log_end_offset)
+        if found is None or not found[2]:
+            return b""
+        segment, position, length = found
+        return segment.read_bytes(position, length)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch that is not above `epoch`, and where it ends; (-1, -1) above all."""
+        return self._log.end_offset_for_epoch(epoch)
+
+    # ── snapshots ───────────────────────────────────────────────────────────────────────────────
+
+    def latest_snapshot(self) -> SnapshotId | None:
+        return SnapshotId(*self._snapshots[-1]) if self._snapshots else None
+
+    def read_snapshot(self, snapshot: SnapshotId, position: int) -> tuple[int, bytes] | None:
+        """(size of all, a piece from `position` on); None if it is not here (any more)."""
+        if tuple(snapshot) not in self._snapshots:
+            return None
+        try:
+            with open(self._path(snapshot), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                return size, os.pread(file.fileno(), SNAPSHOT_BYTES_MAX, max(0, position))
+        except OSError as error:
+            raise StorageFault(f"can't read {self._path(snapshot)}: {error}") from error
+
+    def write_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
+        """A piece of the leader's snapshot, in order."""
+        try:
+            if self._part_fd < 0:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                self._part_fd = os.open(self._path(snapshot) + PART, flags, 0o644)
+            if position == 0:
+                os.ftruncate(self._part_fd, 0)
+            os.pwrite(self._part_fd, data, position)
+        except OSError as error:
+            raise StorageFault(f"can't write {self._path(snapshot)}: {error}") from error
+
+    def install_snapshot(self, snapshot: SnapshotId) -> None:
+        """The one that was written is whole: the log goes on, empty, where it ends."""
+        fd, self._part_fd = self._part_fd, -1
+        self._finish(fd, snapshot)
+        self._log.truncate_fully(snapshot.end_offset)
+        self._log.leader_epochs.truncate_from_end(0)
+        self._log.leader_epochs.write()
+        self._log.activate()
+        self._remove_snapshots([each for each in self._snapshots if each != tuple(snapshot)])
+
+    def add_snapshot(self, snapshot: SnapshotId, content: Iterable[bytes]) -> None:
+        """Write one of our own, of what is committed. DiskFullFault: nothing has changed."""
+        if tuple(snapshot) in self._snapshots:
+            return
+        path = self._path(snapshot) + PART
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            with open(fd, "wb", closefd=False) as file:
+                for piece in content:
+                    file.write(piece)
+                    sign()
+        except OSError as error:
+            remove_files([path])
+            kind = DiskFullFault if error.errno in FULL else StorageFault
+            raise kind(f"can't write {path}: {error}") from error
+        self._finish(fd, snapshot)
+
+    def retain(self, bytes_max: int, ms_max: int) -> None:
+        """Let snapshots go that are too old or too many, and the segments before the others.
+
+        The latest one stays; -1 is no limit. As Kafka's metadata.max.retention.*.
+        """
+        while len(self._snapshots) > 1:
+            oldest, following = (SnapshotId(*each) for each in self._snapshots[:2])
+            size = self.size_bytes + sum(
+                os.path.getsize(self._path(SnapshotId(*each))) for each in self._snapshots
+            )
+            age_ms = self._now_ms() - os.path.getmtime(self._path(oldest)) * 1000
+            if not (0 <= bytes_max < size or 0 <= ms_max < age_ms):
+                return
+            self._remove_snapshots([(oldest.end_offset, oldest.epoch)])
+            self._log.advance_log_start(following.end_offset)
+            self._log.delete_segments_before(following.end_offset)
+            for segment in self._log.retired:
+                remove_files(deleted_paths(self.directory, segment.base_offset))
+            self._log.retired.clear()
+
+    def _finish(self, fd: int, snapshot: SnapshotId) -> None:
+        """Make a written .part the snapshot, durably."""
+        path = self._path(snapshot)
+        try:
+            with waiting_for_disk():
+                os.fsync(fd)
+            os.close(fd)
+            os.rename(path + PART, path)
+            sync_directory(self.directory)
+        except OSError as error:
+            raise StorageFault(f"can't write {path}: {error}") from error
+        self._snapshots = sorted({*self._snapshots, (snapshot.end_offset, snapshot.epoch)})
+
+    def _remove_snapshots(self, snapshots: list[tuple[int, int]]) -> None:
+        self._snapshots = [each for each in self._snapshots if each not in snapshots]
+        remove_files(self._path(SnapshotId(*each)) for each in snapshots)
+
+    def _path(self, snapshot: SnapshotId) -> str:
+        return os.path.join(self.directory, snapshot_name(*snapshot))
+
+
+def _take_identity(node_directory: str, path: str) -> None:
+    """Its `partition.metadata`, durable before anything is committed."""
+    try:
+        if read_partition_metadata(path) == METADATA_TOPIC_ID:
+            return
+    except CorruptFault as fault:
+        logger.warning("%s; written anew", fault)
+    sync_directory(node_directory)
+    write_partition_metadata(path, METADATA_TOPIC_ID, is_synced=True)
+
+
+def _log_start(directory: str, snapshots: list[tuple[int, int]]) -> int:
+    """Where the log begins: at 0, or at the end of the first snapshot that its files continue."""
+    bases = [base for name in os.listdir(directory) if (base := offset_of(name, LOG)) is not None]
+    first = min(bases, default=0)
+    if not first:
+        return 0
+    for end_offset, _ in snapshots:
+        if end_offset >= first:
+            return end_offset
+    raise CorruptFault(
+        f"{directory} begins at offset {first}, and no snapshot leads there; "
+        "restore its files from a copy"
+    )
+
+
+def _put_damaged_snapshots_aside(directory: str) -> None:
+    """The latest one is what everybody reads; before a damaged one, the log or an older one counts,
+    if they lead there (`_log_start`)."""
+    for snapshot in reversed(snapshot_ids(directory)):
+        path = os.path.join(directory, snapshot_name(*snapshot))
+        position = size = os.path.getsize(path)
+        if size:
+            with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as map_:
+                position = 0
+                while header := whole_batch_at(map_, position):
+                    position += header[1] + LOG_OVERHEAD
+        if size and position == size:
+            return
+        put_aside(directory, [path])
+        logger.error("%s is damaged at position %d; it is in quarantine/ now", path, position)
+
+
+def _refuse_loss(directory: str, path: str, end_offset: int) -> None:
+    """CorruptFault if the log, `path` being its last file, was longer once.
+
+    A producer snapshot of a clean end lies at the end of what was durable; and where there are logs
+    of topics, there were records of them.
+    """
+    names = os.listdir(directory)
+    taken = [offset for name in names if (offset := offset_of(name, SNAPSHOT)) is not None]
+    others = [
+        name
+        for name in os.listdir(os.path.dirname(directory))
+        if (parsed := parse_partition_directory(name)) and parsed[0] != METADATA_TOPIC
+    ]
+    ends = [end for end, _ in snapshot_ids(directory)]
+    last = max(taken, default=0)
+    if end_offset < last:
+        why = f"and was durable up to {last}"
+    elif not max(end_offset, *ends, 0) and others:
+        why = f"and there are logs of topics, as {others[0]}"
+    else:
+        return
+    raise CorruptFault(
+        f"{path} ends at offset {end_offset}, {why}: committed records are lost; "
+        "restore the file from a copy"
+    )
+
+
+def _refuse_damage(directory: str) -> None:
+    """CorruptFault if whole batches follow where the scan would cut, or if the log was longer;
+    looks at the last segment.
+
+    The scan cuts at the first batch that is not whole or doesn't continue the offsets and epochs.
+    """
+    bases = [base for name in os.listdir(directory) if (base := offset_of(name, LOG)) is not None]
+    expected = max(bases, default=0)
+    path = os.path.join(directory, f"{expected:020d}{LOG}")
+    if not bases or not os.path.getsize(path):
+        _refuse_loss(directory, path, expected)
+        return
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
+        position = epoch = 0
+        while header := whole_batch_at(content, position):
+            if header[0] != expected or header[2] < epoch:
+                break
+            expected, epoch = header[0] + header[6] + 1, header[2]
+            position += header[1] + LOG_OVERHEAD
+        if find_whole_batch(content, position) >= 0:
+            raise CorruptFault(
+                f"{path}: the batch at position {position} is damaged, and committed records "
+                "follow it; restore the file from a copy"
+            )
+    _refuse_loss(directory, path, expected)

@@ -1,1 +1,0 @@
-"""Group coordination: which broker coordinates a group."""

@@ -1,0 +1,1 @@
+"""What a network worker runs: connections, frames, Produce and Fetch, forwarding."""

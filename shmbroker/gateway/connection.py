@@ -1,0 +1,179 @@
+"""One client connection: its bytes in, its requests in flight, its answers out.
+
+Rules of this file:
+* A connection belongs to the broker id of the port it came in on.
+* Bytes in: complete frames are taken from the worker's scratch buffer without being kept; only the
+  rest of an incomplete or held-back frame lives in a buffer of the connection's own, which grows
+  with what has *arrived*, never to what a frame announces.
+* A connection is *held* while its next frame may not start yet (order, a full ring), or there is
+  no memory for it: then it is not read from, so the kernel's buffer and the client's window bound
+  what it can pile up.
+* Answers leave in request order: only the head of `inflight` is ever moved to `out`.
+"""
+
+import socket
+from array import array
+from collections import deque
+from fcntl import ioctl
+from os import sendfile
+from termios import FIONREAD
+from typing import Any
+
+from shmbroker.gateway.arriving import Sender
+from shmbroker.gateway.inflight import Request
+from shmbroker.ipc.passed_files import ColdSlice, FileSlice
+
+MSG_MORE = socket.MSG_MORE
+
+SENDFILE_BYTES_MAX = 1 << 20
+"""For one call: what is looked at beforehand is its first and its last byte."""
+
+SEND_BYTES_PER_TURN = 4 << 20
+"""What one connection may send before the others of its worker have their turn."""
+
+
+NO_VIEW = memoryview(bytearray())
+
+
+class Connection(Sender):
+    """State of one accepted socket; `listener` says whose port it is."""
+
+    __slots__ = (
+        "buffer",
+        "client",
+        "fast_ends",
+        "fast_produce",
+        "fd",
+        "filled",
+        "has_left",
+        "host",
+        "inflight",
+        "is_closed",
+        "is_cold",
+        "is_ended",
+        "large_bytes",
+        "last_active",
+        "listener",
+        "out",
+        "socket",
+        "view",
+        "wants_write",
+    )
+
+    def __init__(self, accepted: socket.socket, listener: Any, now: float) -> None:
+        super().__init__()
+        self.socket = accepted
+        self.fd = accepted.fileno()
+        self.listener = listener
+        self.inflight: deque[Request] = deque()
+        self.out: deque[Any] = deque()
+        self.buffer: bytearray | None = None
+        self.view = NO_VIEW
+        self.filled = 0
+        self.is_closed = False
+        self.is_cold = False
+        self.has_left = False
+        """The client has closed its sending side, or all; what it sent before may be unread."""
+        self.is_ended = False
+        """Nothing more will come in; it is closed when its last answer has gone out."""
+        self.wants_write = False
+        self.large_bytes = 0
+        self.fast_produce: Any = None
+        self.fast_ends: list[int] = []
+        self.last_active = now
+        self.client = ""
+        self.host = ""
+
+    @property
+    def address(self) -> str:
+        """The client's address without its port; "" for the control socket."""
+        return self.client.rpartition(":")[0]
+
+    def peer_name(self) -> str:
+        """Where the client is, for log lines."""
+        return self.client or "local client"
+
+    def bytes_in_kernel(self) -> int:
+        """How much has come that was not read yet."""
+        count = array("i", [0])
+        ioctl(self.fd, FIONREAD, count)
+        return count[0]
+
+    def collect(self) -> bool:
+        """Move the answers that are complete and next in order to `out`; True if there were any."""
+        inflight = self.inflight
+        moved = False
+        while inflight and inflight[0].response is not None:
+            response = inflight.popleft().response
+            if response:
+                self.out.extend(response)
+            moved = True
+        return moved
+
+    def send(self) -> bool:
+        """Send what `out` holds, up to a turn's share. True if all of it went.
+
+        Raises OSError where the peer is gone.
+        """
+        out = self.out
+        budget = SEND_BYTES_PER_TURN
+        while out:
+            part = out[0]
+            if type(part) is FileSlice:
+                try:
+                    sent = self._send_file(part)
+                except BlockingIOError:
+                    return False
+                except ColdSlice:
+                    self.is_cold = True
+                    return False
+                part.position += sent
+                part.length -= sent
+                if part.length == 0:
+                    out.popleft()
+            else:
+                if len(out) == 1:
+                    data, flags = part, 0
+                    out.clear()
+                else:
+                    data, flags = self._gather()
+                try:
+                    sent = self.socket.send(data, flags)
+                except BlockingIOError:
+                    out.appendleft(data)
+                    return False
+                if sent < len(data):
+                    out.appendleft(memoryview(data)[sent:])
+            budget -= sent
+            if budget <= 0 and out:
+                return False
+        return True
+
+    def unsent_bytes(self) -> int:
+        """What `out` holds."""
+        return sum(part.length if type(part) is FileSlice else len(part) for part in self.out)
+
+    def _send_file(self, part: FileSlice) -> int:
+        length = min(part.length, SENDFILE_BYTES_MAX)
+        part.warm(length)
+        sent = sendfile(self.fd, part.file.fd, part.position, length)
+        if sent == 0:
+            raise ConnectionResetError("a slice ended before its length")
+        return sent
+
+    def _gather(self) -> tuple[Any, int]:
+        """The parts in front, joined up to the next file slice, and the flags to send them with."""
+        out = self.out
+        parts = [out.popleft()]
+        size = len(parts[0])
+        flags = 0
+        while out:
+            if type(out[0]) is FileSlice:
+                flags = MSG_MORE
+                break
+            if size > 262144:
+                break
+            part = out.popleft()
+            size += len(part)
+            parts.append(part)
+        return (parts[0] if len(parts) == 1 else b"".join(parts)), flags

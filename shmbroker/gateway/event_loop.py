@@ -1,0 +1,637 @@
+"""The sockets of one network worker: accept, read frames, keep request order, send answers.
+
+Rules of this file:
+* Level-triggered epoll. A connection's interest is EPOLLIN while it may be read from, EPOLLOUT
+  while answers wait for its socket; a held connection has no EPOLLIN.
+* Workers share the listeners, and each that watches one is woken by each new connection. A worker
+  whose open connections exceed the smallest count by more than one stops watching, and tells the
+  others, so that somebody always watches. (EPOLLEXCLUSIVE is not for this: it wakes one worker, and
+  if that one leaves the connection to the others, they are never told.)
+* Order (protocol.md): consecutive Produce requests overlap, and Produce may pass a waiting Fetch
+  ahead of it; every other API waits until the earlier answers are sent.
+* A request that waits for a broker which is down is dropped when its client leaves: it may have
+  been sent again on another connection, and served there, long before its turn comes here.
+* Nothing is allocated from an announced length: buffers double as bytes arrive, and all buffers of
+  a worker together are bounded; who has to wait for room, and who to pay, says `arriving.py`.
+* While that memory is short, what connections without a buffer have sent is looked at before it is
+  read: frames that lie whole in the kernel are taken, the rest stays there. So a small request
+  needs no memory, whoever holds it.
+* No time limit runs against a connection that is not read from.
+"""
+
+import select
+import socket
+from collections.abc import Callable
+from struct import Struct
+from typing import Protocol
+
+from shmbroker import tcp
+from shmbroker.errors import ProtocolFault
+from shmbroker.gateway.arriving import LOOK_AGAIN_S, ArrivingMemory, first_room, next_room
+from shmbroker.gateway.connection import NO_VIEW, Connection
+
+EPOLLIN = select.EPOLLIN
+EPOLLOUT = select.EPOLLOUT
+EPOLLRDHUP = select.EPOLLRDHUP
+HUNG_UP = select.EPOLLHUP | select.EPOLLERR
+MSG_PEEK = socket.MSG_PEEK
+
+SCRATCH_BYTES = 256 * 1024
+"""One read's worth: what a socket hands over at once on loopback is rarely more."""
+
+TAIL_BYTES_MAX = 16 * 1024
+"""So few bytes of a frame are copied in front of what comes next, in the scratch buffer."""
+
+LARGE_FRAME_BYTES = 128 * 1024
+"""From here on a frame is read into the connection's buffer at once, up to its end."""
+
+GROWN_BYTES_MIN = 1 << 20
+"""A buffer of this size grows where it is: the system moves its pages (see `processes/heap.py`)."""
+
+ZEROS = memoryview(bytes(1 << 20))
+"""What it grows by."""
+
+SPARES_MAX = 4
+SPARE_BYTES_MIN = 16 * 1024
+SPARE_BYTES_MAX = 8 << 20
+"""Of all spare buffers together."""
+SPARE_TIMES_MAX = 4
+"""How many times larger than what is needed a spare buffer may be, unless the connection's last
+frame was as large."""
+
+INFLIGHT_MAX = 256
+"""Requests of one connection that may wait for results together."""
+
+ANSWERS_UNSENT_MAX = 16
+"""Answers that may wait unsent while more frames of the same read are started."""
+
+ACCEPTS_PER_TURN = 16
+
+FED_PER_TURN = 64
+"""Connections that wait for memory, of which another look is taken at once."""
+
+FRAME_HEAD = Struct(">ihhi")
+"""Size, api key, api version, correlation id: the fixed start of every request."""
+
+PLAIN_FRAME_BYTES_MAX = 1 << 20
+"""For every api but Produce: as dicts, a request of short names takes a hundred times its bytes."""
+
+FRAME_SIZE_MIN = 10
+"""Key, version, correlation id and the length of a client id."""
+
+PRODUCE = 0
+FETCH = 1
+
+SLOW = "a slow frame while others wait for its memory"
+IDLE = "idle"
+STALLED = "half a frame that has not moved"
+
+
+class Service(Protocol):
+    """What a worker gives its event loop: the API table, and words about connections."""
+
+    submit: dict[int, Callable[..., bool]]
+
+    def now(self) -> float: ...
+
+    def may_accept(self) -> bool: ...
+
+    def admits(self, address: str) -> bool: ...
+
+    def on_opened(self, connection: Connection) -> None: ...
+
+    def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None: ...
+
+    def on_left_accepting(self) -> None: ...
+
+
+class Listener:
+    """A listening socket and the broker id whose port it is; -1: the control socket."""
+
+    __slots__ = ("broker_id", "is_control", "socket")
+
+    def __init__(self, listening: socket.socket, broker_id: int, is_control: bool) -> None:
+        self.socket = listening
+        self.broker_id = broker_id
+        self.is_control = is_control
+
+
+class EventLoop:
+    """All connections of this worker, which waits on `epoll` and hands the events to `handle`."""
+
+    def __init__(self, service: Service, frame_bytes_max: int, buffer_bytes_max: int) -> None:
+        self.service = service
+        self.frame_bytes_max = frame_bytes_max
+        self.memory: ArrivingMemory[Connection] = ArrivingMemory(buffer_bytes_max, SCRATCH_BYTES)
+        self.epoll = select.epoll()
+        self.connections: dict[int, Connection] = {}
+        self.handlers: dict[int, Callable[[int], None]] = {}
+        self.listeners: dict[int, Listener] = {}
+        self.is_watching = False
+        self.is_stopping = False
+        self.blocked: list[Connection] = []
+        self.cold: list[Connection] = []
+        self._next_feed = 0.0
+        self._scratch = bytearray(SCRATCH_BYTES)
+        self._scratch_view = memoryview(self._scratch)
+        self._is_peeked = False
+        self._spare: list[bytearray] = []
+        self._has_used_spare = False
+
+    # ── registration ────────────────────────────────────────────────────────────────────────────
+
+    def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
+        """Call `handler(events)` when the descriptor has some of `events`."""
+        self.handlers[fd] = handler
+        self.epoll.register(fd, events)
+
+    def add_listener(self, listener: Listener) -> None:
+        listener.socket.setblocking(False)
+        self.listeners[listener.socket.fileno()] = listener
+
+    def watch_listeners(self, want: bool) -> None:
+        """Take part in accepting, or leave it to the other workers."""
+        if want == self.is_watching:
+            return
+        self.is_watching = want
+        if not want:
+            self.service.on_left_accepting()
+        for fd in self.listeners:
+            if want:
+                self.epoll.register(fd, EPOLLIN)
+            else:
+                self.epoll.unregister(fd)
+
+    # ── one turn ────────────────────────────────────────────────────────────────────────────────
+
+    def handle(self, events: list[tuple[int, int]]) -> None:
+        """What `epoll.poll` has returned."""
+        connections = self.connections
+        for fd, mask in events:
+            connection = connections.get(fd)
+            if connection is not None:
+                if mask & EPOLLOUT:
+                    self.flush(connection)
+                if mask & ~EPOLLOUT and not connection.is_closed:
+                    self.on_readable(connection, mask)
+            elif fd in self.listeners:
+                self.accept(self.listeners[fd])
+            elif fd in self.handlers:
+                self.handlers[fd](mask)
+            # else it was closed since the poll, with others of a broker that has gone
+
+    def accept(self, listener: Listener) -> None:
+        """Take new connections, as long as this worker has no more than its share."""
+        service = self.service
+        for _ in range(ACCEPTS_PER_TURN):
+            if not service.may_accept():
+                self.watch_listeners(False)
+                return
+            try:
+                accepted, address = listener.socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:
+                # Out of descriptors: let the others try, come back at the next balance check.
+                self.watch_listeners(False)
+                return
+            is_local = accepted.family == socket.AF_UNIX
+            if not service.admits("" if is_local else address[0]):
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            connection = Connection(accepted, listener, service.now())
+            if not is_local:
+                tcp.tune(accepted)
+                connection.client = f"{address[0]}:{address[1]}"
+                connection.host = accepted.getsockname()[0]
+            self.connections[connection.fd] = connection
+            self.epoll.register(connection.fd, EPOLLIN)
+            service.on_opened(connection)
+
+    # ── bytes in ────────────────────────────────────────────────────────────────────────────────
+
+    def on_readable(self, connection: Connection, mask: int) -> None:
+        """Read once, and start every complete request that may start."""
+        if connection.is_held:
+            if mask & HUNG_UP or connection.is_blocked:
+                self.close(connection, "the client left")
+                return
+            # It waits in order behind its own requests, and may have closed its sending side only.
+            connection.has_left = True
+            self._set_interest(connection)
+            return
+        filled = connection.filled
+        buffer = connection.buffer
+        if buffer is None:
+            if self.memory.is_short:
+                self._peek(connection)
+                return
+            if connection.large_bytes:
+                buffer = self._hold(connection, SCRATCH_BYTES)
+                view = connection.view[: connection.large_bytes]
+            else:
+                buffer = self._scratch
+                view = self._scratch_view
+        elif filled <= TAIL_BYTES_MAX and not self.memory.is_short:
+            buffer = self._scratch
+            view = self._scratch_view[filled:]
+        else:
+            if filled == len(buffer) and not self._make_room(connection):
+                return
+            buffer = connection.buffer or buffer
+            # No further than the end of a large frame: what lies behind would have to be moved.
+            view = connection.view[filled : connection.large_bytes or len(buffer)]
+        try:
+            count = connection.socket.recv_into(view)
+        except BlockingIOError:
+            if not filled and connection.buffer is not None:
+                self._give_buffer(connection)
+            return
+        except OSError as fault:
+            self.close(connection, str(fault))
+            return
+        if count == 0:
+            self._on_end(connection)
+            return
+        connection.last_active = self.service.now()
+        if filled:
+            if buffer is self._scratch:
+                self._scratch_view[:filled] = connection.view[:filled]
+            connection.filled = 0
+        self.take_frames(connection, buffer, 0, filled + count)
+
+    def _on_end(self, connection: Connection) -> None:
+        """The client has closed its sending side."""
+        connection.collect()
+        if not connection.inflight and not connection.out:
+            self.close(connection, "")
+            return
+        # It may have closed its sending side only: it gets what it has asked for.
+        connection.is_ended = connection.is_held = connection.has_left = True
+        self._set_interest(connection)
+
+    def _peek(self, connection: Connection) -> None:
+        """Start what lies whole in the kernel; the rest stays there until there is memory."""
+        try:
+            count = connection.socket.recv_into(self._scratch_view, 0, MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError as fault:
+            self.close(connection, str(fault))
+            return
+        if count == 0:
+            self._on_end(connection)
+            return
+        connection.last_active = self.service.now()
+        self._is_peeked = True
+        self.take_frames(connection, self._scratch, 0, count)
+        self._is_peeked = False
+
+    def take_frames(
+        self, connection: Connection, buffer: bytearray, position: int, end: int
+    ) -> None:
+        """Start the requests whose frames lie complete in buffer[position:end]; keep the rest."""
+        submit = self.service.submit
+        inflight = connection.inflight
+        frame_bytes_max = self.frame_bytes_max
+        need = 0
+        try:
+            while end - position >= 14:
+                size, api_key, api_version, correlation_id = FRAME_HEAD.unpack_from(
+                    buffer, position
+                )
+                frame_end = position + 4 + size
+                if frame_end > end or size < FRAME_SIZE_MIN:
+                    if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
+                        raise ProtocolFault(f"frame of {size} bytes")
+                    if size > PLAIN_FRAME_BYTES_MAX and api_key != PRODUCE:
+                        raise ProtocolFault(f"frame of {size} bytes for api key {api_key}")
+                    need = frame_end - position
+                    break
+                handler = submit.get(api_key)
+                if handler is None:
+                    raise ProtocolFault(f"unknown api key {api_key}")
+                if inflight:
+                    if inflight[0].response is not None:
+                        connection.collect()
+                    if inflight and (
+                        api_key != PRODUCE
+                        or inflight[0].api_key > 1
+                        or len(inflight) >= INFLIGHT_MAX
+                    ):
+                        connection.is_held = True
+                        break
+                if len(connection.out) > ANSWERS_UNSENT_MAX and not connection.wants_write:
+                    self.flush(connection)
+                    if connection.is_closed:
+                        return
+                if connection.wants_write or connection.is_cold:
+                    connection.is_held = True  # until `flush` has sent all of it
+                    break
+                if not handler(
+                    connection, buffer, position + 4, frame_end, api_version, correlation_id
+                ):
+                    if connection.has_left:
+                        self._answer_rest(connection)
+                        self.close(connection, "the client left")
+                        return
+                    connection.is_held = connection.is_blocked = True
+                    self.blocked.append(connection)
+                    break
+                if connection.is_closed:
+                    return
+                position = frame_end
+            else:
+                if end - position >= 4:
+                    size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
+                    if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
+                        raise ProtocolFault(f"frame of {size} bytes")
+                    need = size + 4
+        except ProtocolFault as fault:
+            self._answer_rest(connection)
+            self.close(connection, str(fault), is_fault=True)
+            return
+        self._keep_rest(connection, buffer, position, end, need)
+        if connection.out or (inflight and inflight[0].response is not None):
+            self.flush(connection)
+
+    def _keep_rest(
+        self, connection: Connection, buffer: bytearray, position: int, end: int, need: int
+    ) -> None:
+        """Remember what is left of the bytes read, and set the socket's interest accordingly."""
+        left = end - position
+        if self._is_peeked:
+            self._is_peeked = False
+            self._leave_rest(connection, position, left, need)
+            return
+        if left == 0:
+            if connection.buffer is not None:
+                self._give_buffer(connection)
+        else:
+            connection.large_bytes = need if need > LARGE_FRAME_BYTES else 0
+            if buffer is self._scratch:
+                if connection.room < left:
+                    # There is room: nothing is read into the scratch buffer while memory is short.
+                    self._hold(connection, first_room(left, need))
+                connection.view[:left] = self._scratch_view[position:end]
+            elif position:
+                # Overlapping slices of one bytearray: go through a copy of the rest.
+                connection.view[:left] = bytes(connection.view[position:end])
+            connection.filled = left
+            connection.arrive(left, need, position > 0, self.service.now())
+        if connection.is_held:
+            self._set_interest(connection)
+
+    def _leave_rest(self, connection: Connection, taken: int, left: int, need: int) -> None:
+        """Read again what was taken of the bytes peeked at, and ask for room for what is left."""
+        unread = taken
+        while unread:
+            try:
+                unread -= connection.socket.recv_into(self._scratch_view[:unread])
+            except OSError as fault:
+                self.close(connection, str(fault))
+                return
+        if left and not connection.is_held:
+            connection.large_bytes = need if need > LARGE_FRAME_BYTES else 0
+            connection.arrive(left, need, taken > 0, self.service.now())
+            size = first_room(left, need)
+            if not self._ask(connection, size):
+                self._starve(connection, size)
+        elif connection.is_held:
+            self._set_interest(connection)
+
+    def resume(self, connection: Connection) -> None:
+        """What held the connection may have gone: try its next frames again."""
+        if (
+            connection.is_closed
+            or connection.is_ended
+            or not connection.is_held
+            or self.is_stopping
+        ):
+            return
+        connection.is_held = False
+        buffer, end = connection.buffer, connection.filled
+        if buffer is None:
+            self.on_readable(connection, 0)  # it was left in the kernel
+        else:
+            connection.filled = 0
+            self.take_frames(connection, buffer, 0, end)
+        if not connection.is_closed and not connection.is_held:
+            self._set_interest(connection)
+
+    def retry_cold(self) -> None:
+        """What was on the disk may have come in."""
+        cold, self.cold = self.cold, []
+        for connection in cold:
+            if not connection.is_closed:
+                connection.is_cold = False
+                self.flush(connection)
+                if connection.wants_write and not connection.is_cold and not connection.is_closed:
+                    self._set_interest(connection)
+
+    def resume_blocked(self) -> None:
+        """The rings may have room again."""
+        blocked, self.blocked = self.blocked, []
+        for connection in blocked:
+            connection.is_blocked = False
+            self.resume(connection)
+
+    def feed_starved(self) -> None:
+        """There may be memory now for those who wait for it."""
+        memory = self.memory
+        now = self.service.now()
+        if self.is_stopping or (not memory.has_released and now < self._next_feed):
+            return
+        memory.has_released = False
+        self._next_feed = now + LOOK_AGAIN_S
+        for connection in memory.in_turn()[:FED_PER_TURN]:
+            if connection.is_closed:
+                continue  # it has paid for one before it
+            if not connection.room:
+                connection.arrived = connection.bytes_in_kernel()
+            if self._ask(connection, connection.wanted):
+                connection.is_held = False
+                self._set_interest(connection)
+        if memory.waiting and (given_up := memory.deadlocked()) is not None:
+            self.close(given_up, SLOW, is_fault=True)
+
+    def _set_interest(self, connection: Connection) -> None:
+        if not connection.is_held:
+            interest = EPOLLIN
+        else:
+            interest = 0 if connection.has_left else EPOLLRDHUP
+        if connection.wants_write and not connection.is_cold:
+            interest |= EPOLLOUT
+        self.epoll.modify(connection.fd, interest)
+
+    # ── buffers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _hold(self, connection: Connection, size: int) -> bytearray:
+        """Give the connection a buffer of its own with at least `size` bytes, or a larger one."""
+        buffer = connection.buffer
+        if buffer is None:
+            buffer = self._new_buffer(size, connection.large_bytes)
+            view = memoryview(buffer)
+        elif len(buffer) >= GROWN_BYTES_MIN:
+            connection.view.release()
+            while len(buffer) < size:
+                buffer += ZEROS[: size - len(buffer)]
+            view = memoryview(buffer)
+        else:
+            old, buffer = buffer, self._new_buffer(size, connection.large_bytes)
+            view = memoryview(buffer)
+            filled = connection.filled
+            view[:filled] = connection.view[:filled]
+            connection.view.release()
+            self._keep_spare(old)
+        memory = self.memory
+        memory.hold(connection, len(buffer), self.service.now())
+        if memory.is_short:
+            self._spare.clear()
+        connection.buffer = buffer
+        connection.view = view
+        return buffer
+
+    def _ask(self, connection: Connection, size: int) -> bool:
+        """Give it so much room, or all that its frame needs, if it may have it now."""
+        memory = self.memory
+        now = self.service.now()
+        allowed = memory.allowed(connection, size, now)
+        if not allowed:
+            for payer in memory.payers(connection, size, now):
+                self.close(payer, SLOW, is_fault=True)
+            allowed = memory.allowed(connection, size, now)
+        if allowed:
+            self._hold(connection, allowed)
+        return allowed > 0
+
+    def _make_room(self, connection: Connection) -> bool:
+        """Double the buffer of a frame that is still arriving; False if it has to wait."""
+        size = next_room(connection.room, connection.whole)
+        if self._ask(connection, size):
+            return True
+        self._starve(connection, size)
+        return False
+
+    def _give_buffer(self, connection: Connection) -> None:
+        buffer = connection.buffer
+        assert buffer is not None
+        connection.view.release()
+        connection.view, connection.buffer = NO_VIEW, None
+        self.memory.release(connection)
+        self._keep_spare(buffer)
+
+    def _new_buffer(self, size: int, usual_size: int) -> bytearray:
+        """A spare one if there is one of about that size: its pages are there already."""
+        if size >= SPARE_BYTES_MIN:
+            most = max(SPARE_TIMES_MAX * size, usual_size)
+            if self.memory.used + most > self.memory.usual:
+                most = size
+            for which in reversed(range(len(self._spare))):
+                if size <= len(self._spare[which]) <= most:
+                    self._has_used_spare = True
+                    return self._spare.pop(which)
+        return bytearray(size)
+
+    def _keep_spare(self, buffer: bytearray) -> None:
+        """Keep the largest few buffers."""
+        if not SPARE_BYTES_MIN <= len(buffer) <= SPARE_BYTES_MAX or self.memory.is_short:
+            return
+        spare = self._spare
+        spare.append(buffer)
+        spare.sort(key=len)
+        while len(spare) > SPARES_MAX or sum(map(len, spare)) > SPARE_BYTES_MAX:
+            del spare[0]
+
+    def _starve(self, connection: Connection, size: int) -> None:
+        """Stop reading from it until there is so much room for it."""
+        connection.is_held = True
+        self.memory.wait(connection, size, self.service.now())
+        self._set_interest(connection)
+
+    # ── answers out ─────────────────────────────────────────────────────────────────────────────
+
+    def flush(self, connection: Connection) -> None:
+        """Send the answers that are complete, in order; start what they held back."""
+        was_cold = connection.is_cold
+        if connection.is_closed or was_cold:
+            return
+        connection.collect()
+        if connection.out:
+            try:
+                done = connection.send()
+            except OSError as fault:
+                self.close(connection, str(fault))
+                return
+            if connection.is_cold:
+                # The socket would take it, so EPOLLOUT tells nothing: the worker tries again.
+                self.cold.append(connection)
+            if done == connection.wants_write or connection.is_cold:
+                connection.wants_write = not done
+                self._set_interest(connection)
+            if not done:
+                return
+        if connection.is_ended:
+            if not connection.inflight and not connection.out:
+                self.close(connection, "")
+            return
+        if connection.is_held and not connection.is_blocked and not connection.waits_since:
+            inflight = connection.inflight
+            if not inflight or inflight[0].api_key <= 1:
+                self.resume(connection)
+
+    def stop_reading(self) -> None:
+        """Start no request any more; those in flight are still answered."""
+        self.watch_listeners(False)
+        for connection in self.blocked:
+            connection.is_blocked = False
+        self.blocked.clear()
+        self.is_stopping = True
+        for connection in self.connections.values():
+            connection.is_held = True
+            self._set_interest(connection)
+
+    def _answer_rest(self, connection: Connection) -> None:
+        """Send what is complete, once, to a client whose connection is about to be closed."""
+        connection.collect()
+        if connection.out and not connection.wants_write:
+            try:
+                connection.send()
+            except OSError:
+                pass
+
+    def close(self, connection: Connection, reason: str, is_fault: bool = False) -> None:
+        """End a connection; its requests in flight are forgotten by the service."""
+        if connection.is_closed:
+            return
+        connection.is_closed = True
+        self.connections.pop(connection.fd, None)
+        try:
+            self.epoll.unregister(connection.fd)
+        except (OSError, ValueError):
+            pass
+        connection.filled = 0
+        if connection.buffer is not None:
+            self._give_buffer(connection)
+        else:
+            self.memory.release(connection)
+        connection.out.clear()
+        self.service.on_closed(connection, reason, is_fault)
+        connection.inflight.clear()
+        connection.socket.close()
+
+    def sweep(self, now: float, idle_s: float, partial_s: float) -> None:
+        """Close connections that are idle (no negative `idle_s`: none is), or whose half frame has
+        not moved for too long."""
+        if not self._has_used_spare:
+            self._spare.clear()
+        self._has_used_spare = False
+        for connection in list(self.connections.values()):
+            is_read = not connection.is_held
+            if is_read and connection.room and now - connection.moved > partial_s:
+                self.close(connection, f"{STALLED} for over {partial_s:.0f} s", is_fault=True)
+            elif not is_read or connection.inflight or connection.out:
+                connection.last_active = now
+            elif 0 <= idle_s < now - connection.last_active:
+                self.close(connection, IDLE)

@@ -1,0 +1,764 @@
+"""Fetch (key 1): read record batches from a partition's log.
+
+Versions: 4-18.
+Where: the network worker decodes, the I/O worker of the connection's port looks the slices up, the
+network worker sends them from the segment files.
+Version notes: 5 log start offset; 7 fetch sessions (KIP-227); 9 current leader epoch (KIP-320); 11
+rack and preferred replica (KIP-392); 12 flexible, diverging epoch (KIP-595); 13 topic ids
+(KIP-516); 15 replica state replaces the replica id; 16 node endpoints (KIP-951); 18 high watermark
+of the follower.
+
+Rules of this file:
+* Followers are siblings and read over the rings: whoever claims to be a replica is none (6).
+* Records are empty, never null; aborted transactions are null unless read_committed was asked.
+* Several small slices are read and sent with the answer's own bytes; a large one by sendfile.
+* Sessions live in this worker (`gateway.fetch_session`). A client stays on its connection, so it
+  stays on its worker; one that comes back elsewhere is told FETCH_SESSION_ID_NOT_FOUND, and begins
+  anew.
+* A client that waits in a session sends the same bytes each time, but for correlation id and
+  epoch; one that reads a single partition without a session the same but for correlation id and
+  offset. They are remembered with what they mean, and not decoded again.
+"""
+
+from __future__ import annotations
+
+import os
+from struct import Struct
+
+from shmbroker.apis.table import FETCH
+from shmbroker.errors import ProtocolFault
+from shmbroker.gateway.fetch_session import (
+    PARAMETERS,
+    SESSION_IDS,
+    SESSION_PARTITIONS_MAX,
+    FetchSession,
+    FetchSessions,
+    next_epoch,
+)
+from shmbroker.gateway.inflight import Request
+from shmbroker.ids import ZERO_UUID, partition_key
+from shmbroker.ipc.operation_layout import (
+    CANCEL,
+    READ,
+    READ_DONE_HEAD,
+    READ_HEAD,
+    READ_PARTITION,
+    READ_SLICE,
+    TOKEN,
+)
+from shmbroker.ipc.passed_files import INLINE_BYTES, FileSlice
+from shmbroker.metadata.topic_names import TOPIC_NAME_CHARACTERS_MAX
+from shmbroker.wire import codec, error_codes
+from shmbroker.wire.frame import parse_request_header, response_header
+from shmbroker.wire.primitives import uvarint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from shmbroker.apis.contexts import RequestContext
+    from shmbroker.gateway.connection import Connection
+    from shmbroker.ipc.peer import Peer
+    from shmbroker.metadata.image import MetadataImage, TopicImage
+
+    Answer = list[Any]
+    """[index, error, high watermark, last stable offset, log start offset, where the records are,
+    their length, diverging epoch, its end offset]; where: None, bytes, or (file, position)."""
+    Wanted = dict[tuple[str | bytes, int], tuple[bytes, Answer]]
+    """What a session is made of: by topic and partition, `PARAMETERS` and the answer."""
+
+API_KEY, NAME, VERSION_MIN, VERSION_MAX, VERSION_MIN_ADVERTISED = FETCH
+FLEXIBLE_FROM = 12
+SESSIONS_FROM = 7
+TOPIC_IDS_FROM = 13
+
+_INT = Struct(">i")
+_HEAD = Struct(">ihi")
+_PARTITION_V4 = Struct(">ihqq")
+_PARTITION_V5 = Struct(">ihqqq")
+_SESSION = Struct(">ii")
+
+READ_PARTITIONS_MAX = SESSION_PARTITIONS_MAX
+"""Partitions looked up for one request; those behind are answered without records this time."""
+
+NEW_SESSION = 0
+NO_SESSION = -1
+"""Session epochs of requests that name all their partitions."""
+
+_ENDS = {
+    version: bytes(8 if version < 11 else 10) if version < FLEXIBLE_FROM else b"\1\1\1\0"
+    for version in range(SESSIONS_FROM, VERSION_MAX + 1)
+}
+"""What is behind the session epoch where nothing changes: no topics, none forgotten, no rack."""
+
+REPEATED_BYTES_MIN = 40
+REPEATED_BYTES_MAX = 512
+"""Of frames that are worth a look: any with one partition lies in between, but for long names."""
+
+
+def _bytes_behind_offset(version: int) -> int:
+    """Where there is one partition, nothing forgotten, no rack and no tagged field."""
+    if version >= FLEXIBLE_FROM:
+        return 4 + 8 + 4 + 5  # last fetched epoch, log start, max bytes; five times nothing
+    return 4 + (8 if version >= 5 else 0) + (4 if version >= 7 else 0) + (2 if version >= 11 else 0)
+
+
+_OFFSET_FROM_END = {
+    version: _bytes_behind_offset(version) + 8 for version in range(VERSION_MIN, VERSION_MAX + 1)
+}
+_OFFSET = Struct(">q")
+_KNOWN_READ = Struct("<Q24s32sq16s")
+"""Token; the rest of READ_HEAD; READ_PARTITION up to its offset; the offset; what follows."""
+assert _KNOWN_READ.size == READ_HEAD.size + READ_PARTITION.size
+
+KNOWN_MAX = 1024
+"""Requests of one partition that are remembered for all connections to a broker."""
+
+
+class KnownFetch:
+    """What the bytes around correlation id and offset mean; of one topic, as it was then."""
+
+    __slots__ = ("after", "before", "client_id", "head", "image", "index", "isolation", "name",
+                 "topic_id", "topic_image")  # fmt: skip
+    after: bytes
+    before: bytes
+    client_id: bytes | None
+    head: bytes
+    image: MetadataImage
+    index: int
+    isolation: int
+    name: str
+    topic_id: bytes
+    topic_image: TopicImage
+
+
+class FetchRequest(Request):
+    """`topics`: per topic name, id and answers [index, error, hw, lso, start, …].
+
+    `asked`: what the slices of the READ_DONE belong to: these answers, or in a session the keys of
+    its partitions; `found` then has the answers, by their place in `asked`.
+    """
+
+    __slots__ = ("asked", "epoch", "found", "isolation", "session", "topics", "wanted")
+    asked: list[Any]
+    epoch: int
+    found: dict[int, Answer]
+    isolation: int
+    session: FetchSession | None
+    topics: list[tuple[str, bytes, list[Answer]]]
+    wanted: Wanted | None
+
+
+class Limits:
+    """What a request says besides its partitions."""
+
+    __slots__ = ("client_id", "isolation", "max_bytes", "max_wait_ms", "min_bytes", "prefix",
+                 "version")  # fmt: skip
+    prefix: bytes
+    version: int
+
+    def __init__(self, body: dict[str, Any], client_id: bytes | None, bytes_max: int) -> None:
+        self.max_wait_ms = max(0, body["max_wait_ms"])
+        self.min_bytes = max(0, body["min_bytes"])
+        self.max_bytes = max(0, min(body["max_bytes"], bytes_max))
+        self.isolation = body["isolation_level"]
+        self.client_id = client_id
+
+    def pack_head(self, token: int, count: int) -> bytes:
+        """The READ_HEAD for so many partitions."""
+        return READ_HEAD.pack(
+            token, self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation, 0, count, 0
+        )
+
+
+class FetchApi:
+    """The network worker's side of Fetch. `place`: of how many workers it is which, from 0."""
+
+    def __init__(self, worker: RequestContext, place: int = 0, workers: int = 1) -> None:
+        self.worker = worker
+        self.known: dict[tuple[int, bytes], KnownFetch] = {}
+        """By broker id and the bytes that stay the same."""
+        ids = SESSION_IDS // workers
+        self.sessions = FetchSessions(
+            range(place * ids, (place + 1) * ids),
+            int.from_bytes(os.urandom(4), "big"),
+            -(-worker.config["max.incremental.fetch.session.cache.slots"] // workers),
+        )
+
+    def submit(
+        self,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """Start one Fetch; False if the ring has no room: then nothing was done."""
+        if not VERSION_MIN <= version <= VERSION_MAX:
+            raise ProtocolFault(f"Fetch version {version}")
+        if version >= SESSIONS_FROM and buffer.endswith(_ENDS[version], start, end):
+            session = self._repeating(connection, buffer, start, end, version)
+            if session is not None:
+                return self._read_session(connection, session, session.repeated, correlation_id)
+        same = b""
+        if REPEATED_BYTES_MIN <= end - start <= REPEATED_BYTES_MAX:
+            offset_at = end - _OFFSET_FROM_END[version]
+            same = bytes(buffer[start : start + 4])
+            same += buffer[start + 8 : offset_at] + buffer[offset_at + 8 : end]
+            known = self.known.get((connection.listener.broker_id, same))
+            if known is not None and (known.image is self.worker.image or self._is_valid(known)):
+                peer = self.worker.io_peer(connection)
+                if peer is not None:
+                    offset = _OFFSET.unpack_from(buffer, offset_at)[0]
+                    return self._send_known(
+                        connection, peer, known, offset, version, correlation_id
+                    )
+        view = memoryview(buffer)[start:end]
+        _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
+        body = codec.decode_request("Fetch", version, view, body_at)
+        request = FetchRequest(connection, API_KEY, version, correlation_id)
+        request.client_id = client_id
+        request.isolation = body["isolation_level"]
+        request.session = request.wanted = None
+        if version >= SESSIONS_FROM and body["session_epoch"] != NO_SESSION:
+            if body["session_epoch"] != NEW_SESSION:
+                view.release()
+                return self._submit_incremental(request, body, buffer, start, end)
+            request.wanted = {} if _replica_id(body, version) < 0 else None
+        elif same and len(body["topics"]) == 1 == len(body["topics"][0]["partitions"]):
+            self._remember(request, body, same, view[body_at:])
+        view.release()
+        if version >= SESSIONS_FROM and body["session_id"]:
+            old = self.sessions.get(body["session_id"], connection.listener.broker_id)
+            if old is not None:
+                self.sessions.remove(old)
+        return self._submit_full(request, body)
+
+    def _submit_full(self, request: FetchRequest, body: dict[str, Any]) -> bool:
+        """A request that names all its partitions. With `wanted` it gets a session."""
+        worker = self.worker
+        version = request.api_version
+        request.topics = topics = []
+        request.asked = asked = []
+        isolation, wanted = request.isolation, request.wanted
+        is_client = _replica_id(body, version) < 0
+        peer = worker.io_peer(request.connection) if is_client else None
+        by_id = version >= TOPIC_IDS_FROM
+        entries: list[bytes] = []
+        for topic in body["topics"]:
+            if not topic["partitions"]:
+                continue
+            answers: list[Answer] = []
+            topics.append((topic["topic"], topic["topic_id"], answers))
+            image = worker.topic_of({"name": topic["topic"], "topic_id": topic["topic_id"]}, by_id)
+            if wanted is not None and len(topic["topic"]) > TOPIC_NAME_CHARACTERS_MAX:
+                wanted = request.wanted = None  # no name that could be; nor is it worth the room
+            for partition in topic["partitions"]:
+                index = partition["partition"]
+                answer: Answer = [index, 0, -1, -1, -1, None, 0, -1, -1]
+                answers.append(answer)
+                if wanted is not None:
+                    key = (topic["topic_id"] if by_id else topic["topic"], index)
+                    wanted[key] = (_parameters(partition), answer)
+                if isolation not in (0, 1):
+                    answer[1] = error_codes.UNKNOWN_SERVER_ERROR
+                elif image is None:
+                    answer[1] = (
+                        error_codes.UNKNOWN_TOPIC_ID
+                        if by_id
+                        else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                    )
+                elif not 0 <= index < len(image.partitions):
+                    answer[1] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                elif peer is None:
+                    answer[1] = error_codes.NOT_LEADER_OR_FOLLOWER
+                elif len(entries) < READ_PARTITIONS_MAX:
+                    asked.append(answer)
+                    entries.append(_pack_entry(image.topic_id, index, partition))
+        if peer is None or not entries:
+            self._finish(request)
+            request.connection.inflight.append(request)
+            return True
+        limits = Limits(body, request.client_id, worker.fetch_bytes_max)
+        return self._send(request, peer, limits, len(entries), b"".join(entries))
+
+    def _send(
+        self, request: FetchRequest, peer: Peer, limits: Limits, count: int, entries: bytes
+    ) -> bool:
+        worker = self.worker
+        token = worker.token + 1
+        if not peer.try_send(READ, limits.pack_head(token, count) + entries):
+            return False
+        worker.token = token
+        request.tokens = [token]
+        request.peer = peer
+        worker.pending[token] = request
+        request.connection.inflight.append(request)
+        return True
+
+    # ── single partitions, again and again ──────────────────────────────────────────────────────
+
+    def _remember(
+        self, request: FetchRequest, body: dict[str, Any], same: bytes, encoded: memoryview
+    ) -> None:
+        """Note what the same bytes with another offset will mean."""
+        version = request.api_version
+        topic = body["topics"][0]
+        partition = topic["partitions"][0]
+        worker = self.worker
+        image = worker.topic_of(topic, version >= TOPIC_IDS_FROM)
+        if (
+            image is None
+            or not 0 <= partition["partition"] < len(image.partitions)
+            or body["isolation_level"] not in (0, 1)
+            or _replica_id(body, version) >= 0
+            or body["session_id"]
+            or body["rack_id"]
+            or body["forgotten_topics_data"]
+            or codec.encode("FetchRequest", version, body) != encoded
+        ):
+            return
+        limits = Limits(body, request.client_id, worker.fetch_bytes_max)
+        known = KnownFetch()
+        known.client_id = request.client_id
+        known.isolation = limits.isolation
+        known.image = worker.image
+        known.topic_image = image
+        known.name = topic["topic"]
+        known.topic_id = topic["topic_id"]
+        known.index = index = partition["partition"]
+        known.head = limits.pack_head(0, 1)[TOKEN.size :]
+        entry = _pack_entry(image.topic_id, index, partition)
+        known.before, known.after = entry[:32], entry[40:]
+        if len(self.known) >= KNOWN_MAX:
+            self.known.clear()
+        self.known[request.connection.listener.broker_id, same] = known
+
+    def _is_valid(self, known: KnownFetch) -> bool:
+        """Whether it still holds in a newer image: then it is of that one."""
+        image = self.worker.image
+        topic_id = known.topic_image.topic_id
+        if image.topics_by_id.get(topic_id) is not known.topic_image:
+            return False
+        known.image = image
+        return True
+
+    def _send_known(
+        self,
+        connection: Connection,
+        peer: Peer,
+        known: KnownFetch,
+        offset: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        worker = self.worker
+        token = worker.token + 1
+        if not peer.try_send(
+            READ, _KNOWN_READ.pack(token, known.head, known.before, offset, known.after)
+        ):
+            return False
+        worker.token = token
+        request = FetchRequest(connection, API_KEY, version, correlation_id)
+        request.client_id = known.client_id
+        request.isolation = known.isolation
+        request.session = request.wanted = None
+        answer = [known.index, 0, -1, -1, -1, None, 0, -1, -1]
+        request.asked = [answer]
+        request.topics = [(known.name, known.topic_id, request.asked)]
+        request.tokens = [token]
+        request.peer = peer
+        worker.pending[token] = request
+        connection.inflight.append(request)
+        return True
+
+    # ── sessions ────────────────────────────────────────────────────────────────────────────────
+
+    def _repeating(
+        self, connection: Connection, buffer: bytearray, start: int, end: int, version: int
+    ) -> FetchSession | None:
+        """The session whose client has sent the very same before, but for the epoch."""
+        epoch_at = end - len(_ENDS[version]) - 4
+        if end - start < REPEATED_BYTES_MIN:
+            return None
+        session_id, epoch = _SESSION.unpack_from(buffer, epoch_at - 4)
+        session = self.sessions.get(session_id, connection.listener.broker_id)
+        if session is None or session.epoch != epoch:
+            return None
+        repeated = session.repeated
+        if (
+            repeated is None
+            or repeated.version != version
+            or repeated.prefix != buffer[start + 8 : epoch_at]
+        ):
+            return None
+        return session
+
+    def _submit_incremental(
+        self, request: FetchRequest, body: dict[str, Any], buffer: bytearray, start: int, end: int
+    ) -> bool:
+        """A request that says what has changed."""
+        version = request.api_version
+        connection = request.connection
+        by_id = version >= TOPIC_IDS_FROM
+        session = self.sessions.get(body["session_id"], connection.listener.broker_id)
+        if session is None or _replica_id(body, version) >= 0:
+            self._answer_top(request, error_codes.FETCH_SESSION_ID_NOT_FOUND)
+            connection.inflight.append(request)
+            return True
+        error = 0
+        if session.epoch != body["session_epoch"]:
+            error = error_codes.INVALID_FETCH_SESSION_EPOCH
+        elif session.uses_topic_ids != by_id:
+            error = error_codes.FETCH_SESSION_TOPIC_ID_ERROR
+        else:
+            name = "topic_id" if by_id else "topic"
+            changed = [
+                ((topic[name], partition["partition"]), _parameters(partition))
+                for topic in body["topics"]
+                for partition in topic["partitions"]
+            ]
+            is_long = any(
+                len(topic["topic"]) > TOPIC_NAME_CHARACTERS_MAX for topic in body["topics"]
+            )
+            if is_long or (changed and not self.sessions.can_grow(session, len(changed))):
+                self.sessions.remove(session)
+                error = error_codes.FETCH_SESSION_ID_NOT_FOUND
+        if error:
+            self._answer_top(request, error)
+            connection.inflight.append(request)
+            return True
+        forgotten = [
+            (topic[name], index)
+            for topic in body["forgotten_topics_data"]
+            for index in topic["partitions"]
+        ]
+        session.change(changed, forgotten)
+        if not session.partitions:
+            if not self._submit_full(request, body):
+                return False
+            self.sessions.remove(session)
+            return True
+        limits = Limits(body, request.client_id, self.worker.fetch_bytes_max)
+        limits.version = version
+        session.repeated = None
+        end_bytes = _ENDS[version]
+        if not changed and not forgotten and buffer.endswith(end_bytes, start, end):
+            epoch_at = end - len(end_bytes) - 4
+            if _SESSION.unpack_from(buffer, epoch_at - 4) == (session.id, session.epoch):
+                limits.prefix = bytes(buffer[start + 8 : epoch_at])
+                session.repeated = limits
+        return self._read_session(connection, session, limits, request.correlation_id)
+
+    def _read_session(
+        self, connection: Connection, session: FetchSession, limits: Limits, correlation_id: int
+    ) -> bool:
+        """Ask for what the session has now."""
+        worker = self.worker
+        image = worker.image
+        if session.image is not image:
+            session.resolve(list(session.partitions), self._locator(session))
+            session.image = image
+        elif session.unresolved:
+            session.resolve(session.unresolved, self._locator(session))
+        request = FetchRequest(connection, API_KEY, limits.version, correlation_id)
+        request.client_id = limits.client_id
+        request.isolation = limits.isolation
+        request.session = session
+        request.epoch = next_epoch(session.epoch)
+        request.wanted = None
+        request.found = {}
+        keys, entries = session.asked()
+        request.asked = keys
+        peer = worker.io_peer(connection)
+        error = error_codes.NONE
+        if limits.isolation not in (0, 1):
+            error = error_codes.UNKNOWN_SERVER_ERROR
+        elif peer is None:
+            error = error_codes.NOT_LEADER_OR_FOLLOWER
+        if keys and peer is not None and not error:
+            if not self._send(request, peer, limits, len(keys), entries):
+                return False
+            self.sessions.on_request(session, int(worker.now() * 1000))
+        else:
+            self.sessions.on_request(session, int(worker.now() * 1000))
+            self.on_failed(request, error)
+            connection.inflight.append(request)
+        return True
+
+    def _locator(self, session: FetchSession) -> Callable[[tuple[Any, int]], bytes | int]:
+        """Where a partition of the session is by the image of now, or an error code."""
+        image = self.worker.image
+        unknown = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        topics: Mapping[Any, TopicImage] = image.topics_by_name
+        no_topic = unknown
+        if session.uses_topic_ids:
+            topics, no_topic = image.topics_by_id, error_codes.UNKNOWN_TOPIC_ID
+
+        def locate(key: tuple[Any, int]) -> bytes | int:
+            topic = topics.get(key[0])
+            if topic is None:
+                return no_topic
+            if not 0 <= key[1] < len(topic.partitions):
+                return unknown
+            return partition_key(topic.topic_id, key[1])
+
+        return locate
+
+    def _settle(self, request: FetchRequest, session: FetchSession) -> bool:
+        """List what the session's client is told, and remember that it was."""
+        if session.epoch != request.epoch:
+            # Somebody else went on with the session while this request waited.
+            self._answer_top(request, error_codes.INVALID_FETCH_SESSION_EPOCH, session.id)
+            return False
+        request.topics = topics = []
+        last = None
+        for key, answer in self._told(request, session):
+            session.on_told(key, answer[1], answer[2], answer[4], answer[6] > 0)
+            if key[0] != last:
+                last = key[0]
+                answers: list[Answer] = []
+                topics.append(
+                    ("", last, answers) if session.uses_topic_ids else (last, ZERO_UUID, answers)
+                )
+            answers.append(answer)
+        return True
+
+    def _told(
+        self, request: FetchRequest, session: FetchSession
+    ) -> Iterator[tuple[Any, list[Any]]]:
+        """Partitions and their answers; those that can't be read come last, as in Kafka."""
+        asked = request.asked
+        for which, answer in request.found.items():
+            yield asked[which], answer
+        for key, error in session.errors.items():
+            yield key, [key[1], error, -1, -1, -1, None, 0, -1, -1]
+
+    def _create_session(self, request: FetchRequest, wanted: Wanted) -> int:
+        """Keep what a full request has asked for; the session's id, 0 if there is no room."""
+        session = self.sessions.try_create(
+            request.connection.listener.broker_id,
+            request.api_version >= TOPIC_IDS_FROM,
+            (
+                (key, parameters, answer[1], answer[2], answer[4])
+                for key, (parameters, answer) in wanted.items()
+            ),
+            len(wanted),
+            int(self.worker.now() * 1000),
+        )
+        return session.id if session is not None else 0
+
+    # ── results ─────────────────────────────────────────────────────────────────────────────────
+
+    def cancel(self, request: FetchRequest, token: int) -> None:
+        """The client is gone: nobody waits for this read."""
+        assert request.peer is not None
+        request.peer.send(CANCEL, TOKEN.pack(token))
+
+    def on_read_done(
+        self, request: FetchRequest, peer: Peer, data: memoryview, index: int
+    ) -> list[int]:
+        """Complete the request from a READ_DONE entry.
+
+        Returns the file ids whose descriptors are not here; none when the answer is complete. The
+        files that were found are kept, so that a call after the missing ones came gets on.
+        """
+        missing: list[int] = []
+        count = READ_DONE_HEAD.unpack_from(data, index)[1]
+        at = index + READ_DONE_HEAD.size
+        files = self.worker.files[peer.slot]
+        inline_at = at + count * READ_SLICE.size
+        asked = request.asked
+        found = request.found if request.session is not None else None
+        for _ in range(count):
+            (
+                error, which, length, high_watermark, stable, log_start,
+                file_id, position, diverging_epoch, _, diverging_end,
+            ) = READ_SLICE.unpack_from(data, at)  # fmt: skip
+            at += READ_SLICE.size
+            if found is None:
+                answer = asked[which]
+            else:
+                answer = found.get(which)
+                if answer is None:
+                    found[which] = answer = [asked[which][1], 0, -1, -1, -1, None, 0, -1, -1]
+            answer[1] = error
+            answer[2] = high_watermark
+            answer[3] = stable
+            answer[4] = log_start
+            if length and answer[5] is None:
+                answer[6] = length
+                if file_id == 0:
+                    start = inline_at + position
+                    answer[5] = bytes(data[start : start + length])
+                elif (file := files.find(file_id)) is not None:
+                    answer[5] = (file, position)
+                else:
+                    missing.append(file_id)
+            if diverging_epoch >= 0:
+                answer[7] = diverging_epoch
+                answer[8] = diverging_end
+        if not missing:
+            self._finish(request)
+        return missing
+
+    def on_failed(self, request: FetchRequest, error_code: int) -> None:
+        """The I/O worker died: every partition that it was asked for gets this error."""
+        if request.session is not None:
+            request.found = {
+                which: [key[1], error_code, -1, -1, -1, None, 0, -1, -1]
+                for which, key in enumerate(request.asked)
+            }
+        else:
+            for answer in request.asked:
+                answer[1] = error_code
+                answer[5], answer[6] = None, 0
+        self._finish(request)
+
+    # ── answer ──────────────────────────────────────────────────────────────────────────────────
+
+    def _answer_top(self, request: FetchRequest, error_code: int, session_id: int = 0) -> None:
+        body = codec.encode(
+            "FetchResponse",
+            request.api_version,
+            {"error_code": error_code, "session_id": session_id, "responses": []},
+        )
+        header = response_header(API_KEY, request.api_version, request.correlation_id)
+        request.response = [_INT.pack(len(header) + len(body)) + header + body]
+
+    def _finish(self, request: FetchRequest) -> None:
+        """Build the answer around the slices."""
+        version = request.api_version
+        session_id = 0
+        session = request.session
+        if session is not None:
+            if not self._settle(request, session):
+                return
+            session_id = session.id
+        elif request.wanted is not None:
+            session_id = self._create_session(request, request.wanted)
+        is_flexible = version >= FLEXIBLE_FROM
+        parts: list[Any] = []
+        add = parts.append
+        pieces: list[bytes] = [b""]
+        piece = pieces.append
+        size = 0
+        total = sum(answer[6] for _, _, answers in request.topics for answer in answers)
+        is_inline = total <= INLINE_BYTES
+        if version >= 7:
+            piece(_HEAD.pack(0, 0, session_id))
+        else:
+            piece(b"\0\0\0\0")
+        piece(_array_head(len(request.topics), is_flexible))
+        hints = None
+        aborted = b"\xff\xff\xff\xff" if request.isolation == 0 else b"\0\0\0\0"
+        if is_flexible:
+            aborted = b"\0" if request.isolation == 0 else b"\x01"
+        middle = aborted + (b"\xff\xff\xff\xff" if version >= 11 else b"")
+        for name, topic_id, answers in request.topics:
+            if version >= 13:
+                piece(topic_id)
+            else:
+                encoded = name.encode()
+                if is_flexible:
+                    piece(uvarint(len(encoded) + 1) + encoded)
+                else:
+                    piece(len(encoded).to_bytes(2, "big") + encoded)
+            piece(_array_head(len(answers), is_flexible))
+            for index, error, high, stable, log_start, where, length, epoch, end in answers:
+                if version >= 5:
+                    piece(_PARTITION_V5.pack(index, error, high, stable, log_start))
+                else:
+                    piece(_PARTITION_V4.pack(index, error, high, stable))
+                piece(middle)
+                piece(uvarint(length + 1) if is_flexible else _INT.pack(length))
+                if type(where) is bytes:
+                    piece(where)
+                elif length:
+                    file, position = where
+                    part = FileSlice(file, position, length)
+                    data = part.try_read() if is_inline else None
+                    if data is not None:
+                        piece(data)
+                    else:
+                        joined = b"".join(pieces)
+                        size += len(joined) + length
+                        add(joined)
+                        add(part)
+                        pieces.clear()
+                if is_flexible:
+                    tags = b"\0"
+                    if epoch >= 0:
+                        tagged = _INT.pack(epoch) + end.to_bytes(8, "big", signed=True) + b"\0"
+                        tags = b"\x01\x00" + uvarint(len(tagged)) + tagged
+                    if version >= 16 and error in _LEADER_ERRORS:
+                        hint = self.worker.leader_hint(name, topic_id, index)
+                        if hint is not None:
+                            hints = hints or set()
+                            hints.add(hint[0])
+                            tagged = _INT.pack(hint[0]) + _INT.pack(hint[1]) + b"\0"
+                            count = 1 + (tags != b"\0")
+                            tags = (
+                                uvarint(count) + tags[1:] + b"\x01" + uvarint(len(tagged)) + tagged
+                            )
+                    piece(tags)
+            if is_flexible:
+                piece(b"\0")
+        if is_flexible:
+            piece(self._node_endpoints(hints) if version >= 16 and hints else b"\0")
+        joined = b"".join(pieces)
+        size += len(joined)
+        add(joined)
+        header = response_header(API_KEY, version, request.correlation_id)
+        parts[0] = _INT.pack(size + len(header)) + header + parts[0]
+        request.response = parts
+
+    def _node_endpoints(self, leaders: set[int]) -> bytes:
+        """The top-level tagged field 0: where the leaders named above are (KIP-951)."""
+        nodes = self.worker.node_endpoints(leaders)
+        body = bytearray(uvarint(len(nodes) + 1))
+        for node_id, host, port, rack in nodes:
+            encoded = host.encode()
+            body += _INT.pack(node_id) + uvarint(len(encoded) + 1) + encoded + _INT.pack(port)
+            if rack is None:
+                body += b"\0"
+            else:
+                body += uvarint(len(rack.encode()) + 1) + rack.encode()
+            body += b"\0"
+        return b"\x01\x00" + uvarint(len(body)) + bytes(body)
+
+
+_LEADER_ERRORS = frozenset((error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH))
+
+
+def _replica_id(body: dict[str, Any], version: int) -> int:
+    """Who claims to be a replica; negative for clients."""
+    replica_id: int = body["replica_id"] if version < 15 else body["replica_state"]["replica_id"]
+    return replica_id
+
+
+def _pack_entry(topic_id: bytes, index: int, partition: dict[str, Any]) -> bytes:
+    return READ_PARTITION.pack(
+        partition_key(topic_id, index),
+        partition["partition_max_bytes"],
+        partition["current_leader_epoch"],
+        partition["last_fetched_epoch"],
+        partition["fetch_offset"],
+        -1,
+        -1,
+    )
+
+
+def _parameters(partition: dict[str, Any]) -> bytes:
+    return PARAMETERS.pack(
+        partition["partition_max_bytes"],
+        partition["current_leader_epoch"],
+        partition["last_fetched_epoch"],
+        partition["fetch_offset"],
+    )
+
+
+def _array_head(count: int, is_flexible: bool) -> bytes:
+    return uvarint(count + 1) if is_flexible else _INT.pack(count)

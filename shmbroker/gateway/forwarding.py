@@ -1,0 +1,345 @@
+"""Requests that are not hot: answered from the metadata image here, or sent to who can answer.
+
+    answer_here   the image knows; the encoded answer is kept for the same bytes until it changes
+    forward       an I/O worker or the controller knows: EXECUTE, its EXECUTED becomes the answer
+    repeat        the I/O worker has granted a standing answer (`shm.standing`): given again here
+
+Rules of this file:
+* What cannot be sent now (a peer that is down, a full ring) holds its connection: `submit` says
+  False, and the frame is tried again.
+* Produce and Fetch do not pass here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from shmbroker.apis import table
+from shmbroker.apis.gateway import api_versions
+from shmbroker.controller.refusals import not_controller
+from shmbroker.errors import ProtocolFault
+from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.inflight import Request
+from shmbroker.ipc.operation_layout import STANDING_GRANT
+from shmbroker.ipc.operation_proxy import try_execute
+from shmbroker.ipc.peer import Peer
+from shmbroker.shm.standing import USED_NS
+from shmbroker.wire import codec
+from shmbroker.wire.frame import parse_request_header, response_frame
+
+ASK_AGAIN_S = 5.0
+"""How long a request looks for the active controller before its client has to."""
+CACHED_ANSWERS_MAX = 512
+STANDING_MAX = 16384
+"""Requests with a standing answer that are remembered, some 500 bytes each."""
+CACHED_REQUEST_BYTES_MAX = 1024
+CROWD_PER_S = 400
+CROWD_WINDOW_S = 0.1
+CROWD_QUIET_S = 0.2
+"""Standing answers per second that make a crowd, over this time, and how long nothing else may have
+been asked for."""
+INTERNAL_KEYS_FROM = 20000
+"""Api keys that only the control socket serves."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from shmbroker.apis.contexts import GatewayApi, RequestContext, Submit
+
+Standing = tuple[memoryview, int, int, bytes, bytes]
+"""Words of the table, word and value of the grant; the frame but for its correlation id."""
+
+
+class PlainApis:
+    """`submit`, by api key, is what the event loop calls; `worker` is the NetworkWorker."""
+
+    def __init__(self, worker: RequestContext, standing_words: dict[int, memoryview]) -> None:
+        self.worker = worker
+        self.to_ask_again: list[tuple[float, Request]] = []
+        """Requests for the active controller, with the time until which they look for it."""
+        self.cache: dict[Any, bytes] = {}
+        """Encoded answers of this image, by the bytes that asked for them."""
+        self.standing: dict[tuple[int, bytes, bytes], Standing] = {}
+        self._standing_words = standing_words
+        self.repeated = 0
+        """Standing answers given so far."""
+        self._is_crowd = False
+        self._window_start = self._busy_at = 0.0
+        self._window_repeated = self._token_seen = 0
+        self.submit: dict[int, Submit] = {}
+        submit = self.submit
+        for here in table.IN_NETWORK_WORKER + table.UNADVERTISED:
+            submit[here.API_KEY] = partial(self._answer_here, here)
+        for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET:
+            submit[module.API_KEY] = partial(
+                self._forward, module.API_KEY, module.NAME, module.VERSION_MIN, module.VERSION_MAX
+            )
+        for module in table.WITH_STANDING_ANSWERS:
+            key = module.API_KEY
+            submit[key] = partial(self._forward_or_repeat, submit[key])
+        for row in table.IN_CONTROLLER:
+            submit[row[0]] = partial(self._forward, *row)
+
+    # ── from the image ──────────────────────────────────────────────────────────────────────────
+
+    def _answer_here(
+        self,
+        module: GatewayApi,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """A request that the metadata image answers; its bytes are the key of a cached answer."""
+        if end - start > CACHED_REQUEST_BYTES_MAX or not getattr(module, "IS_CACHED", True):
+            key = None
+        else:
+            key = (
+                bytes(buffer[start : start + 4]),
+                bytes(buffer[start + 8 : end]),
+                connection.host,
+                connection.listener.broker_id,
+            )
+        request = Request(connection, module.API_KEY, version, correlation_id)
+        connection.inflight.append(request)
+        self.worker.follow_metadata()
+        body = self.cache.get(key) if key is not None else None
+        if body is None:
+            view = memoryview(buffer)[start:end]
+            if not module.VERSION_MIN <= version <= module.VERSION_MAX:
+                if module is api_versions:
+                    request.api_version = 0
+                    body = api_versions.unsupported_version()
+                else:
+                    raise ProtocolFault(f"{module.NAME} version {version}")
+            else:
+                _, _, _, request.client_id, body_at = parse_request_header(view, 0, end - start)
+                decoded = codec.decode_request(module.NAME, version, view, body_at)
+                view.release()
+                request.body = (module, decoded)  # for `finish_again`, which may be called at once
+                answer = module.answer(self.worker, request, decoded)
+                if answer is None:
+                    return True
+                body = codec.encode(module.NAME + "Response", version, answer)
+                if key is not None:
+                    if len(self.cache) >= CACHED_ANSWERS_MAX:
+                        self.cache.clear()
+                    self.cache[key] = body
+        request.response = [
+            response_frame(request.api_key, request.api_version, correlation_id, body)
+        ]
+        return True
+
+    def finish_again(self, request: Request) -> None:
+        """What a request waited for is there, or can't be had: answer it from the image now."""
+        module, decoded = request.body
+        self.worker.follow_metadata()
+        answer = module.answer(self.worker, request, decoded)
+        body = codec.encode(module.NAME + "Response", request.api_version, answer)
+        request.response = [
+            response_frame(request.api_key, request.api_version, request.correlation_id, body)
+        ]
+        self.worker.touched.add(request.connection)
+
+    def create_topics(self, request: Request, names: list[str]) -> None:
+        """Ask the controller for topics with their defaults; then answer `request` again."""
+        version = 7
+        body = codec.encode(
+            "CreateTopicsRequest",
+            version,
+            {
+                "topics": [
+                    {"name": name, "num_partitions": -1, "replication_factor": -1} for name in names
+                ],
+                "timeout_ms": 10_000,
+            },
+        )
+        self.worker.token = token = self.worker.token + 1
+        controller = self.worker.link.peer()
+        if controller is None or not try_execute(
+            controller, token, 19, version, b"auto-create", body
+        ):
+            self.finish_again(request)
+            return
+        request.finish = lambda _body: self.finish_again(request)
+        request.tokens = [token]
+        request.peer = controller
+        self.worker.pending[token] = request
+
+    # ── from another process ────────────────────────────────────────────────────────────────────
+
+    def _forward(
+        self,
+        api_key: int,
+        name: str,
+        version_min: int,
+        version_max: int,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """A request that an I/O worker or the controller answers; False while it can't be asked."""
+        if not version_min <= version <= version_max:
+            raise ProtocolFault(f"{name} version {version}")
+        if api_key >= INTERNAL_KEYS_FROM and not connection.listener.is_control:
+            raise ProtocolFault(f"unknown api key {api_key}")
+        view = memoryview(buffer)[start:end]
+        _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
+        if api_key in table.CONTROLLER_KEYS:
+            peer = self.worker.link.peer()
+        elif connection.listener.is_control:
+            peer = self._control_target(api_key, name, version, view, body_at)
+        else:
+            peer = self.worker.io_peers.get(connection.listener.broker_id)
+            if connection.listener.broker_id in self.worker.fenced and peer and peer.incarnation:
+                view.release()
+                # Clients look for another.
+                raise ProtocolFault(f"broker {peer.number} hangs or stops")
+        host = connection.client.rpartition(":")[0].encode()
+        request = Request(connection, api_key, version, correlation_id)
+        if api_key in table.CONTROLLER_KEYS:
+            request.body = (client_id, bytes(view[body_at:]), host)
+            if peer is None:  # nobody is the active controller just now: somebody will be
+                view.release()
+                self.to_ask_again.append((self.worker.now() + ASK_AGAIN_S, request))
+                connection.inflight.append(request)
+                return True
+        if peer is None or not peer.incarnation:
+            view.release()
+            return False
+        token = self.worker.token + 1
+        body = view[body_at:]
+        sent = try_execute(peer, token, api_key, version, client_id, body, host)
+        body.release()
+        view.release()
+        if not sent:
+            return False
+        self.worker.token = token
+        request.tokens = [token]
+        request.peer = peer
+        self.worker.pending[token] = request
+        connection.inflight.append(request)
+        return True
+
+    # ── when the active controller changes ──────────────────────────────────────────────────────
+
+    def ask_again(self, request: Request, now: float) -> None:
+        """Who was asked is not the active controller, and did nothing: ask the one that is."""
+        if request.finish is not None:
+            self.finish_again(request)
+            return
+        self.to_ask_again.append((now + ASK_AGAIN_S, request))
+        self.retry_asking(now)
+
+    def retry_asking(self, now: float) -> None:
+        """Requests that wait for somebody to be the active controller."""
+        waiting, self.to_ask_again = self.to_ask_again, []
+        peer = self.worker.link.peer()
+        for deadline, request in waiting:
+            if request.connection.is_closed:
+                continue
+            client_id, body, host = request.body
+            token = self.worker.token + 1
+            if peer is not None and try_execute(
+                peer, token, request.api_key, request.api_version, client_id, body, host
+            ):
+                self.worker.token = token
+                request.tokens, request.peer = [token], peer
+                self.worker.pending[token] = request
+            elif now >= deadline:
+                self.fail_at_controller(request)
+                self.worker.flush(request.connection)
+            else:
+                self.to_ask_again.append((deadline, request))
+
+    def fail_at_controller(self, request: Request) -> None:
+        """Nobody knows whether it was done: say NOT_CONTROLLER, and the client will look."""
+        name = table.CONTROLLER_KEYS[request.api_key]
+        decoded = codec.decode_request(name, request.api_version, request.body[1])
+        answer = not_controller(name, request.api_version, decoded)
+        body = codec.encode(name + "Response", request.api_version, answer)
+        request.response = [
+            response_frame(request.api_key, request.api_version, request.correlation_id, body)
+        ]
+        self.worker.touched.add(request.connection)
+
+    def _forward_or_repeat(
+        self,
+        forward: Submit,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """A request that the I/O worker may have granted a standing answer to, or else forwards."""
+        if end - start > CACHED_REQUEST_BYTES_MAX:
+            return forward(connection, buffer, start, end, version, correlation_id)
+        key = (
+            connection.listener.broker_id,
+            bytes(buffer[start : start + 4]),
+            bytes(buffer[start + 8 : end]),
+        )
+        found = self.standing.get(key)
+        if found is not None:
+            words, word, value, head, tail = found
+            if words[word] == value:
+                words[word + USED_NS] = int(self.worker.now() * 1e9)
+                connection.out.append(head + buffer[start + 4 : start + 8] + tail)
+                self.repeated += 1
+                return True
+            del self.standing[key]
+        if not forward(connection, buffer, start, end, version, correlation_id):
+            return False
+        connection.inflight[-1].state = key
+        return True
+
+    def is_crowd(self, now: float) -> bool:
+        """Whether heartbeats come in hundreds a second and nothing else does.
+
+        Each would wake this process for itself, which costs several times what its answer does; a
+        short rest lets some of them come together.
+        """
+        if self.worker.token != self._token_seen:
+            self._token_seen = self.worker.token
+            self._busy_at = now
+        since = now - self._window_start
+        if since >= CROWD_WINDOW_S:
+            self._is_crowd = self.repeated - self._window_repeated >= CROWD_PER_S * since
+            self._window_start = now
+            self._window_repeated = self.repeated
+        return self._is_crowd and now - self._busy_at > CROWD_QUIET_S
+
+    def _control_target(
+        self, api_key: int, name: str, version: int, view: memoryview, body_at: int
+    ) -> Peer:
+        """On the control socket there is no port to tell the broker: the body names it."""
+        io_peers: Mapping[int, Peer] = self.worker.io_peers
+        if api_key < INTERNAL_KEYS_FROM:
+            return io_peers[min(io_peers)]
+        body = codec.decode_request(name, version, view, body_at)
+        peer = io_peers.get(body["broker_id"])
+        if peer is None:
+            raise ProtocolFault(f"{name} for the unknown broker {body['broker_id']}")
+        return peer
+
+    def keep_standing(self, request: Request, peer: Peer, granted: bytes) -> bytes:
+        """Remember an answer that may be given again; its body."""
+        word, value = STANDING_GRANT.unpack_from(granted)
+        body = granted[STANDING_GRANT.size :]
+        key = request.state
+        if key is not None:
+            frame = response_frame(request.api_key, request.api_version, 0, body)
+            standing = self.standing
+            if len(standing) >= STANDING_MAX:
+                del standing[next(iter(standing))]
+            standing[key] = (self._standing_words[peer.slot], word, value, frame[:4], frame[8:])
+        return body

@@ -1,0 +1,1 @@
+"""The groups of one broker: found, timed, stored, loaded, expired; pure."""

@@ -1,0 +1,334 @@
+"""Groups of the new consumer protocol in a `GroupCoordinator`: what they need to be found, stored,
+timed and migrated.
+
+Rules of this file:
+* An answer goes out when its records are in the log, and only if they are.
+* Where nothing is new the network worker may give the answer again (`shm.standing`): until the
+  group stores something, or anything at all changes in the metadata.
+* A group changes its protocol in one append: the tombstones of what it was, and what it is now.
+
+Source: Kafka's GroupMetadataManager.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from shmbroker.groups.classic.group import EMPTY, Group
+from shmbroker.groups.consumer.answers import fault_in_heartbeat, join_refusal, refusal
+from shmbroker.groups.consumer.assignors import UNIFORM
+from shmbroker.groups.consumer.change import Change, ConsumerSettings, Topics
+from shmbroker.groups.consumer.group import ConsumerGroup
+from shmbroker.groups.consumer.records import encoded, rows_of
+from shmbroker.groups.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
+from shmbroker.groups.migration import to_classic, to_consumer
+from shmbroker.ids import random_uuid, uuid_text
+from shmbroker.metadata.group_configs import group_config
+from shmbroker.metadata.image import (
+    CONFIG_CHANGED,
+    GROUP_RESOURCE,
+    PARTITION_CHANGED,
+    TOPIC_CREATED,
+    TOPIC_DELETED,
+    MetadataImage,
+)
+from shmbroker.wire import error_codes
+from shmbroker.wire.coordinator_records import GROUP_METADATA
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from shmbroker.config import BrokerConfig
+    from shmbroker.groups.consumer.answers import Answer
+    from shmbroker.groups.consumer.assignors import Assignment
+    from shmbroker.groups.consumer.records import Record
+    from shmbroker.groups.coordinator import GroupCoordinator, Shard
+
+logger = logging.getLogger("shmbroker")
+
+
+class ConsumerCoordinator:
+    """The part of a coordinator that knows of `ConsumerGroup`; `owner` has all groups."""
+
+    def __init__(self, owner: GroupCoordinator, config: BrokerConfig) -> None:
+        self.owner = owner
+        self.config = config
+        self.settings = ConsumerSettings(
+            config["group.consumer.session.timeout.ms"],
+            config["group.consumer.heartbeat.interval.ms"],
+            config["group.consumer.max.size"],
+            tuple(config["group.consumer.assignors"]) or (UNIFORM,),
+            config["group.consumer.migration.policy"].lower(),
+            config["group.consumer.regex.refresh.interval.ms"],
+            config["group.max.size"],
+            owner.settings.bytes_max,
+        )
+        self.topics = Topics(MetadataImage(""))
+
+    def on_image(self, image: MetadataImage, changes: Iterable[tuple[Any, ...]]) -> None:
+        """The metadata image of now, and what is different in it."""
+        topics = self.topics
+        topics.image = image
+        if changes:
+            for each in self.owner.groups.values():
+                if isinstance(each, ConsumerGroup) and each.grants:
+                    self.owner.withdraw(each)
+        for kind, *what in changes:
+            if kind == TOPIC_CREATED:
+                topics.created_offset = topics.changed_offset = image.offset
+            elif kind == TOPIC_DELETED or (kind == PARTITION_CHANGED and what[1] is None):
+                topics.changed_offset = image.offset
+            elif kind == CONFIG_CHANGED and what[0] == GROUP_RESOURCE:
+                group = self.owner.groups.get(what[1])
+                if isinstance(group, ConsumerGroup):
+                    self._configure(group)
+
+    def new_group(self, owner: Shard, group_id: str) -> ConsumerGroup:
+        """An empty one; it exists once its records do."""
+        group = ConsumerGroup(group_id, self.settings, make_member_id, owner)
+        self._configure(group)
+        return group
+
+    def _configure(self, group: ConsumerGroup) -> None:
+        """Settings of its own stand before the broker's."""
+        overrides = self.topics.image.config(GROUP_RESOURCE, group.group_id)
+        if overrides:
+            session = group_config("consumer.session.timeout.ms", overrides, self.config)
+            interval = group_config("consumer.heartbeat.interval.ms", overrides, self.config)
+        else:
+            session = self.settings.session_timeout_ms
+            interval = self.settings.heartbeat_interval_ms
+        group.session_timeout_ms = session
+        group.heartbeat_interval_ms = interval
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────────
+
+    def heartbeat(
+        self, body: dict[str, Any], version: int, client_id: str, client_host: str
+    ) -> Answer:
+        """ConsumerGroupHeartbeat: the whole answer."""
+        fault = fault_in_heartbeat(body, version, self.settings.assignors)
+        if fault is not None:
+            return refusal(*fault)
+        owner, group_id, epoch = self.owner, body["group_id"], body["member_epoch"]
+        group, error = owner._find(group_id)
+        if error:
+            return refusal(error)
+        before: list[Record] = []
+        known = group
+        if not isinstance(group, ConsumerGroup):
+            if epoch != 0:
+                return refusal(error_codes.GROUP_ID_NOT_FOUND)
+            group, text = self._converted(group, group_id, before)
+            if group is None:
+                logger.info("group %s stays a classic one: %s", group_id, text)
+                return refusal(error_codes.GROUP_ID_NOT_FOUND, text)
+        now_ms = owner.now_ms()
+        change: Change | None
+        names, regex = body["subscribed_topic_names"], body["subscribed_topic_regex"]
+        if names or regex:
+            brings = MEMBER_BYTES + names_bytes(names or ()) + len(regex or "")
+            more = brings - group.bytes_of(body["member_id"], body["instance_id"])
+            if not owner.make_room(more):
+                return refusal(error_codes.COORDINATOR_NOT_AVAILABLE)
+        if epoch < 0:
+            answer, change = group.on_leave(
+                body["member_id"], body["instance_id"], epoch, self.topics
+            )
+        else:
+            answer, change = group.on_heartbeat(body, client_id, client_host, now_ms, self.topics)
+        if change is None:
+            return answer
+        error = self.store(group, change, before, known)
+        if error:
+            return refusal(error)
+        if change.wants_regexes:
+            self.store(group, group.resolve_regexes(now_ms, self.topics))
+        return answer
+
+    def grant(
+        self, body: dict[str, Any], client_id: str, client_host: str
+    ) -> tuple[int, int] | None:
+        """What allows to answer this heartbeat, which has just been answered, so again."""
+        group = self.owner.groups.get(body["group_id"])
+        if not isinstance(group, ConsumerGroup) or group.regex_counts:
+            return None  # Expressions are looked at again by the clock.
+        member = group.members.get(body["member_id"])
+        if member is None or not group.is_quiet(
+            member, body, client_id, client_host, self.owner.now_ms(), self.topics
+        ):
+            return None
+        found: tuple[int, int] | None = self.owner.grant(group, member.member_id)
+        return found
+
+    def _converted(
+        self, known: Group | None, group_id: str, before: list[Record]
+    ) -> tuple[ConsumerGroup | None, str]:
+        """A consumer group instead of a classic one or of none, and the records to write before."""
+        if known is None or known.state == EMPTY:
+            shard = known.owner if known is not None else self.owner._shard_of(group_id)[0]
+            assert shard is not None, "a request for a group that is not here is refused before"
+            group: ConsumerGroup | None = self.new_group(shard, group_id)
+            text = ""
+        else:
+            group, text = to_consumer(known, self.settings, make_member_id, self.topics)
+            if group is not None:
+                self._configure(group)
+                self.owner._run(known, known.send_away(self.owner.now_ms()))
+                before += group.creation()
+        if known is not None:
+            before.insert(0, (GROUP_METADATA, {"group": group_id}, None))
+        return group, text
+
+    def join(
+        self,
+        group: ConsumerGroup,
+        body: dict[str, Any],
+        version: int,
+        client_id: str,
+        client_host: str,
+    ) -> Answer:
+        """JoinGroup in a group that has members of the new protocol, or had them."""
+        protocols = tuple((row["name"], row["metadata"]) for row in body["protocols"])
+        brings = MEMBER_BYTES + 2 * protocols_bytes(protocols)  # as they are, and what they mean
+        known = group.bytes_of(body["member_id"], body["group_instance_id"])
+        if not self.owner.make_room(brings - known):
+            return join_refusal(error_codes.COORDINATOR_NOT_AVAILABLE, body["member_id"])
+        answer, change = group.on_classic_join(
+            body, version, client_id, client_host, self.owner.now_ms(), self.topics
+        )
+        if change is not None and (error := self.store(group, change)):
+            return join_refusal(error)
+        return answer
+
+    def sync(self, group: ConsumerGroup, body: dict[str, Any]) -> Answer:
+        """SyncGroup of a classic member."""
+        answer = group.on_classic_sync(body, self.owner.now_ms(), self.topics)
+        self.owner._run(group, [])
+        return answer
+
+    def beat(self, group: ConsumerGroup, body: dict[str, Any]) -> int:
+        """Heartbeat of a classic member: the error code."""
+        error = group.on_classic_heartbeat(body, self.owner.now_ms())
+        self.owner._run(group, [])
+        return error
+
+    def leave(self, group: ConsumerGroup, leaving: list[tuple[str, str | None]]) -> list[int]:
+        """LeaveGroup of classic members: an error code for each."""
+        errors, change = group.on_classic_leave(leaving, self.topics)
+        if change is not None and (error := self.store(group, change)):
+            return [each or error for each in errors]
+        return errors
+
+    def run_due(self, group: ConsumerGroup, now_ms: int) -> None:
+        """Fence whom the group has waited for long enough."""
+        self.owner.see_silent(group, now_ms)
+        due = group.due(now_ms)
+        if due:
+            logger.info(
+                "group %s: %s fenced, silent or late",
+                group.group_id,
+                ", ".join(member.member_id for member in due),
+            )
+            if self.store(group, group.fence(due, self.topics)):
+                # Not written: another try when the others' sessions are over, or a second later.
+                group.wake_ms = min(group.wake_ms, now_ms + RETRY_MS)
+        self.owner._run(group, [])
+
+    def describe(self, group_id: str) -> tuple[int, dict[str, Any] | None]:
+        """ConsumerGroupDescribe of one: (error code, row)."""
+        group, error = self.owner._find(group_id)
+        if error:
+            return error, None
+        if not isinstance(group, ConsumerGroup):
+            return error_codes.GROUP_ID_NOT_FOUND, None
+        return 0, {
+            "group_id": group_id,
+            "group_state": group.state,
+            "group_epoch": group.epoch,
+            "assignment_epoch": group.assignment_epoch,
+            "assignor_name": group.assignor(),
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "instance_id": member.instance_id,
+                    "rack_id": member.rack_id,
+                    "member_epoch": member.epoch,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                    "subscribed_topic_names": sorted(member.subscribed_topics),
+                    "subscribed_topic_regex": member.subscribed_regex,
+                    "assignment": self._described(member.assigned),
+                    "target_assignment": self._described(group.targets.get(member.member_id, {})),
+                    "member_type": 1 if member.classic is None else 0,
+                }
+                for member in group.members.values()
+            ],
+        }
+
+    def _described(self, assignment: Assignment) -> dict[str, Any]:
+        """With names; topics that don't exist any more are left out."""
+        by_id = self.topics.image.topics_by_id
+        return {
+            "topic_partitions": [
+                row | {"topic_name": by_id[row["topic_id"]].name}
+                for row in rows_of(assignment)
+                if row["topic_id"] in by_id
+            ]
+        }
+
+    # ── storing ─────────────────────────────────────────────────────────────────────────────────
+
+    def store(
+        self,
+        group: ConsumerGroup,
+        change: Change,
+        before: Iterable[Record] = (),
+        known: Group | ConsumerGroup | None = None,
+    ) -> int:
+        """Write what a change says, then do it; the error code.
+
+        known: the group that this one takes the place of, or the group itself; None for a new one.
+        """
+        owner, now_ms = self.owner, self.owner.now_ms()
+        records = [encoded(record) for record in (*before, *change.records)]
+        classic = None
+        if change.downgrade is not None:
+            classic = to_classic(
+                group,
+                change.downgrade,
+                owner.settings,
+                owner.make_member_id,
+                now_ms,
+                self.topics,
+            )
+            key = {"group": group.group_id}
+            records.append(encoded((GROUP_METADATA, key, classic.record())))
+        if records:
+            error: int = owner._append(group.owner, records)
+            if error:
+                return error
+        if classic is not None:
+            owner.withdraw(group)
+            group.on_gone(error_codes.REBALANCE_IN_PROGRESS, now_ms)  # its timer is still there
+            owner._add(classic)
+            assert change.downgrade is not None
+            owner._run(classic, classic.on_adopted(change.downgrade.is_rebalancing, now_ms))
+            return 0
+        if owner.groups.get(group.group_id) is not group:
+            if known is not None:
+                owner._run(known, known.on_gone(error_codes.REBALANCE_IN_PROGRESS, now_ms))
+            owner._add(group)
+        group.apply(change)
+        owner._run(group, [])
+        return 0
+
+
+RETRY_MS = 1000
+
+
+def make_member_id() -> str:
+    """For members that don't make their own: a uuid."""
+    return uuid_text(random_uuid())

@@ -1,0 +1,771 @@
+"""The groups that one broker coordinates: found by id, timed, stored, loaded, expired.
+
+A group belongs to the partition of `__consumer_offsets` that its id hashes to; who leads that
+partition coordinates it. Each partition led here has a `Shard`: its groups and their offsets.
+
+Rules of this file:
+* What is answered is in the log: effects run in order, and a STORE writes before the next ANSWER.
+  Where the log has several replicas, answers are held until the in-sync ones have all that was
+  there when they were given (`held_answers`).
+* One timer for a group, on a heap; a timer that comes too early is set again. Nothing here ever
+  walks all groups but ListGroups, a deleted topic, and the expiry of offsets, one shard at a time.
+* A shard loads a chunk for each turn of its owner; meanwhile its groups get
+  COORDINATOR_LOAD_IN_PROGRESS, and heartbeats 0, so that nobody rejoins for it. The same while the
+  owner opens partitions: NOT_COORDINATOR from a broker that it was just sent to makes librdkafka
+  give up the committed offsets it asks for.
+* A heartbeat in a stable group gets a standing answer (`shm.standing`); whatever changes a group
+  goes through `_run`, which withdraws what does not hold any more before it answers anybody.
+* Calls are answered through `call.reply(body)` by `join` and `sync`; all else returns its answer.
+
+Source: Kafka's GroupCoordinatorService, GroupCoordinatorShard, CoordinatorRuntime.
+"""
+
+from __future__ import annotations
+
+import logging
+from heapq import heappop, heappush
+
+from shmbroker.errors import Fault
+from shmbroker.groups import group_log
+from shmbroker.groups.classic.group import (
+    ANSWER,
+    ASSIGNED,
+    CONSUMER,
+    EMPTIED,
+    EMPTY,
+    STABLE,
+    Group,
+    Settings,
+)
+from shmbroker.groups.classic.member import NEVER
+from shmbroker.groups.consumer import records as consumer_records
+from shmbroker.groups.consumer.coordinator import ConsumerCoordinator
+from shmbroker.groups.consumer.group import ConsumerGroup
+from shmbroker.groups.group_memory import (
+    GROUP_BYTES,
+    GROUP_BYTES_MAX,
+    IDLE_GROUPS_MAX,
+    MEMBER_BYTES,
+    GroupMemory,
+    protocols_bytes,
+)
+from shmbroker.groups.group_partition import group_partition
+from shmbroker.groups.held_answers import HeldAnswers
+from shmbroker.groups.offset_store import NO_EXPIRY, OffsetStore, committed_of, value_of
+from shmbroker.wire import error_codes
+from shmbroker.wire.coordinator_records import GROUP_METADATA, OFFSET_COMMIT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Set
+
+    AnyGroup = Group | ConsumerGroup
+    from typing import Any
+
+    from shmbroker.config import BrokerConfig
+    from shmbroker.groups.caller import Caller, HeldCaller
+    from shmbroker.groups.classic.group import Effect
+    from shmbroker.groups.offset_store import Committed
+    from shmbroker.replica.partition import Partition
+    from shmbroker.shm.standing import StandingAnswers
+
+logger = logging.getLogger("shmbroker")
+
+REPLAYS_PER_STEP = 100
+"""Records or groups between two turns of the worker."""
+NO_RETENTION = -1
+TIME_MAX = 2**63 - 1
+
+
+class Shard:
+    """One partition led here. Until `is_active`, its groups are still being read."""
+
+    __slots__ = ("groups", "is_active", "leader_epoch", "loading", "next_expiry_ms", "partition",
+                 "store")  # fmt: skip
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.groups: dict[str, AnyGroup] = {}
+        self.store = OffsetStore()
+        self.is_active = False
+        self.loading: Iterator[None] | None = None
+        self.next_expiry_ms = 0
+
+
+class GroupCoordinator:
+    """Everything about groups that one broker does."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        make_member_id: Callable[[str], str],
+        on_appended: Callable[[Partition], None],
+        standing: StandingAnswers | None = None,
+    ) -> None:
+        """`on_appended` is told of each partition that got records, to wake who reads it.
+
+        standing: the table of `shm.standing`, or None for a coordinator that is always asked.
+        """
+        self.now_ms = now_ms
+        self.make_member_id = make_member_id
+        self.on_appended = on_appended
+        self.standing = standing
+        self.memory = GroupMemory(config["shmbroker.groups.bytes"])
+        self.settings = Settings(
+            config["group.initial.rebalance.delay.ms"],
+            config["group.max.size"],
+            min(GROUP_BYTES_MAX, config["shmbroker.groups.bytes"] // 4),
+        )
+        self.session_timeout_ms_min = config["group.min.session.timeout.ms"]
+        self.session_timeout_ms_max = config["group.max.session.timeout.ms"]
+        self.metadata_bytes_max = config["offset.metadata.max.bytes"]
+        self.retention_ms = config["offsets.retention.minutes"] * 60_000
+        self.retention_check_ms = config["offsets.retention.check.interval.ms"]
+        self.held = HeldAnswers()
+        self.shards: dict[int, Shard] = {}
+        self.partition_count = 0
+        self.consumers = ConsumerCoordinator(self, config)
+        self.groups: dict[str, AnyGroup] = {}
+        """Those of all active shards: `Group` or `ConsumerGroup`."""
+        self._idle: dict[str, AnyGroup] = {}
+        """Groups that had neither members nor offsets when they were last looked at, in order."""
+        self._unborn: dict[str, Group] = {}
+        """Groups of which there were but ids that were given out, the oldest first."""
+        self.loading: list[Shard] = []
+        self.is_opening = False
+        """Some partitions may be here soon; the owner says so."""
+        self.wake_ms = NEVER
+        """When `run_due` has something to do."""
+        self._timers: list[tuple[int, int, Group | ConsumerGroup | Shard]] = []
+        self._sequence = 0
+
+    # ── partitions ──────────────────────────────────────────────────────────────────────────────
+
+    def on_partition(self, partition: Partition, partition_count: int) -> None:
+        """A partition of `__consumer_offsets` is here, led by this broker or not."""
+        self.partition_count = partition_count
+        shard = self.shards.get(partition.partition)
+        if not partition.is_leader:
+            self.on_partition_gone(partition.partition)
+        elif shard is None or shard.partition is not partition:
+            self.on_partition_gone(partition.partition)
+            shard = self.shards[partition.partition] = Shard(partition)
+            shard.loading = self._load(shard)
+            if partition.log.log_start_offset == partition.log.log_end_offset:
+                self._load_some(shard)
+            else:
+                self.loading.append(shard)
+                self.wake_ms = 0
+
+    def on_partition_gone(self, index: int) -> None:
+        """Another broker leads it now, or it was deleted: who waits here is sent away."""
+        shard = self.shards.pop(index, None)
+        if shard is None:
+            return
+        if shard in self.loading:
+            self.loading.remove(shard)
+        self.held.fail(shard.partition, error_codes.NOT_COORDINATOR)
+        for group in shard.groups.values():
+            self.groups.pop(group.group_id, None)
+            self._idle.pop(group.group_id, None)
+            self._unborn.pop(group.group_id, None)
+            self.withdraw(group)
+            for effect in group.on_gone(error_codes.NOT_COORDINATOR, self.now_ms()):
+                self._answer(effect)
+            self.memory.forget(group)
+
+    def on_high_watermark(self, partition: Partition) -> None:
+        """More of a partition is on its in-sync replicas."""
+        self.held.release(partition)
+
+    def hold(
+        self,
+        group_ids: list[str] | None,
+        call: HeldCaller,
+        body: dict[str, Any],
+        grant: tuple[int, int] | None,
+    ) -> bool:
+        """Keep an answer about these groups (None: about all) while what it says may be lost."""
+        if group_ids is None:
+            shards: list[Shard | None] = list(self.shards.values())
+        elif not self.shards:
+            return False
+        else:
+            count = self.partition_count
+            shards = [self.shards.get(group_partition(group, count)) for group in group_ids]
+        partitions = [shard.partition for shard in shards if shard is not None]
+        return self.held.hold(partitions, call, body, grant)
+
+    def on_topics_deleted(self, topics: Set[str]) -> None:
+        """Nobody will come back for their offsets; one look at all offsets finds them."""
+        for shard in self.shards.values():
+            gone = shard.store.of_topics(topics)
+            if gone and shard.is_active:
+                self._remove_offsets(shard, gone)
+
+    def close(self) -> None:
+        """The broker stops: who waits is sent to look for another coordinator."""
+        for index in list(self.shards):
+            self.on_partition_gone(index)
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def run_due(self) -> None:
+        """Load some more, and end what has waited long enough."""
+        now_ms = self.now_ms()
+        if self.loading:
+            self._load_some(self.loading[0])
+        timers = self._timers
+        due = []
+        while timers and timers[0][0] <= now_ms:
+            due.append(heappop(timers))
+        # Each once: whatever is due again at once has to wait for the next turn.
+        for due_ms, _, what in due:
+            if isinstance(what, Shard):
+                if self.shards.get(what.partition.partition) is what:
+                    self._expire_offsets(what, now_ms)
+            elif due_ms == what.scheduled_ms:
+                what.scheduled_ms = NEVER
+                if isinstance(what, ConsumerGroup):
+                    self.consumers.run_due(what, now_ms)
+                    continue
+                if what.grants:
+                    self.see_silent(what, now_ms)
+                self._run(what, what.on_time(now_ms))
+        self._set_wake()
+
+    def _set_wake(self) -> None:
+        self.wake_ms = 0 if self.loading else self._timers[0][0] if self._timers else NEVER
+
+    def _push(self, due_ms: int, what: AnyGroup | Shard) -> None:
+        self._sequence += 1
+        heappush(self._timers, (due_ms, self._sequence, what))
+        if due_ms < self.wake_ms:
+            self.wake_ms = due_ms
+
+    def _run(self, group: AnyGroup, effects: list[Effect]) -> None:
+        """Have the effects, and those that storing has; then set the group's timer."""
+        if group.grants and not group.is_as_granted():
+            self.withdraw(group)
+        for effect in effects:
+            if effect[0] == ANSWER:
+                self._answer(effect)
+            elif isinstance(group, Group):
+                error = self._store(group, effect)
+                self._run(group, group.on_stored(effect, error, self.now_ms()))
+        if group.wake_ms < group.scheduled_ms:
+            group.scheduled_ms = group.wake_ms
+            self._push(group.wake_ms, group)
+        self.memory.count(group)
+        if group.is_idle() and group.owner.store.is_empty_of(group.group_id):
+            self._idle[group.group_id] = group
+
+    def _answer(self, effect: Effect) -> None:
+        try:
+            effect[1].reply(effect[2])
+        except Fault:
+            # Of one member; the others' answers must go out all the same.
+            logger.exception("an answer can't be sent")
+
+    def _store(self, group: Group, effect: Effect) -> int:
+        value = group.record(effect[3] if effect[1] == ASSIGNED else None)
+        shard: Shard = group.owner
+        error = self._append(shard, [group_log.group_record(group.group_id, value)])
+        if error and effect[1] == EMPTIED:
+            logger.warning(
+                "group %s is empty, which could not be stored: %s",
+                group.group_id,
+                error_codes.name_of(error),
+            )
+        return error
+
+    def _append(self, shard: Shard, records: list[group_log.Record]) -> int:
+        error = group_log.append(shard.partition, records, self.now_ms())
+        self.on_appended(shard.partition)  # an error too may come after some batches
+        return error
+
+    # ── loading ─────────────────────────────────────────────────────────────────────────────────
+
+    def _load_some(self, shard: Shard) -> None:
+        assert shard.loading is not None
+        try:
+            if next(shard.loading, shard) is not shard:
+                return
+        except Fault as fault:
+            logger.error(
+                "groups of %s-%d can't be loaded: %s",
+                shard.partition.topic,
+                shard.partition.partition,
+                fault,
+            )
+            del self.shards[shard.partition.partition]
+        if shard in self.loading:
+            self.loading.remove(shard)
+        shard.loading = None
+
+    def _load(self, shard: Shard) -> Iterator[None]:
+        """Replay the log, some of it between two yields; then the shard serves."""
+        loader = group_log.Loader(shard.partition)
+        while not loader.step():
+            yield
+        for count, (key, value) in enumerate(loader.latest, 1):
+            self._replay(shard, key, value)
+            if count % REPLAYS_PER_STEP == 0:
+                yield
+        for key in loader.pending:
+            found = group_log.decode(key, None)
+            if found is not None and found[0] == OFFSET_COMMIT:
+                name = found[1]
+                held = shard.store.pending.setdefault(name["group"], set())
+                held.add((name["topic"], name["partition"]))
+        for group_id in list(shard.store.offsets) + list(shard.store.pending):
+            if group_id not in shard.groups:
+                shard.groups[group_id] = self._new_group(shard, group_id)
+        for count, group in enumerate(shard.groups.values(), 1):
+            self._run(group, group.on_loaded(self.now_ms()) or [])
+            if count % REPLAYS_PER_STEP == 0:
+                yield
+        self.groups.update(shard.groups)
+        shard.is_active = True
+        if shard.groups:
+            logger.info(
+                "%d groups of %s-%d loaded",
+                len(shard.groups),
+                shard.partition.topic,
+                shard.partition.partition,
+            )
+        self._push(self.now_ms() + self.retention_check_ms, shard)
+
+    def _replay(self, shard: Shard, key: bytes, value: bytes) -> None:
+        found = group_log.decode(key, value)
+        if found is None:
+            return
+        record_type, name, content = found
+        if record_type in consumer_records.TYPES:
+            group_id = name["group_id"]
+            group = shard.groups.get(group_id)
+            if not isinstance(group, ConsumerGroup):
+                group = shard.groups[group_id] = self.consumers.new_group(shard, group_id)
+            group.replay(record_type, name, content)
+            return
+        group_id = name["group"]
+        if record_type == GROUP_METADATA:
+            group = shard.groups[group_id] = self._new_group(shard, group_id)
+            group.replay(content)
+        else:
+            shard.store.put(group_id, name["topic"], name["partition"], committed_of(content))
+
+    def _new_group(self, shard: Shard, group_id: str) -> Group:
+        return Group(group_id, self.settings, self.make_member_id, self.now_ms(), shard)
+
+    # ── finding ─────────────────────────────────────────────────────────────────────────────────
+
+    def _shard_of(self, group_id: str) -> tuple[Shard | None, int]:
+        """(shard, 0), or (None, the error code for whoever asks)."""
+        shard = None
+        if self.shards:
+            shard = self.shards.get(group_partition(group_id, self.partition_count))
+        if shard is None or not shard.partition.is_leader:
+            if not self.is_opening:
+                return None, error_codes.NOT_COORDINATOR
+            return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
+        if not shard.is_active:
+            return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
+        return shard, 0
+
+    def _find(self, group_id: str, may_be_nameless: bool = False) -> tuple[AnyGroup | None, int]:
+        """(group, 0), (None, 0) for one that there isn't, or (None, error code)."""
+        group = self.groups.get(group_id)
+        if group is not None and group.owner.partition.is_leader:
+            return group, 0
+        if not group_id and not may_be_nameless:
+            return None, error_codes.INVALID_GROUP_ID
+        return None, self._shard_of(group_id)[1]
+
+    # ── members ─────────────────────────────────────────────────────────────────────────────────
+
+    def join(self, call: Caller, body: dict[str, Any], client_id: str, client_host: str) -> None:
+        """JoinGroup; the call is answered when the rebalance is over."""
+        group_id, member_id = body["group_id"], body["member_id"]
+        group, error = self._find(group_id)
+        timeout = body["session_timeout_ms"]
+        if not group_id:
+            error = error_codes.INVALID_GROUP_ID
+        elif not self.session_timeout_ms_min <= timeout <= self.session_timeout_ms_max:
+            error = error_codes.INVALID_SESSION_TIMEOUT
+        elif not error and group is None and member_id:
+            error = error_codes.UNKNOWN_MEMBER_ID
+        if not error and isinstance(group, ConsumerGroup):
+            if group.members:
+                version = call.api_version
+                call.reply(self.consumers.join(group, body, version, client_id, client_host))
+                return
+            # Nobody is in it: it may become a classic one.
+            error = error_codes.UNKNOWN_MEMBER_ID if member_id else self._forget(group)
+            group = None
+        if error:
+            call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
+            return
+        now_ms = self.now_ms()
+        is_new = not isinstance(group, Group)
+        more = MEMBER_BYTES + protocols_bytes(
+            tuple((row["name"], row["metadata"]) for row in body["protocols"])
+        )
+        if not isinstance(group, Group):
+            more += GROUP_BYTES
+        else:
+            more -= group.bytes_of(member_id, body["group_instance_id"])
+        if not self.make_room(more):
+            error = error_codes.COORDINATOR_NOT_AVAILABLE
+            call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
+            return
+        if not isinstance(group, Group):
+            shard, _ = self._shard_of(group_id)
+            assert shard is not None
+            group = self._new_group(shard, group_id)
+        effects = group.on_join(call, body, call.api_version, client_id, client_host, now_ms)
+        if is_new and (group.members or group.pending_joins):
+            self._add(group)
+            if not group.members:
+                self._unborn[group_id] = group
+        self._run(group, effects)
+
+    def make_room(self, more: int) -> bool:
+        """Whether groups may hold so many bytes more, after those were forgotten, if need be, of
+        which there is nothing but ids that nobody has come back with."""
+        unborn = self._unborn
+        while unborn and (not self.memory.has_room(more) or len(unborn) > IDLE_GROUPS_MAX):
+            group_id = next(iter(unborn))
+            group = unborn.pop(group_id)
+            if self.groups.get(group_id) is group and not group.members and not group.generation_id:
+                self._remove(group)
+        return self.memory.has_room(more)
+
+    def _forget(self, group: ConsumerGroup) -> int:
+        """Its records, not its offsets; the error code."""
+        records = [consumer_records.encoded(record) for record in group.tombstones()]
+        error = self._append(group.owner, records)
+        if not error:
+            self._remove(group)
+        return error
+
+    def _add(self, group: AnyGroup) -> None:
+        replaced = self.groups.get(group.group_id)
+        if replaced is not None:
+            self.memory.forget(replaced)
+        group.owner.groups[group.group_id] = self.groups[group.group_id] = group
+        for _ in range(2 if len(self._idle) > IDLE_GROUPS_MAX else 0):
+            idle: AnyGroup = self._idle.pop(next(iter(self._idle)))
+            shard: Shard = idle.owner
+            if (
+                self.groups.get(idle.group_id) is idle
+                and idle.is_idle()
+                and shard.store.is_empty_of(idle.group_id)
+            ):
+                self._delete(idle, self.now_ms())
+
+    def _remove(self, group: AnyGroup) -> None:
+        """It is not a group any more; its offsets are none of this."""
+        del group.owner.groups[group.group_id], self.groups[group.group_id]
+        self._idle.pop(group.group_id, None)
+        self._unborn.pop(group.group_id, None)
+        group.on_gone(error_codes.UNKNOWN_MEMBER_ID, self.now_ms())
+        self.memory.forget(group)
+
+    def sync(self, call: Caller, body: dict[str, Any]) -> None:
+        """SyncGroup; the call is answered when the leader's assignment is stored."""
+        group, error = self._find(body["group_id"])
+        if group is None:
+            call.reply({"error_code": error or error_codes.UNKNOWN_MEMBER_ID})
+            return
+        if isinstance(group, ConsumerGroup):
+            call.reply(self.consumers.sync(group, body))
+            return
+        if not self.make_room(sum(len(row["assignment"]) for row in body["assignments"])):
+            call.reply({"error_code": error_codes.COORDINATOR_NOT_AVAILABLE})
+            return
+        effects = group.on_sync(
+            call,
+            body["member_id"],
+            body["group_instance_id"],
+            body["generation_id"],
+            body["protocol_type"],
+            body["protocol_name"],
+            body["assignments"],
+            self.now_ms(),
+        )
+        self._run(group, effects)
+
+    def heartbeat(self, body: dict[str, Any]) -> tuple[int, tuple[int, int] | None]:
+        """Heartbeat: (error code, the grant to answer so again)."""
+        group, error = self._find(body["group_id"])
+        if group is None:
+            if error == error_codes.COORDINATOR_LOAD_IN_PROGRESS:
+                return 0, None
+            return error or error_codes.UNKNOWN_MEMBER_ID, None
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.beat(group, body), None
+        member_id = body["member_id"]
+        error = group.on_heartbeat(
+            member_id, body["group_instance_id"], body["generation_id"], self.now_ms()
+        )
+        if error or group.state != STABLE:
+            return error, None
+        return 0, self.grant(group, member_id)
+
+    def grant(self, group: AnyGroup, member_id: str) -> tuple[int, int] | None:
+        """(word, value) by which this member's heartbeat may be answered elsewhere, if it may."""
+        if self.standing is None:
+            return None
+        word = group.grants.get(member_id)
+        if word is not None:
+            return word, self.standing.value(word)
+        grant: tuple[int, int] | None = self.standing.grant()
+        if grant is not None:
+            group.add_grant(member_id, grant[0])
+        return grant
+
+    def withdraw(self, group: AnyGroup) -> None:
+        """Its members have to ask again."""
+        self.see_silent(group, self.now_ms())
+        if self.standing is not None:
+            for word in group.grants.values():
+                self.standing.withdraw(word)
+        group.grants.clear()
+
+    def see_silent(self, group: AnyGroup, now_ms: int) -> None:
+        """Take notice of the heartbeats that were answered elsewhere."""
+        if self.standing is None:
+            return
+        for member_id, word in group.grants.items():
+            group.see(member_id, now_ms - self.standing.idle_ms(word))
+
+    def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> tuple[int, list[int]]:
+        """LeaveGroup: (error code of all, error code of each)."""
+        group, error = self._find(group_id)
+        if error:
+            return error, []
+        if group is None:
+            return 0, [error_codes.UNKNOWN_MEMBER_ID] * len(leaving)
+        if isinstance(group, ConsumerGroup):
+            return 0, self.consumers.leave(group, leaving)
+        errors, effects = group.on_leave(leaving, self.now_ms())
+        self._run(group, effects)
+        return 0, errors
+
+    # ── offsets ─────────────────────────────────────────────────────────────────────────────────
+
+    def commit(
+        self,
+        body: dict[str, Any],
+        version: int,
+        offsets: list[tuple[str, bytes, dict[str, Any]]],
+    ) -> list[int]:
+        """OffsetCommit of (topic, topic id, the request's row): an error code for each of them."""
+        group_id = body["group_id"]
+        generation_id = body["generation_id_or_member_epoch"]
+        now_ms = self.now_ms()
+        group, error = self._find(group_id, may_be_nameless=True)
+        is_new = group is None
+        if not error and group is None:
+            if generation_id < 0:
+                shard, _ = self._shard_of(group_id)
+                assert shard is not None
+                group = self._new_group(shard, group_id)
+            elif version >= 9:
+                error = error_codes.GROUP_ID_NOT_FOUND
+            else:
+                error = error_codes.ILLEGAL_GENERATION
+        if isinstance(group, ConsumerGroup):
+            error = group.on_commit(body["member_id"], generation_id, version)
+        elif group is not None:
+            error = group.on_commit(
+                body["member_id"], body["group_instance_id"], generation_id, now_ms
+            )
+        if error or group is None:
+            return [error] * len(offsets)
+        retention_ms = body["retention_time_ms"]
+        expiry_ms = NO_EXPIRY
+        if retention_ms != NO_RETENTION:
+            expiry_ms = min(max(now_ms + retention_ms, 0), TIME_MAX)
+        errors, records, accepted = [], [], []
+        for topic, topic_id, row in offsets:
+            metadata = row["committed_metadata"] or ""
+            if len(metadata) > self.metadata_bytes_max:
+                errors.append(error_codes.OFFSET_METADATA_TOO_LARGE)
+                continue
+            errors.append(0)
+            committed: Committed = (
+                row["committed_offset"],
+                row["committed_leader_epoch"],
+                metadata,
+                now_ms,
+                expiry_ms,
+                topic_id,
+            )
+            index = row["partition_index"]
+            records.append(group_log.offset_record(group_id, topic, index, value_of(committed)))
+            accepted.append((topic, index, committed))
+        if records:
+            error = self._append(group.owner, records)
+            if error:
+                return [each or error for each in errors]
+            if is_new:
+                self._add(group)
+            for topic, index, committed in accepted:
+                group.owner.store.put(group_id, topic, index, committed)
+        return errors
+
+    def fetch(
+        self,
+        group_id: str,
+        wanted: list[tuple[str, list[int]]] | None,
+        require_stable: bool,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> tuple[int, list[tuple[str, list[tuple[int, int, Committed | None]]]]]:
+        """OffsetFetch: (error code, [(topic, [(partition, error code, committed)])]); all if
+        `wanted` is None."""
+        group, error = self._find(group_id, may_be_nameless=True)
+        if not error and isinstance(group, ConsumerGroup):
+            error = group.on_fetch(member_id, member_epoch)
+        if error:
+            return error, []
+        store = group.owner.store if group is not None else OffsetStore()
+        known = store.of_group(group_id)
+        if wanted is None:
+            by_topic: dict[str, list[int]] = {}
+            for topic, partition in known:
+                by_topic.setdefault(topic, []).append(partition)
+            wanted = list(by_topic.items())
+        unstable = error_codes.UNSTABLE_OFFSET_COMMIT
+        found = []
+        for topic, partitions in wanted:
+            rows: list[tuple[int, int, Committed | None]] = []
+            for partition in partitions:
+                if require_stable and store.is_unstable(group_id, topic, partition):
+                    rows.append((partition, unstable, None))
+                else:
+                    rows.append((partition, 0, known.get((topic, partition))))
+            found.append((topic, rows))
+        return 0, found
+
+    def delete_offsets(
+        self, group_id: str, offsets: list[tuple[str, int]]
+    ) -> tuple[int, list[int]]:
+        """OffsetDelete: (error code of all, error code of each)."""
+        group, error = self._find(group_id)
+        if error or group is None:
+            return error or error_codes.GROUP_ID_NOT_FOUND, []
+        if group.state != EMPTY and group.protocol_type != CONSUMER:
+            return error_codes.NON_EMPTY_GROUP, []
+        errors = [
+            error_codes.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed(topic) else 0
+            for topic, _ in offsets
+        ]
+        store = group.owner.store
+        gone = [
+            (group_id, topic, partition)
+            for (topic, partition), refused in zip(offsets, errors, strict=True)
+            if not refused and (topic, partition) in store.of_group(group_id)
+        ]
+        if gone:
+            error = self._remove_offsets(group.owner, gone)
+            if error:
+                return error, []
+        return 0, errors
+
+    def _remove_offsets(self, shard: Shard, gone: list[tuple[str, str, int]]) -> int:
+        error = self._append(shard, [group_log.offset_record(*each, None) for each in gone])
+        if not error:
+            for each in gone:
+                shard.store.remove(*each)
+        return error
+
+    def _expire_offsets(self, shard: Shard, now_ms: int) -> None:
+        """Drop what nobody has used for too long, and groups of whom nothing is left."""
+        for group in list(shard.groups.values()):
+            gone = shard.store.expired(group, now_ms, self.retention_ms)
+            if gone:
+                self._remove_offsets(shard, [(group.group_id, *each) for each in gone])
+            if group.is_idle() and shard.store.is_empty_of(group.group_id):
+                self._delete(group, now_ms)
+        self._push(now_ms + self.retention_check_ms, shard)
+
+    # ── groups ──────────────────────────────────────────────────────────────────────────────────
+
+    def describe(self, group_id: str) -> tuple[int, Group | None]:
+        """DescribeGroups: (error code, group); (0, None) if there is no classic one."""
+        group, error = self._find(group_id, may_be_nameless=True)
+        return error, group if isinstance(group, Group) else None
+
+    def list_groups(self, states: set[str], types: set[str]) -> tuple[int, list[Any]]:
+        """ListGroups of these states and types, in lower case; all if there are none."""
+        if self.loading or self.is_opening:
+            return error_codes.COORDINATOR_LOAD_IN_PROGRESS, []
+        return 0, [
+            group
+            for group in self.groups.values()
+            if (not types or group.group_type in types)
+            and (not states or group.state.lower() in states)
+            and group.owner.partition.is_leader
+        ]
+
+    def delete(self, group_id: str) -> int:
+        """DeleteGroups of one: the error code."""
+        group, error = self._find(group_id, may_be_nameless=True)
+        if error or group is None:
+            return error or error_codes.GROUP_ID_NOT_FOUND
+        if group.state != EMPTY:
+            return error_codes.NON_EMPTY_GROUP
+        return self._delete(group, self.now_ms())
+
+    def _delete(self, group: AnyGroup, now_ms: int) -> int:
+        shard: Shard = group.owner
+        gone = [(group.group_id, *each) for each in shard.store.of_group(group.group_id)]
+        records = [group_log.offset_record(*each, None) for each in gone]
+        if isinstance(group, ConsumerGroup):
+            records += [consumer_records.encoded(record) for record in group.tombstones()]
+        else:
+            records.append(group_log.group_record(group.group_id, None))
+        error = self._append(shard, records)
+        if not error:
+            for each in gone:
+                shard.store.remove(*each)
+            self._remove(group)
+        return error
+
+
+_NO_GENERATION: dict[str, Any] = {
+    "generation_id": -1,
+    "protocol_type": None,
+    "protocol_name": None,
+    "leader": "",
+    "members": [],
+}
+
+
+def described(group: Group) -> dict[str, Any]:
+    """A row of DescribeGroups; subscriptions are told of a stable group only."""
+    is_stable = group.state == STABLE
+    protocol = group.protocol_name if is_stable else None
+    return {
+        "error_code": 0,
+        "group_id": group.group_id,
+        "group_state": group.state,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": protocol or "",
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata(protocol) if is_stable else b"",
+                "member_assignment": member.assignment,
+            }
+            for member in group.members.values()
+        ],
+    }

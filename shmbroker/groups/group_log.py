@@ -1,0 +1,189 @@
+"""A partition of `__consumer_offsets`: groups and offsets as Kafka's records, written and read.
+
+    OffsetCommitKey    group, topic, partition  ->  OffsetCommitValue    the offset
+    GroupMetadataKey   group                    ->  GroupMetadataValue   members and generation
+    ConsumerGroup…Key          group, …             the new protocol's: `consumer_records`
+    a null value                                    the key's last value is void
+
+Rules of this file:
+* The last record of a key counts. Loading keeps the last value of each key as bytes and decodes
+  those only: a log that nothing has compacted holds many more.
+* Records of a transaction count at its commit marker, at the offsets they stand at (KIP-98); those
+  of open transactions are handed out as `pending`.
+* Records of a kind that isn't known are passed over: a newer broker may have written them.
+
+Source: Kafka's GroupCoordinatorRecordHelpers, CoordinatorLoaderImpl.
+"""
+
+from __future__ import annotations
+
+from shmbroker.errors import ProtocolFault, StorageFault
+from shmbroker.groups.consumer import records as consumer_records
+from shmbroker.records.batch import control_type, encode_batch, iterate_batches, iterate_records
+from shmbroker.records.batch_layout import (
+    CONTROL_BIT,
+    CONTROL_COMMIT,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_LAST_OFFSET_DELTA,
+    H_PRODUCER_ID,
+    TRANSACTIONAL_BIT,
+)
+from shmbroker.wire import coordinator_records, error_codes
+from shmbroker.wire.coordinator_records import GROUP, GROUP_METADATA, OFFSET_COMMIT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from shmbroker.replica.partition import Partition
+
+    Record = tuple[bytes, bytes | None]
+
+GROUP_METADATA_VERSION = 3
+_TYPES = consumer_records.TYPES | {OFFSET_COMMIT, GROUP_METADATA}
+CHUNK_BYTES = 64 << 10
+"""Read between two turns of the worker: some milliseconds of decoding."""
+
+BATCH_ROOM = 1024
+"""For what stands around the records of a batch, and around a record."""
+
+
+def group_record(group_id: str, value: dict[str, Any] | None) -> Record:
+    """The record of a group; None: its tombstone."""
+    key = coordinator_records.encode_key(GROUP, GROUP_METADATA, {"group": group_id})
+    if value is None:
+        return key, None
+    return key, coordinator_records.encode_value(
+        GROUP, GROUP_METADATA, GROUP_METADATA_VERSION, value
+    )
+
+
+def offset_record(
+    group_id: str, topic: str, partition: int, value: tuple[int, dict[str, Any]] | None
+) -> Record:
+    """The record of a committed offset, from (version, OffsetCommitValue); None: its tombstone."""
+    key = coordinator_records.encode_key(
+        GROUP, OFFSET_COMMIT, {"group": group_id, "topic": topic, "partition": partition}
+    )
+    if value is None:
+        return key, None
+    return key, coordinator_records.encode_value(GROUP, OFFSET_COMMIT, *value)
+
+
+def append(partition: Partition, records: list[Record], now_ms: int) -> int:
+    """Append as leader, in as few batches as the topic's limit allows; the error code to answer.
+
+    An error after some batches is possible: each record stands for itself.
+    """
+    batch: list[Record] = []
+    batch_bytes = 0
+    bytes_max = min(partition.message_bytes_max, partition.segment_bytes_max) - BATCH_ROOM
+    for key, value in records:
+        record_bytes = len(key) + len(value or b"") + 32
+        if record_bytes > bytes_max:
+            return error_codes.UNKNOWN_SERVER_ERROR
+        if batch_bytes + record_bytes > bytes_max:
+            if error := _append_batch(partition, batch, now_ms):
+                return error
+            batch, batch_bytes = [], 0
+        batch.append((key, value))
+        batch_bytes += record_bytes
+    return _append_batch(partition, batch, now_ms) if batch else 0
+
+
+def _append_batch(partition: Partition, records: list[Record], now_ms: int) -> int:
+    if not partition.is_leader:
+        return error_codes.NOT_COORDINATOR
+    if partition.is_under_min_in_sync:
+        return error_codes.COORDINATOR_NOT_AVAILABLE
+    batch = encode_batch([(now_ms, key, value, ()) for key, value in records])
+    try:
+        partition.log.append(
+            memoryview(batch), len(records) - 1, now_ms, partition.leader_epoch, now_ms
+        )
+    except StorageFault:
+        return error_codes.NOT_COORDINATOR
+    partition.advance_high_watermark()
+    return 0
+
+
+class Loader:
+    """Reads a partition from its start to its end, a chunk at each `step`.
+
+    When that answers True, `latest` holds the last value of each key that has one, and `pending`
+    the keys that open transactions would change.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self._offset = partition.log.log_start_offset
+        self._end_offset = partition.log.log_end_offset
+        self._latest: dict[bytes, tuple[int, bytes | None]] = {}
+        self._open: dict[int, list[tuple[int, bytes, bytes | None]]] = {}
+
+    @property
+    def latest(self) -> Iterator[tuple[bytes, bytes]]:
+        """In the order of the log: a group's last kind is the one that counts."""
+        for key, (_, value) in sorted(self._latest.items(), key=lambda item: item[1][0]):
+            if value is not None:
+                yield key, value
+
+    @property
+    def pending(self) -> Iterator[bytes]:
+        for records in self._open.values():
+            for _, key, _ in records:
+                yield key
+
+    def step(self) -> bool:
+        """Read some more; True when all is read. Faults of the log pass through."""
+        if self._offset >= self._end_offset:
+            return True
+        found = self.partition.log.read(self._offset, CHUNK_BYTES, self._end_offset)
+        if found is None or not found[2]:
+            return True
+        segment, position, length = found
+        data = segment.read_bytes(position, length)
+        for at, header in iterate_batches(data):
+            end_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
+            if end_offset > self._offset:
+                self._take(data, at, header)
+                self._offset = end_offset
+        return self._offset >= self._end_offset
+
+    def _take(self, data: bytes, at: int, header: tuple[int, ...]) -> None:
+        attributes = header[H_ATTRIBUTES]
+        records = [(record[0], record[2], record[3]) for record in iterate_records(data, at)]
+        producer_id = header[H_PRODUCER_ID]
+        if attributes & CONTROL_BIT:
+            held = self._open.pop(producer_id, ())
+            if records and control_type(records[0][1] or b"") == CONTROL_COMMIT:
+                self._keep(held)
+        elif attributes & TRANSACTIONAL_BIT:
+            held = self._open.setdefault(producer_id, [])
+            held += [(offset, key, value) for offset, key, value in records if key is not None]
+        else:
+            self._keep(records)
+
+    def _keep(self, records: Any) -> None:
+        latest = self._latest
+        for offset, key, value in records:
+            if key is not None:
+                known = latest.get(key)
+                if known is None or known[0] < offset:
+                    latest[key] = offset, value
+
+
+def decode(key: bytes, value: bytes | None) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
+    """(record type, key, value) of a record; None if it isn't one that is served here."""
+    try:
+        record_type, name = coordinator_records.decode_key(GROUP, key)
+        if record_type not in _TYPES or name is None:
+            return None
+        if value is None:
+            return record_type, name, {}
+        return record_type, name, coordinator_records.decode_value(GROUP, record_type, value)[1]
+    except ProtocolFault:
+        return None

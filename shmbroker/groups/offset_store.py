@@ -1,0 +1,136 @@
+"""The committed offsets of the groups of one partition of `__consumer_offsets`.
+
+Rules of this file:
+* Pure: a copy of what the log says, put in only after the log has it; the time comes in.
+* An offset expires after `offsets.retention.minutes` without a use (KIP-211): in a classic group
+  of consumers counted from when it became empty, in other groups from the commit; never while a
+  member may read the topic. A commit of version 2 to 4 may bring its own time.
+* Offsets that a transaction still holds back (`pending`) count as unstable (KIP-447) and keep
+  their group alive.
+
+Source: Kafka's OffsetMetadataManager, OffsetExpirationConditionImpl.
+"""
+
+from __future__ import annotations
+
+from shmbroker.groups.classic.group import CONSUMER, EMPTY, STABLE, Group
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Set
+    from typing import Any
+
+    from shmbroker.groups.consumer.group import ConsumerGroup
+
+    Committed = tuple[int, int, str, int, int, bytes]
+    """offset, leader epoch (-1: not told), metadata, commit time in ms, expiry in ms (-1: by the
+    retention), topic id (zeros: not told)"""
+
+NO_EXPIRY = -1
+
+
+class OffsetStore:
+    """Offsets by group, then by (topic, partition)."""
+
+    __slots__ = ("offsets", "pending")
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, dict[tuple[str, int], Committed]] = {}
+        self.pending: dict[str, set[tuple[str, int]]] = {}
+        """What open transactions would commit."""
+
+    def put(self, group_id: str, topic: str, partition: int, committed: Committed) -> None:
+        """A commit is in the log."""
+        of_group = self.offsets.get(group_id)
+        if of_group is None:
+            of_group = self.offsets[group_id] = {}
+        of_group[topic, partition] = committed
+
+    def remove(self, group_id: str, topic: str, partition: int) -> None:
+        """A tombstone is in the log."""
+        for holder in (self.offsets, self.pending):
+            of_group = holder.get(group_id)
+            if of_group is not None:
+                if isinstance(of_group, set):
+                    of_group.discard((topic, partition))
+                else:
+                    of_group.pop((topic, partition), None)
+                if not of_group:
+                    del holder[group_id]
+
+    def of_group(self, group_id: str) -> dict[tuple[str, int], Committed]:
+        """Everything that a group has committed; not to be changed."""
+        return self.offsets.get(group_id, {})
+
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction may still change this offset."""
+        return (topic, partition) in self.pending.get(group_id, ())
+
+    def of_topics(self, topics: Set[str]) -> list[tuple[str, str, int]]:
+        """(group, topic, partition) of every offset in topics that are gone."""
+        return [
+            (group_id, name, partition)
+            for holder in (self.offsets, self.pending)
+            for group_id, of_group in holder.items()
+            for name, partition in of_group
+            if name in topics
+        ]
+
+    def expired(
+        self, group: Group | ConsumerGroup, now_ms: int, retention_ms: int
+    ) -> list[tuple[str, int]]:
+        """(topic, partition) of what nobody has used for too long."""
+        since_empty = NO_EXPIRY
+        if isinstance(group, Group) and group.protocol_type is not None:
+            if group.state == EMPTY:
+                since_empty = group.state_since_ms
+            elif (
+                group.protocol_type != CONSUMER
+                or group.subscribed_topics is None
+                or group.state != STABLE
+            ):
+                return []
+        found = []
+        for (topic, partition), committed in self.of_group(group.group_id).items():
+            _, _, _, commit_ms, expiry_ms, _ = committed
+            if expiry_ms != NO_EXPIRY:
+                is_over = now_ms >= expiry_ms
+            else:
+                since = since_empty if since_empty >= 0 else commit_ms
+                is_over = now_ms - since >= retention_ms
+            if (
+                is_over
+                and not group.is_subscribed(topic)
+                and not self.is_unstable(group.group_id, topic, partition)
+            ):
+                found.append((topic, partition))
+        return found
+
+    def is_empty_of(self, group_id: str) -> bool:
+        """Whether there is nothing left that a group would be kept for."""
+        return group_id not in self.offsets and group_id not in self.pending
+
+
+def committed_of(value: dict[str, Any]) -> Committed:
+    """From an OffsetCommitValue."""
+    return (
+        value["offset"],
+        value["leader_epoch"],
+        value["metadata"],
+        value["commit_timestamp"],
+        value["expire_timestamp"],
+        value["topic_id"],
+    )
+
+
+def value_of(committed: Committed) -> tuple[int, dict[str, Any]]:
+    """(version, OffsetCommitValue): only version 1 has room for an expiry."""
+    offset, leader_epoch, metadata, commit_ms, expiry_ms, topic_id = committed
+    return (4 if expiry_ms == NO_EXPIRY else 1), {
+        "offset": offset,
+        "leader_epoch": leader_epoch,
+        "metadata": metadata,
+        "commit_timestamp": commit_ms,
+        "expire_timestamp": expiry_ms,
+        "topic_id": topic_id,
+    }

@@ -1,1 +1,0 @@
-"""The client's side: sockets, frames, request order, file sends."""

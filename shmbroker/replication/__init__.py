@@ -1,1 +1,0 @@
-"""Partitions as replicas: leader, epoch, in-sync replicas, high watermark."""

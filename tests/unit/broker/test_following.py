@@ -1,0 +1,671 @@
+"""Leader and follower against each other: real logs, sessions and fetchers, rings made of lists."""
+
+import itertools
+import os
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+
+from shmbroker.broker.delayed_produce import DelayedProduces
+from shmbroker.broker.replication import log_ends, replica_fetcher
+from shmbroker.broker.replication.follower_reads import HIGH_WATERMARK_DELAY_MS, FollowerReads
+from shmbroker.broker.replication.in_sync import InSyncChanges
+from shmbroker.broker.replication.log_ends import LACKS, LogEnds
+from shmbroker.broker.replication.replica_fetcher import (
+    AHEAD_RETRY_MS,
+    ASIDE_BYTES_MAX,
+    ReplicaFetcher,
+)
+from shmbroker.ipc.operation_layout import NEED_FILE, READ, READ_DONE, TOKEN
+from shmbroker.log.config import LogConfig
+from shmbroker.log.file_names import LOG, file_name
+from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
+from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.quarantine import quarantine_of
+from shmbroker.records.batch import encode_batch
+from shmbroker.replica.partition import Partition
+from shmbroker.wire import error_codes
+
+TOPIC = bytes(15) + b"\x07"
+KEY = TOPIC + bytes(4)
+file_ids = itertools.count(1)
+
+
+class Ring:
+    """A peer whose entries wait in a list; `payload_bytes_max` as of a ring of 2 MiB."""
+
+    def __init__(self, number):
+        self.number = self.slot = number
+        self.incarnation = 1
+        self.entries = deque()
+        self.writer = SimpleNamespace(payload_bytes_max=512 << 10, publish=lambda: None)
+        self.unpublished = False
+
+    def send(self, operation, payload):
+        self.entries.append((operation, payload))
+
+    def try_send(self, operation, payload):
+        self.send(operation, payload)
+        return True
+
+
+class Files:
+    """Descriptors that a leader has passed."""
+
+    def __init__(self):
+        self.passed = {}
+
+    def find(self, file_id):
+        return self.passed.get(file_id)
+
+    def clear(self):
+        self.passed.clear()
+
+
+class Node:
+    """One broker's side of replication, with one partition."""
+
+    def __init__(self, number, directory):
+        self.number = number
+        self.directory = str(directory / f"{number}" / "t-0")
+        os.makedirs(self.directory)
+        self.now = 1000
+        log = PartitionLog.open(self.directory, LogConfig(), file_ids=file_ids)
+        self.partition = Partition(KEY, "t", TOPIC, 0, log)
+        self.partitions = {KEY: self.partition}
+        self.peers = {}
+        self.files = {}
+        self.moved, self.appended, self.gaps = set(), set(), []
+        self.ahead = []
+        self.asked = []
+        self.tokens = itertools.count(1)
+        self.delayed = DelayedProduces()
+
+    def connect(self, others):
+        self.peers = {other.number: Ring(other.number) for other in others}
+        self.files = {other.number: Files() for other in others}
+        self.others = {other.number: other for other in others}
+        self.reads = FollowerReads(
+            self.partitions,
+            lambda: self.now,
+            self.pass_file,
+            self.moved,
+            self.on_fault,
+            self.number,
+        )
+        self.fetcher = ReplicaFetcher(
+            {number: (self.peers[number], self.files[number]) for number in self.peers},
+            lambda: next(self.tokens),
+            lambda: self.now,
+            self.appended.add,
+            self.on_fault,
+            self.gaps.append,
+            self.ahead.append,
+            lambda partition: True,
+            None,
+            self.number,
+        )
+        self.in_sync = InSyncChanges(self.reads.may_join, self.ask, self.moved)
+
+    def pass_file(self, peer, segment):
+        fd = os.dup(segment.fd)
+        self.others[peer.number].files[self.number].passed[segment.file_id] = SimpleNamespace(fd=fd)
+
+    def on_fault(self, partition, fault):
+        raise fault
+
+    def ask(self, body):
+        self.asked.append(body)
+        return True
+
+    def lead(self, leader, epoch, in_sync=(1, 2, 3), replicas=(1, 2, 3), recovery=0):
+        image = SimpleNamespace(
+            leader_id=leader, leader_epoch=epoch, partition_epoch=epoch, replicas=replicas,
+            in_sync_replicas=in_sync, leader_recovery_state=recovery,
+        )  # fmt: skip
+        self.partition.on_leadership(self.number, image)
+        if leader == self.number:
+            self.fetcher.unfollow(KEY)
+        else:
+            self.fetcher.follow(self.partition)
+        self.reads.on_leadership(self.partition)
+        self.delayed.look_at(self.partition)
+
+    def append(self, *values):
+        batch = encode_batch([(1, None, value, ()) for value in values])
+        log = self.partition.log
+        log.append(memoryview(batch), len(values) - 1, 1, self.partition.leader_epoch, 1)
+        self.partition.advance_high_watermark()
+        self.reads.on_appended(self.partition)
+        return log.log_end_offset
+
+    def turn(self):
+        """Take what has come; True if there was anything."""
+        work = False
+        for other in self.others.values():
+            inbox = other.peers[self.number].entries
+            while inbox:
+                work = True
+                operation, payload = inbox.popleft()
+                view = memoryview(payload)
+                peer = self.peers[other.number]
+                if operation == READ:
+                    self.reads.on_read(peer, view, 0, len(view))
+                elif operation == READ_DONE:
+                    self.fetcher.on_read_done(peer, view, 0, len(view))
+                else:
+                    assert operation == NEED_FILE
+                    file_id = TOKEN.unpack(payload)[0]
+                    segment = next(
+                        one for one in self.partition.log.segments if one.file_id == file_id
+                    )
+                    self.pass_file(peer, segment)
+        for partition in self.moved:
+            self.delayed.complete(partition)
+            self.reads.on_high_watermark(partition)
+        self.moved.clear()
+        self.reads.answer_all()
+        self.fetcher.send_all()
+        return work
+
+    def content(self):
+        log = self.partition.log
+        found = []
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            segment, position, length = log.read(offset, 1 << 20, log.log_end_offset)
+            with open(segment.path, "rb") as file:
+                file.seek(position)
+                found.append(file.read(length))
+            offset = segment.end_offset if segment is not log.active else log.log_end_offset
+        return b"".join(found)
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    made = [Node(number, tmp_path) for number in (1, 2, 3)]
+    for node in made:
+        node.connect([other for other in made if other is not node])
+    return made
+
+
+def settle(nodes, rounds=200):
+    """Let them work until nothing moves any more."""
+    quiet = 0
+    for _ in range(rounds):
+        busy = [node.turn() for node in nodes]
+        quiet = 0 if any(busy) else quiet + 1
+        if quiet == 2:
+            return
+    raise AssertionError("they never come to rest")
+
+
+def later(nodes, ms):
+    for node in nodes:
+        node.now += ms
+    settle(nodes)
+
+
+def test_followers_copy_and_move_the_high_watermark(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+    leader = nodes[0]
+    leader.append(b"a", b"b")
+    leader.append(b"c")
+    assert leader.partition.high_watermark == 0
+    settle(nodes)
+    assert leader.partition.high_watermark == 3
+    assert nodes[1].content() == nodes[2].content() == leader.content()
+    later(nodes, HIGH_WATERMARK_DELAY_MS)
+    assert [node.partition.high_watermark for node in nodes] == [3, 3, 3]
+
+
+def test_a_follower_that_is_told_of_nothing_new_waits_for_the_next(nodes):
+    """As when a group's record is refused, for want of replicas."""
+    for node in nodes:
+        node.lead(1, 0)
+    leader = nodes[0]
+    leader.append(b"a")
+    settle(nodes)
+    leader.reads.on_appended(leader.partition)
+    settle(nodes)
+    leader.append(b"b")
+    settle(nodes)
+    assert leader.partition.high_watermark == 2
+
+
+def test_slices_of_files_are_read_by_descriptor(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+    values = [os.urandom(300_000) for _ in range(20)]
+    for value in values:
+        nodes[0].append(value)
+    settle(nodes)
+    assert nodes[0].partition.high_watermark == 20
+    assert nodes[1].content() == nodes[0].content()
+
+
+def test_acks_wait_for_the_in_sync_replicas(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+    leader, client = nodes[0], Ring(9)
+    end = leader.append(b"x")
+    leader.delayed.add(client, 77, leader.partition, 0, -1, end, 5000)
+    nodes[1].turn()
+    leader.turn()
+    assert not client.entries
+    settle(nodes)
+    assert [int.from_bytes(payload[:8], "little") for _, payload in client.entries] == [77]
+    assert not leader.delayed.partitions
+
+
+@pytest.mark.parametrize(
+    ("leader_id", "in_sync", "error"),
+    [
+        (2, (2, 3), error_codes.NOT_LEADER_OR_FOLLOWER),
+        (1, (1,), error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+    ],
+)
+def test_acks_that_can_not_come_are_refused(nodes, leader_id, in_sync, error):
+    leader, client = nodes[0], Ring(9)
+    leader.partition.min_in_sync_replicas = 2
+    leader.lead(1, 0)
+    end = leader.append(b"x")
+    leader.delayed.add(client, 5, leader.partition, 0, -1, end, 5000)
+    leader.lead(leader_id, 1, in_sync)
+    ((_, payload),) = client.entries
+    assert int.from_bytes(payload[8:10], "little") == error
+
+
+def test_an_ack_whose_time_is_over(nodes):
+    leader, client = nodes[0], Ring(9)
+    leader.lead(1, 0)
+    for token, deadline in ((1, 3000), (2, 2000)):
+        leader.delayed.add(client, token, leader.partition, 0, -1, leader.append(b"x"), deadline)
+    leader.delayed.expire(2500)
+    ((_, payload),) = client.entries
+    assert payload[:10] == (2).to_bytes(8, "little") + error_codes.REQUEST_TIMED_OUT.to_bytes(
+        2, "little"
+    )
+    leader.delayed.expire(4000)
+    assert len(client.entries) == 2 and not leader.delayed.partitions
+
+
+def test_the_log_of_a_deposed_leader_is_cut_where_it_diverges(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+    nodes[0].append(b"kept")
+    settle(nodes)
+    nodes[0].append(b"lost", b"lost too")  # nobody reads it any more
+    for node in nodes[1:]:
+        node.lead(2, 1, (2, 3))
+    nodes[1].append(b"instead")
+    settle(nodes[1:])
+    nodes[0].lead(2, 1, (2, 3))
+    settle(nodes)
+    assert nodes[0].partition.log.log_end_offset == 2
+    assert nodes[0].content() == nodes[1].content() == nodes[2].content()
+    assert b"lost" not in nodes[0].content()
+
+
+def lead_with_nothing(nodes, in_sync=(1, 2, 3), recovery=0):
+    """All have 2 records that were committed; then 1 leads again and has none of them."""
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+    nodes[0].append(b"kept", b"kept too")
+    settle(nodes)
+    later(nodes, HIGH_WATERMARK_DELAY_MS)
+    assert all(node.partition.high_watermark == 2 for node in nodes)
+    nodes[0].partition.log.truncate_to(0)
+    nodes[0].partition.on_truncated()
+    for node in nodes[1:]:  # as of a process that has started anew
+        node.peers[1].entries.clear()
+        nodes[0].peers[node.number].entries.clear()
+        nodes[0].reads.drop_peer(node.number)
+        node.fetcher.on_peer_lost(node.peers[1])
+    for node in nodes:
+        node.lead(1, 1, in_sync, recovery=recovery)
+
+
+def test_nothing_is_cut_below_the_high_watermark(nodes, caplog):
+    lead_with_nothing(nodes)
+    nodes[0].append(b"new", b"new", b"new")
+    settle(nodes)
+    later(nodes, AHEAD_RETRY_MS)
+    for node in nodes[1:]:
+        assert node.partition.log.log_end_offset == node.partition.high_watermark == 2
+        assert b"kept too" in node.content()
+        assert node.ahead == [node.partition], "told once"
+    lines = [row.getMessage() for row in caplog.records if row.levelname == "ERROR"]
+    assert len(lines) == 2, "said once by each"
+    assert "t-0: broker 1 leads it" in lines[0] and "offset 2" in lines[0]
+    assert nodes[0].partition.high_watermark == 0, "who doesn't follow moves nothing"
+    # One of those that have it leads, and the others follow.
+    for node in nodes:
+        node.lead(2, 2, (2, 3))
+    settle(nodes)
+    assert nodes[0].content() == nodes[1].content() == nodes[2].content()
+    assert b"kept too" in nodes[0].content() and b"new" not in nodes[0].content()
+
+
+@pytest.mark.parametrize("bytes_max", [ASIDE_BYTES_MAX, 10], ids=["put aside", "too much"])
+@pytest.mark.parametrize("allowed", ["elected uncleanly", "by the topic"])
+def test_where_an_operator_allows_it_what_is_cut_is_put_aside(
+    nodes, caplog, monkeypatch, allowed, bytes_max
+):
+    monkeypatch.setattr(replica_fetcher, "ASIDE_BYTES_MAX", bytes_max)
+    for node in nodes:
+        write_meta_properties(
+            os.path.join(os.path.dirname(node.directory), "meta.properties"),
+            MetaProperties(node.number, "c", bytes(range(16))),
+        )
+        if allowed == "by the topic":
+            node.partition.log.set_config(LogConfig({"unclean.leader.election.enable": "true"}))
+    lead_with_nothing(nodes, (1,), recovery=1 if allowed == "elected uncleanly" else 0)
+    settle(nodes)
+    for node in nodes[1:]:
+        assert node.partition.log.log_end_offset == node.partition.high_watermark == 0
+        assert not node.ahead
+        aside = os.path.join(quarantine_of(node.directory), file_name(0, LOG))
+        if bytes_max == ASIDE_BYTES_MAX:
+            with open(aside, "rb") as file:
+                assert b"kept too" in file.read()
+        else:
+            assert not os.path.exists(aside)
+    (line, _) = [row.getMessage() for row in caplog.records if row.levelname == "WARNING"]
+    assert "cut from offset 2 to 0, below its high watermark 2" in line
+    assert ("quarantine/" in line) == (bytes_max == ASIDE_BYTES_MAX)
+
+
+@pytest.mark.parametrize(("in_sync", "is_kept"), [((1, 2, 3), True), ((1,), False)])
+def test_a_log_start_behind_all_in_sync_replicas_is_not_believed(nodes, in_sync, is_kept):
+    lead_with_nothing(nodes, in_sync)
+    for node in nodes:
+        node.partition.log.leader_epochs.truncate_from_end(0)
+    nodes[0].partition.log.truncate_fully(9000)
+    settle(nodes)
+    for node in nodes[1:]:
+        assert node.partition.log.log_end_offset == (2 if is_kept else 9000)
+        assert node.ahead == ([node.partition] if is_kept else [])
+
+
+def test_one_that_lacks_something_leads_when_the_controller_knows(nodes):
+    node = nodes[0]
+    told, decided = [], []
+    ends = LogEnds(1, lambda body: told.append(body) or True, decided.append)
+    ends.tell(node.partition, LACKS)
+    node.lead(1, 3)
+    assert not node.partition.is_leader
+    ends.run()
+    ends.run()
+    (body,) = told
+    ((row,),) = [topic["partitions"] for topic in body["topics"]]
+    assert (row["state"], row["leader_epoch"], row["end_offset"]) == (LACKS, 3, 0)
+    ends.on_answer(None)
+    ends.run()
+    assert len(told) == 1, "not at once"
+    ends.look_again()
+    ends.run()
+    assert told[1] == body
+
+    def answer(leader_id, leader_epoch):
+        row = {"partition_index": 0, "leader_id": leader_id, "leader_epoch": leader_epoch}
+        ends.on_answer({"error_code": 0, "topics": [{"topic_id": TOPIC, "partitions": [row]}]})
+
+    answer(-1, 4)
+    assert decided == [node.partition]
+    node.lead(1, 4)
+    assert not node.partition.is_leader, "of an epoch that others have decided"
+    node.lead(-1, 4)
+    ends.look_again()
+    ends.run()
+    assert len(told) == 3, "told again while nobody leads"
+    answer(1, 5)
+    node.lead(1, 5)
+    assert node.partition.is_leader
+    ends.look_again()
+    ends.run()
+    assert len(told) == 3
+
+
+def test_all_ends_are_told_in_pieces(nodes, monkeypatch):
+    monkeypatch.setattr(log_ends, "PARTITIONS_MAX", 2)
+    told = []
+    ends = LogEnds(1, lambda body: told.append(body) or True, None)
+    for node in nodes:
+        node.partition.key = bytes([node.number]) * 20
+        node.partition.log.leader_epochs.assign(4, 0)
+    nodes[0].partition.leader_epoch = 4
+    nodes[0].append(b"one")
+    ends.tell_all([node.partition for node in nodes], {nodes[1].partition.key})
+    for _ in range(2):
+        ends.run()
+        assert not ends.is_told
+        ends.on_answer({"error_code": 0, "topics": []})
+    assert ends.is_told
+    ends.run()
+    assert [body["is_last"] for body in told] == [False, True]
+    rows = [row for body in told for topic in body["topics"] for row in topic["partitions"]]
+    assert [(row["last_epoch"], row["end_offset"]) for row in rows] == [(4, 1), (-1, 0), (-1, 0)]
+    assert [bool(row["epochs"]) for row in rows] == [True, False, True]
+    # One that has no replica beside another says so: it is waited for.
+    ends.tell_all([], set())
+    ends.run()
+    assert told[-1] == {"is_last": True, "topics": []}
+
+
+def test_epochs_without_a_batch_are_no_obstacle(nodes):
+    for epoch, leader in enumerate((1, 2, 3, 1, 3, 2)):
+        for node in nodes:
+            node.lead(leader, epoch)
+        if epoch % 2:
+            continue
+        nodes[leader - 1].append(b"%d" % epoch)
+        settle(nodes)
+    nodes[1].append(b"end")
+    settle(nodes)
+    assert nodes[0].content() == nodes[1].content() == nodes[2].content()
+    assert nodes[1].partition.high_watermark == nodes[1].partition.log.log_end_offset == 4
+
+
+def test_a_follower_joins_when_it_has_caught_up(nodes):
+    for node in nodes:
+        node.lead(1, 0, (1, 2))
+    for _ in range(5):
+        nodes[0].append(b"x" * 100)
+    settle(nodes)
+    leader = nodes[0]
+    brokers = {
+        number: SimpleNamespace(is_active=True, broker_epoch=number * 10) for number in (1, 2, 3)
+    }
+    image = SimpleNamespace(brokers=brokers)
+    leader.in_sync.expand(image)
+    (request,) = leader.asked
+    (row,) = request["topics"][0]["partitions"]
+    assert [one["broker_id"] for one in row["new_isr_with_epochs"]] == [1, 2, 3]
+    assert leader.partition.pending_in_sync == (1, 2, 3)
+    # It counts from now on, though nothing is decided.
+    nodes[2].partition.is_leader = True  # a follower that takes nothing any more
+    leader.append(b"y")
+    settle(nodes)
+    assert leader.partition.high_watermark == 5
+    leader.in_sync.on_answer({"error_code": error_codes.STALE_BROKER_EPOCH}, leader.partitions)
+    assert leader.partition.high_watermark == 6, "at once: nothing else may ever come"
+    assert leader.moved == {leader.partition}
+    leader.append(b"z")
+    settle(nodes)
+    assert leader.partition.high_watermark == 7
+
+
+def seconds_to_copy(nodes, side, in_sync, replicas="0:1,0:2,0:3", rate=500_000):
+    """What follower 3 has after each second, of 4 MB that are there before it begins."""
+    name = f"{side}.replication.throttled.replicas"
+    for node in nodes:
+        node.partition.on_config(LogConfig({name: replicas}))
+        throttle = node.reads.throttle if side == "leader" else node.fetcher.throttle
+        throttle.set_rate(rate)
+    for node in nodes:
+        node.lead(1, 0, in_sync)
+    for _ in range(40):
+        end = nodes[0].append(b"x" * 100_000)
+    settle(nodes)
+    ends = []
+    while nodes[2].partition.log.log_end_offset < end:
+        ends.append(nodes[2].partition.log.log_end_offset)
+        later(nodes, 1000)
+        assert nodes[1].partition.log.log_end_offset == end
+    return ends
+
+
+@pytest.mark.parametrize(("side", "most"), [("leader", 5), ("follower", 10)])
+def test_a_throttled_replica_copies_at_its_rate(nodes, side, most):
+    # Replica 2 is in sync: it takes no part of the room, but counts until 10 seconds are owed.
+    copied = seconds_to_copy(nodes, side, (1, 2))
+    steps = [after - before for before, after in itertools.pairwise(copied)]
+    assert max(steps) <= most
+    # 40 batches of 100 kB at 500 kB/s, the first second's worth, or slice, at once.
+    assert 6 <= len(copied) <= 20
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+@pytest.mark.parametrize(
+    ("in_sync", "replicas", "rate"),
+    [
+        ((1, 2, 3), "*", 1000),  # in sync
+        ((1, 2), "", 1000),  # not named
+        ((1, 2), "1:1,1:3", 1000),  # another partition's
+        ((1, 2), "0:2", 1000),  # another broker's
+        ((1, 2), "*", 2**63 - 1),
+    ],
+)
+def test_others_copy_without_a_limit(nodes, side, in_sync, replicas, rate):
+    assert seconds_to_copy(nodes, side, in_sync, replicas, rate) == []
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_throttle_that_is_taken_away_is_felt_at_once(nodes, side):
+    name = f"{side}.replication.throttled.replicas"
+    for node in nodes:
+        node.partition.on_config(LogConfig({name: "*"}))
+        node.reads.throttle.set_rate(1)
+        node.fetcher.throttle.set_rate(1)
+        node.lead(1, 0, (1, 2))
+    for _ in range(40):
+        end = nodes[0].append(b"x" * 100_000)
+    settle(nodes)
+    later(nodes, 1000)
+    assert nodes[2].partition.log.log_end_offset < end
+    for node in nodes:
+        node.partition.on_config(LogConfig())
+    later(nodes, 1000)
+    assert nodes[2].partition.log.log_end_offset == end
+
+
+def test_what_became_of_a_change_that_nobody_knows_is_asked_again(nodes):
+    for node in nodes:
+        node.lead(1, 0, (1, 2))
+    nodes[0].append(b"x")
+    settle(nodes)
+    leader = nodes[0]
+    brokers = {number: SimpleNamespace(is_active=True, broker_epoch=0) for number in (1, 2, 3)}
+    image = SimpleNamespace(brokers=brokers)
+    leader.in_sync.expand(image)
+    leader.in_sync.on_answer(None, leader.partitions)
+    assert leader.partition.pending_in_sync == (1, 2, 3)
+    leader.reads.drop_peer(3)  # it dies, and must not hold the high watermark for ever
+    leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)
+    assert len(leader.asked) == 2
+
+    def answer(error):
+        row = {"partition_index": 0, "error_code": error}
+        topics = [{"topic_id": TOPIC, "partitions": [row]}]
+        leader.in_sync.on_answer({"error_code": 0, "topics": topics}, leader.partitions)
+
+    # It may have been done, and the metadata will tell: it counts on.
+    answer(error_codes.INVALID_UPDATE_VERSION)
+    assert leader.partition.pending_in_sync == (1, 2, 3)
+    leader.in_sync.look_at_all([leader.partition], image, leader.now, 1000)
+    answer(error_codes.INELIGIBLE_REPLICA)
+    assert leader.partition.pending_in_sync is None
+    leader.append(b"y")
+    settle(nodes[:2])
+    assert leader.partition.high_watermark == 2
+
+
+def test_a_follower_that_lags_is_taken_out(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+    leader = nodes[0]
+    leader.append(b"x")
+    settle(nodes[:2])
+    brokers = {number: SimpleNamespace(is_active=True, broker_epoch=0) for number in (1, 2, 3)}
+    image = SimpleNamespace(brokers=brokers)
+    leader.in_sync.look_at_all([leader.partition], image, leader.now + 900, 1000)
+    assert not leader.asked
+    leader.in_sync.look_at_all([leader.partition], image, leader.now + 1100, 1000)
+    (row,) = leader.asked[0]["topics"][0]["partitions"]
+    assert [one["broker_id"] for one in row["new_isr_with_epochs"]] == [1, 2]
+
+
+def test_a_dead_follower_starts_over(nodes):
+    for node in nodes:
+        node.lead(1, 0)
+    nodes[0].append(b"a")
+    settle(nodes)
+    leader = nodes[0]
+    leader.reads.drop_peer(3)
+    nodes[2].fetcher.on_peer_lost(nodes[2].peers[1])
+    leader.append(b"b")
+    settle(nodes[:2])
+    assert leader.partition.high_watermark == 1
+    settle(nodes)
+    assert leader.partition.high_watermark == 2
+
+
+def test_what_is_behind_the_leaders_start_begins_anew(nodes):
+    leader = nodes[0]
+    leader.lead(1, 0, (1,))
+    for _ in range(4):
+        leader.append(b"x")
+    leader.partition.log.roll()
+    leader.append(b"y")
+    leader.partition.log.delete_segments_before(4)
+    assert leader.partition.log.log_start_offset == 4
+    nodes[1].lead(1, 0, (1,))
+    settle(nodes)
+    log = nodes[1].partition.log
+    assert (log.log_start_offset, log.log_end_offset) == (4, 5)
+
+
+def test_gaps_of_compaction_are_taken_over(nodes):
+    leader = nodes[0]
+    leader.lead(1, 0, (1,))
+    leader.append(b"a")
+    leader.partition.log.skip_to(10)
+    leader.append(b"b")
+    nodes[1].lead(1, 0, (1,))
+    settle(nodes)
+    assert nodes[1].partition.log.log_end_offset == 11
+    assert nodes[1].gaps == [nodes[1].partition]
+    assert nodes[1].content() == leader.content()
+
+
+def test_too_few_in_sync_replicas_hold_the_high_watermark(nodes):
+    leader = nodes[0]
+    leader.partition.min_in_sync_replicas = 2
+    leader.lead(1, 0, (1,))
+    leader.append(b"a")
+    assert leader.partition.high_watermark == 0
+    leader.partition.in_sync_replicas = (1, 2)
+    leader.lead(1, 0, (1, 2))
+    for node in nodes[1:]:
+        node.lead(1, 0, (1, 2))
+    settle(nodes)
+    assert leader.partition.high_watermark == 1

@@ -1,0 +1,231 @@
+"""Acks that wait for the disk: shared between partitions, and what a failing disk makes of them."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shmbroker.broker.append import Appender
+from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.config import effective_topic_configs
+from shmbroker.errors import StorageFault
+from shmbroker.ids import partition_key, random_uuid
+from shmbroker.ipc.operation_layout import APPEND_CONSTANT, APPENDED_HEAD, TOKEN
+from shmbroker.log.config import LogConfig
+from shmbroker.log.log_directory import LogDirectory
+from shmbroker.shm.positions import PositionTable, table_bytes
+from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NONE
+from tests.raw_client import batch_of
+
+NOW_MS = 1_700_000_000_000
+
+
+class Peer:
+    """The network worker that asks; `answers` are (token, error, base offset)."""
+
+    slot = 1
+    backlog: tuple[()] = ()
+
+    class writer:
+        payload_bytes_max = 1 << 16
+
+        data = memoryview(bytearray(64))
+
+        @staticmethod
+        def claim(_operation: int, _size: int) -> int:
+            return -1
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, int, int]] = []
+
+    def send(self, _operation: int, payload: bytes) -> None:
+        token, error, _, _, base_offset, _, _ = APPENDED_HEAD.unpack_from(payload)
+        self.answers.append((token, error, base_offset))
+
+
+class Image:
+    leader_id = 1
+    leader_epoch = 0
+    partition_epoch = 0
+    replicas = in_sync_replicas = (1,)
+    leader_recovery_state = 0
+
+
+class Topic:
+    is_internal = False
+    partitions = (SimpleNamespace(replicas=(1,)),)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.topic_id = random_uuid()
+
+
+class Worker:
+    """A store and an appender; jobs of the disk run when the test says so."""
+
+    def __init__(self, directory: Path) -> None:
+        self.jobs: list[Any] = []
+        positions = PositionTable(memoryview(bytearray(table_bytes(16))), 16)
+        self.store = PartitionStore(
+            LogDirectory.open(str(directory / "node-1"), 1, "cluster"),
+            positions,
+            0,
+            False,
+            lambda fds, on_done: self.jobs.append((fds, on_done)),
+            300_000,
+        )
+        self.faults: list[StorageFault] = []
+        self.appender = Appender(
+            self.store.partitions,
+            lambda: NOW_MS,
+            lambda _partition, fault: self.faults.append(fault),
+            self.store.flush,
+        )
+        self.peer = Peer()
+        self.tokens = itertools.count(1)
+
+    def open(self, name: str, **settings: str) -> Any:
+        texts = {key.replace("_", "."): value for key, value in settings.items()}
+        config = LogConfig(effective_topic_configs(texts, ()))
+        partition = self.store.open(Topic(name), 0, config, NOW_MS)
+        partition.on_leadership(1, Image)
+        return partition
+
+    def append(self, partition: Any, value: bytes = b"v", **more: Any) -> int:
+        token = next(self.tokens)
+        key = partition_key(partition.topic_id, 0)
+        entry = TOKEN.pack(token) + APPEND_CONSTANT.pack(1, 0, 1000, key, 0)
+        entry = memoryview(bytearray(entry + batch_of(value, **more)))
+        self.appender.on_append(self.peer, entry, 0, len(entry))
+        return token
+
+    def finish_job(self, fault: OSError | None = None) -> None:
+        fds, on_done = self.jobs.pop(0)
+        for fd in fds:
+            os.close(fd)
+        on_done(fault)
+
+    def answered(self) -> list[tuple[int, int, int]]:
+        answers, self.peer.answers = self.peer.answers, []
+        return answers
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    made = Worker(tmp_path)
+    yield made
+    while made.jobs:
+        made.finish_job()
+    for partition in made.store.partitions.values():
+        partition.log.close(clean=False)
+    made.store.log_directory.close()
+
+
+FSYNC = {"shmbroker_ack_durability": "fsync"}
+
+
+def test_ack_and_readers_wait_for_the_disk(worker: Worker) -> None:
+    partition = worker.open("t", **FSYNC)
+    token = worker.append(partition)
+    worker.appender.group_commit.start()
+    assert worker.answered() == []
+    assert (partition.high_watermark, partition.log.log_end_offset) == (0, 1)
+    worker.appender.appended.clear()
+    worker.finish_job()
+    assert worker.answered() == [(token, NONE, 0)]
+    assert partition.high_watermark == 1
+    assert worker.appender.moved == {partition}
+
+
+def test_one_job_serves_all_partitions_and_all_that_arrived_meanwhile(worker: Worker) -> None:
+    one, two = worker.open("one", **FSYNC), worker.open("two", **FSYNC)
+    first = [worker.append(one), worker.append(two)]
+    worker.appender.group_commit.start()
+    later = [worker.append(one), worker.append(two), worker.append(one)]
+    worker.appender.group_commit.start()
+    assert len(worker.jobs) == 1
+    worker.finish_job()
+    assert [row[0] for row in worker.answered()] == first
+    assert (one.high_watermark, two.high_watermark) == (1, 1)
+    worker.appender.group_commit.start()
+    worker.finish_job()
+    assert worker.answered() == [(later[0], 0, 1), (later[1], 0, 1), (later[2], 0, 2)]
+    worker.appender.group_commit.start()
+    assert worker.jobs == []
+
+
+def test_topics_of_the_page_cache_do_not_wait(worker: Worker) -> None:
+    partition = worker.open("t")
+    token = worker.append(partition)
+    assert worker.answered() == [(token, NONE, 0)]
+    worker.appender.group_commit.start()
+    assert worker.jobs == []
+    assert partition.high_watermark == 1
+
+
+def test_flush_messages_has_the_ack_wait_that_reaches_it(worker: Worker) -> None:
+    partition = worker.open("t", flush_messages="3")
+    tokens = [worker.append(partition) for _ in range(3)]
+    assert [row[0] for row in worker.answered()] == tokens[:2]
+    worker.appender.group_commit.start()
+    worker.finish_job()
+    assert [row[0] for row in worker.answered()] == tokens[2:]
+    worker.append(partition)
+    assert len(worker.answered()) == 1
+
+
+def test_duplicate_waits_for_what_it_repeats(worker: Worker) -> None:
+    partition = worker.open("t", **FSYNC)
+    again = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    first = worker.append(partition, **again)
+    worker.appender.group_commit.start()
+    second = worker.append(partition, **again)
+    assert worker.answered() == []
+    worker.finish_job()
+    worker.appender.group_commit.start()
+    worker.finish_job()
+    assert worker.answered() == [(first, 0, 0), (second, 0, 0)]
+    third = worker.append(partition, **again)
+    assert worker.answered() == [(third, 0, 0)]
+
+
+def test_failed_sync_takes_the_log_directory_offline_for_good(worker: Worker) -> None:
+    partition, other = worker.open("t", **FSYNC), worker.open("other")
+    token = worker.append(partition)
+    worker.appender.group_commit.start()
+    waiting = worker.append(partition)
+    worker.finish_job(OSError(5, "Input/output error"))
+    assert worker.answered() == [(token, KAFKA_STORAGE_ERROR, -1)]
+    assert partition.high_watermark == 0
+    worker.appender.group_commit.start()
+    assert worker.jobs == []
+    assert worker.answered() == [(waiting, KAFKA_STORAGE_ERROR, -1)]
+    for each in (partition, other):
+        each.on_leadership(1, Image)
+        token = worker.append(each)
+        assert worker.answered() == [(token, KAFKA_STORAGE_ERROR, -1)]
+    with pytest.raises(StorageFault, match="offline"):
+        worker.open("new")
+
+
+def test_flush_ms_is_kept_by_the_upkeep(worker: Worker) -> None:
+    partition = worker.open("t", flush_ms="5000")
+    worker.store.upkeep(NOW_MS)
+    worker.append(partition)
+    worker.store.upkeep(NOW_MS + 4000)
+    assert worker.jobs == []
+    worker.store.upkeep(NOW_MS + 5000)
+    worker.finish_job()
+    assert partition.log.recovery_point == 1
+
+
+def test_dead_network_worker_is_not_answered(worker: Worker) -> None:
+    partition = worker.open("t", **FSYNC)
+    worker.append(partition)
+    worker.appender.group_commit.drop_peer(worker.peer)
+    worker.appender.group_commit.start()
+    assert worker.jobs == [] and worker.answered() == []

@@ -1,0 +1,82 @@
+"""Files that retention drops stay for queries that hold them, unless the disk is nearly full."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.config import effective_topic_configs
+from shmbroker.ids import random_uuid
+from shmbroker.log.config import LogConfig
+from shmbroker.log.log_directory import LogDirectory
+from shmbroker.records.batch import encode_batch
+from shmbroker.replica.partition import Partition
+from shmbroker.shm.positions import PositionTable, table_bytes
+
+NOW_MS = 1_000_000
+HOLD_MS = 5_000
+
+
+class Topic:
+    name = "t"
+    is_internal = False
+    topic_id = random_uuid()
+    partitions = (SimpleNamespace(replicas=(1,)),)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[PartitionStore]:
+    directory = LogDirectory.open(str(tmp_path / "node-1"), 1, "cluster")
+    positions = PositionTable(memoryview(bytearray(table_bytes(16))), 16)
+    yield PartitionStore(directory, positions, 0, False, lambda *_: None, 300_000)
+    directory.close()
+
+
+def three_segments(store: PartitionStore) -> Partition:
+    """Of a record each; the last one is active."""
+    texts = {"file.delete.delay.ms": "0"}
+    config = LogConfig(effective_topic_configs(texts, ()))
+    partition = store.open(Topic(), 0, config, NOW_MS)
+    for n in range(3):
+        if n:
+            partition.log.roll(NOW_MS)
+        batch = bytearray(encode_batch([(NOW_MS, None, b"v", ())]))
+        partition.log.append(memoryview(batch), 0, NOW_MS, 0, 0)
+    return partition
+
+
+def left(partition: Partition) -> list[int]:
+    files = Path(partition.log.directory).glob("*.log.deleted")
+    return sorted(int(path.name.split(".")[0]) for path in files)
+
+
+def drop(store: PartitionStore, partition: Partition) -> None:
+    """As retention does it: all but the active segment."""
+    partition.log.advance_log_start(2)
+    store.retain(partition, NOW_MS)
+
+
+def test_held_files_stay_for_as_long_as_they_are_held(store: PartitionStore) -> None:
+    partition = three_segments(store)
+    partition.log.hold(1, 2, NOW_MS + HOLD_MS)
+    drop(store, partition)
+    assert left(partition) == [0, 1]
+    store.upkeep(NOW_MS)
+    assert left(partition) == [1]
+    store.upkeep(NOW_MS + HOLD_MS - 1)
+    assert left(partition) == [1]
+    store.upkeep(NOW_MS + HOLD_MS)
+    assert left(partition) == []
+
+
+def test_held_files_go_when_the_disk_is_nearly_full(store: PartitionStore) -> None:
+    partition = three_segments(store)
+    partition.log.hold(0, 2, NOW_MS + HOLD_MS)
+    drop(store, partition)
+    store.upkeep(NOW_MS)
+    assert left(partition) == [0, 1]
+    store.release_held()
+    store.upkeep(NOW_MS)
+    assert left(partition) == []

@@ -1,0 +1,388 @@
+"""Partitions whose directory is gone, or nobody's; what of a damaged one readers still get."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shmbroker.broker.damage import DamageMender
+from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.config import effective_topic_configs
+from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.ids import random_uuid
+from shmbroker.log.checkpoints import CLEANER, LOG_START_OFFSET, read_offsets
+from shmbroker.log.config import LogConfig
+from shmbroker.log.log_directory import LogDirectory
+from shmbroker.log.partition_metadata import read_mark
+from shmbroker.records.batch import encode_batch
+from shmbroker.replica.partition import Partition
+from shmbroker.shm.positions import PositionTable, table_bytes
+
+NOW_MS = 1_000_000
+SIZE = len(encode_batch([(NOW_MS, None, b"v" * 100, ())]))
+
+
+class Topic:
+    is_internal = False
+    partitions = (SimpleNamespace(replicas=(1,)),)
+
+    def __init__(self, name: str = "t") -> None:
+        self.name = name
+        self.topic_id = random_uuid()
+
+
+class Node:
+    """A store over a directory, started and ended as the test says; fdatasync is done at once, or
+    when `sync` is called."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "node-1"
+        self.jobs: list[Any] = []
+        self.counted: list[str] = []
+        self.positions = self._new_positions()
+        self.store: PartitionStore
+        self.start()
+
+    @staticmethod
+    def _new_positions() -> PositionTable:
+        return PositionTable(memoryview(bytearray(table_bytes(16))), 16)
+
+    def start(self, *, is_successor: bool = False) -> None:
+        if not is_successor:
+            self.positions = self._new_positions()
+        directory = LogDirectory.open(str(self.path), 1, "cluster")
+        self.store = PartitionStore(
+            directory,
+            self.positions,
+            0,
+            is_successor,
+            lambda fds, on_done: self.jobs.append((fds, on_done)),
+            300_000,
+        )
+        self.store.count = self.counted.append
+
+    def kill(self) -> None:
+        for partition in self.store.partitions.values():
+            partition.log.close(clean=False)
+        self.store.log_directory.close()
+
+    def stop(self) -> None:
+        self.store.close(1)
+
+    def sync(self) -> None:
+        while self.jobs:
+            fds, on_done = self.jobs.pop(0)
+            for fd in fds:
+                os.fdatasync(fd)
+                os.close(fd)
+            on_done(None)
+
+    def open(self, topic: Topic) -> Partition:
+        texts = {"segment.bytes": str(1 << 20)}
+        config = LogConfig(effective_topic_configs(texts, ()) | {"segment.bytes": str(10 * SIZE)})
+        partition = self.store.open(topic, 0, config, NOW_MS)
+        image = SimpleNamespace(
+            leader_id=1,
+            leader_epoch=0,
+            partition_epoch=0,
+            replicas=(1,),
+            in_sync_replicas=(1,),
+            leader_recovery_state=0,
+        )
+        partition.on_leadership(1, image)
+        return partition
+
+    def fill(self, topic: Topic, count: int) -> Partition:
+        partition = self.open(topic)
+        for _ in range(count):
+            batch = encode_batch([(NOW_MS, None, b"v" * 100, ())])
+            partition.log.append(memoryview(batch), 0, NOW_MS, 0, NOW_MS)
+        partition.advance_high_watermark()
+        return partition
+
+    def directory(self, topic: Topic) -> Path:
+        return self.path / f"{topic.name}-0"
+
+    def strays(self) -> list[str]:
+        return [name for name in os.listdir(self.path) if name.endswith("-stray")]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.sync()
+    node.kill()
+
+
+# --- a directory that is gone ---
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "successor"])
+def test_directory_that_is_gone_is_named_before_an_empty_one_is_made(
+    node: Node, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = Topic()
+    node.fill(topic, 25)
+    if how == "stop":
+        node.stop()
+    else:
+        if how == "kill":
+            node.store.checkpoint()
+        node.kill()
+    shutil.rmtree(node.directory(topic))
+    node.start(is_successor=how == "successor")
+    partition = node.open(topic)
+    assert partition.log.log_end_offset == 0
+    (line,) = [row.getMessage() for row in caplog.records if row.levelname == "ERROR"]
+    assert str(node.directory(topic)) in line
+    assert "25" in line
+    assert node.counted == ["partitions_lost"]
+    # It was said; the next start has nothing to say.
+    caplog.clear()
+    node.kill()
+    node.start()
+    node.open(topic)
+    assert not [row for row in caplog.records if row.levelname == "ERROR"]
+
+
+def test_new_topic_is_no_loss(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """Created a moment before a crash, or in the place of one that was deleted."""
+    partition = node.fill(Topic(), 25)
+    node.store.checkpoint()
+    node.store.delete(partition, NOW_MS)
+    partition = node.fill(Topic(), 25)
+    node.store.checkpoint()
+    node.store.upkeep(NOW_MS)
+    node.store.delete(partition, NOW_MS)
+    # Checkpoints forget it soon, so that a start after a crash does not miss it.
+    node.store.upkeep(NOW_MS + 1000)
+    node.kill()
+    node.start()
+    node.open(Topic())
+    node.open(Topic("other"))
+    assert not [row for row in caplog.records if row.levelname == "ERROR"]
+    assert not node.counted
+
+
+# --- a directory without partition.metadata ---
+
+
+@pytest.mark.parametrize("damage", ["removed", "emptied", "garbage"])
+def test_directory_says_whose_it_is_where_its_file_does_not(node: Node, damage: str) -> None:
+    topic = Topic()
+    node.fill(topic, 5)
+    node.kill()
+    metadata = node.directory(topic) / "partition.metadata"
+    try:
+        os.setxattr(node.path, "user.test", b"")
+    except OSError:
+        pytest.skip("this file system has no extended attributes")
+    metadata.unlink()
+    if damage != "removed":
+        metadata.write_text("" if damage == "emptied" else "nonsense")
+    node.start()
+    assert node.open(topic).log.log_end_offset == 5
+    assert not node.strays()
+    node.kill()
+    # Never as that of another topic: it was deleted and made again meanwhile.
+    metadata.unlink()
+    node.start()
+    again = Topic()
+    assert node.open(again).log.log_end_offset == 0
+    assert len(node.strays()) == 1
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_directory_that_bears_nothing_is_taken_by_its_name_if_it_was_flushed(
+    node: Node, is_flushed: bool
+) -> None:
+    topic = Topic()
+    partition = node.fill(topic, 5)
+    if is_flushed:
+        partition.log.flush()
+        node.store.checkpoint()
+    node.kill()
+    (node.directory(topic) / "partition.metadata").unlink()
+    if read_mark(str(node.directory(topic))) is not None:
+        os.removexattr(node.directory(topic), "user.shmbroker.topic_id")
+    node.start()
+    assert node.open(topic).log.log_end_offset == (5 if is_flushed else 0)
+    assert len(node.strays()) == (0 if is_flushed else 1)
+    assert node.counted == ([] if is_flushed else ["partitions_lost"])
+
+
+# --- DeleteRecords ---
+
+
+def test_log_start_is_checkpointed_when_the_log_is_on_the_disk_up_to_there(node: Node) -> None:
+    topic = Topic()
+    partition = node.fill(topic, 8)
+    assert node.store.delete_records(partition, 5) == 5
+    path = str(node.path / LOG_START_OFFSET)
+    node.store.checkpoint()
+    assert not read_offsets(path)
+    node.store.upkeep(NOW_MS)
+    assert not read_offsets(path), "its log may end before that after a power cut"
+    node.store.upkeep(NOW_MS + 1)
+    assert len(node.jobs) == 1, "one flush at a time"
+    node.sync()
+    assert partition.log.recovery_point == 8
+    node.store.upkeep(NOW_MS + 2)
+    assert read_offsets(path) == {("t", 0): 5}
+    # All of it, and the start after a crash: it stays deleted.
+    assert node.store.delete_records(partition, -1) == 8
+    node.store.upkeep(NOW_MS + 3)
+    assert read_offsets(path) == {("t", 0): 8}
+    node.kill()
+    node.start()
+    log = node.open(topic).log
+    assert (log.log_start_offset, log.log_end_offset) == (8, 8)
+    assert not node.counted
+
+
+# --- damage that readers meet ---
+
+
+def settle(node: Node, mender: DamageMender) -> None:
+    """Until it has nothing to do: its thread works on a few KiB."""
+    mender.run(NOW_MS)
+    while mender._current is not None:
+        if mender._found:
+            mender.run(NOW_MS)
+    node.sync()
+
+
+@pytest.mark.parametrize("number", [3, 13, 23])
+def test_reader_goes_on_behind_damage(node: Node, number: int, tmp_path: Path) -> None:
+    topic = Topic()
+    node.fill(topic, 25)
+    node.stop()
+    segment = node.directory(topic) / f"{number // 10 * 10:020d}.log"
+    content = bytearray(segment.read_bytes())
+    content[number % 10 * SIZE + 90] ^= 1
+    segment.write_bytes(content)
+    node.start()
+    partition = node.open(topic)
+    mender = DamageMender(node.store, lambda _key: False)
+    log = partition.log
+    with pytest.raises(CorruptFault) as met:
+        log.read(number, 10_000, 25)
+    mender.on_fault(partition, met.value, NOW_MS)
+    mender.on_fault(partition, met.value, NOW_MS)
+    settle(node, mender)
+    place = log.read(number, 10_000, 25)
+    assert place is not None
+    found, position, _ = place
+    assert int.from_bytes(found.read_bytes(position, 8), "big") == number + 1
+    assert node.counted == ["log_damage"]
+    assert read_offsets(str(node.path / CLEANER)) == {("t", 0): number + 1}
+    piece = tmp_path / "quarantine" / "node-1" / "t-0" / f"{number:020d}.log"
+    assert piece.read_bytes() == bytes(content[number % 10 * SIZE :][:SIZE])
+    batch = encode_batch([(NOW_MS, None, b"v", ())])
+    assert log.append(memoryview(batch), 0, NOW_MS, 0, NOW_MS) == 25
+    # A power cut later the same is there.
+    log.flush()
+    node.store.checkpoint()
+    node.kill()
+    node.start()
+    again = node.open(topic).log
+    assert again.log_end_offset == 26
+    served = []
+    offset = 0
+    while offset < 26:
+        segment_of, position, length = again.read(offset, 1, 26) or (None, 0, 0)
+        assert length and segment_of is not None
+        offset = int.from_bytes(segment_of.read_bytes(position, 8), "big")
+        served.append(offset)
+        offset += 1
+    assert served == [at for at in range(26) if at != number]
+    assert node.counted == ["log_damage"]
+
+
+def test_start_that_scans_leaves_the_hole_itself(node: Node) -> None:
+    topic = Topic()
+    partition = node.fill(topic, 25)
+    partition.log.flush()
+    node.store.checkpoint()
+    node.kill()
+    path = node.directory(topic) / f"{20:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[SIZE + 90] ^= 1
+    path.write_bytes(content)
+    path.with_suffix(".index").unlink(missing_ok=True)
+    node.start()
+    log = node.open(topic).log
+    assert log.log_end_offset == 25
+    segment, position, _ = log.read(21, 1000, 25) or pytest.fail("out of range")
+    assert int.from_bytes(segment.read_bytes(position, 8), "big") == 22
+    assert node.counted == ["log_damage"]
+    assert read_offsets(str(node.path / CLEANER)) == {("t", 0): 22}
+
+
+@pytest.mark.parametrize("is_directory", [False, True])
+def test_reader_goes_on_behind_a_segment_that_is_no_file(node: Node, is_directory: bool) -> None:
+    topic = Topic()
+    node.fill(topic, 25)
+    node.stop()
+    node.start()
+    partition = node.open(topic)
+    path = node.directory(topic) / f"{10:020d}.log"
+    path.unlink()
+    if is_directory:
+        path.mkdir()
+    mender = DamageMender(node.store, lambda _key: False)
+    with pytest.raises(StorageFault) as met:
+        partition.log.read(10, 1000, 25)
+    mender.on_fault(partition, met.value, NOW_MS)
+    settle(node, mender)
+    place = partition.log.read(10, 1000, 25)
+    assert place is not None
+    assert place[0].base_offset == 20
+    assert partition.log.cleaned_offset == 20
+    assert node.counted == ["log_damage"]
+    partition.log.flush()
+
+
+def test_stray_segment_within_another_hides_nothing(node: Node) -> None:
+    topic = Topic()
+    node.fill(topic, 25)
+    node.stop()
+    (node.directory(topic) / f"{15:020d}.log").touch()
+    node.start()
+    partition = node.open(topic)
+    mender = DamageMender(node.store, lambda _key: False)
+    with pytest.raises(CorruptFault) as met:
+        partition.log.read(15, 1000, 25)
+    mender.on_fault(partition, met.value, NOW_MS)
+    settle(node, mender)
+    for offset in range(25):
+        segment, position, _ = partition.log.read(offset, 1, 25) or pytest.fail("out of range")
+        assert int.from_bytes(segment.read_bytes(position, 8), "big") == offset
+    assert partition.log.cleaned_offset == 0
+    assert node.counted == ["log_damage"]
+
+
+def test_where_other_replicas_are_readers_stay_refused(node: Node) -> None:
+    topic = Topic()
+    node.fill(topic, 25)
+    node.stop()
+    path = node.directory(topic) / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[90] ^= 1
+    path.write_bytes(content)
+    node.start()
+    partition = node.open(topic)
+    partition.replicas = (1, 2)
+    mender = DamageMender(node.store, lambda _key: False)
+    with pytest.raises(CorruptFault) as met:
+        partition.log.read(0, 1000, 25)
+    mender.on_fault(partition, met.value, NOW_MS)
+    settle(node, mender)
+    assert path.read_bytes() == content
+    with pytest.raises(CorruptFault):
+        partition.log.read(0, 1000, 25)

@@ -1,0 +1,261 @@
+"""What a READ is answered with: which partitions, and no more bytes than a ring entry takes."""
+
+import errno
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shmbroker.broker import read
+from shmbroker.broker.read import COLD_WAIT_MS, INLINE_BYTES, INLINE_SLICE_BYTES, READS_MAX, Reader
+from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_layout import (
+    READ_DONE,
+    READ_DONE_HEAD,
+    READ_HEAD,
+    READ_PARTITION,
+    READ_SLICE,
+)
+from shmbroker.log import residency
+from shmbroker.purgatory import Purgatory
+from shmbroker.wire import error_codes
+
+BATCH = b"b" * 100
+ENTRY_BYTES_MAX = (2 << 20) // 4 - 8
+"""Of the ring between an I/O worker and a network worker."""
+
+
+class Log:
+    """Of one batch, at offset 0."""
+
+    def __init__(self) -> None:
+        self.log_start_offset = self.local_start_offset = 0
+        self.log_end_offset = 1
+        self.segment = SimpleNamespace(unjudged_bytes=0, map=BATCH, file_id=77)
+
+    def read(self, offset: int, max_bytes: int, end: int, min_one_batch: bool) -> Any:
+        return self.segment, 0, len(BATCH)
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.slot = 3
+        self.writer = SimpleNamespace(payload_bytes_max=ENTRY_BYTES_MAX)
+        self.sent: list[bytes] = []
+
+    def send(self, operation: int, payload: bytes) -> None:
+        assert operation == READ_DONE
+        assert len(payload) <= self.writer.payload_bytes_max
+        self.sent.append(payload)
+
+    def slices(self) -> dict[int, tuple[int, ...]]:
+        """By place among the partitions asked."""
+        (payload,) = self.sent
+        count = READ_DONE_HEAD.unpack_from(payload)[1]
+        body = payload[READ_DONE_HEAD.size : READ_DONE_HEAD.size + count * READ_SLICE.size]
+        return {found[1]: found for found in READ_SLICE.iter_unpack(body)}
+
+
+class Reading:
+    def __init__(self, count: int) -> None:
+        self.keys = [partition_key(bytes(16), index) for index in range(count)]
+        self.partitions = {
+            key: SimpleNamespace(
+                is_leader=True,
+                is_offline=False,
+                leader_epoch=5,
+                high_watermark=1,
+                log=Log(),
+            )
+            for key in self.keys
+        }
+        self.passed: list[Any] = []
+        self.now_ms = 0
+        self.peer = Peer()
+        self.reader = Reader(
+            self.partitions,  # type: ignore[arg-type]
+            Purgatory(),
+            lambda: self.now_ms,
+            lambda peer, segment: self.passed.append(segment),
+        )
+
+    def read(self, *asked: tuple[int, int, int], offset: int = 1) -> dict[int, tuple[int, ...]]:
+        """asked: partition, known high watermark, known log start offset."""
+        self.begin(*asked, offset=offset)
+        return self.peer.slices()
+
+    def begin(self, *asked: tuple[int, int, int], offset: int = 1, max_wait_ms: int = 0) -> None:
+        entries = [
+            READ_PARTITION.pack(partition_key(bytes(16), index), 1000, -1, -1, offset, *known)
+            for index, *known in asked
+        ]
+        head = READ_HEAD.pack(9, max_wait_ms, 1, 1 << 30, 0, 0, len(entries), 0)
+        data = memoryview(head + b"".join(entries))
+        self.reader.on_read(self.peer, data, 0, len(data))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("known", [(-1, -1), (0, 0), (1, 7), (2, 0)])
+def test_what_the_client_does_not_know_is_told(known: tuple[int, int]) -> None:
+    assert list(Reading(1).read((0, *known))) == [0]
+
+
+def test_what_the_client_knows_is_left_out() -> None:
+    reading = Reading(3)
+    assert list(reading.read((0, 1, 0), (1, 0, 0), (2, 1, 0))) == [1]
+
+
+def test_records_and_errors_are_told_whatever_is_known() -> None:
+    reading = Reading(3)
+    reading.partitions[reading.keys[1]].is_leader = False
+    reading.partitions[reading.keys[2]].log.log_start_offset = 1
+    found = reading.read((0, 1, 0), (1, 1, 0), (2, 1, 0), offset=0)
+    assert [found[which][0] for which in range(3)] == [
+        error_codes.NONE,
+        error_codes.NOT_LEADER_OR_FOLLOWER,
+        error_codes.OFFSET_OUT_OF_RANGE,
+    ]
+    assert found[0][2] == len(BATCH)
+
+
+def test_a_read_that_waited_for_nothing_tells_what_else_has_changed() -> None:
+    reading = Reading(3)
+    reading.begin((0, 1, 0), (1, 1, 0), (2, 1, 0), max_wait_ms=10)
+    assert reading.peer.sent == []
+    reading.partitions[reading.keys[1]].log.log_start_offset = 1
+    assert len(reading.reader.purgatory.expire(10)) == 1
+    found = reading.peer.slices()
+    assert list(found) == [1]
+    assert found[1][3:6] == (1, 1, 1)
+    assert reading.reader.waiting == {}
+
+
+def test_a_partition_that_comes_back_while_a_read_waits_is_told() -> None:
+    reading = Reading(2)
+    gone = reading.partitions.pop(reading.keys[0])
+    reading.begin((0, -1, -1), (1, 1, 0), max_wait_ms=10)
+    reading.partitions[reading.keys[0]] = gone
+    reading.reader.purgatory.expire(10)
+    assert [one[0] for one in reading.peer.slices().values()] == [error_codes.NONE]
+
+
+def test_an_append_ends_the_wait() -> None:
+    reading = Reading(2)
+    reading.begin((0, 1, 0), (1, 1, 0), max_wait_ms=10)
+    reading.partitions[reading.keys[1]].high_watermark = 2
+    assert reading.reader.purgatory.check(reading.keys[1]) == 1
+    assert [(which, one[2]) for which, one in reading.peer.slices().items()] == [(1, len(BATCH))]
+
+
+@pytest.mark.parametrize("count", [10, 4500, 8000])
+def test_small_batches_go_along_as_far_as_the_entry_has_room(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "READS_MAX", count)
+    assert len(BATCH) <= INLINE_SLICE_BYTES
+    reading = Reading(count)
+    found = reading.read(*((index, -1, -1) for index in range(count)), offset=0)
+    assert [found[which][2] for which in range(count)] == [len(BATCH)] * count
+    in_entry = sum(1 for one in found.values() if one[6] == 0)
+    assert in_entry + len(reading.passed) == count
+    room = min(INLINE_BYTES, ENTRY_BYTES_MAX - READ_DONE_HEAD.size - count * READ_SLICE.size)
+    assert in_entry == min(count, room // len(BATCH))
+
+
+def test_one_fetch_reads_so_many_logs_and_does_not_wait_for_the_others() -> None:
+    count = READS_MAX + 500
+    reading = Reading(count)
+    logs = [reading.partitions[key].log for key in reading.keys]
+    reads: list[int] = []
+
+    def reading_log(number: int) -> Any:
+        original = logs[number].read
+        return lambda *asked: (reads.append(number), original(*asked))[1]
+
+    for number in range(count):
+        logs[number].read = reading_log(number)
+    entries = [READ_PARTITION.pack(key, 1000, -1, -1, 0, -1, -1) for key in reading.keys]
+    head = READ_HEAD.pack(9, 5000, 1 << 20, 1 << 30, 0, 0, count, 0)  # min_bytes is never reached
+    data = memoryview(head + b"".join(entries))
+    reading.reader.on_read(reading.peer, data, 0, len(data))  # type: ignore[arg-type]
+    found = reading.peer.slices()
+    assert reads == list(range(READS_MAX))
+    assert [found[which][2] > 0 for which in range(count)] == [True] * READS_MAX + [False] * 500
+    assert all(found[which][0] == error_codes.NONE for which in range(count))
+
+
+def cold(reading: Reading, index: int) -> Any:
+    """That partition's log is on the disk alone; how to bring it in."""
+    log = reading.partitions[reading.keys[index]].log
+
+    def read(*_: Any) -> Any:
+        residency.read(fd, 1, 0)
+        return log.segment, 0, len(BATCH)
+
+    fd = os.memfd_create("cold")
+    os.truncate(fd, 1)
+    log.read = read
+    return log
+
+
+@pytest.fixture
+def page_cache(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    cache = SimpleNamespace(is_warm=False, asked=0, waited=0)
+
+    def preadv(fd: int, buffers: Any, position: int, flags: int) -> int:
+        if not cache.is_warm:
+            raise BlockingIOError(errno.EAGAIN, "cold")
+        return 1
+
+    def fadvise(*_: int) -> None:
+        cache.asked += 1
+
+    def pread(*_: int) -> bytes:
+        cache.waited += 1
+        return b"x"
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(os, "posix_fadvise", fadvise)
+    monkeypatch.setattr(os, "pread", pread)
+    return cache
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 1, 500])
+def test_cold_bytes_are_looked_at_again(page_cache: SimpleNamespace, max_wait_ms: int) -> None:
+    reading = Reading(1)
+    cold(reading, 0)
+    reading.begin((0, 1, 0), offset=0, max_wait_ms=max_wait_ms)
+    for now in range(1, 6):
+        reading.now_ms = now
+        reading.reader.purgatory.expire(now)
+        reading.reader.retry_cold()
+        assert reading.peer.sent == []
+    assert page_cache.asked > 1
+    page_cache.is_warm = True
+    reading.now_ms = 6
+    reading.reader.purgatory.expire(6)
+    reading.reader.retry_cold()
+    assert reading.peer.slices()[0][2] == len(BATCH)
+    assert not len(reading.reader.purgatory) and not reading.reader.waiting
+    reading.reader.retry_cold()
+    assert not reading.reader.cold and page_cache.waited == 0
+
+
+def test_bytes_that_stay_cold_are_waited_for_in_the_end(page_cache: SimpleNamespace) -> None:
+    reading = Reading(1)
+    cold(reading, 0)
+    reading.begin((0, 1, 0), offset=0, max_wait_ms=5000)
+    for now in range(1, COLD_WAIT_MS):
+        reading.now_ms = now
+        reading.reader.retry_cold()
+    assert reading.peer.sent == []
+    reading.now_ms = COLD_WAIT_MS
+    reading.reader.retry_cold()
+    assert reading.peer.slices()[0][2] == len(BATCH)
+    assert page_cache.waited == 1
+
+
+def test_what_is_warm_goes_without_what_is_cold(page_cache: SimpleNamespace) -> None:
+    reading = Reading(2)
+    cold(reading, 0)
+    assert list(reading.read((0, 1, 0), (1, 1, 0), offset=0)) == [1]

@@ -1,0 +1,73 @@
+"""Limits of connections: of all, of an address, of the control socket."""
+
+import pytest
+
+from shmbroker.gateway.connection_limits import ConnectionLimits
+from shmbroker.shm.address_counts import AddressCounts, table_bytes
+
+NO_LIMIT = 2**31 - 1
+
+
+class Family:
+    """Two workers, whose open connections are counted by hand."""
+
+    def __init__(self) -> None:
+        tables = [memoryview(bytearray(table_bytes())) for _ in range(2)]
+        self.open = 0
+        self.workers = [
+            ConnectionLimits(
+                AddressCounts(tables[which], {1 - which: tables[1 - which]}),
+                lambda: self.open,
+                lambda which=which: [1 - which],  # type: ignore[misc]
+            )
+            for which in range(2)
+        ]
+
+    def set(self, of_all: int, of_each: int, overrides: str = "") -> None:
+        for worker in self.workers:
+            worker.set(of_all, of_each, overrides)
+
+    def take(self, worker: int, address: str) -> str:
+        refusal = self.workers[worker].take(address)
+        self.open += not refusal
+        return refusal
+
+
+@pytest.fixture
+def family() -> Family:
+    return Family()
+
+
+def test_an_address_is_counted_over_all_workers(family: Family) -> None:
+    family.set(NO_LIMIT, 2)
+    assert [family.take(which, "10.0.0.1") for which in (0, 1)] == ["", ""]
+    for which in (0, 1, 1):
+        assert family.take(which, "10.0.0.1") == "max.connections.per.ip is 2 for 10.0.0.1"
+    assert family.take(0, "10.0.0.2") == ""
+    family.workers[1].release("10.0.0.1")
+    assert family.take(0, "10.0.0.1") == "", "who was refused was not counted"
+    assert family.take(1, "10.0.0.1") != ""
+
+
+def test_an_address_may_have_a_limit_of_its_own(family: Family) -> None:
+    family.set(NO_LIMIT, 0, "10.0.0.1:2, ::1:1")
+    taken = [family.take(0, address) for address in ("10.0.0.1", "10.0.0.1", "::1")]
+    assert taken == ["", "", ""]
+    assert family.take(0, "10.0.0.1") == "max.connections.per.ip.overrides is 2 for 10.0.0.1"
+    assert family.take(1, "0:0::1") != ""
+    assert family.take(1, "10.0.0.2") == "max.connections.per.ip is 0 for 10.0.0.2"
+
+
+def test_a_change_counts_what_was_there_before(family: Family) -> None:
+    assert [family.take(0, "10.0.0.1") for _ in range(3)] == [""] * 3
+    family.set(NO_LIMIT, 3)
+    assert family.take(1, "10.0.0.1") != ""
+    family.set(NO_LIMIT, 4)
+    assert family.take(1, "10.0.0.1") == ""
+
+
+def test_the_control_socket_is_always_open(family: Family) -> None:
+    family.set(1, 0)
+    family.open = 5
+    assert family.take(0, "") == ""
+    assert family.take(0, "127.0.0.1") == "max.connections is 1"

@@ -1,0 +1,170 @@
+"""Requests that can't start yet, and clients that leave meanwhile: over real sockets."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.event_loop import EventLoop, Listener
+from shmbroker.gateway.inflight import Request
+from shmbroker.wire.frame import request_frame
+
+METADATA = 3
+
+
+class Service:
+    """Takes requests while `is_open`; they are answered when the test says so."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.requests: list[Request] = []
+        self.closed: list[str] = []
+        self.submit = {METADATA: self.on_request}
+
+    def on_request(
+        self,
+        connection: Connection,
+        _buffer: bytearray,
+        _start: int,
+        _end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        if not self.is_open:
+            return False
+        request = Request(connection, METADATA, version, correlation_id)
+        connection.inflight.append(request)
+        self.requests.append(request)
+        return True
+
+    def now(self) -> float:
+        return 1.0
+
+    def admits(self, address: str) -> bool:
+        return True
+
+    def may_accept(self) -> bool:
+        return True
+
+    def on_opened(self, connection: Connection) -> None:
+        pass
+
+    def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
+        self.closed.append(reason)
+
+    def on_left_accepting(self) -> None:
+        pass
+
+
+class Desk:
+    """A loop with one client."""
+
+    def __init__(self) -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.service = Service()
+        self.loop = EventLoop(self.service, 1 << 20, 1 << 20)
+        self.loop.add_listener(Listener(listening, 1, False))
+        self.loop.watch_listeners(True)
+        self.client = socket.create_connection(listening.getsockname())
+        self.client.settimeout(10)
+        self.until(lambda: self.loop.connections)
+
+    def until(self, condition: Any) -> None:
+        """Turns of the loop, each with an event, until it is so."""
+        for _ in range(100):
+            if condition():
+                return
+            self.loop.handle(self.loop.epoll.poll(1))
+        raise AssertionError("it never came to that")
+
+    def send(self, count: int = 1) -> None:
+        self.client.sendall(request_frame(METADATA, 1, 7, "c", b"\0\0\0\0") * count)
+
+    def answer(self, request: Request) -> None:
+        request.response = [b"answer"]
+        self.loop.flush(request.connection)
+
+    @property
+    def held(self) -> bool:
+        return any(one.is_held for one in self.loop.connections.values())
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    yield made
+    made.client.close()
+    for connection in list(made.loop.connections.values()):
+        made.loop.close(connection, "")
+    for listener in made.loop.listeners.values():
+        listener.socket.close()
+    made.loop.epoll.close()
+
+
+@pytest.mark.parametrize("goodbye", ["close", "shutdown"])
+def test_request_that_waits_for_a_broker_is_dropped_when_its_client_leaves(
+    desk: Desk, goodbye: str
+) -> None:
+    desk.service.is_open = False
+    desk.send()
+    desk.until(lambda: desk.held)
+    if goodbye == "close":
+        desk.client.close()
+    else:
+        desk.client.shutdown(socket.SHUT_WR)
+    desk.until(lambda: not desk.loop.connections)
+    desk.service.is_open = True
+    desk.loop.resume_blocked()
+    assert desk.service.requests == []
+    assert desk.service.closed == ["the client left"]
+
+
+def test_request_of_a_client_that_stays_is_served_when_the_broker_is_back(desk: Desk) -> None:
+    desk.service.is_open = False
+    desk.send()
+    desk.until(lambda: desk.held)
+    desk.loop.resume_blocked()
+    assert desk.service.requests == []
+    desk.service.is_open = True
+    desk.loop.resume_blocked()
+    (request,) = desk.service.requests
+    desk.answer(request)
+    assert desk.client.recv(100) == b"answer"
+
+
+def test_client_that_sends_no_more_gets_what_waits_in_order(desk: Desk) -> None:
+    desk.send(3)
+    desk.client.shutdown(socket.SHUT_WR)
+    desk.until(lambda: desk.held)
+    desk.until(lambda: next(iter(desk.loop.connections.values())).has_left)
+    for count in (1, 2, 3):
+        assert len(desk.service.requests) == count
+        desk.answer(desk.service.requests[-1])
+    desk.until(lambda: not desk.loop.connections)
+    assert desk.client.recv(100) == b"answer" * 3
+    assert desk.client.recv(100) == b""
+    assert desk.service.closed == [""]
+
+
+def test_client_that_left_is_closed_where_its_next_request_would_have_to_wait(desk: Desk) -> None:
+    desk.send(2)
+    desk.client.shutdown(socket.SHUT_WR)
+    desk.until(lambda: desk.held)
+    desk.until(lambda: next(iter(desk.loop.connections.values())).has_left)
+    desk.service.is_open = False
+    desk.answer(desk.service.requests[0])
+    assert desk.client.recv(100) == b"answer"
+    assert desk.service.closed == ["the client left"]
+
+
+def test_what_came_from_a_connection_that_was_closed_meanwhile_is_left(desk: Desk) -> None:
+    """As a worker learns between its poll and the events that a broker has gone."""
+    desk.send()
+    events = desk.loop.epoll.poll(5)
+    (connection,) = desk.loop.connections.values()
+    desk.loop.close(connection, "the broker process restarted")
+    assert [fd for fd, _ in events] == [connection.fd]
+    desk.loop.handle(events)
+    assert not desk.service.requests

@@ -1,0 +1,174 @@
+"""Requests that are recognised by their bytes mean what they mean when they are decoded."""
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shmbroker.gateway import fetch
+from shmbroker.gateway.fetch import FetchApi
+from shmbroker.ipc.operation_layout import READ, TOKEN
+from shmbroker.wire import codec
+from shmbroker.wire.frame import request_frame
+
+TOPIC_ID = bytes(range(16))
+VERSIONS = range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1)
+
+
+class Peer:
+    incarnation = 1
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.has_room = True
+
+    def try_send(self, operation: int, payload: bytes) -> bool:
+        assert operation == READ
+        if self.has_room:
+            self.sent.append(payload[TOKEN.size :])
+        return self.has_room
+
+
+class Worker:
+    """A network worker of one topic with two partitions."""
+
+    def __init__(self) -> None:
+        self.config = {"max.incremental.fetch.session.cache.slots": 10}
+        self.token = 0
+        self.fetch_bytes_max = 1 << 20
+        self.pending: dict[int, Any] = {}
+        self.peer = Peer()
+        self.make_image()
+        self.api = FetchApi(self)
+        self.connection = SimpleNamespace(inflight=deque(), listener=SimpleNamespace(broker_id=1))
+
+    def make_image(self, topic_id: bytes = TOPIC_ID) -> None:
+        topic = SimpleNamespace(topic_id=topic_id, partitions=[0, 0])
+        self.image = SimpleNamespace(topics_by_name={"t": topic}, topics_by_id={topic_id: topic})
+
+    def topic_of(self, topic: dict[str, Any], by_id: bool) -> Any:
+        if by_id:
+            return self.image.topics_by_id.get(topic["topic_id"])
+        return self.image.topics_by_name.get(topic.get("name", topic.get("topic")))
+
+    def io_peer(self, _: Any) -> Peer:
+        return self.peer
+
+    def now(self) -> float:
+        return 0.0
+
+    def submit(self, version: int, body: bytes, client_id: str = "c") -> bool:
+        frame = bytearray(b"before" + request_frame(1, version, 77, client_id, body) + b"behind")
+        return self.api.submit(self.connection, frame, 10, len(frame) - 6, version, 77)
+
+    def is_remembered(self, version: int, *bodies: bytes) -> bool:
+        """Whether the second is recognised; both mean the same as if decoded."""
+        fresh = Worker()
+        for body in bodies:
+            assert self.submit(version, body)
+            request = self.connection.inflight.pop()
+            fresh.api.known.clear()
+            assert fresh.submit(version, body)
+            decoded = fresh.connection.inflight.pop()
+            assert self.peer.sent == fresh.peer.sent
+            assert request.topics == decoded.topics
+            assert request.asked == decoded.asked == [request.topics[0][2][0]]
+            assert request.isolation == decoded.isolation
+            assert request.client_id == decoded.client_id == b"c"
+            assert self.pending[request.tokens[0]] is request
+            self.peer.sent.clear()
+            fresh.peer.sent.clear()
+        return len(self.api.known) == 1
+
+
+def encoded(version: int, offset: int, row: dict[str, Any] | None = None, **more: Any) -> bytes:
+    row = {"partition": 1, "fetch_offset": offset, "partition_max_bytes": 1000} | (row or {})
+    name = {"topic_id": TOPIC_ID} if version >= 13 else {"topic": "t"}
+    body = {
+        "max_wait_ms": 500,
+        "min_bytes": 1,
+        "max_bytes": 5000,
+        "topics": [name | {"partitions": [row]}],
+    }
+    if version < 15:
+        body["replica_id"] = -1
+    if version >= 7:
+        body["session_epoch"] = -1
+    return codec.encode("FetchRequest", version, body | more)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_another_offset_is_recognised(version: int) -> None:
+    worker = Worker()
+    bodies = [encoded(version, offset) for offset in (0, 1, -1, 2**40, 2**63 - 1)]
+    assert worker.is_remembered(version, *bodies)
+    assert len(worker.api.known) == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_else_differs_makes_a_difference(version: int) -> None:
+    worker = Worker()
+    rows: list[dict[str, Any]] = [{"partition_max_bytes": 1001}, {"partition": 0}]
+    if version >= 9:
+        rows.append({"current_leader_epoch": 3})
+    if version >= 12:
+        rows.append({"last_fetched_epoch": 3})
+    for count, row in enumerate(rows, 1):
+        for offset in (4, 5):
+            worker.is_remembered(version, encoded(version, offset, row))
+        assert len(worker.api.known) == count
+    worker.is_remembered(version, encoded(version, 4, isolation_level=1))
+    worker.is_remembered(version, encoded(version, 4, max_wait_ms=1))
+    assert len(worker.api.known) == len(rows) + 2
+
+
+@pytest.mark.parametrize("version", [11, 12, 18])
+def test_other_shapes_are_decoded_each_time(version: int) -> None:
+    worker = Worker()
+    assert not worker.is_remembered(version, encoded(version, 0, rack_id="r"))
+    name = {"topic_id": TOPIC_ID} if version >= 13 else {"topic": "t"}
+    forgotten = [name | {"partitions": [1]}]
+    assert not worker.is_remembered(version, encoded(version, 0, forgotten_topics_data=forgotten))
+    if version >= 12:
+        with_a_tag = encoded(version, 0)[:-1] + b"\x01\x40\x01x"
+        assert not worker.is_remembered(version, with_a_tag)
+
+
+def test_a_topic_that_is_made_anew_is_looked_up_again() -> None:
+    worker = Worker()
+    assert worker.submit(12, encoded(12, 0)) and worker.submit(12, encoded(12, 1))
+    worker.make_image(TOPIC_ID[::-1])
+    assert worker.submit(12, encoded(12, 2))
+    assert TOPIC_ID in worker.peer.sent[1]
+    assert TOPIC_ID[::-1] in worker.peer.sent[2]
+
+
+def test_a_full_ring_leaves_everything_as_it_was() -> None:
+    worker = Worker()
+    assert worker.submit(12, encoded(12, 0))
+    worker.peer.has_room = False
+    assert not worker.submit(12, encoded(12, 1))
+    assert (worker.token, len(worker.connection.inflight), len(worker.pending)) == (1, 1, 1)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "KNOWN_MAX", 5)
+    worker = Worker()
+    for wait in range(20):
+        worker.submit(12, encoded(12, 0, max_wait_ms=wait))
+        assert 1 <= len(worker.api.known) <= 5
+
+
+@pytest.mark.parametrize("size", range(10, 60))
+def test_short_frames_are_refused_as_such(size: int) -> None:
+    from shmbroker.errors import ProtocolFault
+
+    worker = Worker()
+    for version in VERSIONS:
+        frame = bytearray(request_frame(1, version, 77, "c", encoded(version, 0)))
+        if len(frame) <= size + 4:
+            continue
+        del frame[size + 4 :]
+        with pytest.raises(ProtocolFault):
+            worker.api.submit(worker.connection, frame, 4, len(frame), version, 77)

@@ -1,0 +1,334 @@
+"""Consumer groups of the new protocol in a coordinator: stored, loaded, timed, migrated."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmbroker.errors import StorageFault
+from shmbroker.groups import group_log
+from shmbroker.groups.classic.group import Group
+from shmbroker.groups.consumer.group import ConsumerGroup
+from shmbroker.groups.consumer.records import encoded
+from shmbroker.metadata.image import (
+    CONFIG_CHANGED,
+    GROUP_RESOURCE,
+    TOPIC_CREATED,
+    MetadataImage,
+    TopicImage,
+)
+from shmbroker.wire import codec, error_codes
+from tests.unit.groups.groups_at_work import Call
+from tests.unit.groups.test_group_coordinator import Broker
+
+TOPIC_ID = b"the topic's id.."
+GOLDEN = Path(__file__).with_name("kafka_consumer_group.txt")
+FIELDS = {
+    "instance_id": None,
+    "rack_id": None,
+    "rebalance_timeout_ms": -1,
+    "subscribed_topic_names": None,
+    "subscribed_topic_regex": None,
+    "server_assignor": None,
+    "topic_partitions": None,
+}
+
+
+class Office(Broker):
+    """With a topic "t" of four partitions, which "tt" is not."""
+
+    topic = TopicImage("t", TOPIC_ID, (None,) * 4)  # type: ignore[arg-type]
+
+    def restart(self, is_patient: bool = True) -> None:
+        super().restart(is_patient)
+        image = MetadataImage("cluster")
+        image.topics_by_name["t"] = image.topics_by_id[self.topic.topic_id] = self.topic
+        image.offset = 1
+        self.groups.consumers.on_image(image, [(TOPIC_CREATED, self.topic)])
+
+    def beat(self, member: str, epoch: int, **more: Any) -> dict[str, Any]:
+        body = FIELDS | {"group_id": "g", "member_id": member, "member_epoch": epoch} | more
+        return self.groups.consumers.heartbeat(body, 1, "client", "/host")
+
+    def enter(self, member: str, **more: Any) -> dict[str, Any]:
+        body = {"rebalance_timeout_ms": 60_000, "topic_partitions": []}
+        return self.beat(member, 0, **(body | {"subscribed_topic_names": ["t"]} | more))
+
+    def sync(self, member: str, group: str = "g", generation: int = 1) -> Call:
+        """With an assignment that consumers understand: of nothing."""
+        call = Call()
+        body = {
+            "group_id": group,
+            "member_id": member,
+            "group_instance_id": None,
+            "generation_id": generation,
+            "protocol_type": None,
+            "protocol_name": None,
+            "assignments": [],
+        }
+        self.groups.sync(call, body)
+        return call
+
+    @property
+    def group(self) -> Any:
+        return self.groups.groups["g"]
+
+    def types(self) -> list[str]:
+        return [each.group_type for each in self.groups.list_groups(set(), set())[1]]
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    made = Office(tmp_path)
+    yield made
+    for partition in made.partitions:
+        partition.log.close(clean=False)
+
+
+def owned(*partitions: int) -> list[dict[str, Any]]:
+    return [{"topic_id": TOPIC_ID, "partitions": list(partitions)}]
+
+
+def test_a_group_is_the_same_after_a_restart(office: Office) -> None:
+    office.enter("a", instance_id="i")
+    office.enter("b", subscribed_topic_names=[], subscribed_topic_regex="t+")
+    office.beat("a", 1)
+    before = office.groups.consumers.describe("g")
+    office.restart()
+    assert office.groups.consumers.describe("g") == before
+    assert office.beat("b", 1)["member_epoch"] == 2
+    office.restart()
+    assert office.beat("a", 1, topic_partitions=owned(0, 1))["member_epoch"] == 2
+
+
+def test_the_silent_are_fenced_by_the_timer(office: Office) -> None:
+    office.enter("a")
+    office.enter("b")
+    office.wait(40_000)
+    assert "error_code" not in office.beat("b", 2)
+    office.wait(5000)
+    assert list(office.group.members) == ["b"]
+    office.restart()
+    assert list(office.group.members) == ["b"]
+    office.wait(45_000)
+    assert office.group.state == "Empty"
+    office.restart()
+    assert office.group.epoch == 4
+
+
+def test_a_heartbeat_that_can_not_be_stored_changes_nothing(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.enter("a")
+    log = office.partitions[0].log
+
+    def fail(*_: object) -> None:
+        raise StorageFault("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(log), "append", fail)
+        assert office.enter("b")["error_code"] == error_codes.NOT_COORDINATOR
+        assert "error_code" not in office.beat("a", 1), "nothing to store"
+        office.wait(50_000)
+        assert list(office.group.members) == ["a"]
+    office.wait(1000)
+    assert office.group.members == {}
+
+
+def test_a_group_has_settings_of_its_own(office: Office) -> None:
+    office.enter("a")
+    image = office.groups.consumers.topics.image
+    image.configs[GROUP_RESOURCE, "g"] = {"consumer.heartbeat.interval.ms": "7000"}
+    office.groups.consumers.on_image(image, [(CONFIG_CHANGED, GROUP_RESOURCE, "g")])
+    assert office.beat("a", 1)["heartbeat_interval_ms"] == 7000
+
+
+def test_offsets_stay_when_a_group_changes_its_protocol(office: Office) -> None:
+    member = office.stable()
+    assert office.commit(member=member, generation=1) == 0
+    assert office.types() == ["classic"]
+    answer = office.enter("new")
+    assert answer["member_epoch"] == 2
+    assert office.types() == ["consumer"]
+    assert office.heartbeat(member) == error_codes.REBALANCE_IN_PROGRESS
+    office.restart()
+    assert isinstance(office.group, ConsumerGroup)
+    assert set(office.group.members) == {member, "new"}
+    assert office.groups.shards[0].store.of_group("g")
+    office.beat("new", -1)
+    assert isinstance(office.group, Group) and office.group.state == "PreparingRebalance"
+    office.restart()
+    assert isinstance(office.group, Group) and list(office.group.members) == [member]
+    assert office.groups.shards[0].store.of_group("g")
+
+
+def test_who_waits_in_a_classic_group_begins_again_in_the_new_one(office: Office) -> None:
+    first = office.stable()
+    second = office.join()
+    assert second.answer is None
+    office.enter("new")
+    assert second.answer["error_code"] == error_codes.REBALANCE_IN_PROGRESS
+    again = office.join(member=second.answer["member_id"])
+    assert (again.answer["error_code"], again.answer["leader"]) == (0, "")
+    assert first in office.group.members
+
+
+def test_an_empty_group_becomes_a_classic_one(office: Office) -> None:
+    office.enter("a")
+    office.beat("a", -1)
+    assert office.join(member="a").answer["error_code"] == error_codes.UNKNOWN_MEMBER_ID
+    office.stable()
+    assert office.types() == ["classic"]
+    office.restart()
+    assert isinstance(office.group, Group)
+
+
+def test_a_deleted_group_leaves_nothing(office: Office) -> None:
+    office.enter("a", subscribed_topic_regex="t")
+    assert office.groups.delete("g") == error_codes.NON_EMPTY_GROUP
+    office.beat("a", -1)
+    assert office.groups.delete("g") == 0
+    office.restart()
+    assert office.groups.groups == {}
+    assert office.groups.consumers.describe("g")[0] == error_codes.GROUP_ID_NOT_FOUND
+
+
+def test_while_it_loads_members_are_told_to_wait(office: Office) -> None:
+    office.enter("a")
+    office.restart(is_patient=False)
+    assert office.beat("a", 1)["error_code"] == error_codes.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def golden() -> tuple[str, bytes, list[tuple[bytes, bytes | None]]]:
+    """(group id, topic id, records)."""
+    lines = [line.split() for line in GOLDEN.read_text().splitlines() if line[0] != "#"]
+    group_id, topic_id = lines[0]
+    return group_id, bytes.fromhex(topic_id), [
+        (bytes.fromhex(key), None if value == "-" else bytes.fromhex(value))
+        for key, value in lines[1:]
+    ]  # fmt: skip
+
+
+def test_records_are_encoded_as_kafka_encodes_them() -> None:
+    _, _, records = golden()
+    for key, value in records:
+        found = group_log.decode(key, value)
+        assert found is not None
+        record_type, name, content = found
+        assert encoded((record_type, name, None if value is None else content)) == (key, value)
+
+
+def test_a_log_of_kafka_is_loaded(office: Office) -> None:
+    group_id, topic_id, records = golden()
+    office.topic = TopicImage("gold", topic_id, (None,) * 3)  # type: ignore[arg-type]
+    assert group_log.append(office.partitions[0], records, office.now_ms) == 0
+    office.restart()
+    _, row = office.groups.consumers.describe(group_id)
+    assert row is not None
+    members = {each["member_id"]: each for each in row["members"]}
+    assert members.keys() == {"anna", "bert", "carl"}
+    assert members["anna"]["instance_id"] == "i-1"
+    assert members["bert"]["subscribed_topic_regex"] == "gol[d]"
+    assert members["carl"]["member_type"] == 0
+    assert office.groups.groups[group_id].static_members == {"i-1": "anna"}
+    more = {"group_id": group_id, "instance_id": "i-1"}
+    epoch = members["anna"]["member_epoch"]
+    assert office.beat("anna", epoch, **more).get("error_code", 0) == 0
+
+
+class Crowd:
+    """Members of both protocols who do anything, whether it makes sense or not."""
+
+    def __init__(self, office: Office, seed: int) -> None:
+        self.office = office
+        self.chance = random.Random(seed)
+        self.generations: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
+        self.waiting: list[Call] = []
+
+    def step(self) -> None:
+        chance = self.chance
+        acts = [self.join, self.sync, self.beat_classic, self.enter, self.beat, self.beat]
+        chance.choice([*acts, self.leave_classic, self.leave, self.wait])()
+        for call in [each for each in self.waiting if each.answer is not None]:
+            self.waiting.remove(call)
+            assert call.answer is not None
+            if "members" in call.answer and not call.answer["error_code"]:
+                self.generations[call.answer["member_id"]] = call.answer["generation_id"]
+
+    def classic(self) -> str:
+        return self.chance.choice(["", *self.generations])
+
+    def join(self) -> None:
+        owned = [{"topic": "t", "partitions": self.chance.sample(range(4), 2)}]
+        message = {"topics": ["t"], "owned_partitions": self.chance.choice([[], owned])}
+        metadata = b"\0\1" + codec.encode("ConsumerProtocolSubscription", 1, message)
+        member = self.classic()
+        instance = "s" if not member and self.chance.random() < 0.3 else None
+        protocols = [{"name": "range", "metadata": metadata}]
+        self.waiting.append(
+            self.office.join(member=member, group_instance_id=instance, protocols=protocols)
+        )
+
+    def sync(self) -> None:
+        member = self.classic()
+        self.waiting.append(self.office.sync(member, "g", self.generations.get(member, 1)))
+
+    def beat_classic(self) -> None:
+        member = self.classic()
+        error = self.office.heartbeat(member, "g", self.generations.get(member, 1))
+        if error == error_codes.UNKNOWN_MEMBER_ID:
+            self.generations.pop(member, None)
+
+    def leave_classic(self) -> None:
+        member = self.classic()
+        self.generations.pop(member, None)
+        self.office.groups.leave("g", [(member, None)])
+
+    def enter(self) -> None:
+        member = self.chance.choice("abs")
+        more = {"instance_id": "s"} if member == "s" else {}
+        self.epochs[member] = self.office.enter(member, **more).get("member_epoch", 1)
+
+    def beat(self) -> None:
+        member = self.chance.choice("abs")
+        more: dict[str, Any] = {"instance_id": "s"} if member == "s" else {}
+        if self.chance.random() < 0.5:
+            more["topic_partitions"] = self.chance.choice([[], owned(0), owned(0, 1)])
+        answer = self.office.beat(member, self.epochs.get(member, 1), **more)
+        self.epochs[member] = answer.get("member_epoch", 1)
+
+    def leave(self) -> None:
+        member = self.chance.choice("abs")
+        if member == "s":
+            self.office.beat(member, self.chance.choice((-1, -2)), instance_id="s")
+        else:
+            self.office.beat(member, -1)
+
+    def wait(self) -> None:
+        self.office.wait(self.chance.choice((100, 3000, 11_000, 46_000)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_crowd_of_both_protocols_leaves_a_group_that_is_what_its_log_says(
+    office: Office, seed: int
+) -> None:
+    crowd = Crowd(office, seed)
+    kinds = set()
+    for step in range(300):
+        crowd.step()
+        group = office.groups.groups.get("g")
+        kinds.add(type(group))
+        if isinstance(group, ConsumerGroup):
+            members = {each: member.copy() for each, member in group.members.items()}
+            epochs = group.epoch, group.assignment_epoch, group.targets
+            if step % 10 == 0:
+                office.restart()
+                crowd.waiting.clear()
+                again = office.group
+                assert (again.epoch, again.assignment_epoch, again.targets) == epochs
+                assert again.members.keys() == members.keys()
+                assert all(members[each].is_like(again.members[each]) for each in members)
+    assert {Group, ConsumerGroup} <= kinds
