@@ -3,11 +3,11 @@
 
     perf/micro.py [--repeats 50]
 
-The steps, their numbers and their budgets are those of the table "The way of a produce" in
-ARCHITECTURE.md. Both processes' code runs here in one, over a real ring, a real log in a temporary
-directory and a real socket; nobody sleeps, so no doorbell is written. What is shown is the best of
-the repeats, each over 200 requests: what the step costs where nothing comes in between. The sum is
-therefore less than what `perf/produce` sees, which has turns, wake-ups and cold caches in it.
+The steps are those of "Produce" in ARCHITECTURE.md, their budgets those of perf/README.md. Both
+processes' code runs here in one, over a real ring, a real log in a temporary directory and a real
+socket; nobody sleeps, so no doorbell is written. What is shown is the best of the repeats, each
+over 200 requests: what the step costs where nothing comes in between. The sum is therefore less
+than what `perf/produce` sees, which has turns, wake-ups and cold caches in it.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=50)
     options = parser.parse_args()
-    budget = {step: float(us) for step, us in BUDGET_ROW.findall(architecture())}
+    budget = {step: float(us) for step, us in BUDGET_ROW.findall(readme())}
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as directory:
         family = Family(directory)
@@ -94,8 +94,8 @@ def main() -> None:
     print(f"{'':<4} {'all':<46} {sum(cost.values()):>6.2f} {sum(budget.values()):>7.1f}")
 
 
-def architecture() -> str:
-    return (Path(__file__).resolve().parent.parent / "ARCHITECTURE.md").read_text()
+def readme() -> str:
+    return (Path(__file__).resolve().parent / "README.md").read_text()
 
 
 class Family:

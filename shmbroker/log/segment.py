@@ -143,7 +143,7 @@ class Segment:
         self.end_offset = base_offset
         """One past the last offset. For the active segment read the log's `log_end_offset`."""
         self.file_id = file_id
-        """Never used again for another file: what slices name (`Slices` in ARCHITECTURE.md)."""
+        """Never used again for another file: what slices name (`broker.read`)."""
         if not is_found:
             self.size = self.unjudged_bytes = 0
         self._judged = (0, 0, -1)

@@ -1,6 +1,6 @@
 """Every API that is served, in every version, good input and bad: answered as Apache Kafka does.
 
-The expectations are in wire_expectations.txt, the reasons for what differs in DIFFERENT there. With
+The expectations are in wire_expectations.txt, the reasons for what differs in docs/apis.toml. With
 KAFKA_ORACLE=host:port a Kafka 4.2.1 of one broker, id 1, is asked the same.
 """
 

@@ -1,8 +1,8 @@
 """What is asked of both brokers: every API that is served, in every version, good input and bad.
 
 Each scenario is a generator of (case, version, answer). A version is a number, or "-" where a case
-has none. What Kafka 4.2.1 answers is in wire_expectations.txt; DIFFERENT (test_wire_conformance.py)
-says where we answer something else, and why.
+has none. What Kafka 4.2.1 answers is in wire_expectations.txt; docs/apis.toml says
+where we answer something else, and why.
 """
 
 import struct

@@ -5,7 +5,7 @@ A block is one case; a line of it a range of versions and their answer, as JSON:
     [list_offsets / timestamp -3]
     1-6 {"topics": …}               both answer this
     7-11 {"topics": …}
-    here 7-11 {"topics": …}         but we answer this; the reason is in DIFFERENT
+    here 7-11 {"topics": …}         but we answer this; the reason is in docs/apis.toml
 
 Error texts are not compared, only whether there is one; where Kafka has none, we may have one.
 
@@ -16,6 +16,7 @@ Record anew, with a Kafka whose topics may be littered:
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.processes import wire_cases_admin, wire_cases_records  # noqa: F401  
 from tests.processes.wire_cases import SCENARIOS
 from tests.processes.wire_side import Side
 
+ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(__file__).with_suffix(".txt")
 
 FLAGS = (
@@ -35,48 +37,9 @@ FLAGS = (
 """As the recorded Kafka has them in its file, so that settings have the same sources."""
 
 DIFFERENT = {
-    "frames / client id negative": "malformed: only -1 stands for null",
-    "frames / header tags endless count": "a count over 2^31 is malformed, not negative",
-    "find_coordinator / share*": "share groups are not served: nobody coordinates them",
-    "metadata / null name": "neither name nor id is an unknown id; Kafka fails with -1",
-    "metadata / one by name, one by id": "both are answered; Kafka leaves out the one by name",
-    "describe_topic_partitions / name empty": "an invalid name; Kafka fails with -1",
-    "produce_batches / null records": "a broken batch; Kafka never answers",
-    "produce_batches / length too large": "no complete batch; Kafka fails with -1",
-    "produce_batches / max timestamp wrong: stored": "the batch is stored as it was sent",
-    "produce_batches / timestamp -2: stored": "the batch is stored as it was sent",
-    "produce_records / length *": "it must be right; Kafka fails with -1, or stores it if packed",
-    "produce_records / last length *": "likewise",
-    "produce_records / byte behind the fields*": "likewise",
-    "produce_records / offset delta*": "they must be 0, 1, …; Kafka stores it, packed it fails",
-    "produce_records / key length -2*": "only -1 stands for null",
-    "produce_records / value length -2*": "only -1 stands for null",
-    "produce_records / header value -2*": "only -1 stands for null",
-    "produce_records / gzip *": "bytes that can't be unpacked are invalid; Kafka fails with -1",
-    "produce_records / * garbage": "likewise",
-    "produce_records / zstd cut off": "likewise",
-    "list_offsets_times / without, *": "found; Kafka ends at a segment without timestamps",
-    "list_offsets_times / none at all, *": "none is the latest; Kafka names the first",
-    "produce_requests / one partition twice": "both are stored; Kafka loses the first",
-    "produce_requests / the ends in the end": "both are stored; Kafka loses the first",
-    "produce_requests / one topic twice": "answered as asked: two entries",
-    "fetch / *max bytes *": "a negative limit is 0; Kafka fails with -1",
-    "fetch / one partition twice": "each is answered; Kafka answers the last",
-    "fetch / isolation *": "-1 in each partition, in every version alike",
-    "fetch / partition*": "no aborted transactions: null, whatever the error",
-    "fetch / *unknown*": "no aborted transactions: null, whatever the error",
-    "fetch / zero id": "no aborted transactions: null, whatever the error",
-    "fetch / bad beside good": "no aborted transactions: null, whatever the error",
-    "fetch / long wait, nothing valid": "no aborted transactions: null, whatever the error",
-    "fetch_sessions / *unknown*": "no aborted transactions: null, whatever the error",
-    "fetch_sessions / gone": "likewise; and the id of a topic that is gone is unknown",
-    "fetch / replica 99": "the address of the leader is told as well",
-    "delete_records / timestamp -3 after everything": "none is left; Kafka names one",
-    "offset_for_leader_epoch / epoch -2*": "no such epoch",
-    "broker_loggers / level, on trial": "log levels stay while the processes run",
-    "broker_loggers / describe root": "so they are read-only",
-    "describe_quorum / the log": "the controller has no listener for clients",
-    "create_partitions / count 10003": "too many for one request; Kafka fails with -1",
+    like: row["why"]
+    for row in tomllib.loads((ROOT / "docs" / "apis.toml").read_text(encoding="utf-8"))["different"]
+    for like in row.get("cases", ())
 }
 """Patterns of cases that we answer differently on purpose, and why."""
 

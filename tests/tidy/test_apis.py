@@ -1,22 +1,33 @@
-"""Each API's module, the table of Kafka's APIs and the table in the README say the same."""
+"""Each API's module, the table of Kafka's APIs and docs/apis.md say the same."""
 
 import importlib
 import re
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatchcase
 
 import pytest
 
 from shmbroker.apis import table
 from shmbroker.wire import api_keys
+from tests.processes import wire_expectations
 from tests.tidy.sources import PACKAGE, ROOT
 
 HEADLINE = re.compile(r"(?P<name>\w+) \(key (?P<key>\d+)[^)]*\):? ?")
 VERSIONS = re.compile(r"^Versions: (\d+)(?:-(\d+))?\b", re.MULTILINE)
-README_ROW = re.compile(r"^\| (\d+) \| (\w+) \| (\d+)(?:–(\d+))? \|", re.MULTILINE)
+DIFFERENT = tomllib.loads((ROOT / "docs" / "apis.toml").read_text(encoding="utf-8"))["different"]
 
 MODULES = [
-    importlib.import_module(f"shmbroker.apis.{path.stem}")
-    for path in sorted((PACKAGE / "apis").glob("*.py"))
-    if path.stem not in ("__init__", "contexts", "plain", "table")
+    importlib.import_module(
+        f"shmbroker.{path.relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}"
+    )
+    for path in [
+        PACKAGE / "gateway" / "produce.py",
+        PACKAGE / "gateway" / "fetch.py",
+        *sorted((PACKAGE / "apis").glob("*/*.py")),
+    ]
+    if path.stem != "__init__"
 ]
 
 
@@ -70,19 +81,21 @@ def test_controller_rows_agree_with_api_keys(row):
     assert first <= low <= high <= last
 
 
-def test_readme_lists_what_is_served():
-    served = {
-        module.API_KEY: (module.VERSION_MIN, module.VERSION_MAX)
-        for module in table.HOT + table.IN_NETWORK_WORKER + table.IN_IO_WORKER
-    } | {key: (low, high) for key, _, low, high in table.IN_CONTROLLER}
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = {
-        int(key): (name, int(first), int(last or first))
-        for key, name, first, last in README_ROW.findall(readme)
-    }
-    assert listed == {
-        key: (api_keys.TABLE[key][0], first, last) for key, (first, last) in sorted(served.items())
-    }
+def test_document_is_what_the_code_and_its_data_say():
+    ran = subprocess.run([sys.executable, ROOT / "scripts" / "make_api_table", "--check"])
+    assert ran.returncode == 0, "run scripts/make_api_table"
+
+
+@pytest.mark.parametrize("row", DIFFERENT, ids=lambda row: row["where"])
+def test_each_difference_is_shown_by_recorded_answers_or_by_a_test(row):
+    _, here = wire_expectations.load()
+    recorded = [f"{scenario} / {case}" for scenario, case in here]
+    for like in row.get("cases", ()):
+        assert any(fnmatchcase(name, like) for name in recorded), f"nothing differs: {like}"
+    for named in row.get("tests", ()):
+        file, _, test = named.partition("::")
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), named
+    assert ("unchecked" in row) != bool(row.get("cases") or row.get("tests"))
 
 
 def test_advertised_is_what_is_served():

@@ -1,18 +1,78 @@
-"""Tests that documents name are there."""
+"""The documents: their links lead somewhere, and the tests and results that they name exist."""
 
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-NAMED = re.compile(r"`(tests/\S+\.py)::(\w+)`")
+import pytest
+
+from tests.tidy.sources import ROOT, name_of
+
+DOCUMENTS = sorted(
+    path for folder in (ROOT, ROOT / "perf", ROOT / "docs") for path in folder.glob("*.md")
+)
+DOCUMENTS += sorted((ROOT / "docs" / "decisions").glob("*.md"))
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+ANCHOR = re.compile(r'<a id="([^"]+)">')
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"`(tests/\S+\.py)(?:::(\w+))?`")
+RESULT = re.compile(r"`(perf/results/[\w-]+\.json)`")
 
 
-def test_tests_that_documents_name_are_there() -> None:
-    named = [
-        (path.name, file, name)
-        for path in sorted((ROOT / "docs").glob("*.md"))
-        for file, name in NAMED.findall(path.read_text(encoding="utf-8"))
+def text_of(path: Path) -> str:
+    """Without code, where brackets are no links."""
+    return FENCED.sub("", path.read_text(encoding="utf-8"))
+
+
+def anchors_of(path: Path) -> set[str]:
+    """What a link may name behind its `#`: headings as GitHub makes names of them, and our own."""
+    text = text_of(path)
+    names = [
+        re.sub(r"[^\w\- ]", "", re.sub(r"<[^>]*>", "", heading).lower()).strip().replace(" ", "-")
+        for heading in HEADING.findall(text)
     ]
-    assert named
-    for document, file, name in named:
-        assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), (document, file, name)
+    return {*names, *ANCHOR.findall(text)}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(path):
+    for link in LINK.findall(text_of(path)):
+        target, _, anchor = link.partition("#")
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        found = (path.parent / target).resolve() if target else path
+        assert found.exists(), link
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors_of(found), link
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_tests_and_results_that_are_named_exist(path):
+    text = path.read_text(encoding="utf-8")
+    for file, test in NAMED.findall(text):
+        assert (ROOT / file).exists(), file
+        assert not test or f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), (file, test)
+    for result in RESULT.findall(text):
+        assert (ROOT / result).exists(), result
+
+
+def test_each_document_is_named_by_another():
+    """What no document leads to is found by nobody."""
+    named = {
+        (path.parent / link.partition("#")[0]).resolve()
+        for path in DOCUMENTS
+        for link in LINK.findall(text_of(path))
+        if "://" not in link
+    }
+    alone = [name_of(path) for path in DOCUMENTS if path.name != "README.md" and path not in named]
+    assert not alone
+
+
+def test_each_decision_has_its_line_in_the_index():
+    folder = ROOT / "docs" / "decisions"
+    index = re.findall(
+        r"^\| \[(\d+)\]\(([\w-]+\.md)\) \|", text_of(folder / "README.md"), re.MULTILINE
+    )
+    there = [path.name for path in sorted(folder.glob("[0-9]*.md"))]
+    assert [name for _, name in index] == there
+    assert all(name.startswith(number + "-") for number, name in index)
