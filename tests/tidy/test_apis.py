@@ -55,8 +55,9 @@ def test_docstring_agrees_with_head(module):
 
 
 def test_every_module_is_in_the_table_once():
+    assert [api[0] for api in table.HOT] == [module.API_KEY for module in MODULES[:2]]
     listed = (
-        *table.HOT,
+        *MODULES[:2],
         *table.IN_NETWORK_WORKER,
         *table.UNADVERTISED,
         *table.IN_IO_WORKER,
