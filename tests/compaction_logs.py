@@ -23,8 +23,8 @@ COMPACT = {"cleanup.policy": "compact", "segment.bytes": "2000", "index.interval
 
 
 ENGINES = [
-    import_module(f"shmbroker.log.compaction_{name}")
-    for name in ("numpy", *(["native"] if native is not None else []))
+    import_module(f"shmbroker.log.compaction.by_{name}")
+    for name in ("numpy", *(["kernels"] if native is not None else []))
 ]
 
 

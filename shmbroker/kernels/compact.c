@@ -1,5 +1,5 @@
 /* Compaction: keys of records, the map from them to offsets, and what stays of a batch
- * (`log/compaction_native.py`; the hash and the map are those of `log/key_offsets.py`).
+ * (`log/compaction/by_kernels.py`; the hash and the map are those of `log/compaction/key_offsets.py`).
  *
  *   find_batches   from header to header, and what they say, column by column: F_...
  *   check_crcs     of whole batches

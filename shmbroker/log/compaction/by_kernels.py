@@ -1,6 +1,6 @@
 """Compaction's work on records by the compiled kernels (`kernels/compact.c`).
 
-The same functions as in `compaction_numpy`, and the same bytes come out. Per chunk a few calls:
+The same functions as in `by_numpy`, and the same bytes come out. Per chunk a few calls:
 keys are hashed, looked up in the map, what stays is put together. In Python per batch nothing,
 unless it changes.
 """
@@ -50,7 +50,7 @@ class KeyOffsets(key_offsets.KeyOffsets):
 
 
 def find_batches(data: memoryview) -> tuple[Batches, int, int]:
-    """See `compaction_chunks.FindBatches`."""
+    """See `chunks.FindBatches`."""
     assert native is not None
     columns = np.empty((len(Batches._fields), len(data) // HEADER_SIZE), np.int64)
     found, position, need = native.find_batches(data, columns)

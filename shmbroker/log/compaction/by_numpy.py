@@ -41,7 +41,7 @@ _LENGTH_MIN = HEADER_SIZE - LOG_OVERHEAD
 
 
 def find_batches(data: memoryview) -> tuple[Batches, int, int]:
-    """See `compaction_chunks.FindBatches`."""
+    """See `chunks.FindBatches`."""
     found: list[int] = []
     append, unpack, position, end = found.append, _LENGTH.unpack_from, 0, len(data)
     need = HEADER_SIZE

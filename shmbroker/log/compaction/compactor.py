@@ -20,8 +20,8 @@ Of a record with a key, pass 2 keeps the one at the last offset of its key. Offs
    is missing behind the offset up to which a log is said to be clean.
  * Records without a key can't be here by right (Produce refuses them) and go.
 
-What is done per record is an engine's: `compaction_native`, or without the compiled kernels
-`compaction_numpy`; both write the same bytes. Memory is bounded by CHUNK_BYTES, what a batch may
+What is done per record is an engine's: `by_kernels`, or without the compiled kernels
+`by_numpy`; both write the same bytes. Memory is bounded by CHUNK_BYTES, what a batch may
 decompress to, and the map's bytes. Whatever is damaged is a CorruptFault.
 """
 
