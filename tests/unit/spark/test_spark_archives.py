@@ -1,4 +1,4 @@
-"""Which of Spark's archives stay in the path of its Python processes."""
+"""The Python that a session's Spark starts: without Spark's archives in its path."""
 
 import os
 import subprocess
@@ -7,79 +7,63 @@ from pathlib import Path
 
 import pytest
 
-from shmbroker.spark.archives import without_archives
+from shmbroker.spark import session_conf
+from shmbroker.spark.archives import script_without_archives
 
-ARCHIVES = ("pyspark.zip", "py4j-0.10.9.9-src.zip")
+pyspark = pytest.importorskip("pyspark")
 
-
-def put_packages(directory: Path, *names: str) -> str:
-    for name in names:
-        (directory / name).mkdir(parents=True)
-        (directory / name / "__init__.py").write_text("")
-    return str(directory)
+LIBRARY = Path(pyspark.__file__).parent / "python" / "lib"
+ARCHIVES = [str(path) for path in sorted(LIBRARY.glob("py*.zip"))]
 
 
-def archives_of(directory: str) -> list[str]:
-    """As Spark puts them into the path; the jar is not ours."""
-    library = Path(directory, "pyspark", "python", "lib")
-    return [*(str(library / name) for name in ARCHIVES), f"{directory}/pyspark/jars/core.jar"]
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("PYSPARK_PYTHON", "")  # so that it is put back
+    del os.environ["PYSPARK_PYTHON"]
+    return tmp_path
 
 
-def test_archives_of_the_installed_pyspark_go(tmp_path: Path) -> None:
-    site = put_packages(tmp_path / "site", "pyspark", "py4j")
-    zipped, java, jar = archives_of(site)
-    path = [zipped, java, jar, "/user", "", "/nowhere/python311.zip", site]
-    assert without_archives(path) == [jar, "/user", "", "/nowhere/python311.zip", site]
-    assert path[:2] == [zipped, java]
-    link = tmp_path / "link"
-    link.symlink_to(site)
-    assert without_archives([zipped, java, str(link)]) == [str(link)]
-    assert without_archives([*archives_of(str(link))[:2], site]) == [site]
-
-
-def test_what_is_not_installed_is_left(tmp_path: Path) -> None:
-    site = put_packages(tmp_path / "site", "pyspark")
-    zipped, java, jar = archives_of(site)
-    assert without_archives([zipped, java, jar, site]) == [java, jar, site]
-    for path in ([zipped, java, jar], [zipped, java, str(tmp_path)], ["pyspark.zip", site], []):
-        assert without_archives(path) == path
-
-
-def test_another_pyspark_in_front_is_left(tmp_path: Path) -> None:
-    """Without its archive Spark would find the other one, maybe of another version."""
-    site = put_packages(tmp_path / "site", "pyspark", "py4j")
-    other = put_packages(tmp_path / "other", "pyspark", "py4j")
-    path = [*archives_of(site), other, site]
-    assert without_archives(path) == path
-
-
-def test_a_spark_of_its_own_place_is_left(tmp_path: Path) -> None:
-    site = put_packages(tmp_path / "site", "pyspark", "py4j")
-    path = ["/opt/spark/python/lib/pyspark.zip", "/opt/spark/python/lib/py4j-1-src.zip", site]
-    assert without_archives(path) == path
-
-
-@pytest.mark.parametrize("name", ARCHIVES)
-def test_python_leaves_them_out_at_its_start(name: str) -> None:
-    """What setup.py puts beside the package does it."""
-    pyspark = pytest.importorskip("pyspark")
-    archive = str(Path(pyspark.__file__).parent / "python" / "lib" / name)
-    if not os.path.exists(archive):
-        pytest.skip(f"this PySpark has no {name}")
-    path = os.pathsep.join([*archives_of(str(Path(archive).parents[3]))[:2], "/user"])
+def path_in(command: str, *entries: str) -> list[str]:
+    """Where PySpark comes from and the module path of a process with these entries in front."""
+    program = "import sys, pyspark; print(pyspark.__file__, *sys.path, sep='\\n')"
     ran = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, pyspark; print(pyspark.__file__, *sys.path, sep='\\n')",
-        ],
-        env=os.environ | {"PYTHONPATH": path},
+        [command, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(entries)},
         capture_output=True,
         check=True,
         text=True,
         timeout=60,
     )
-    found = ran.stdout.splitlines()
-    assert found[0] == pyspark.__file__
-    assert archive not in found and "/user" in found
     assert ran.stderr == ""
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.skipif(not ARCHIVES, reason="this PySpark has no archives")
+def test_archives_of_the_installed_pyspark_go(cache: Path) -> None:
+    session_conf()
+    command = os.environ["PYSPARK_PYTHON"]
+    assert Path(command).is_relative_to(cache)
+    found, *path = path_in(command, *ARCHIVES, "/their own/*", "/opt/spark/python/lib/pyspark.zip")
+    assert found == pyspark.__file__
+    assert not set(ARCHIVES) & set(path)
+    assert path.index("/their own/*") < path.index("/opt/spark/python/lib/pyspark.zip")
+    # without the script it is the archive's
+    assert path_in(sys.executable, *ARCHIVES)[0].startswith(ARCHIVES[-1])
+
+
+def test_spark_of_another_place_keeps_its_archives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert script_without_archives() is None
+    session_conf()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_cache_that_can_not_be_written_costs_only_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    session_conf()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable

@@ -79,7 +79,8 @@ def test_a_session_uses_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     del os.environ["PYSPARK_PYTHON"]
     conf = session_conf(cores=3)
     assert conf["spark.sql.shuffle.partitions"] == "3"
-    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    ask = [os.environ["PYSPARK_PYTHON"], "-c", "import sys; print(sys.executable)"]
+    assert subprocess.run(ask, capture_output=True, text=True).stdout.strip() == sys.executable
 
 
 def _collectors(**conf: str) -> list[str]:
