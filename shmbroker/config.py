@@ -174,14 +174,16 @@ class Setting:
         """What a number counts: "bytes", "milliseconds", … or "" for plain things."""
         return _UNITS.get(self.name.rpartition(".")[2], "")
 
-    def parse(self, text: str) -> Any:
-        """The value; ValueError with Kafka's words if the text isn't allowed."""
+    def parse(self, text: str, *, least: int | None = None) -> Any:
+        """The value; ValueError with Kafka's words if the text isn't allowed. `least`: instead of
+        the row's own."""
         stripped = text.strip()
         if self.type == LIST:
             return self._parse_list(stripped)
         value = self._parse_scalar(stripped, text)
-        if self.least is not None and value < self.least:
-            raise self._refusal(value, f"Value must be at least {self.least}")
+        least = self.least if least is None else least
+        if least is not None and value < least:
+            raise self._refusal(value, f"Value must be at least {least}")
         if self.most is not None and value > self.most:
             raise self._refusal(value, f"Value must be no more than {self.most}")
         if self.allowed and value not in self.allowed:

@@ -1,42 +1,26 @@
-"""The settings of one partition's log, under Kafka's topic names with underscores."""
+"""The settings of one partition's log: those of the table (`config.TOPIC_SETTINGS`), parsed, and
+what follows from them.
 
+Rules of this file:
+* A setting is taken under its name with underscores; default, type and bounds are the table's.
+* Only a segment may be smaller than a topic's setting allows (Kafka: `internal.segment.bytes`).
+"""
+
+from __future__ import annotations
+
+from shmbroker.config import TOPIC_SETTINGS
 from shmbroker.errors import ConfigFault
 
-_INT32_MAX = 2**31 - 1
-_INT64_MAX = 2**63 - 1
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
 _DAY_MS = 86_400_000
 _AS_TOTAL = -2
 """Of local retention: the same as retention.ms and retention.bytes."""
 
-_INTEGERS = {
-    # name: (default, least, most)
-    "segment.bytes": (1 << 30, 14, _INT32_MAX),
-    "segment.ms": (7 * _DAY_MS, 1, _INT64_MAX),
-    "segment.jitter.ms": (0, 0, _INT64_MAX),
-    "segment.index.bytes": (10 << 20, 4, _INT32_MAX),
-    "index.interval.bytes": (4096, 0, _INT32_MAX),
-    "max.message.bytes": (1048588, 0, _INT32_MAX),
-    "retention.ms": (7 * _DAY_MS, -1, _INT64_MAX),
-    "retention.bytes": (-1, -1, _INT64_MAX),
-    "local.retention.ms": (-2, -2, _INT64_MAX),
-    "local.retention.bytes": (-2, -2, _INT64_MAX),
-    "message.timestamp.before.max.ms": (_INT64_MAX, 0, _INT64_MAX),
-    "message.timestamp.after.max.ms": (3_600_000, 0, _INT64_MAX),
-    "min.insync.replicas": (1, 1, _INT32_MAX),
-    "flush.messages": (_INT64_MAX, 1, _INT64_MAX),
-    "flush.ms": (_INT64_MAX, 0, _INT64_MAX),
-    "file.delete.delay.ms": (60_000, 0, _INT64_MAX),
-    "delete.retention.ms": (_DAY_MS, 0, _INT64_MAX),
-    "min.compaction.lag.ms": (0, 0, _INT64_MAX),
-    "max.compaction.lag.ms": (_INT64_MAX, 1, _INT64_MAX),
-}
-_CHOICES = {
-    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
-    "shmbroker.ack.durability": ("page-cache", "fsync"),
-    "shmbroker.validation": ("batch", "records"),
-    "compression.type": ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-}
-_CLEANUP_POLICIES = {"delete", "compact"}
+SEGMENT_BYTES_MIN = 14
 
 
 class LogConfig:
@@ -83,6 +67,8 @@ class LogConfig:
         "shmbroker_validation",
     )
 
+    # From the table, by these names:
+    cleanup_policy: list[str]
     segment_bytes: int
     segment_ms: int
     segment_jitter_ms: int
@@ -106,38 +92,26 @@ class LogConfig:
     shmbroker_ack_durability: str
     shmbroker_validation: str
     compression_type: str
+    min_cleanable_dirty_ratio: float
 
-    def __init__(self, values: dict[str, str] | None = None) -> None:
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
         """`values`: {Kafka's topic setting: text}; others than the log's are passed over.
 
         ConfigFault names the first one that can't be used.
         """
-        values = values or {}
-        for name, (default, least, most) in _INTEGERS.items():
-            setattr(self, name.replace(".", "_"), _integer(values, name, default, least, most))
-        for name, choices in _CHOICES.items():
-            value = values.get(name, choices[0])
-            if value not in choices:
-                raise ConfigFault(f"{name}: {value!r} is none of {', '.join(choices)}")
-            setattr(self, name.replace(".", "_"), value)
-        self.cleanup_policy = values.get("cleanup.policy", "delete")
-        policies = {policy.strip() for policy in self.cleanup_policy.split(",")} - {""}
-        if not policies <= _CLEANUP_POLICIES:
-            raise ConfigFault(
-                f"cleanup.policy: {self.cleanup_policy!r} is not compact and/or delete"
-            )
-        self.is_compacted = "compact" in policies
-        self.is_deleted = "delete" in policies
+        for attribute, name in _FROM_TABLE:
+            setattr(self, attribute, _value(name, values))
+        self.is_compacted = "compact" in self.cleanup_policy
+        self.is_deleted = "delete" in self.cleanup_policy
         self.is_fsync = self.shmbroker_ack_durability == "fsync"
         """Acks, and what readers see, wait for the disk."""
-        self.min_cleanable_dirty_ratio = _ratio(values, "min.cleanable.dirty.ratio", 0.5)
         self.roll_ms = self.segment_ms
         """A record must not wait in the active segment for longer than it may wait at all."""
         if self.is_compacted:
             self.roll_ms = min(self.segment_ms, self.max_compaction_lag_ms)
-        self.is_tiered = not self.is_compacted and _is_true(values, "remote.storage.enable")
+        self.is_tiered = not self.is_compacted and bool(_value("remote.storage.enable", values))
         """Closed segments are copied to a second store; older ones may be there alone."""
-        self.is_copied = self.is_tiered and not _is_true(values, "remote.log.copy.disable")
+        self.is_copied = self.is_tiered and not _value("remote.log.copy.disable", values)
         """More of them still are; else what is local has the time and the room of all."""
         if self.local_retention_ms == _AS_TOTAL or not self.is_copied:
             self.local_retention_ms = self.retention_ms
@@ -146,9 +120,9 @@ class LogConfig:
         self.is_log_append_time = self.message_timestamp_type == "LogAppendTime"
         self.is_validated = self.shmbroker_validation == "records"
         """Produce looks at every record."""
-        self.leader_throttled_replicas = _items(values, "leader.replication.throttled.replicas")
-        self.follower_throttled_replicas = _items(values, "follower.replication.throttled.replicas")
-        self.is_unclean_allowed = _is_true(values, "unclean.leader.election.enable")
+        self.leader_throttled_replicas = _items("leader.replication.throttled.replicas", values)
+        self.follower_throttled_replicas = _items("follower.replication.throttled.replicas", values)
+        self.is_unclean_allowed = bool(_value("unclean.leader.election.enable", values))
         """The topic's owner would rather lose records than wait for them."""
         self.producer_id_expiration_ms = _DAY_MS
         self.producer_snapshot_interval = 1024
@@ -156,33 +130,20 @@ class LogConfig:
         two snapshots of the producer state: what a restart walks at most."""
 
 
-def _is_true(values: dict[str, str], name: str) -> bool:
-    return values.get(name, "false").lower() == "true"
+_FROM_TABLE = tuple((name, name.replace("_", ".")) for name in LogConfig.__annotations__)
+_DEFAULTS = {name: row.parse(row.default or "") for name, row in TOPIC_SETTINGS.items()}
 
 
-def _items(values: dict[str, str], name: str) -> tuple[str, ...]:
-    text = values.get(name, "")
-    return tuple(text.split(",")) if text else ()
-
-
-def _integer(values: dict[str, str], name: str, default: int, least: int, most: int) -> int:
-    text = values.get(name)
+def _value(name: str, values: Mapping[str, str] | None) -> Any:
+    text = values.get(name) if values else None
     if text is None:
-        return default
+        return _DEFAULTS[name]
     try:
-        value = int(text)
-    except ValueError:
-        raise ConfigFault(f"{name}: {text!r} is not a whole number") from None
-    if not least <= value <= most:
-        raise ConfigFault(f"{name}: {value} is not between {least} and {most}")
-    return value
+        least = SEGMENT_BYTES_MIN if name == "segment.bytes" else None
+        return TOPIC_SETTINGS[name].parse(text, least=least)
+    except ValueError as refusal:
+        raise ConfigFault(str(refusal)) from None
 
 
-def _ratio(values: dict[str, str], name: str, default: float) -> float:
-    try:
-        value = float(values.get(name, default))
-    except ValueError:
-        raise ConfigFault(f"{name}: {values[name]!r} is not a number") from None
-    if not 0 <= value <= 1:
-        raise ConfigFault(f"{name}: {value} is not between 0 and 1")
-    return value
+def _items(name: str, values: Mapping[str, str] | None) -> tuple[str, ...]:
+    return tuple(_value(name, values))

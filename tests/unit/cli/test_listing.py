@@ -12,6 +12,7 @@ from shmbroker.cli.client import Cluster, matching, pairs
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_table
 from shmbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, WITHOUT_EFFECT
+from shmbroker.log.config import LogConfig
 from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
 
 README = Path(__file__).resolve().parents[3] / "README.md"
@@ -145,6 +146,7 @@ def test_settings_without_effect_are_those_that_no_module_reads() -> None:
     tables.append(package / "spark" / "producer_options.py")  # a client's, some of the same name
     sources = [path.read_text() for path in package.rglob("*.py") if path not in tables]
     read = {name for name in settings.names() if any(f'"{name}"' in text for text in sources)}
+    read |= {attribute.replace("_", ".") for attribute in LogConfig.__annotations__}
     # What only a table itself goes by.
     read |= {"remote.log.storage.system.enable", "remote.log.delete.on.disable"}
     bounds = (package / "metadata" / "group_configs.py").read_text()

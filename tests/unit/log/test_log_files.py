@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from shmbroker.config import TOPIC_SETTINGS
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.log import checkpoints, file_names
 from shmbroker.log.checkpoints import read_offsets, write_offsets
@@ -293,7 +294,7 @@ def test_config_takes_texts():
             "segment.bytes": "100",
             "cleanup.policy": "compact,delete",
             "message.timestamp.type": "LogAppendTime",
-            "unclean.leader.election.enable": "not the log's",
+            "preallocate": "not the log's",
         }
     )
     assert config.segment_bytes == 100
@@ -317,3 +318,13 @@ def test_config_takes_texts():
 def test_config_that_cannot_be_used_is_a_fault(name, value):
     with pytest.raises(ConfigFault, match=name):
         LogConfig({name: value})
+
+
+def test_settings_are_those_of_the_table():
+    """A default, a type or a bound stands in one place."""
+    config = LogConfig()
+    for attribute in LogConfig.__annotations__:
+        row = TOPIC_SETTINGS[attribute.replace("_", ".")]
+        if not attribute.startswith("local_"):
+            assert getattr(config, attribute) == row.parse(row.default), attribute
+    assert set(LogConfig.__annotations__) <= set(LogConfig.__slots__)
