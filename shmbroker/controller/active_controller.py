@@ -34,6 +34,7 @@ from shmbroker.controller.decisions import (
     topics,
 )
 from shmbroker.controller.decisions.doubts import Doubts
+from shmbroker.controller.decisions.room import RoomWatch, given_back, handed_over
 from shmbroker.controller.raft.metadata_log import TooLargeFault
 from shmbroker.controller.raft.quorum_description import describe_quorum
 from shmbroker.controller.raft.voter import Voter
@@ -102,6 +103,8 @@ class ActiveController:
         "_log",
         "_new_topic_id",
         "_preferred_due",
+        "_room",
+        "_short",
         "_unclean_due",
         "config",
         "observers",
@@ -124,6 +127,9 @@ class ActiveController:
         self._preferred_due: float | None = None
         self._unclean_due: float | None = None
         self._doubts = Doubts()
+        self._room = RoomWatch()
+        self._short: frozenset[int] = frozenset()
+        """Brokers without room on their disk, for a while now."""
         self._lacking: dict[tuple[bytes, int], dict[int, lost_replicas.Ends]] = {}
         """Of partitions that nobody leads: what those have whose logs reached further once."""
 
@@ -456,6 +462,31 @@ class ActiveController:
             for partition in topic.partitions
         )
 
+    def look_at_room(
+        self, full: AbstractSet[int], failed: AbstractSet[int], now_s: float, now_ms: int
+    ) -> None:
+        """Others lead what brokers lead whose disk is nearly full, or has failed; who has room
+        again gets it back. `now_s`: of a clock that never goes back. Faults as of
+        `Voter.append`."""
+        if not (full or failed or self._room.is_watching) or not self.is_replicated:
+            return
+        room = self._room.look(full, failed, now_s)
+        self._short = room.handing
+        records = handed_over(self._cluster(), room) if room.handing else []
+        if records:
+            logger.warning(
+                "%d partitions are led or in sync elsewhere now: no room on the disk of broker %s",
+                len(records), ", ".join(map(str, sorted(room.handing))),
+            )  # fmt: skip
+        elif room.returned and self.config["auto.leader.rebalance.enable"]:
+            records = given_back(self._cluster(), room)
+            if records:
+                logger.warning(
+                    "%d partitions are given back to brokers with room on their disk again: %s",
+                    len(records), ", ".join(map(str, sorted(room.returned))),
+                )  # fmt: skip
+        self._commit(records, now_ms)
+
     def elect_due(self, now_s: float, now_ms: int) -> None:
         """Elections whose time has come: of preferred leaders, and unclean ones where topics want
         that. `now_s`: of a clock that never goes back."""
@@ -528,6 +559,7 @@ class ActiveController:
             self.config,
             self._layers(),
             self._new_topic_id,
+            self._short,
         )
 
     def _commit(self, records: list[Record], now_ms: int) -> None:

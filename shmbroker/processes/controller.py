@@ -53,6 +53,9 @@ from shmbroker.processes.shared_resources import (
     Slot,
 )
 from shmbroker.shm.counters import (
+    DISK,
+    DISK_HAS_FAILED,
+    DISK_IS_FULL,
     INCARNATION,
     LIVENESS_NS,
     METADATA_APPLIED,
@@ -73,6 +76,9 @@ AWAY_S = 1.0
 
 LOOK_S = 0.1
 """Between two looks at the brokers' signs of life, at least."""
+
+DISK_LOOK_S = 1.0
+"""Between two looks at what the brokers say of their disks."""
 
 STOP_WAIT_S = 2.0
 """How long a voter that stops waits for the others to have what it has."""
@@ -175,7 +181,7 @@ class ControllerProcess(SleepingChild):
             for other in shared.of_role(IO_WORKER)
         ]
         self.session_timeout_s = config["broker.session.timeout.ms"] / 1000
-        self._next_look = 0.0
+        self._next_look = self._next_disk_look = 0.0
         self._attention = Attention(self.session_timeout_s, AWAY_S)
         self.hanging: set[int] = set()
         """Brokers that were fenced because they gave no sign of life."""
@@ -244,6 +250,7 @@ class ControllerProcess(SleepingChild):
             self._next_look = now + LOOK_S
             if self.active is not None:
                 self.look_at_brokers()
+                self.look_at_disks()
                 self.elect_due()
                 self.publish_committed()
             self.keep_up(now)
@@ -380,6 +387,21 @@ class ControllerProcess(SleepingChild):
                 logger.warning("broker %d gives signs of life again", slot.number)
                 self.hanging.discard(slot.number)
                 self.set_fenced(slot.number, False)
+
+    def look_at_disks(self) -> None:
+        """Have others lead what brokers lead that have no room, and the reverse."""
+        active, words, at = self.active, self.words, self.counters.at
+        now = clock.monotonic()
+        if active is None or now < self._next_disk_look:
+            return
+        self._next_disk_look = now + DISK_LOOK_S
+        found: dict[int, set[int]] = {DISK_IS_FULL: set(), DISK_HAS_FAILED: set()}
+        for slot in self.shared.of_role(IO_WORKER):
+            disk = words[at(slot.index, DISK)]
+            if disk in found and words[at(slot.index, STATE)] == STATE_RUNNING:
+                found[disk].add(slot.number)
+        full, failed = found[DISK_IS_FULL], found[DISK_HAS_FAILED]
+        self.decide(lambda: active.look_at_room(full, failed, now, clock.now_ms()))
 
     def elect_due(self) -> None:
         """Elections that nobody asks for, when their time has come."""

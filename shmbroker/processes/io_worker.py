@@ -98,6 +98,10 @@ from shmbroker.shm.counters import (
     CLEANER_RATE,
     CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
+    DISK,
+    DISK_HAS_FAILED,
+    DISK_HAS_ROOM,
+    DISK_IS_FULL,
     METADATA_APPLIED,
     METADATA_END_OFFSET_WORD,
     STATE,
@@ -627,7 +631,7 @@ class IoWorker(SleepingChild):
         self.publish()
 
     def look_at_disk(self) -> None:
-        """Refuse Produce while the disk is nearly full."""
+        """Refuse Produce while the disk is nearly full, and let the controller see it."""
         try:
             found = os.statvfs(self.log_directory.path)
         except OSError as fault:
@@ -638,6 +642,12 @@ class IoWorker(SleepingChild):
             self.appender.is_disk_low = self.disk_reserve.is_used
             if self.disk_reserve.is_used:
                 self.store.release_held()
+        disk = DISK_HAS_ROOM
+        if self.store.is_fenced:
+            disk = DISK_HAS_FAILED
+        elif self.disk_reserve.is_used or not space.available:
+            disk = DISK_IS_FULL
+        self.words[self.counters.at(self.slot.index, DISK)] = disk
 
     def finish_flushes(self) -> None:
         """Recovery points and acks of what is on the disk now."""

@@ -26,6 +26,7 @@ One slot. What others look for often lies apart from what its owner stores often
 +0x120      8  cleaner_wanted       owner              1: an I/O worker has had a log to compact
 +0x128      8  cleaner_rate         owner              bytes a second compaction may move for it
 +0x130      8  work                 owner              what it does that takes long, see `signs`
++0x138      8  disk                 owner              of an I/O worker: a DISK_ below
 +0x180  0x680  counters             owner              COUNTERS in their order, 8 each
 
 How a dead process's rings are used again: the supervisor reaps it, stores the slot's next
@@ -100,6 +101,12 @@ STATE_STOPPING = 3
 STATE_UNABLE = 4
 """Dead, as it can't boot; it is tried again now and then. The supervisor stores it, and NONE."""
 
+DISK_HAS_ROOM = 0
+DISK_IS_FULL = 1
+"""Nearly: producers are refused."""
+DISK_HAS_FAILED = 2
+"""The log directory is offline."""
+
 INACTIVE = 1 << 31
 """In metadata_leader: that controller is active no more."""
 
@@ -127,6 +134,7 @@ METADATA_APPLIED = 0x118 // WORD_BYTES
 CLEANER_WANTED = 0x120 // WORD_BYTES
 CLEANER_RATE = 0x128 // WORD_BYTES
 WORK = 0x130 // WORD_BYTES
+DISK = 0x138 // WORD_BYTES
 COUNTERS_START = 0x180 // WORD_BYTES
 
 _SLOT_WORDS = SLOT_BYTES // WORD_BYTES
@@ -171,7 +179,7 @@ class Counters:
         return self
 
     def at(self, slot: int, field: int) -> int:
-        """The index in `words` of a slot's field: PID to WORK above."""
+        """The index in `words` of a slot's field: PID to DISK above."""
         assert 0 <= slot < self.slots, "no such slot"
         return SLOTS_START_WORD + slot * _SLOT_WORDS + field
 

@@ -8,12 +8,15 @@ import resource
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from shmbroker.testing.broker import Broker
 from tests.acknowledged_load import batch_now, read_values, wait_until
+from tests.processes.test_replicas import TOPIC as REPLICATED
+from tests.processes.test_replicas import partition_rows_of, wait_for_all_in_sync
 from tests.raw_client import RawClient
 
 TOPIC = "disks"
@@ -31,22 +34,25 @@ class Disk:
         self.path = path
         self.filler = path / "filler"
 
-    def fill(self) -> None:
-        """Leave no page free."""
+    def fill(self, but: int = 0) -> None:
+        """Leave no page free, or so many bytes."""
         with open(self.filler, "ab", buffering=0) as file:
             try:
-                while True:
+                while not but or self.free() > but:
                     file.write(bytes(4096))
             except OSError:
                 pass
+
+    def free(self) -> int:
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize
 
     def give_room(self) -> None:
         self.filler.unlink()
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    mounted = tmp_path / "disk"
+@contextmanager
+def mounted_at(mounted: Path) -> Iterator[Disk]:
     mounted.mkdir()
     if os.geteuid() != 0:
         pytest.skip("only root may mount the small file system")
@@ -58,6 +64,18 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield Disk(mounted)
     finally:
         subprocess.run(["umount", "-l", str(mounted)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with mounted_at(tmp_path / "disk") as disk:
+        yield disk
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[list[Disk]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(mounted_at(tmp_path / f"disk-{n}")) for n in (1, 2, 3)]
 
 
 def produce_until_full(client: RawClient, count_max: int = 1000) -> int:
@@ -247,3 +265,36 @@ def test_produce_is_refused_before_the_disk_is_full_while_groups_go_on(disk: Dis
 def free_bytes(path: Path) -> int:
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
+
+
+def test_others_lead_while_a_brokers_disk_is_full(disks: list[Disk], tmp_path: Path) -> None:
+    words = [word for disk in disks for word in ("--log-dir", str(disk.path))]
+    reserve = ("--set", f"shmbroker.disk.reserve.bytes={2 << 20}")
+    small = ("--set", "log.segment.bytes=1048576", "--set", "min.insync.replicas=2")
+    with Broker("--replicas", "3", *words, *reserve, *small, data=tmp_path / "data") as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic(REPLICATED)
+
+        def leader() -> int:
+            return partition_rows_of(broker)[0]["leader_id"]
+
+        def produce(value: bytes) -> int:
+            with RawClient(f"127.0.0.1:{broker.port + leader() - 1}") as client:
+                return client.produce(REPLICATED, batch_now(value))["error_code"]
+
+        wait_for_all_in_sync(broker)
+        first = leader()
+        disks[first - 1].fill(but=1 << 20)
+        wait_until(lambda: leader() != first, "another leader")
+        written = 0
+        while written < 50:
+            written += produce(b"%d " % written) == 0
+        assert first in partition_rows_of(broker)[0]["isr_nodes"], "it follows: there is room left"
+        disks[first - 1].give_room()
+        wait_until(lambda: leader() == first, "the leader that was")
+        wait_until(lambda: produce(b"50 ") == 0, "an answer of the leader that was")
+        with RawClient(f"127.0.0.1:{broker.port + first - 1}") as client:
+            values = read_values(client, REPLICATED, 0)
+        assert values == [b"%d " % number for number in range(51)]
+        assert broker.log.count("no room on the disk of broker") == 1
+        assert broker.stop() == 0

@@ -22,6 +22,7 @@ from shmbroker.wire.error_codes import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     from shmbroker.controller.decisions.topics import Cluster
@@ -101,9 +102,9 @@ def _election(
     return ELIGIBLE_LEADERS_NOT_AVAILABLE, says, None
 
 
-def preferred_leaders(cluster: Cluster) -> list[Record]:
+def preferred_leaders(cluster: Cluster, only: AbstractSet[int] | None = None) -> list[Record]:
     """PartitionChangeRecords that give the lead back to first replicas which are in sync
-    (`maybeBalancePartitionLeaders`); at most ELECTIONS_MAX."""
+    (`maybeBalancePartitionLeaders`); at most ELECTIONS_MAX. `only`: to these brokers."""
     return _elections(
         cluster,
         partition_change.PREFERRED,
@@ -111,6 +112,8 @@ def preferred_leaders(cluster: Cluster) -> list[Record]:
             partition.leader_id != partition.replicas[0]
             and partition.replicas[0] in partition.in_sync_replicas
             and cluster.is_active(partition.replicas[0])
+            and partition.replicas[0] not in cluster.short
+            and (only is None or partition.replicas[0] in only)
         ),
     )
 

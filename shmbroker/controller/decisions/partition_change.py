@@ -8,9 +8,10 @@ B. Eligible leader replicas (KIP-966), where the feature is on: who leaves the I
    smaller than min.insync.replicas still has every committed record, as nothing is committed from
    then on. Once the ISR is large enough the ELR is empty.
 C. The leader: the one it has, as long as it is in sync and at work; else the first such replica in
-   the order of the replicas; else, with an empty ISR, one of the ELR; else, with both empty, the
-   last known leader; else, if that is allowed, any replica at work. The last two are *unclean*:
-   the ISR is the new leader alone, which is RECOVERING until it says that it isn't.
+   the order of the replicas, rather one with room on its disk (`room`); else, with an empty ISR,
+   one of the ELR; else, with both empty, the last known leader; else, if that is allowed, any
+   replica at work. The last two are *unclean*: the ISR is the new leader alone, which is RECOVERING
+   until it says that it isn't.
 D. What nobody can lead keeps leader, ISR and ELR as they are. Kafka would take the leader away (-1)
    and give the same one back when its broker returns; here that is back within half a second with
    all its records, as they are in the page cache. So a leader may be fenced; at every later change,
@@ -31,6 +32,7 @@ from shmbroker.metadata.image import NO_LEADER, NO_LEADER_CHANGE, RECOVERING
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     from shmbroker.metadata.image import PartitionImage
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 ONLINE = 0
 """Only if the leader can't stay."""
 PREFERRED = 1
-"""The first replica, if it may lead; else as ONLINE."""
+"""The first replica, if it may lead and has room on its disk; else as ONLINE."""
 UNCLEAN = 2
 """As ONLINE, and if nobody is eligible, whoever is at work, rather one that has lost nothing."""
 
@@ -47,7 +49,8 @@ UNCLEAN = 2
 class Rules:
     """What decides besides the partition itself; one for many partitions of a topic."""
 
-    __slots__ = ("default_directory", "election", "is_acceptable", "is_elr_on", "min_in_sync")
+    __slots__ = ("default_directory", "election", "is_acceptable", "is_elr_on", "min_in_sync",
+                 "short")  # fmt: skip
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Rules:
         is_elr_on: bool,
         default_directory: Callable[[int], bytes],
         election: int = ONLINE,
+        short: AbstractSet[int] = frozenset(),
     ) -> None:
         self.is_acceptable = is_acceptable
         """Whether a broker is at work, so that it may lead."""
@@ -65,6 +69,8 @@ class Rules:
         self.default_directory = default_directory
         """The log directory in which a broker puts a new replica."""
         self.election = election
+        self.short = short
+        """Brokers without room on their disk."""
 
 
 def partition_change(
@@ -182,13 +188,14 @@ def _elect(
         and replicas
         and replicas[0] in eligible
         and is_acceptable(replicas[0])
+        and replicas[0] not in rules.short
     ):
         return replicas[0], False
     if partition.leader_id in eligible and is_acceptable(partition.leader_id):
         return partition.leader_id, False
-    for broker_id in replicas:
-        if broker_id in eligible and is_acceptable(broker_id):
-            return broker_id, False
+    can_lead = [other for other in replicas if other in eligible and is_acceptable(other)]
+    if can_lead:
+        return next((other for other in can_lead if other not in rules.short), can_lead[0]), False
     last_known = partition.last_known_elr
     if not rules.is_elr_on or eligible or len(last_known) != 1 or last_known[0] not in replicas:
         last_known = ()

@@ -48,6 +48,7 @@ from shmbroker.wire.error_codes import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     from shmbroker.config import BrokerConfig
@@ -69,7 +70,8 @@ _TOO_MANY = "Excessively large number of partitions per request."
 class Cluster:
     """What decisions about topics and partitions look at, besides the request."""
 
-    __slots__ = ("brokers", "config", "fenced", "image", "layers", "new_topic_id")
+    __slots__ = ("brokers", "config", "fenced", "image", "layers", "new_topic_id",
+                 "short")  # fmt: skip
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class Cluster:
         config: BrokerConfig,
         layers: Layers,
         new_topic_id: Callable[[], bytes],
+        short: AbstractSet[int] = frozenset(),
     ) -> None:
         self.image = image
         self.config = config
@@ -85,6 +88,8 @@ class Cluster:
         self.new_topic_id = new_topic_id
         self.brokers = [id_ for id_, broker in sorted(image.brokers.items()) if broker.is_active]
         """Ids of the brokers at work, in order."""
+        self.short = short
+        """Brokers without room on their disk: they lead if nobody else can."""
         self.fenced = [id_ for id_, broker in sorted(image.brokers.items()) if broker.is_fenced]
 
     def is_active(self, broker_id: int) -> bool:
@@ -127,6 +132,7 @@ class Cluster:
             self.is_elr_on,
             self.directory_of,
             election,
+            self.short,
         )
 
     def _value(self, topic: str, name: str) -> Any:
