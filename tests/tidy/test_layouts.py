@@ -158,6 +158,8 @@ SLOT = {
     "cleaner_wanted": "CLEANER_WANTED",
     "cleaner_rate": "CLEANER_RATE",
     "work": "WORK",
+    "disk": "DISK",
+        "DISK",
     "counters": "COUNTERS_START",
 }
 
