@@ -159,7 +159,6 @@ SLOT = {
     "cleaner_rate": "CLEANER_RATE",
     "work": "WORK",
     "disk": "DISK",
-        "DISK",
     "counters": "COUNTERS_START",
 }
 
