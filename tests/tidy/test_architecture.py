@@ -16,7 +16,6 @@ CELL_WORDS_MAX = 45
 ROOM = re.compile(r"^\| ((?:`[a-z_0-9/]+(?:/|\.py)`(?:, )?)+) \|", re.MULTILINE)
 FILE = re.compile(r"`([a-z_0-9/]+\.py)`")
 STEP = re.compile(r"^\| (P\d+) \|", re.MULTILINE)
-"""Named before they are there."""
 
 
 def section(title: str) -> str:
