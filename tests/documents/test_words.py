@@ -1,0 +1,136 @@
+"""Commands that documents and helps show have words that the command takes. Nothing is run here.
+
+Python in documents is compiled; the names that it imports of ours, and the options that it gives to
+Spark, exist. `test_commands` runs what can be run.
+"""
+
+import ast
+import importlib
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from shmbroker.cli.commands import main
+from shmbroker.spark import options, producer_options
+from tests.documents.blocks import blocks_of, our_commands, ours
+from tests.tidy.sources import ROOT, name_of
+
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("[CS]*.md")])
+DOCUMENTS = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
+COMMENTED = sorted([*(ROOT / "examples").glob("flights.*"), *(ROOT / "systemd").glob("*.service")])
+IN_COMMENT = re.compile(r"^(?:(?:--|#)\s{2,}|ExecStart=/\S+/)?(shmbroker .+)$", re.MULTILINE)
+OF_SPARK = {"checkpointLocation", "path", "header", "mergeSchema"}
+"""Options that are Spark's own."""
+
+
+def refusal_of(words: list[str]) -> str:
+    """What the command says against these words; "" if it takes them. Nothing is run."""
+    command: click.Command = main
+    context: click.Context | None = None
+    try:
+        while isinstance(command, click.Group):
+            context = command.make_context("shmbroker", list(words), parent=context)
+            words = [*context._protected_args, *context.args]
+            _, found, words = command.resolve_command(context, words)
+            assert found is not None
+            command = found
+        command.make_context(command.name, list(words), parent=context)
+    except (click.exceptions.Exit, click.exceptions.NoArgsIsHelpError):
+        return ""  # --help, --version; a group alone, as in "`shmbroker topic`"
+    except click.MissingParameter:
+        return "MISSING"
+    except click.ClickException as refusal:
+        is_for_a_file = re.search("does not exist|No such file", refusal.message)
+        return "" if is_for_a_file else refusal.message
+    return ""
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_commands_of_a_document_are_taken(path: Path) -> None:
+    in_blocks = {step.command for block in blocks_of(path) for step in block.steps()}
+    wrong = []
+    for text, words in our_commands(path):
+        told = refusal_of(words)
+        if told == "MISSING" and text not in in_blocks:
+            continue  # a sentence may name a command without its arguments
+        if told:
+            wrong.append((text, told))
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", COMMENTED, ids=name_of)
+def test_commands_in_comments_are_taken(path: Path) -> None:
+    for text in IN_COMMENT.findall(path.read_text(encoding="utf-8")):
+        for words in ours(text):
+            assert not refusal_of(words), text
+
+
+def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+    """Each command's name and help, from the root down."""
+    yield name, command.help or ""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for word in command.list_commands(context):
+            found = command.get_command(context, word)
+            assert found is not None
+            yield from helps(found, f"{name} {word}")
+
+
+@pytest.mark.parametrize(("name", "text"), helps(main, "shmbroker"))
+def test_examples_of_a_help_are_taken(name: str, text: str) -> None:
+    text = re.sub(r"\\\n\s*", "", text)
+    for example in re.findall(r"^.*\bshmbroker .+$", text, re.MULTILINE):
+        command = re.split(r"\s{3,}", example.strip())[0]
+        if not command.startswith(("shmbroker ", "seq ", "echo ", "cat ")):
+            continue  # a sentence
+        for words in ours(command):
+            assert not refusal_of(words), example
+
+
+def test_a_wrong_word_is_seen() -> None:
+    assert "No such option" in refusal_of(["topic", "create", "t", "-c", "retention.ms=1"])
+    assert "unexpected extra" in refusal_of(["config", "set", "broker", "default", "k=v"])
+    assert "No such command" in refusal_of(["tpoic"])
+    assert refusal_of(["topic", "create", "t", "-p", "2"]) == ""
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *COMMENTED], ids=name_of)
+def test_what_pip_installs_is_there(path: Path) -> None:
+    """Nothing is published under our name, so a document names a checkout; its extras exist."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for line in re.findall(r"\bpip install ([^`\n]+)", path.read_text(encoding="utf-8")):
+        what = line.partition("  #")[0]
+        assert not re.search(r"(?<![/\w])shmbroker\b", what), line
+        for named in re.findall(r"\[([\w,]+)\]", what):
+            assert set(named.split(",")) <= set(extras["optional-dependencies"]), line
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_scripts_that_are_shown_can_be_run(path: Path) -> None:
+    for script in re.findall(r"^ {4}\./(scripts/\w+)", path.read_text(encoding="utf-8"), re.M):
+        assert (ROOT / script).stat().st_mode & 0o100, script
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_python_of_a_document_compiles_and_names_what_exists(path: Path) -> None:
+    taken = {*options.NAMES, *map(str.lower, producer_options.NAMES + tuple(OF_SPARK))}
+    taken |= options.SETTINGS | producer_options.SETTINGS
+    for block in blocks_of(path):
+        if block.kind != "python":
+            continue
+        for node in ast.walk(ast.parse(block.text)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("shmbroker."):
+                module = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    assert hasattr(module, alias.name), (block.line, alias.name)
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "option"
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                assert str(node.args[0].value).lower() in taken, (block.line, node.args[0].value)
