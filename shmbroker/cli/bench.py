@@ -57,7 +57,7 @@ def _shared(function: Any) -> Any:
             type=click.Choice(["all", "-1", "1", "0"]),
             default="all",
             show_default=True,
-            help="Which replicas have a record before it counts.",
+            help="Replicas that must have a record before it counts.",
         ),
         click.option(
             "--size",
@@ -92,7 +92,7 @@ def _shared(function: Any) -> Any:
     type=click.IntRange(1),
     default=500_000,
     show_default=True,
-    help="How many to send.",
+    help="Number of records to send.",
 )
 @_shared
 def produce(
@@ -147,7 +147,7 @@ def consume(cluster: Cluster, topic: str, records: int | None, as_json: bool) ->
     type=click.IntRange(1),
     default=5000,
     show_default=True,
-    help="How many to send.",
+    help="Number of records to send.",
 )
 @click.option(
     "--rate",

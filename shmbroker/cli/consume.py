@@ -103,7 +103,7 @@ Partition = tuple[str, int]
 @click.option(
     "-Q", "is_asking", is_flag=True, help="Only print the offset at TOPIC:PARTITION:TIME."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Say on stderr what is waited for.")
+@click.option("-v", "--verbose", is_flag=True, help="Say on stderr what the command waits for.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @click.option(
     "-u", is_flag=True, expose_value=False, help="For kcat's sake: output is never held back."

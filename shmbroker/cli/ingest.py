@@ -112,12 +112,12 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
     "--format",
     "file_format",
     type=click.Choice(["parquet", "delta", "json"]),
-    help="Of the files.  [default: parquet]",
+    help="Format of the files.  [default: parquet]",
 )
 @click.option(
     "--values",
     type=click.Choice(["json", "csv", "avro", "confluent-avro", "raw"]),
-    help="What the records' values are.  [default: json with --schema or --infer, avro with a"
+    help="Format of the records' values.  [default: json with --schema or --infer, avro with a"
     " schema in a .avsc file, else raw]",
 )
 @click.option(
@@ -126,20 +126,26 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
     help="The columns, such as 'name string not null, age int'; a file with that; for Avro the"
     " .avsc file.",
 )
-@click.option("--infer", is_flag=True, help="Find the columns out, of the first 10,000 records.")
-@click.option("--delimiter", metavar="CHAR", help="Of CSV.  [default: ,]")
+@click.option("--infer", is_flag=True, help="Find the columns in the first 10,000 records.")
+@click.option(
+    "--delimiter", metavar="CHAR", help="Character between the fields of CSV.  [default: ,]"
+)
 @click.option(
     "--record-columns",
     metavar="NAME,…",
-    help="Also key, topic, partition, offset, timestamp, date of the record, as record_key, …",
+    help="Add record_key, … of these: key, topic, partition, offset, timestamp, date.",
 )
-@click.option("--partition-by", metavar="COLUMN,…", help="Directories column=value.")
+@click.option(
+    "--partition-by",
+    metavar="COLUMN,…",
+    help="Write into directories column=value of these columns.",
+)
 @click.option(
     "--trigger",
     default="available-now",
     show_default=True,
     metavar="available-now|10s",
-    help="To what is there now, and end; or a micro-batch every so often, for ever.",
+    help="Write what is there now and end, or make a micro-batch every so often.",
 )
 @click.option(
     "--dead-letter",
@@ -153,7 +159,7 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
     default=None,
     help="Leave bad records out and count them; or end at the first one.",
 )
-@click.option("--replay", is_flag=True, help="Take the dead letters again instead of the topic.")
+@click.option("--replay", is_flag=True, help="Read the dead letters again instead of the topic.")
 @click.option(
     "--checkpoint",
     metavar="DIR",
@@ -163,13 +169,13 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
     "--continue-with",
     "continues",
     is_flag=True,
-    help="Change settings of an ingest that has written: they hold from here on.",
+    help="Change settings of an ingest that has written rows; they apply from here on.",
 )
 @click.option(
     "--append-anyway",
     "appends",
     is_flag=True,
-    help="Begin anew in a table that holds rows of the topic: they will be there twice.",
+    help="Write into a table that holds rows of the topic: they will be there twice.",
 )
 @click.option(
     "--from",
@@ -177,7 +183,7 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
     metavar="earliest|latest|TIME",
     help="Where a new ingest starts; TIME as 2026-11-21T10:00, UTC.  [default: earliest]",
 )
-@click.option("--target-size", type=Size(), help="Of a file, about.  [default: 128m]")
+@click.option("--target-size", type=Size(), help="Size of a file, about.  [default: 128m]")
 @click.option(
     "--batch-size",
     type=Size(),
@@ -188,7 +194,7 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--compression",
     type=click.Choice(["snappy", "zstd", "gzip", "lz4", "none"]),
-    help="Of Parquet.  [default: snappy]",
+    help="Compression of Parquet files.  [default: snappy]",
 )
 @click.option(
     "-o",
@@ -489,7 +495,9 @@ def _bytes(count: int) -> str:
 
 @command.command("compact")
 @click.argument("path", type=click.Path(exists=True, file_okay=False))
-@click.option("--target-size", type=Size(), default="128m", show_default=True, help="Of a file.")
+@click.option(
+    "--target-size", type=Size(), default="128m", show_default=True, help="Size of a merged file."
+)
 @click.option("--dry-run", is_flag=True, help="Change nothing.")
 @json_option
 def compact(path: str, target_size: int, dry_run: bool, as_json: bool) -> None:

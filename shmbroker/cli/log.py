@@ -183,7 +183,7 @@ def verify(paths: tuple[str, ...], with_records: bool, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @json_option
 def repair(paths: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
-    """Mend what can be derived, put aside what can't. No broker may run on it.
+    """Repair what can be derived, and put the rest aside. No broker may run there.
 
     \b
     shmbroker log repair ~/.local/state/shmbroker --dry-run

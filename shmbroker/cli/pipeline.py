@@ -30,11 +30,15 @@ def command() -> None:
     "--trigger",
     default="0s",
     metavar="available-now|10s",
-    help="A micro-batch every so often, for ever; or to what is there now, and end.  [default: as"
+    help="Make a micro-batch every so often, or write what is there now and end.  [default: as"
     " fast as they go]",
 )
 @click.option(
-    "--set", "variables", metavar="NAME=VALUE", multiple=True, help="A variable, ${NAME} in SQL."
+    "--set",
+    "variables",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Set a variable, ${NAME} in SQL.",
 )
 @session_options
 @cluster_options
@@ -54,7 +58,7 @@ def run(
     shmbroker pipeline run examples/flights.py --trigger available-now
     shmbroker pipeline run job.sql --set topic=flights --master spark://host:7077
 
-    How far it is stands on the terminal, else in a line a minute; at the end there is a summary.
+    A terminal shows progress, a log gets a line a minute. A summary ends the run.
     What SQL and Python may say is in docs/pipeline.md.
 
     Exit status: 0 with available-now all that was there is done; 1 failed; 2 wrong usage; 130, 143

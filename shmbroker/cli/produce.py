@@ -69,7 +69,7 @@ COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
     "--acks",
     type=click.Choice(["all", "-1", "1", "0"]),
     default="all",
-    help="Which replicas have it before a record counts as delivered.  [default: all]",
+    help="Replicas that must have a record before it counts as delivered.  [default: all]",
 )
 @click.option("-Z", "--null", "empty_is_null", is_flag=True, help="Empty values are null.")
 @click.option("-c", "--count", metavar="N", type=click.IntRange(1), help="Stop after N records.")

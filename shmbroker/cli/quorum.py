@@ -24,7 +24,7 @@ def command() -> None:
 @json_option
 @cluster_options
 def status(cluster: Cluster, as_json: bool) -> None:
-    """Show the active controller, its epoch, and how far the others are behind at most.
+    """Show the active controller, its epoch, and the largest lag of the others.
 
     \b
     shmbroker quorum status

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 FLAGS = (
     # flag, parameter, metavar, setting or "", help
-    ("--config", "config_file", "FILE", "", "Settings: TOML or properties."),
+    ("--config", "config_file", "FILE", "", "File with settings, TOML or properties."),
     (
         "--data",
         "data",
@@ -49,7 +49,7 @@ FLAGS = (
         "controllers",
         "V",
         "shmbroker.controllers",
-        "Controllers, an odd number: most of them must live.  [default: 1]",
+        "Controllers, an odd number: more than half must be alive.  [default: 1]",
     ),
     (
         "--log-dir",
@@ -72,7 +72,7 @@ FLAGS = (
         "shmbroker.network.workers",
         "Processes that own client connections.",
     ),
-    ("--set", "assignments", "KEY=VALUE", "", "One setting."),
+    ("--set", "assignments", "KEY=VALUE", "", "Set KEY to VALUE; repeatable."),
 )
 REPEATED = ("log_dirs", "assignments")
 

@@ -44,8 +44,8 @@ def command(cluster: Cluster, as_json: bool) -> None:
 
     Problems are: a partition without a leader, or with a replica that is not in sync; a broker that
     holds replicas and is not there, or is fenced; a controller that is not there, or none that is
-    active; a log directory that failed or whose disk is nearly full. Lag is none. Exit status: 0 no
-    problem, 1 at least one.
+    active; a log directory that failed or whose disk is nearly full. Lag is no problem. Exit
+    status: 0 no problem, 1 at least one.
     """
     report = gather(cluster)
     report["problems"] = problems(report)

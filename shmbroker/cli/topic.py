@@ -281,7 +281,7 @@ def _sizes(
     metavar="N",
     type=click.IntRange(1),
     required=True,
-    help="How many it shall have.",
+    help="Number of partitions after the change.",
 )
 @cluster_options
 def alter(cluster: Cluster, name: str, partitions: int) -> None:

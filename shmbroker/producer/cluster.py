@@ -124,11 +124,11 @@ class Cluster:
                     return found
                 if not error_codes.is_retriable(code):
                     raise _refusal(what, code)
-                told = f"{what} is not there after {wait_s:.0f} s: {error_codes.name_of(code)}"
+                told = f"{what} was not there within {wait_s:.0f} s: {error_codes.name_of(code)}"
             except NoBrokerFault as fault:
                 told = f"{fault.text} within {wait_s:g} s: {fault.reason}"
             except (OSError, ProtocolFault) as fault:
-                told = f"{what} is not there after {wait_s:.0f} s: {fault}"
+                told = f"{what} was not there within {wait_s:.0f} s: {fault}"
             if clock.monotonic() > until:
                 raise ClusterFault(told)
             clock.sleep(RETRY_S)

@@ -369,7 +369,7 @@ class BrokerClient:
                 if broker_id not in self.brokers:
                     self._topics([])
                 if broker_id not in self.brokers:
-                    raise LaterFault(f"broker {broker_id} is not there")
+                    raise LaterFault(f"broker {broker_id} is not in the cluster")
                 host, port = self.brokers[broker_id]
                 connection = self._connect(host, port)
             self._connections[broker_id] = connection

@@ -153,7 +153,7 @@ class _Fetch:
         _raise_later(answer["error_code"], self.name)
         (topic,) = answer["responses"] or [{"partitions": []}]
         if not topic["partitions"]:
-            raise LaterFault(f"the leader of {self.name} says nothing of it")
+            raise LaterFault(f"the leader of {self.name} left it out of its answer")
         (partition,) = topic["partitions"]
         error = partition["error_code"]
         if error == error_codes.OFFSET_OUT_OF_RANGE:

@@ -33,7 +33,7 @@
 In JSON -2 is the earliest and -1 the latest offset, and every partition must be named, unless
 partialOffsets says that the others are read from their first or to their last record. Offsets as
 a checkpoint has them are fine too: they carry the topics' ids, which are compared (`TOPIC_IDS`).
-Option names don't mind case.
+Option names are case-insensitive.
 
 `kafka.*` are the settings of Kafka's consumer (`consumer_options`); every other name is refused.
 A bad option is a ConfigFault that says what to give instead; where Spark's Kafka source refuses
@@ -317,7 +317,7 @@ def _strategy(
 
 
 def _position(given: Mapping[str, str], which: str, default: int, is_partial: bool) -> Position:
-    """Of the three options that say where to start or end, the first one given counts."""
+    """Where to start or end. Of the three options, the one listed first here wins."""
     name = f"{which}timestamp"
     if name in given:
         try:

@@ -210,7 +210,7 @@ class Job:
         from pyspark.sql import functions as F
 
         if mode not in _OUTPUT_MODES:
-            raise ConfigFault(f"mode is none of {', '.join(_OUTPUT_MODES)}: {mode!r}")
+            raise ConfigFault(f"mode is one of {', '.join(_OUTPUT_MODES)}, not {mode!r}")
         columns = rows.columns
         if "value" not in columns:
             names = [name for name in columns if name != "key"]

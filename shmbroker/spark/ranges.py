@@ -92,4 +92,4 @@ def _decode(text: str) -> tuple[Piece, Reading]:
         reading["consumer"] = Consumer(*reading["consumer"])
         return Piece(**fields), Reading(**reading)
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFault(f"a row's plan is none: {error}") from error
+        raise CorruptFault(f"the plan in a row can't be read: {error}") from error

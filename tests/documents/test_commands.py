@@ -57,7 +57,7 @@ batches = [pyarrow.record_batch({"value": ["a", "b"]})]
 _MASKS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.\d]*(?:[+-]\d\d:\d\d|Z)?"), "TIME"),
     (re.compile(r"(?<![\w/-])[\w-]{22}(?![\w/-])"), "ID"),
-    (re.compile(r"/\S*?(?=/tour-data|/node-)"), "PATH"),
+    (re.compile(r"/\S*?(?=/[a-z]+-data)"), "PATH"),
     (re.compile(r"\b[0-9a-f]{12}\b"), "ID"),
     (re.compile(r"\d+(?:\.\d+)?"), "N"),
     (re.compile(r"N (?:B|KiB|MiB|GiB|TiB)\b"), "SIZE"),

@@ -119,8 +119,8 @@ def judge(
     if bound and has_written and not may_change:
         told = " and ".join(_change(name, *changes[name]) for name in bound)
         raise ConfigFault(
-            f"this ingest has written with {told}: add --continue-with to go on from here with what"
-            " is said now (what is written stays as it is, nothing is written twice), or"
+            f"this ingest has written rows with {told}: add --continue-with to use the new settings"
+            " from here on (rows that are there stay as they are, none is written twice), or"
             f" {_as_before(bound, stored)} to go on as before"
         )
     plan = stored._replace(**{name: now for name, (_, now) in changes.items()})

@@ -260,7 +260,7 @@ def commit(
     missing = [file.temporary for file in files if not os.path.exists(file.temporary)]
     if missing:
         raise FilesFault(
-            f"{missing[0]} was written and is not there: --to has to be one directory that the"
+            f"{missing[0]} was written, but can't be found: --to has to be one directory that the"
             " driver and all executors share"
         )
     content = {"files": [file._asdict() for file in files], "counts": counts}
@@ -489,5 +489,5 @@ def local_path(text: str) -> str:
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     if "://" in text:
-        raise ConfigFault(f"{text} is no directory: mount it, then name where it is mounted")
+        raise ConfigFault(f"{text} is not a directory: mount it, then name where it is mounted")
     return os.path.abspath(os.path.expanduser(text))

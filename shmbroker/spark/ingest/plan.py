@@ -66,9 +66,9 @@ class Plan(NamedTuple):
     def check(self) -> None:
         """ConfigFault for what does not go together."""
         if self.format not in FORMATS:
-            raise ConfigFault(f"the format {self.format!r} is none of {', '.join(FORMATS)}")
+            raise ConfigFault(f"the format is one of {', '.join(FORMATS)}, not {self.format!r}")
         if self.values not in values.KINDS:
-            raise ConfigFault(f"values are none of {', '.join(values.KINDS)}: {self.values!r}")
+            raise ConfigFault(f"values are one of {', '.join(values.KINDS)}, not {self.values!r}")
         if self.values != values.RAW and not self.schema:
             others = "" if "avro" in self.values else ", or --infer finds the columns out"
             raise ConfigFault(f"--values {self.values} needs --schema{others}")
@@ -98,7 +98,7 @@ class Plan(NamedTuple):
         schema = self.arrow_schema()
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if twice:
-            raise ConfigFault(f"there would be two columns {twice[0]}")
+            raise ConfigFault(f"the table would have two columns {twice[0]}")
         for name in self.partition_by:
             if name not in schema.names:
                 raise ConfigFault(

@@ -78,7 +78,7 @@ def opened(asked: Asked) -> Iterator[Kept]:
             if begun is None:
                 kept = _gone_on(asked, checkpoints.read(document.read_text()))
             elif document.exists():
-                raise ConfigFault(f"somebody else began with {checkpoint} just now: try it again")
+                raise ConfigFault(f"another run has just created {checkpoint}: try again")
             else:
                 kept = begun._replace(plan=begun.plan._replace(checkpoint=str(checkpoint)))
             for each in _places(kept):
@@ -402,7 +402,7 @@ def _infer_csv(lines: list[bytes], delimiter: str) -> pa.Schema:
             ),
         )
     except pa.ArrowException as error:
-        raise ConfigFault(f"the first records are no CSV: {error}") from None
+        raise ConfigFault(f"the first records are not CSV: {error}") from None
     fields = []
     for n, field in enumerate(table.schema):
         kind = field.type

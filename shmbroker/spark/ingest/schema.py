@@ -279,7 +279,7 @@ def avro_document(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigFault(f"the Avro schema is no JSON: {error}") from None
+        raise ConfigFault(f"the Avro schema is not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("type") != "record":
         raise ConfigFault('the Avro schema is no record: {"type": "record", "fields": […], …}')
     return document
@@ -316,7 +316,7 @@ def _avro_fields(record: Mapping[str, Any], named: dict[str, Any], depth: int) -
         named[record["name"]] = record
         return [_avro_field(field, named, depth) for field in record["fields"]]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigFault(f"the Avro schema is none: {error!r} in {record}") from None
+        raise ConfigFault(f"this is not an Avro schema: {error!r} in {record}") from None
 
 
 def _avro_field(field: Mapping[str, Any], named: dict[str, Any], depth: int) -> pa.Field:

@@ -304,7 +304,7 @@ def _avro(document: dict[str, Any], head: int) -> Decode:
     try:
         parsed = fastavro.parse_schema(schemas.without_other_kinds(document))
     except Exception as error:  # fastavro has no fault of its own for all that may be wrong
-        raise ConfigFault(f"the Avro schema is none: {error}") from None
+        raise ConfigFault(f"this is not an Avro schema: {error}") from None
     nullable = pa.schema([field.with_nullable(True) for field in schema])
     read = fastavro.schemaless_reader
 
@@ -317,7 +317,7 @@ def _avro(document: dict[str, Any], head: int) -> Decode:
                 if value is None:
                     raise ValueError("the value is null")
                 if head and (len(value) < head or value[0]):
-                    raise ValueError("no Confluent header of 5 bytes that begins with 0")
+                    raise ValueError("the value has no Confluent header of 5 bytes, the first 0")
                 stream = io.BytesIO(value)
                 stream.seek(head)
                 record = read(stream, parsed, None)

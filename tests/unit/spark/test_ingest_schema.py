@@ -112,7 +112,7 @@ def test_avro_types_become_columns() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ('"string"', "no record"),
         ('{"type": "record", "name": "r"}', "fields"),
         ('{"type": "record", "name": "r", "fields": [{"name": "a", "type": "nope"}]}', "nope"),
