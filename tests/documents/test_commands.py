@@ -26,6 +26,8 @@ from tests.documents.blocks import Block, Step, blocks_of
 from tests.tidy.sources import ROOT, name_of
 
 WAIT_S = 30
+QUICK = ("--set", "group.initial.rebalance.delay.ms=0")
+"""Nobody waits for a second member of a group."""
 # Of what a document names outside of its directory, this is made inside.
 OUTSIDE = re.compile(r"(?<![\w.$])/(?=(?:srv|data|etc|mnt|disk\d)/)")
 _TABLE = """
@@ -114,7 +116,7 @@ class Tour:
             data = self.directory / words[at + 1]
             del words[at : at + 2]
         data.mkdir(parents=True, exist_ok=True)
-        self.broker = Broker(*words, data=data)
+        self.broker = Broker(*words, *QUICK, data=data)
         self.log_position = 0
         self.environment["SHMBROKER_BOOTSTRAP_SERVER"] = self.broker.address
 

@@ -22,10 +22,11 @@ def texts() -> list[str]:
     """Every text in the product's code, with `ANYTHING` for what is put in; no docstrings."""
     found: list[str] = []
     for path in modules("shmbroker"):
-        tree = tree_of(path)
-        alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.JoinedStr):
+        alone = set()
+        for node in ast.walk(tree_of(path)):  # parents come first
+            if isinstance(node, ast.Expr):
+                alone.add(id(node.value))
+            elif isinstance(node, ast.JoinedStr):
                 found.append("".join(map(_part, node.values)))
             elif isinstance(node, ast.Constant) and id(node) not in alone:
                 found.append(FORMAT.sub(ANYTHING, str(node.value)))

@@ -80,7 +80,7 @@ def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
             yield from helps(found, f"{name} {word}")
 
 
-@pytest.mark.parametrize(("name", "text"), helps(main, "shmbroker"))
+@pytest.mark.parametrize(("name", "text"), list(helps(main, "shmbroker")))
 def test_examples_of_a_help_are_taken(name: str, text: str) -> None:
     text = re.sub(r"\\\n\s*", "", text)
     for example in re.findall(r"^.*\bshmbroker .+$", text, re.MULTILINE):

@@ -149,7 +149,7 @@ def test_changed_settings_hold_from_there_on(ingest: Ingest, now: dict, dies: st
     has_written = dies in ("", "committed")
     is_bound = "target_bytes" not in now
     if is_bound and has_written:
-        with pytest.raises(ConfigFault, match="add --continue-with to use the new settings from here on"):
+        with pytest.raises(ConfigFault, match="add --continue-with to use the new settings"):
             ingest.run(**now)
         ingest.run(continues=True, **now)
     else:
