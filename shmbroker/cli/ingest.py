@@ -476,7 +476,7 @@ def replay_summary(plan: "Plan", totals: "Totals") -> str:
     """A line on what has become of dead letters."""
     text = (
         f"{plan.topic}: {_count(totals.rows, 'dead letter')} became rows in {plan.path},"
-        f" {totals.skipped:,} are still bad"
+        f" {totals.skipped:,} still bad"
     )
     return text if totals.records else f"{plan.topic}: no dead letters that were not replayed"
 

@@ -91,6 +91,25 @@ def test_examples_of_a_help_are_taken(name: str, text: str) -> None:
             assert not refusal_of(words), example
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_no_command_of_a_document_is_overlooked(path: Path) -> None:
+    """Each indented command stands in a block that is run, or says why it is not."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    pattern = r"\bshmbroker (?:serve|topic|consume|produce|ingest)"
+    shown = len(re.findall(rf"^ {{4}}\S.*{pattern}|^ {{4}}{pattern}", text, re.MULTILINE))
+    steps = [step for block in blocks_of(path) for step in block.steps()]
+    assert shown == sum(bool(re.search(pattern, step.command)) for step in steps)
+
+
+def test_a_reason_goes_with_the_next_block_only(tmp_path: Path) -> None:
+    path = tmp_path / "document.md"
+    marked = "<!-- not run: why -->\n    shmbroker serve"
+    path.write_text(f"Text\n\n{marked}\n\nText\n\n    $ pwd\n    /\n")
+    first, second = blocks_of(path)
+    assert (first.not_run, first.kind, second.not_run) == ("why", "commands", "")
+    assert second.steps() == [("pwd", ["/"])]
+
+
 def test_a_wrong_word_is_seen() -> None:
     assert "No such option" in refusal_of(["topic", "create", "t", "-c", "retention.ms=1"])
     assert "unexpected extra" in refusal_of(["config", "set", "broker", "default", "k=v"])
