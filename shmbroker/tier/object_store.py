@@ -71,7 +71,7 @@ def check_store(url: str) -> None:
         if not parts.netloc:
             complaint = "a bucket is named s3://bucket or s3://bucket/prefix"
         elif PathFinder.find_spec("boto3") is None:
-            complaint = "it needs boto3, pip install 'shmbroker[s3]'"
+            complaint = "it needs boto3: pip install boto3"
     else:
         complaint = "it must begin with file:/// (a directory) or s3:// (a bucket)"
     if complaint:

@@ -17,11 +17,13 @@ import pytest
 from shmbroker.cli.commands import main
 from shmbroker.spark import options, producer_options
 from tests.documents.blocks import blocks_of, our_commands, ours
-from tests.tidy.sources import ROOT, name_of
+from tests.tidy.sources import ROOT, modules, name_of
 
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("[CS]*.md")])
 DOCUMENTS = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
 COMMENTED = sorted([*(ROOT / "examples").glob("flights.*"), *(ROOT / "systemd").glob("*.service")])
+MODULES = [path for path in modules("shmbroker") if "pip install" in path.read_text("utf-8")]
+"""Modules whose messages say what to install."""
 IN_COMMENT = re.compile(r"^(?:(?:--|#)\s{2,}|ExecStart=/\S+/)?(shmbroker .+)$", re.MULTILINE)
 OF_SPARK = {"checkpointLocation", "path", "header", "mergeSchema"}
 """Options that are Spark's own."""
@@ -117,7 +119,7 @@ def test_a_wrong_word_is_seen() -> None:
     assert refusal_of(["topic", "create", "t", "-p", "2"]) == ""
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *COMMENTED], ids=name_of)
+@pytest.mark.parametrize("path", [*DOCUMENTS, *COMMENTED, *MODULES], ids=name_of)
 def test_what_pip_installs_is_there(path: Path) -> None:
     """Nothing is published under our name, so a document names a checkout; its extras exist."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
