@@ -7,6 +7,8 @@ Latencies are of single records, from the call that sends them to the delivery r
 consumer's hand; at most `SAMPLES_MAX` of them are kept, evenly spread.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +24,10 @@ from shmbroker.cli.outcome import CommandFault, say, sentence
 from shmbroker.cli.output import print_json
 from shmbroker.cli.produce import COMPRESSIONS
 from shmbroker.cli.words import EARLIEST, LATEST
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
 
 SAMPLES_MAX = 100_000
 STALL_S = 20.0
@@ -229,7 +235,7 @@ class _Progress:
         self._bar.update(done - self._done)
         self._done = done
 
-    def __enter__(self) -> "_Progress":
+    def __enter__(self) -> _Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -240,7 +246,7 @@ def _reports(counts: list[int], latencies: list[float], every: int) -> Callable[
     """A delivery callback: counts[0] delivered, counts[1] not; latencies in seconds."""
     reasons: set[str] = set()
 
-    def delivered(error: Any, message: Any) -> None:
+    def delivered(error: KafkaError | None, message: Message) -> None:
         if error is not None:
             counts[1] += 1
             if not reasons:
@@ -249,12 +255,12 @@ def _reports(counts: list[int], latencies: list[float], every: int) -> Callable[
             return
         counts[0] += 1
         if counts[0] % every == 0:
-            latencies.append(message.latency())
+            latencies.append(message.latency() or 0.0)
 
     return delivered
 
 
-def _produce(producer: Any, topic: str, records: int, size: int) -> dict[str, Any]:
+def _produce(producer: Producer, topic: str, records: int, size: int) -> dict[str, Any]:
     # Half random, half not: codecs have something to do, and something to find.
     value = os.urandom(size // 2) + b"x" * (size - size // 2)
     counts, latencies = [0, 0], list[float]()
@@ -323,7 +329,7 @@ def _consume(
 
 def _end_to_end(
     cluster: Cluster,
-    producer: Any,
+    producer: Producer,
     topic: str,
     records: int,
     rate: int,

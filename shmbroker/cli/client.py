@@ -11,16 +11,23 @@ Rules
  * librdkafka's log is off unless `-X debug=…` asks for it.
 """
 
+from __future__ import annotations
+
 import fnmatch
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
 from shmbroker.cli.outcome import CommandFault, say, sentence
 from shmbroker.config import OWN_PREFIX, idle_complaint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
 
 VARIABLE = "SHMBROKER_BOOTSTRAP_SERVER"
 DEFAULT_SERVER = "127.0.0.1:9092"
@@ -124,7 +131,7 @@ class Cluster:
         config |= self.settings
         told = config.pop("on.error", None)
 
-        def on_error(error: Any) -> None:
+        def on_error(error: KafkaError) -> None:
             if error.name() in _LASTING:
                 self.refusal = error
             if told:
@@ -180,7 +187,7 @@ _SERVERS = ("metadata.broker.list", "bootstrap.servers")
 """-X with one of these names the cluster, too."""
 
 
-def _refused(error: Any) -> str:
+def _refused(error: KafkaError) -> str:
     """The library's words without its address, its OpenSSL code and its clock."""
     text = re.sub(r"^\w+://\S+: | \(after \d+ms in state \w+\)|error:\w+:[^:]*::", "", error.str())
     return f"{text} ({error.name().removeprefix('_')})"
@@ -206,7 +213,7 @@ def metadata(client: Any, cluster: Cluster) -> Any:
     )
 
 
-def say_idle(cluster: Cluster, admin: Any, values: dict[str, str]) -> None:
+def say_idle(cluster: Cluster, admin: AdminClient, values: dict[str, str]) -> None:
     """A sentence on stderr for each of these settings that changes nothing, as brokers of another
     make go by it."""
     complaints = [idle_complaint(name, value) for name, value in values.items()]
@@ -216,7 +223,7 @@ def say_idle(cluster: Cluster, admin: Any, values: dict[str, str]) -> None:
             say(complaint)
 
 
-def _is_ours(cluster: Cluster, admin: Any) -> bool:
+def _is_ours(cluster: Cluster, admin: AdminClient) -> bool:
     """Whether the brokers are shmbroker's: they have settings of its own."""
     from confluent_kafka.admin import ConfigResource
 
@@ -226,7 +233,14 @@ def _is_ours(cluster: Cluster, admin: Any) -> bool:
     return any(key.startswith(OWN_PREFIX) for key in waited(future, f"broker {name}"))
 
 
-def waited(future: Any, about: str = "") -> Any:
+class Pending(Protocol):
+    """An answer of the client library that is still to come: a `concurrent.futures.Future`."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The answer; raises what it failed with."""
+
+
+def waited(future: Pending, about: str = "") -> Any:
     """The result of an admin call; CommandFault, naming what it was about, if it was refused."""
     from confluent_kafka import KafkaException
 

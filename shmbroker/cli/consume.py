@@ -10,6 +10,8 @@ Each batch that arrives is written at once: line by line where records trickle, 
 where they don't. `-e` stops at what was the end when the command began.
 """
 
+from __future__ import annotations
+
 import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,6 +40,10 @@ from shmbroker.cli.words import (
     parse_place,
     to_posix,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError
 
 POLL_S = 0.2
 """The longest that Ctrl-C waits."""
@@ -324,7 +330,7 @@ class _Consuming:
             **settings,
         )
 
-    def _on_error(self, error: Any) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
             self.fatal = error
         elif error.name() == "_ALL_BROKERS_DOWN" and not self.is_lost:
@@ -565,7 +571,7 @@ class _GroupReader(_Consuming):
             return True
         return self.is_assigned and not self.open and (self.is_ending or self.stop_ms is not None)
 
-    def _assigned(self, _consumer: Any, partitions: list[Any]) -> None:
+    def _assigned(self, _consumer: Consumer, partitions: list[Any]) -> None:
         self.is_assigned = True
         names = [f"{entry.topic}-{entry.partition}" for entry in partitions]
         self.notes.explain(
@@ -573,7 +579,7 @@ class _GroupReader(_Consuming):
         )
         self.open.update((partition.topic, partition.partition) for partition in partitions)
 
-    def _revoked(self, _consumer: Any, partitions: list[Any]) -> None:
+    def _revoked(self, _consumer: Consumer, partitions: list[Any]) -> None:
         self.open.difference_update((entry.topic, entry.partition) for entry in partitions)
         self.is_assigned = bool(self.open)
 

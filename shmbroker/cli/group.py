@@ -1,5 +1,7 @@
 """`shmbroker group`: list, describe, reset-offsets, delete, delete-offsets."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Iterable
@@ -24,6 +26,10 @@ from shmbroker.cli.offsets import Partition, list_offsets
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_table
 from shmbroker.cli.words import EARLIEST, LATEST, parse_moment
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 STATES = [
     "stable",
@@ -83,7 +89,7 @@ def list_(cluster: Cluster, states: tuple[str, ...], types: tuple[str, ...], as_
         print_table(("GROUP", "STATE", "TYPE"), [tuple(row.values()) for row in rows])
 
 
-def _listed(admin: Any, cluster: Cluster) -> list[dict[str, str]]:
+def _listed(admin: AdminClient, cluster: Cluster) -> list[dict[str, str]]:
     metadata(admin, cluster)
     listing = waited(admin.list_consumer_groups(request_timeout=ASK_S))
     for error in listing.errors:
@@ -160,7 +166,7 @@ def describe(
         clock.sleep(watch_s)
 
 
-def _found(cluster: Cluster, admin: Any, groups: tuple[str, ...]) -> list[dict[str, Any]]:
+def _found(cluster: Cluster, admin: AdminClient, groups: tuple[str, ...]) -> list[dict[str, Any]]:
     found = []
     for name in _names(admin, cluster, groups):
         group = _described(admin, name)
@@ -198,14 +204,14 @@ def _print_groups(found: list[dict[str, Any]]) -> None:
             print_table(columns, rows)
 
 
-def _names(admin: Any, cluster: Cluster, words: tuple[str, ...]) -> list[str]:
+def _names(admin: AdminClient, cluster: Cluster, words: tuple[str, ...]) -> list[str]:
     if not any(map(is_pattern, words)):
         metadata(admin, cluster)
         return list(words)
     return matching(words, [row["group"] for row in _listed(admin, cluster)], "group")
 
 
-def _described(admin: Any, name: str) -> Any:
+def _described(admin: AdminClient, name: str) -> Any:
     """The library's description; None if the group isn't there."""
     from confluent_kafka import KafkaException
 
@@ -219,7 +225,7 @@ def _described(admin: Any, name: str) -> Any:
     return None if group.state.name == "DEAD" else group
 
 
-def _with_offsets(cluster: Cluster, admin: Any, group: Any) -> dict[str, Any]:
+def _with_offsets(cluster: Cluster, admin: AdminClient, group: Any) -> dict[str, Any]:
     members = [
         {
             "member": member.member_id,
@@ -272,7 +278,7 @@ def _with_offsets(cluster: Cluster, admin: Any, group: Any) -> dict[str, Any]:
     }
 
 
-def _committed(admin: Any, group: str) -> dict[Partition, int]:
+def _committed(admin: AdminClient, group: str) -> dict[Partition, int]:
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     asked = [ConsumerGroupTopicPartitions(group)]
@@ -285,7 +291,9 @@ def _committed(admin: Any, group: str) -> dict[Partition, int]:
     }
 
 
-def _existing(cluster: Cluster, admin: Any, partitions: Iterable[Partition]) -> list[Partition]:
+def _existing(
+    cluster: Cluster, admin: AdminClient, partitions: Iterable[Partition]
+) -> list[Partition]:
     known = metadata(admin, cluster).topics
     return [
         (topic, partition)
@@ -313,7 +321,7 @@ def _target_options(function: Any) -> Any:
 
 def _targets(
     cluster: Cluster,
-    admin: Any,
+    admin: AdminClient,
     committed: dict[Partition, int],
     topics: tuple[str, ...],
     all_topics: bool,
@@ -341,7 +349,7 @@ def _targets(
     return sorted(found)
 
 
-def _refuse_active(admin: Any, name: str) -> None:
+def _refuse_active(admin: AdminClient, name: str) -> None:
     group = _described(admin, name)
     if group is not None and group.state.name != "EMPTY":
         raise CommandFault(
@@ -436,7 +444,7 @@ def reset_offsets(
         say("nothing was changed; --execute does it")
 
 
-def _commit(admin: Any, group: str, offsets: dict[Partition, int]) -> None:
+def _commit(admin: AdminClient, group: str, offsets: dict[Partition, int]) -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
     wanted = ConsumerGroupTopicPartitions(

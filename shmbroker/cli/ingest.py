@@ -56,7 +56,11 @@ class _Topic(click.Command):
     """Shown as what is typed, without the word that stands for it inside."""
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
     ) -> click.Context:
         if parent is not None:
             info_name, parent = parent.info_name, parent.parent
@@ -73,7 +77,9 @@ class Size(click.ParamType[int]):
 
     name = "SIZE"
 
-    def convert(self, value: Any, param: Any, context: Any) -> int:
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> int:
         """Of its text."""
         if isinstance(value, int):
             return value

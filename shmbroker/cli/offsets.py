@@ -1,16 +1,25 @@
 """Offsets of partitions, asked of their leaders all at once."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 
 from shmbroker.cli.client import ASK_S, Cluster, waited
 from shmbroker.cli.words import EARLIEST, LATEST
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
 Partition = tuple[str, int]
 
 
 def list_offsets(
-    cluster: Cluster, partitions: Iterable[Partition], at: str | int, admin: Any = None
+    cluster: Cluster,
+    partitions: Iterable[Partition],
+    at: str | int,
+    admin: AdminClient | None = None,
 ) -> dict[Partition, int]:
     """{(topic, partition): offset} at EARLIEST, LATEST (the high watermark), or a moment in ms.
 
@@ -22,7 +31,10 @@ def list_offsets(
 
 
 def offsets_known(
-    cluster: Cluster, partitions: Iterable[Partition], at: str | int, admin: Any = None
+    cluster: Cluster,
+    partitions: Iterable[Partition],
+    at: str | int,
+    admin: AdminClient | None = None,
 ) -> dict[Partition, int]:
     """`list_offsets`, without the partitions whose leader does not answer."""
     from confluent_kafka import KafkaException
@@ -37,12 +49,14 @@ def offsets_known(
     return found
 
 
-def _client(cluster: Cluster, admin: Any) -> Any:
+def _client(cluster: Cluster, admin: AdminClient | None) -> AdminClient:
     """It, or one of our own; the truth of a client is its length, the messages that it holds."""
     return cluster.admin() if admin is None else admin
 
 
-def _asked(admin: Any, partitions: Iterable[Partition], at: str | int) -> dict[Partition, Any]:
+def _asked(
+    admin: AdminClient, partitions: Iterable[Partition], at: str | int
+) -> dict[Partition, Any]:
     """{partition: future}; they come to nothing once nobody holds the client."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec

@@ -8,6 +8,8 @@
 No traceback is shown for what a user, a file, a disk or a cluster did; one of ours is a bug.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from typing import Any
@@ -15,6 +17,10 @@ from typing import Any
 import click
 
 from shmbroker.errors import Fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -65,10 +71,15 @@ def binary(stream: Any) -> Any:
 class Ending:
     """`with Ending(): …` turns what may go wrong into a sentence and an exit status."""
 
-    def __enter__(self) -> "Ending":
+    def __enter__(self) -> Ending:
         return self
 
-    def __exit__(self, kind: object, fault: BaseException | None, _trace: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
         if fault is None:
             try:
                 if sys.stdout is not None:  # as it is where whoever started us closed it

@@ -5,6 +5,8 @@ pieces of up to 1 MiB, which become large batches. Nothing is read ahead beyond 
 hold (`WAITING_MAX`, `WAITING_BYTES_MAX`): a full cluster slows the source down.
 """
 
+from __future__ import annotations
+
 import select
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,10 @@ from shmbroker.cli.client import PLAINTEXT, Cluster, cluster_options, metadata, 
 from shmbroker.cli.outcome import CommandFault, binary, leave_on_sigterm, say, sentence
 from shmbroker.cli.record_json import from_json
 from shmbroker.cli.words import delimiter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
 
 READ_BYTES = 1 << 20
 WAITING_MAX = 200_000
@@ -271,7 +277,7 @@ class Places:
 
 
 def _pieces(
-    source: BinaryIO, end: bytes, delivery: "_Delivery", count: int | None = None
+    source: BinaryIO, end: bytes, delivery: _Delivery, count: int | None = None
 ) -> Iterator[list[bytes]]:
     """Lists of lines, as soon as they are there, at most `count` in all; the last one may lack its
     delimiter."""
@@ -285,7 +291,7 @@ def _pieces(
             return
 
 
-def _all_pieces(source: BinaryIO, end: bytes, delivery: "_Delivery") -> Iterator[list[bytes]]:
+def _all_pieces(source: BinaryIO, end: bytes, delivery: _Delivery) -> Iterator[list[bytes]]:
     rest = b""
     descriptor = source.fileno()
     while True:
@@ -311,7 +317,7 @@ class _Delivery:
     """A producer that never holds too much, and counts what was not delivered."""
 
     def __init__(
-        self, producer: Any, topic: str, partition: int | None, places: Places | None
+        self, producer: Producer, topic: str, partition: int | None, places: Places | None
     ) -> None:
         self.producer = producer
         self.topic = topic
@@ -336,8 +342,9 @@ class _Delivery:
             for record in records:
                 self._send_one(record | self.partition)
         else:
+            place: dict[str, Any] = self.partition
             queued = self.producer.produce_batch(
-                self.topic, records, on_delivery=self._delivered, **self.partition
+                self.topic, records, on_delivery=self._delivered, **place
             )
             if queued < len(records):
                 for record in records:
@@ -359,12 +366,12 @@ class _Delivery:
         except KafkaException as refusal:
             self._delivered(refusal.args[0], None)
 
-    def _delivered(self, error: Any, message: Any) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message | None) -> None:
         if error is not None:
             reason = sentence(error)
             self.failures[reason] = self.failures.get(reason, 0) + 1
-        elif self.places:
-            self.places.add(message.partition(), message.offset())
+        elif self.places and message is not None:
+            self.places.add(message.partition() or 0, message.offset() or 0)
 
     def flush(self) -> None:
         """Wait until each record is delivered or given up."""

@@ -4,6 +4,8 @@ What is asked over a plain connection (the controllers, fenced brokers, disks) i
 cluster does not answer it: an older Kafka, TLS, SASL. Lag is shown, and is no fault.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ from shmbroker.cli.client import (
     ASK_S,
     PLAINTEXT,
     Cluster,
+    Pending,
     cluster_options,
     json_option,
     metadata,
@@ -22,6 +25,10 @@ from shmbroker.cli.offsets import Partition, offsets_known
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_table
 from shmbroker.cli.words import LATEST
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 FREE_SHARE_LEAST = 0.05
 FREE_BYTES_LEAST = 5 << 30
@@ -156,7 +163,7 @@ def _partitions(topics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _groups(cluster: Cluster, admin: Any) -> list[dict[str, Any]]:
+def _groups(cluster: Cluster, admin: AdminClient) -> list[dict[str, Any]]:
     """Groups, the one that is furthest behind first; a lag that nobody tells is None, and groups
     whose coordinator does not answer are not known at all."""
     from confluent_kafka import ConsumerGroupTopicPartitions
@@ -200,7 +207,7 @@ def _groups(cluster: Cluster, admin: Any) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-(row["lag"] or 0), row["group"]))
 
 
-def _result(future: Any) -> Any:
+def _result(future: Pending) -> Any:
     """What an admin call gives; None if there is no answer."""
     from confluent_kafka import KafkaException
 

@@ -1,5 +1,7 @@
 """`shmbroker topic`: create, list, describe, alter, delete."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +26,10 @@ from shmbroker.cli.offsets import Partition, offsets_known
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_table
 from shmbroker.cli.words import EARLIEST, LATEST
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 _URL_SAFE = str.maketrans("+/", "-_")
 """Kafka writes ids in the base64 of URLs, the client library in the plain one."""
@@ -191,7 +197,7 @@ def _ids(numbers: list[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def _described(admin: Any, names: list[str]) -> list[dict[str, Any]]:
+def _described(admin: AdminClient, names: list[str]) -> list[dict[str, Any]]:
     from confluent_kafka import TopicCollection
     from confluent_kafka.admin import ConfigResource, ConfigSource
 
@@ -233,7 +239,7 @@ def _described(admin: Any, names: list[str]) -> list[dict[str, Any]]:
 
 
 def _add_extents(
-    cluster: Cluster, admin: Any, brokers: Mapping[int, Any], topics: list[dict[str, Any]]
+    cluster: Cluster, admin: AdminClient, brokers: Mapping[int, Any], topics: list[dict[str, Any]]
 ) -> None:
     """Add start and end offset and bytes to each partition; None where no leader tells."""
     rows = {

@@ -11,6 +11,8 @@ Rules of this file:
 * Answers leave in request order: only the head of `inflight` is ever moved to `out`.
 """
 
+from __future__ import annotations
+
 import socket
 from array import array
 from collections import deque
@@ -22,6 +24,10 @@ from typing import Any
 from shmbroker.gateway.arriving import Sender
 from shmbroker.gateway.inflight import Request
 from shmbroker.ipc.passed_files import ColdSlice, FileSlice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.gateway.event_loop import Listener
 
 MSG_MORE = socket.MSG_MORE
 
@@ -60,7 +66,7 @@ class Connection(Sender):
         "wants_write",
     )
 
-    def __init__(self, accepted: socket.socket, listener: Any, now: float) -> None:
+    def __init__(self, accepted: socket.socket, listener: Listener, now: float) -> None:
         super().__init__()
         self.socket = accepted
         self.fd = accepted.fileno()

@@ -34,7 +34,7 @@ from shmbroker.wire.coordinator_records import GROUP, GROUP_METADATA, OFFSET_COM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from shmbroker.replica.partition import Partition
@@ -167,7 +167,7 @@ class Loader:
         else:
             self._keep(records)
 
-    def _keep(self, records: Any) -> None:
+    def _keep(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> None:
         latest = self._latest
         for offset, key, value in records:
             if key is not None:

@@ -19,9 +19,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from typing import Any
 
     from shmbroker.groups.classic.member import Protocols
+    from shmbroker.groups.coordinator import AnyGroup
 
 COORDINATOR_BYTES_MAX = 64 << 20
 GROUP_BYTES_MAX = 8 << 20
@@ -72,13 +72,13 @@ class GroupMemory:
         """Whether so much more may be held."""
         return more <= 0 or self.held_bytes + more <= self.bytes_max
 
-    def count(self, group: Any) -> None:
+    def count(self, group: AnyGroup) -> None:
         """What a group holds has changed."""
         held = group.held_bytes
         self.held_bytes += held - group.counted_bytes
         group.counted_bytes = held
 
-    def forget(self, group: Any) -> None:
+    def forget(self, group: AnyGroup) -> None:
         """It is not one of ours any more."""
         self.held_bytes -= group.counted_bytes
         group.counted_bytes = 0

@@ -7,12 +7,13 @@ directory, for whoever wants to look.
 Never inside: Apache Kafka ends on what it can't place there. Nothing is ever replaced or removed.
 """
 
+from __future__ import annotations
+
 import itertools
 import logging
 import mmap
 import os
 import shutil
-from typing import Any
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import StorageFault
@@ -28,6 +29,10 @@ from shmbroker.records.batch_layout import (
     MAGIC_POSITION,
 )
 from shmbroker.signs import sign, waiting_for_disk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.log.partition_log import PartitionLog
 
 logger = logging.getLogger("shmbroker")
 
@@ -115,7 +120,7 @@ def keep_piece(directory: str, name: str, piece: bytes) -> None:
         raise StorageFault(f"can't put a piece of {directory}/{name} aside: {error}") from error
 
 
-def put_end_aside(log: Any, offset: int, bytes_max: int) -> bool:
+def put_end_aside(log: PartitionLog, offset: int, bytes_max: int) -> bool:
     """Copy what a log (`PartitionLog`) holds from the batch with `offset` on, as segments; False,
     and nothing is done, if that is more than `bytes_max`. StorageFault if the disk refuses."""
     pieces = []

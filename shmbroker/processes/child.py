@@ -12,6 +12,8 @@ Rules of this file:
 * Whoever can't boot leaves its reason in shared memory, and the supervisor says it.
 """
 
+from __future__ import annotations
+
 import ctypes
 import gc
 import logging
@@ -20,7 +22,6 @@ import select
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from shmbroker import clock, signs
 from shmbroker.errors import Fault
@@ -40,6 +41,10 @@ from shmbroker.shm.counters import (
     STATE_STOPPING,
     WORK,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 EXIT_BOOT_FAULT = 3
 EXIT_TRY_AGAIN = 75
@@ -92,7 +97,7 @@ class Child:
     def _store_work(self, word: int) -> None:
         self.words[self.counters.at(self.slot.index, WORK)] = word
 
-    def _on_signal(self, _number: int, _frame: Any) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.must_stop = True
 
     # ── control ─────────────────────────────────────────────────────────────────────────────────

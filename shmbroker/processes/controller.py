@@ -17,6 +17,8 @@ Rules of this file:
   sees a topic that its leader does not know yet (or a deleted one that is still served).
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import select
@@ -68,6 +70,10 @@ from shmbroker.shm.counters import (
 )
 from shmbroker.wire.api_keys import TELL_LOG_ENDS
 from shmbroker.wire.error_codes import NOT_CONTROLLER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.metadata.image import BrokerImage
 
 logger = logging.getLogger("shmbroker")
 
@@ -538,7 +544,7 @@ class ControllerProcess(SleepingChild):
         self.publish_committed()
         return {"broker_epoch": broker_epoch}
 
-    def was_clean(self, body: dict[str, Any], known: Any) -> bool:
+    def was_clean(self, body: dict[str, Any], known: BrokerImage | None) -> bool:
         """Whether a broker that registers has all that it ever had: it stopped cleanly, or died
         alone, and the page cache with what it wrote lives. `known`: its registration before."""
         (has_served,) = (

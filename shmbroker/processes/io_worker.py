@@ -925,7 +925,7 @@ class IoWorker(SleepingChild):
         if topic.name == GROUP_TOPIC:
             self.groups.on_partition(partition, len(topic.partitions))
 
-    def _look_whether_lost(self, partition: Partition, image: Any) -> None:
+    def _look_whether_lost(self, partition: Partition, image: PartitionImage) -> None:
         """Tell the controller of a log that is not what it was; while it asks for all, it is told
         anyway. Before it serves, this broker has the directory of what it is in sync with."""
         if (

@@ -23,6 +23,8 @@ Exit statuses: 0 after SIGTERM or SIGINT; 1 a child did not stop cleanly; 2 a co
 can't be used; 3 the data directory is in use; 4 a child can't boot.
 """
 
+from __future__ import annotations
+
 import fcntl
 import gc
 import logging
@@ -73,6 +75,12 @@ from shmbroker.shm.counters import (
 from shmbroker.shm.words import require_total_store_order
 from shmbroker.tier.object_store import check_store, store_url
 from shmbroker.wire import codec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from shmbroker.config import BrokerConfig
 
 logger = logging.getLogger("shmbroker")
 
@@ -137,7 +145,7 @@ class Running:
 class Supervisor:
     """`run` is the whole life of a family; `on_ready` is called once when it serves."""
 
-    def __init__(self, config: Any, directory: Path, began: float) -> None:
+    def __init__(self, config: BrokerConfig, directory: Path, began: float) -> None:
         self.config = config
         self.began = began
         self.data_directory = directory.absolute()
@@ -382,7 +390,7 @@ class Supervisor:
 
     # ── watching ────────────────────────────────────────────────────────────────────────────────
 
-    def _on_signal(self, number: int, _frame: Any) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)
 
     def _turn(self) -> bool:

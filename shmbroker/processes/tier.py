@@ -13,6 +13,8 @@ Rules of this file:
 * A store that fails: one line when it begins, one when it is over; who asked tries again.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import queue
@@ -42,6 +44,11 @@ from shmbroker.wire.error_codes import (
     NONE,
     UNKNOWN_SERVER_ERROR,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.ipc.peer import Peer
+    from shmbroker.metadata.image import MetadataImage, TopicImage
 
 logger = logging.getLogger("shmbroker")
 
@@ -126,7 +133,7 @@ class Tier(SleepingChild):
                 self.sleep(BACKLOG_RETRY_S if self.has_backlog() else REST_S)
         self.say_stopping()
 
-    def on_peer_lost(self, peer: Any) -> None:
+    def on_peer_lost(self, peer: Peer) -> None:
         self.executor.drop_parts(peer.slot)
 
     # ── what belongs to nobody ──────────────────────────────────────────────────────────────────
@@ -340,7 +347,7 @@ class Tier(SleepingChild):
     # ── threads ─────────────────────────────────────────────────────────────────────────────────
 
     def submit(
-        self, workers: "Workers", work: Callable[[], Body], on_done: Callable[[Body], None]
+        self, workers: Workers, work: Callable[[], Body], on_done: Callable[[Body], None]
     ) -> None:
         """Have a thread do it; then `on_done` with its answer, in the main loop."""
 
@@ -377,7 +384,7 @@ class Workers:
     """Threads that run what may take long; answers come back through a queue and the doorbell."""
 
     def __init__(
-        self, count: int, done: "queue.SimpleQueue[Callable[[], None]]", eventfd: int
+        self, count: int, done: queue.SimpleQueue[Callable[[], None]], eventfd: int
     ) -> None:
         self._left = count
         self._done = done
@@ -427,7 +434,7 @@ def _segment_of(body: Body) -> RemoteSegment:
     )
 
 
-def _is_tiered(image: Any, topic: Any) -> bool:
+def _is_tiered(image: MetadataImage, topic: TopicImage) -> bool:
     text = image.config(TOPIC_RESOURCE, topic.name).get("remote.storage.enable", "")
     return bool(text.strip().lower() == "true")
 

@@ -170,7 +170,7 @@ def _binary(columns: dict[str, Any], name: str) -> pa.Array | None:
     return array.cast(pa.string() if _is_text(kind) else pa.binary())
 
 
-def _headers(array: Any) -> HeaderColumn | None:
+def _headers(array: pa.Array) -> HeaderColumn | None:
     if array is None or pa.types.is_null(array.type) or array.null_count == len(array):
         return None
     kind = array.type
@@ -196,7 +196,7 @@ def _headers(array: Any) -> HeaderColumn | None:
     return HeaderColumn(array, BinaryColumn(key), BinaryColumn(value))
 
 
-def _partitions(array: Any) -> Any:
+def _partitions(array: pa.Array) -> Any:
     """int32 for each row, -1 where it has none; None if no row has one."""
     if array is None or array.null_count == len(array):
         return None
@@ -210,7 +210,7 @@ def _partitions(array: Any) -> Any:
         raise ConfigFault(f"column partition: {error}") from None
 
 
-def _timestamps(array: Any, now_ms: int) -> Any:
+def _timestamps(array: pa.Array, now_ms: int) -> Any:
     """int64 ms for each row; None if no row has one."""
     if array is None or array.null_count == len(array):
         return None

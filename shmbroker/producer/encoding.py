@@ -10,12 +10,18 @@ each field, then one scatter for each byte of a number and one for all bytes of 
 Rule: a step never writes beyond the end it was given, and a row is written whole or not at all.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from shmbroker.kernels import native
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _M = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
@@ -34,7 +40,7 @@ class BinaryColumn:
         self._views: tuple[Any, Any, Any] | None = None
 
     @classmethod
-    def of(cls, array: pa.Array | None) -> "BinaryColumn | None":
+    def of(cls, array: pa.Array | None) -> BinaryColumn | None:
         """None for None: a column that is null in every row."""
         return None if array is None else cls(array)
 
@@ -89,7 +95,7 @@ def encode(
     position: int,
     end: int,
     delta: int,
-    rows: Any,
+    rows: npt.NDArray[Any] | None,
     first: int,
     last: int,
     base_timestamp: int,
@@ -137,8 +143,8 @@ def can_scatter(partitions: int) -> bool:
 
 def scatter(
     outs: list[bytearray | None],
-    states: Any,
-    placed: Any,
+    states: npt.NDArray[Any],
+    placed: npt.NDArray[Any],
     first: int,
     columns: Columns,
     now_ms: int,
@@ -211,7 +217,7 @@ def _encode(
     position: int,
     end: int,
     delta: int,
-    rows: Any,
+    rows: npt.NDArray[Any] | None,
     first: int,
     last: int,
     base_timestamp: int,
@@ -266,7 +272,7 @@ class _Field(NamedTuple):
     length: Any
 
 
-def _field(column: BinaryColumn | None, chosen: Any) -> _Field:
+def _field(column: BinaryColumn | None, chosen: npt.NDArray[Any]) -> _Field:
     if column is None:
         nothing = np.zeros(len(chosen), np.int64)
         return _Field(np.empty(0, np.uint8), nothing, nothing, nothing - 1)
@@ -279,7 +285,7 @@ def _field(column: BinaryColumn | None, chosen: Any) -> _Field:
     return _Field(data, low, np.where(is_valid, size, 0), np.where(is_valid, size, -1))
 
 
-def _tail(headers: HeaderColumn | None, chosen: Any) -> _Field:
+def _tail(headers: HeaderColumn | None, chosen: npt.NDArray[Any]) -> _Field:
     """Header count and headers of each row; without the kernels, row by row where there are any."""
     count = len(chosen)
     if headers is None:
@@ -313,12 +319,12 @@ def _append_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def _zigzag(values: Any) -> Any:
+def _zigzag(values: npt.NDArray[Any]) -> Any:
     wide = np.asarray(values, np.int64)
     return (wide.view(np.uint64) << np.uint64(1)) ^ (wide >> np.int64(63)).view(np.uint64)
 
 
-def _varint_size(raw: Any) -> Any:
+def _varint_size(raw: npt.NDArray[Any]) -> Any:
     size = np.ones(len(raw), np.int64)
     for shift in range(7, 64, 7):
         larger = raw >= np.uint64(1 << shift)
@@ -328,7 +334,7 @@ def _varint_size(raw: Any) -> Any:
     return size
 
 
-def _put_varints(target: Any, place: Any, raw: Any) -> Any:
+def _put_varints(target: npt.NDArray[Any], place: npt.NDArray[Any], raw: npt.NDArray[Any]) -> Any:
     """Write a varint at each place; the places behind them."""
     place, raw = place.copy(), raw.copy()
     alive = np.arange(len(raw))
@@ -343,7 +349,7 @@ def _put_varints(target: Any, place: Any, raw: Any) -> Any:
     return place
 
 
-def _put_bytes(target: Any, place: Any, field: _Field, count: int) -> Any:
+def _put_bytes(target: npt.NDArray[Any], place: npt.NDArray[Any], field: _Field, count: int) -> Any:
     """Copy each row's bytes to its place; the places behind them."""
     size = field.size[:count]
     total = int(size.sum())

@@ -13,6 +13,8 @@ partitions without a leader are left out as long as there are others.
 Source: Kafka `BuiltInPartitioner`, KIP-480, KIP-794.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +24,10 @@ import pyarrow as pa
 from shmbroker.errors import ConfigFault
 from shmbroker.producer.columns import Chunk
 from shmbroker.producer.encoding import BinaryColumn, Columns, murmur2
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 Weights = Callable[[], Sequence[int]]
 """How likely each partition shall be chosen; asked at each change."""
@@ -44,7 +50,7 @@ class Sticky:
         self._partition = -1
         self._taken = 0
 
-    def place(self, sizes: Any, weights: Weights) -> Any:
+    def place(self, sizes: npt.NDArray[Any], weights: Weights) -> Any:
         """int32 partitions of records of these sizes (bytes), in order."""
         placed = np.empty(len(sizes), np.int32)
         ends = np.cumsum(sizes)
@@ -101,11 +107,11 @@ def of_keys(keys: pa.Array, count: int) -> Any:
     return _of_hashes(murmur2(BinaryColumn(keys), len(keys)), count)
 
 
-def _of_hashes(hashes: Any, count: int) -> Any:
+def _of_hashes(hashes: npt.NDArray[Any], count: int) -> Any:
     return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
 
 
-def runs(placed: Any) -> list[tuple[int, None, int, int]]:
+def runs(placed: npt.NDArray[Any]) -> list[tuple[int, None, int, int]]:
     """(partition, None, first, last) of rows that lie next to each other, as `by_partition` has
     them; empty if they are many."""
     changes = np.flatnonzero(placed[1:] != placed[:-1]) + 1
@@ -115,7 +121,7 @@ def runs(placed: Any) -> list[tuple[int, None, int, int]]:
     return [(int(placed[low]), None, low, ends[i + 1]) for i, low in enumerate(ends[:-1])]
 
 
-def by_partition(placed: Any) -> list[tuple[int, Any, int, int]]:
+def by_partition(placed: npt.NDArray[Any]) -> list[tuple[int, Any, int, int]]:
     """(partition, rows, first, last) of each partition, rows in their order: `encode`'s arguments.
 
     `rows` are those of all partitions, sorted.

@@ -22,6 +22,8 @@ Rules
 Order, retries and what an answer means: `delivery`.
 """
 
+from __future__ import annotations
+
 import os
 import selectors
 import threading
@@ -53,6 +55,10 @@ from shmbroker.producer.placement import Sticky, by_partition, columns_of, place
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import HEADER_SIZE
 from shmbroker.wire import error_codes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 CLIENT_ID = "shmbroker-arrow"
 BATCH_BYTES_MIN = 128
@@ -215,7 +221,7 @@ class Producer:
         self._metadata_s = 0.0  # not before
         self._metadata_until_s = 0.0
 
-    def __enter__(self) -> "Producer":
+    def __enter__(self) -> Producer:
         return self
 
     def __exit__(
@@ -354,7 +360,7 @@ class Producer:
         self,
         topic: str,
         partitions: int,
-        placed: Any,
+        placed: npt.NDArray[Any],
         columns: Columns,
         now_ms: int,
         row_bytes: int,
@@ -398,7 +404,7 @@ class Producer:
         self,
         queue: PartitionQueue,
         columns: Columns,
-        rows: Any,
+        rows: npt.NDArray[Any] | None,
         first: int,
         last: int,
         now_ms: int,

@@ -22,6 +22,8 @@ Python: the file defines `def pipeline(job)`, which gets a `Job`.
 `${name}` in SQL is replaced by a variable: `--set name=value`, and `here`, the file's directory.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +32,10 @@ from typing import Any, NamedTuple
 from shmbroker.errors import ConfigFault
 from shmbroker.spark import producer_options
 from shmbroker.spark.running import QueryFault, sentence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 RECORD_COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
 
@@ -164,7 +170,7 @@ class Job:
 
     def __init__(
         self,
-        spark: Any,
+        spark: SparkSession,
         bootstrap_servers: str,
         checkpoint: Path,
         trigger: Mapping[str, Any],
@@ -205,7 +211,7 @@ class Job:
             rows = rows.withWatermark(column, delay)
         return rows
 
-    def write(self, rows: Any, topic: str, mode: str = "append", **options: str) -> Any:
+    def write(self, rows: DataFrame, topic: str, mode: str = "append", **options: str) -> Any:
         """Start a query that writes rows into a topic, each once."""
         from pyspark.sql import functions as F
 
@@ -255,7 +261,7 @@ def _batch_writer(sink: Mapping[str, str]) -> Callable[[Any, int], None]:
     """What writes the rows of a micro-batch by a batch write, each once, too."""
     is_exactly_once = producer_options.parse(sink, is_stream=True).is_exactly_once
 
-    def write(rows: Any, batch: int) -> None:
+    def write(rows: DataFrame, batch: int) -> None:
         writer = rows.write.format("shmbroker").options(**sink)
         if is_exactly_once:
             query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

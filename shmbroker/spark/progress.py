@@ -4,11 +4,17 @@ Spark reports each micro-batch by a progress. An idle query reports now and then
 number of the micro-batch that is yet to come: such a progress has no `addBatch` among its times.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from shmbroker import clock
 from shmbroker.spark.running import lag
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 LINE_S = 60.0
 """How often there is a line where stderr is no terminal."""
@@ -24,7 +30,7 @@ class Progress:
         self.behind: int | None = None
         self._last = -1
 
-    def look(self, query: Any) -> None:
+    def look(self, query: StreamingQuery) -> None:
         """Take in what is reported since the last look."""
         latest = query.lastProgress
         if latest is None:

@@ -16,6 +16,8 @@ a later one has begun by that time is thrown away, and done again by the next ru
 ends at once.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os
@@ -32,6 +34,12 @@ from shmbroker.spark.faults import BrokerFault
 from shmbroker.spark.offsets import from_json
 from shmbroker.spark.options import TOPIC_IDS
 from shmbroker.spark.session import java_home, session_conf
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_S = 0.2
 """How often queries are looked at."""
@@ -59,7 +67,7 @@ class Stopping:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
-    def _on_signal(self, number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
@@ -207,7 +215,7 @@ def _wait(queries: Sequence[Any]) -> None:
             raise
 
 
-def _finish(query: Any, look: Callable[[], None]) -> None:
+def _finish(query: StreamingQuery, look: Callable[[], None]) -> None:
     """Let the micro-batch that runs end, then stop."""
     begun = _last_batch(query)
     while query.isActive and query.status["isTriggerActive"] and _last_batch(query) == begun:
@@ -216,12 +224,12 @@ def _finish(query: Any, look: Callable[[], None]) -> None:
     query.stop()
 
 
-def _last_batch(query: Any) -> int:
+def _last_batch(query: StreamingQuery) -> int:
     progress = query.lastProgress
     return -1 if progress is None else int(progress["batchId"])
 
 
-def _raise_failure(query: Any) -> None:
+def _raise_failure(query: StreamingQuery) -> None:
     error = query.exception()
     if error is not None:
         raise QueryFault(sentence(error)) from error

@@ -6,12 +6,18 @@ Version notes: 2 all topics, error code; 5 leader epoch (KIP-320); 6 flexible; 7
 (KIP-447); 8 several groups (KIP-709); 9 member epoch (KIP-848); 10 topic ids.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import ZERO_UUID
 from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.wire import error_codes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    pass
 
 API_KEY = 9
 NAME = "OffsetFetch"
@@ -114,7 +120,9 @@ def _group(
     return {"group_id": request["group_id"], "topics": answered, "error_code": error}
 
 
-def _all_alike(topics: list[dict[str, Any]], error: int, committed: Any) -> list[dict[str, Any]]:
+def _all_alike(
+    topics: list[dict[str, Any]], error: int, committed: tuple[Any, ...] | None
+) -> list[dict[str, Any]]:
     """Every partition that was asked for, with the same answer."""
     return [
         {
@@ -125,7 +133,7 @@ def _all_alike(topics: list[dict[str, Any]], error: int, committed: Any) -> list
     ]
 
 
-def _row(index: int, error: int, committed: Any) -> dict[str, Any]:
+def _row(index: int, error: int, committed: tuple[Any, ...] | None) -> dict[str, Any]:
     offset, leader_epoch, metadata = NO_OFFSET if committed is None else committed[:3]
     return {
         "partition_index": index,

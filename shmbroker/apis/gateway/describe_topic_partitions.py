@@ -14,7 +14,10 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from shmbroker.apis.contexts import GatewayContext, Request
+    from shmbroker.metadata.image import PartitionImage
 
 API_KEY = 75
 NAME = "DescribeTopicPartitions"
@@ -82,7 +85,7 @@ def _failed(error_code: int, name: str) -> dict[str, Any]:
     return {"error_code": error_code, "name": name, "partitions": []}
 
 
-def _partition(partition: Any, live: Any) -> dict[str, Any]:
+def _partition(partition: PartitionImage, live: AbstractSet[int]) -> dict[str, Any]:
     has_leader = partition.leader_id in live
     return {
         "error_code": 0 if has_leader else error_codes.LEADER_NOT_AVAILABLE,

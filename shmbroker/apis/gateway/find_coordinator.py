@@ -15,6 +15,7 @@ from shmbroker.wire import error_codes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import GatewayContext, Request
+    from shmbroker.metadata.image import TopicImage
 
 API_KEY = 10
 NAME = "FindCoordinator"
@@ -52,7 +53,7 @@ def answer(
 
 
 def _find(
-    version: int, kind: int, key: str, topic: Any, brokers: dict[int, dict[str, Any]]
+    version: int, kind: int, key: str, topic: TopicImage | None, brokers: dict[int, dict[str, Any]]
 ) -> dict[str, Any]:
     nobody = {"node_id": -1, "host": "", "port": -1}
     if kind not in (GROUP, TRANSACTION, SHARE) or (kind == SHARE and version < 6):

@@ -20,6 +20,7 @@ from shmbroker.wire import error_codes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import GatewayContext, Request
+    from shmbroker.metadata.image import TopicImage
 
 API_KEY = 3
 NAME = "Metadata"
@@ -96,7 +97,7 @@ def _failed(error_code: int, name: str | None, topic_id: bytes) -> dict[str, Any
     return {"error_code": error_code, "name": name, "topic_id": topic_id, "partitions": []}
 
 
-def _topic(gateway: GatewayContext, topic: Any, operations: bool) -> dict[str, Any]:
+def _topic(gateway: GatewayContext, topic: TopicImage, operations: bool) -> dict[str, Any]:
     live = gateway.live_brokers()
     partitions = []
     for partition in topic.partitions:

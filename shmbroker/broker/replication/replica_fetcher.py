@@ -26,6 +26,8 @@ Rules of this file:
 Source: Kafka's AbstractFetcherThread, ReplicaFetcherThread, KIP-227 (sessions).
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -58,6 +60,10 @@ from shmbroker.replica.partition import Partition
 from shmbroker.replica.throttle import Throttle
 from shmbroker.wire import error_codes
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.ipc.passed_files import FileTable
+
 logger = logging.getLogger("shmbroker")
 
 ROWS_MAX = 32767
@@ -80,7 +86,7 @@ class Row:
 
     __slots__ = ("is_compared", "leader_epoch", "link", "partition", "refused_epoch", "which")
 
-    def __init__(self, link: "Link", partition: Partition, which: int) -> None:
+    def __init__(self, link: Link, partition: Partition, which: int) -> None:
         self.link = link
         self.partition = partition
         self.which = which
@@ -97,7 +103,7 @@ class Link:
     __slots__ = ("changed", "files", "free", "freeing", "gone", "is_new", "next_which", "peer",
                  "rows", "token")  # fmt: skip
 
-    def __init__(self, peer: Peer, files: Any) -> None:
+    def __init__(self, peer: Peer, files: FileTable) -> None:
         self.peer = peer
         self.files = files
         self.rows: dict[int, Row] = {}

@@ -4,6 +4,8 @@ run                 a session, `settle` what a killed run has left, emit=ranges 
 tell                by the documents of the micro-batches, as records never come here
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -14,6 +16,11 @@ from shmbroker.spark.ingest import files
 from shmbroker.spark.ingest import plan as plans
 from shmbroker.spark.ingest.plan import Plan
 from shmbroker.spark.ingest.prepare import LOG, settle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 AVAILABLE_NOW = "available-now"
 
@@ -94,7 +101,7 @@ def run(
         return totals
 
 
-def start_all(spark: Any, wanted: Sequence[Run], trigger: str) -> list[Any]:
+def start_all(spark: SparkSession, wanted: Sequence[Run], trigger: str) -> list[Any]:
     """The streaming queries of ingests; none runs on if one can't be started."""
     queries: list[Any] = []
     try:
@@ -107,7 +114,7 @@ def start_all(spark: Any, wanted: Sequence[Run], trigger: str) -> list[Any]:
     return queries
 
 
-def start(spark: Any, wanted: Run, trigger: str) -> Any:
+def start(spark: SparkSession, wanted: Run, trigger: str) -> Any:
     """The streaming query of an ingest."""
     from shmbroker.spark.ingest.sink import FORMAT, IngestDataSource
 
@@ -131,7 +138,7 @@ class _Counter:
         self._next = max(before + 1, plan.since)
         self._totals = Totals()
 
-    def totals(self, query: Any, seconds: float) -> Totals:
+    def totals(self, query: StreamingQuery, seconds: float) -> Totals:
         while True:
             path = files.document_path(self._plan.path, self._plan.ingest_id, self._next)
             if not path.exists():

@@ -10,6 +10,8 @@ application transaction, so that a repeated one adds nothing. Dead letters into 
 before that, by the sink for topics, which leaves out what a repeated task has written already.
 """
 
+from __future__ import annotations
+
 import base64
 import json
 import os
@@ -37,6 +39,10 @@ from shmbroker.spark.ingest.plan import DELTA, JSON, RAW_COLUMNS, Plan, from_jso
 from shmbroker.spark.planning import Piece
 from shmbroker.spark.ranges import pieces_of
 from shmbroker.spark.reading import Reading, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 FORMAT = "shmbroker-ingest"
 
@@ -90,7 +96,7 @@ class IngestDataSource(DataSource):
         """The name of the format."""
         return FORMAT
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> "IngestWriter":
+    def streamWriter(self, schema: StructType, overwrite: bool) -> IngestWriter:
         """The only thing that it does."""
         return IngestWriter(from_json(self.options["plan"]))
 
@@ -402,7 +408,7 @@ class FileSet:
         if file.write(pa.Table.from_batches(waiting, self.schema)) >= self.task.plan.target_bytes:
             self._close(folder)
 
-    def _new(self, folder: str) -> "_File":
+    def _new(self, folder: str) -> _File:
         task, n = self.task, len(self._names)
         temporary = files.temporary_path(
             self.path, task.plan.ingest_id, task.batch, task.task, task.attempt, n
