@@ -24,6 +24,7 @@ HEAVY = (
 
 ALL = [ROOT / "pyspark_shmbroker.py", *modules("shmbroker", "perf")]
 PACKAGE_MODULES = modules("shmbroker")
+ANYTHING = {"Any", "Any | None", "object"}
 FORKING = {"os.fork", "os.forkpty", "os.posix_spawn", "os.posix_spawnp"}
 
 
