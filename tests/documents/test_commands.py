@@ -61,7 +61,7 @@ _MASKS = (
     (re.compile(r"(?<![\w/-])[\w-]{22}(?![\w/-])"), "ID"),
     (re.compile(r"/\S*?(?=/[a-z]+-data)"), "PATH"),
     (re.compile(r"\b[0-9a-f]{12}\b"), "ID"),
-    (re.compile(r"\d+(?:\.\d+)?"), "N"),
+    (re.compile(r"-?\d+(?:\.\d+)?"), "N"),
     (re.compile(r"N (?:B|KiB|MiB|GiB|TiB)\b"), "SIZE"),
     (re.compile(r"\s+"), " "),
 )
