@@ -54,6 +54,7 @@ class Partition:
         "is_fsync",
         "is_internal",
         "is_leader",
+        "is_led_offline",
         "is_log_append_time",
         "is_offline",
         "is_under_min_in_sync",
@@ -96,6 +97,8 @@ class Partition:
         self.is_leader = False
         self.is_offline = False
         """The disk below its log has failed."""
+        self.is_led_offline = False
+        """Likewise, and nobody else leads it yet."""
         self.is_internal = False
         self.leader_id = -1
         self.leader_epoch = -1
@@ -182,6 +185,7 @@ class Partition:
                 # Written with the first batch: thousands of empty partitions need no file.
                 self.log.leader_epochs.assign(image.leader_epoch, self.log.log_end_offset)
         self.is_leader = leads
+        self.is_led_offline = self.is_offline and image.leader_id == broker_id
         if leads:
             followers = self.followers
             self.followers = {
@@ -214,6 +218,7 @@ class Partition:
 
     def take_offline(self) -> None:
         """The disk has failed: nothing is read or appended here until the broker starts again."""
+        self.is_led_offline = self.is_led_offline or self.is_leader
         self.is_leader = False
         self.is_offline = True
 
@@ -270,6 +275,6 @@ class Partition:
 
 def not_led_error(partition: Partition | None) -> int:
     """The error code for a partition that is not led here; None for one that is not here at all."""
-    if partition is not None and partition.is_offline:
+    if partition is not None and partition.is_led_offline:
         return error_codes.KAFKA_STORAGE_ERROR
     return error_codes.NOT_LEADER_OR_FOLLOWER

@@ -7,10 +7,12 @@ import pytest
 
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
-from tests.acknowledged_load import batch_now, read_values, wait_until
+from tests.acknowledged_load import batch_now, leader_of, read_values, wait_until
 from tests.preloaded import preload
+from tests.processes.test_replicas import wait_for_all_in_sync
 from tests.raw_client import RawClient
 
+NOT_LEADER = 6
 STORAGE_ERROR = 56
 FAILING_SYNC = r"""
 #define _GNU_SOURCE
@@ -94,6 +96,33 @@ def test_failed_fdatasync_takes_the_directory_offline_and_nothing_else(failing: 
         with RawClient(broker.address) as after:
             wait_until(lambda: after.fetch("durable", 0)["error_code"] == 0, "the topic")
             assert read_values(after, "durable", 0)[0] == b"before"
+
+
+def test_failed_fdatasync_of_a_leader_lets_a_replica_lead(failing: Path) -> None:
+    with Broker("--replicas", "3") as broker:
+
+        def leader() -> str:
+            return leader_of(broker.address, "moved", 0) or ""
+
+        with RawClient(broker.address) as client:
+            client.create_topic("moved", shmbroker_ack_durability="fsync")
+        wait_for_all_in_sync(broker, "moved")
+        first = leader()
+        node = int(first.rpartition(":")[2]) - broker.port + 1
+        with RawClient(first) as client:
+            assert client.produce("moved", batch_now(b"before"))["error_code"] == 0
+            failing.write_text(f"node-{node}/moved-0/")
+            assert client.produce("moved", batch_now(b"unknown"))["error_code"] != 0
+            failing.unlink()
+            wait_until(lambda: leader() != first, "another leader")
+            wait_until(
+                lambda: client.produce("moved", batch_now(b"v"))["error_code"] == NOT_LEADER,
+                "it to send clients there",
+            )
+        with RawClient(leader()) as client:
+            assert client.produce("moved", batch_now(b"after"))["error_code"] == 0
+            values = read_values(client, "moved", 0)
+        assert [value for value in values if value != b"unknown"] == [b"before", b"after"]
 
 
 def test_failed_fdatasync_of_the_metadata_log_ends_the_controller(failing: Path) -> None:

@@ -1,11 +1,13 @@
 """Brokers whose disk is nearly full or has failed lead nothing that another one can lead.
 
    full     appends of producers are refused there: others lead, it stays in sync as long as it can
-   failed   its log directory is offline: it leaves the ISR as well
+   failed   its log directory is offline: it leaves ISR and ELR as well, as what it had not
+            flushed may be gone
 
 Rules of this file:
 * A leader goes only to a broker at work, in sync, that is neither. Where there is none, nothing
-  moves: a full disk that all of them share is everybody's.
+  moves: a full disk that all of them share is everybody's. But a full one leads rather than one
+  that has failed, as it serves what it has.
 * A broker is heard of for WAIT_S before anything moves: brokers of one file system find it full
   within a second of each other, and the lead would go round among them.
 * Who has room again gets back what it is the preferred leader of, as soon as it is in sync.
@@ -85,22 +87,30 @@ class RoomWatch:
 def handed_over(cluster: Cluster, room: Room) -> list[Record]:
     """PartitionChangeRecords by which others lead what these brokers lead, CHANGES_MAX at most."""
 
-    def is_acceptable(other: int) -> bool:
+    def has_room(other: int) -> bool:
         return cluster.is_active(other) and other not in room.short
+
+    def is_whole(other: int) -> bool:
+        return cluster.is_active(other) and other not in room.failed
 
     records: list[Record] = []
     if not room.handing:
         return records
     for topic in cluster.image.topics_by_id.values():
-        rules = None
         for partition in topic.partitions:
-            if not _may_go(partition, room) or not any(
-                map(is_acceptable, partition.in_sync_replicas)
+            if not _may_go(partition, room):
+                continue
+            in_sync = partition.in_sync_replicas
+            is_acceptable = has_room if any(map(has_room, in_sync)) else is_whole
+            if is_acceptable is is_whole and (
+                room.failed.isdisjoint(in_sync) or not any(map(is_whole, in_sync))
             ):
                 continue
-            rules = rules or cluster.rules(topic, is_acceptable, ONLINE)
+            rules = cluster.rules(topic, is_acceptable, ONLINE)
             isr = tuple(each for each in partition.in_sync_replicas if each not in room.failed)
-            message = partition_change(topic.topic_id, partition, rules, isr=isr)
+            message = partition_change(
+                topic.topic_id, partition, rules, isr=isr, unclean=tuple(room.failed)
+            )
             if message is not None:
                 records.append(("PartitionChangeRecord", 2, message))
                 if len(records) == CHANGES_MAX:

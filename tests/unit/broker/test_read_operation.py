@@ -63,7 +63,7 @@ class Reading:
         self.partitions = {
             key: SimpleNamespace(
                 is_leader=True,
-                is_offline=False,
+                is_led_offline=False,
                 leader_epoch=5,
                 high_watermark=1,
                 log=Log(),

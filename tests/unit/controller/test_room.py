@@ -69,6 +69,28 @@ def test_a_failed_directory_leaves_the_isr(three: ActiveController) -> None:
     assert all(2 not in partition.in_sync_replicas for partition in partitions)
 
 
+def test_a_failed_directory_leaves_the_elr(three: ActiveController) -> None:
+    create(three, topic("t", 3, 3))
+    for second in (0.0, WAIT_S):
+        look(three, second, failed={1, 2})
+    assert led(three) == [3, 3, 3]
+    for index in range(3):
+        partition = at(three, "t", index)
+        assert partition.in_sync_replicas == (3,)
+        assert partition.eligible_leader_replicas == (), "what they had not flushed may be gone"
+
+
+def test_a_full_one_leads_rather_than_one_that_has_failed(three: ActiveController) -> None:
+    create(three, topic("t", 3, 3))
+    for second in (0.0, WAIT_S):
+        look(three, second, full={2, 3}, failed={1})
+    assert led(three) == [2, 2, 3]
+    assert all(1 not in at(three, "t", index).in_sync_replicas for index in range(3))
+    offset = three.committed_offset
+    look(three, WAIT_S + 1, full={2, 3}, failed={1})
+    assert three.committed_offset == offset, "nothing is left to do"
+
+
 def test_nobody_in_sync_with_room_leaves_the_leader(three: ActiveController) -> None:
     create(three, topic("t", 1, 3))
     alter(three, "t", [1])
