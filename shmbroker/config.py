@@ -652,28 +652,28 @@ _broker(
     "log.retention.minutes",
     INT,
     None,
-    "Like log.retention.ms, in minutes; counts while that isn't set.",
+    "Like log.retention.ms, in minutes; applies if that is not set.",
     least=-1,
 )
 _broker(
     "log.retention.hours",
     INT,
     "168",
-    "Like log.retention.ms, in hours; counts while neither that nor the minutes are set.",
+    "Like log.retention.ms, in hours; applies if neither that nor log.retention.minutes is set.",
     least=-1,
 )
 _broker(
     "log.roll.hours",
     INT,
     "168",
-    "Like log.roll.ms, in hours; counts while that isn't set.",
+    "Like log.roll.ms, in hours; applies if that is not set.",
     least=1,
 )
 _broker(
     "log.roll.jitter.hours",
     INT,
     "0",
-    "Like log.roll.jitter.ms, in hours; counts while that isn't set.",
+    "Like log.roll.jitter.ms, in hours; applies if that is not set.",
     least=0,
 )
 _broker(

@@ -107,7 +107,9 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="The Spark cluster, such as spark://HOST:7077.",
     )
-    conf = click.option("--conf", metavar="KEY=VALUE", multiple=True, help="A setting of Spark.")
+    conf = click.option(
+        "--conf", metavar="KEY=VALUE", multiple=True, help="Setting of Spark; repeatable."
+    )
     return master(conf(command))
 
 
@@ -129,7 +131,7 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--schema",
     metavar="DDL|@FILE",
-    help="The columns, such as 'name string not null, age int'; a file with that; for Avro the"
+    help="Columns, such as 'name string not null, age int', or a file that holds them; for Avro an"
     " .avsc file.",
 )
 @click.option("--infer", is_flag=True, help="Find the columns in the first 10,000 records.")
@@ -207,7 +209,7 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
     "source_options",
     metavar="KEY=VALUE",
     multiple=True,
-    help="An option of the source, such as kafka.isolation.level=read_committed.",
+    help="Option of the source, such as kafka.isolation.level=read_committed.",
 )
 @session_options
 @json_option

@@ -138,7 +138,7 @@ def _compact(value: Any) -> str:
 
 @command.command()
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path())
-@click.option("--records", "with_records", is_flag=True, help="Walk each record, too.")
+@click.option("--records", "with_records", is_flag=True, help="Check each record, too.")
 @json_option
 def verify(paths: tuple[str, ...], with_records: bool, as_json: bool) -> None:
     """Check files: CRCs, offsets, indexes, snapshots, checkpoints.

@@ -52,7 +52,7 @@ COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
     "delimiter_text",
     metavar="DELIMITER",
     default=r"\n",
-    help=r"What ends a record.  [default: \n]",
+    help=r"End of each record.  [default: \n]",
 )
 @click.option(
     "-H", "headers", metavar="NAME=VALUE", multiple=True, help="Header of every record; repeatable."
@@ -77,7 +77,7 @@ COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
     default="all",
     help="Replicas that must have a record before it counts as delivered.  [default: all]",
 )
-@click.option("-Z", "--null", "empty_is_null", is_flag=True, help="Empty values are null.")
+@click.option("-Z", "--null", "empty_is_null", is_flag=True, help="Treat empty values as null.")
 @click.option("-c", "--count", metavar="N", type=click.IntRange(1), help="Stop after N records.")
 @click.option("-l", "--file", type=click.File("rb"), help="Read this file instead of stdin.")
 @click.option("--json", "is_json", is_flag=True, help="Each line is a JSON object, see above.")

@@ -306,7 +306,7 @@ def alter(cluster: Cluster, name: str, partitions: int) -> None:
 
 @command.command()
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
+@click.option("--if-exists", is_flag=True, help="Ignore topics that do not exist.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before a pattern deletes topics.")
 @cluster_options
 def delete(cluster: Cluster, names: tuple[str, ...], if_exists: bool, yes: bool) -> None:

@@ -6,8 +6,8 @@ stands in it, at a free port, or before its first command if there is none. Abso
 block that can't be run here says so: `<!-- not run: REASON -->` (see `blocks`).
 
 `kill -9 PID` ends the process that the document shows under that pid; what is shown behind it are
-lines of the broker's log. Python is run for docs/arrow.md; elsewhere it needs Spark, and
-`test_words` compiles it and looks at its options.
+lines of the broker's log. Python is run for docs/arrow.md, and for README's tour by
+`test_tour_in_spark`; elsewhere `test_words` compiles it and looks at its options.
 """
 
 import os
