@@ -31,11 +31,11 @@ from shmbroker.config import BrokerConfig, broker_layers, effective_topic_config
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.produce import ProduceApi
+from shmbroker.gateway.results import Results
 from shmbroker.ipc.operation_layout import APPEND, APPEND_BATCH_AT, APPENDED, APPENDED_HEAD
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
-from shmbroker.processes.network_worker import NetworkWorker
 from shmbroker.records.batch import check_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
@@ -143,19 +143,20 @@ class Family:
                 },
             ),
             io_peer=lambda _connection: self.io_peer,
-            # What NetworkWorker.take_results looks at besides
-            words=words_of(memoryview(bytearray(4096))),
-            generation=0,
-            peers=[self.io_peer],
+            # What Results.take looks at besides
+            member=SimpleNamespace(
+                words=words_of(memoryview(bytearray(4096))), generation=0, peers=[self.io_peer]
+            ),
             touched=set(),
             loop=SimpleNamespace(flush=lambda _connection: None),
         )
         worker.topic_of = lambda topic, _by_id: worker.image.topics_by_name[topic["name"]]
         worker.produce = ProduceApi(worker)
+        self.results = Results(worker)
         service = SimpleNamespace(submit={0: worker.produce.submit}, now=now)
-        self.loop = EventLoop(service, 100 << 20, 64 << 20)
+        self.loop = EventLoop(service, 100 << 20, 64 << 20, select.epoll())
         self.loop.connections[self.connection.fd] = self.connection
-        self.loop.epoll.register(self.connection.fd, select.EPOLLIN)
+        self.loop.poller.register(self.connection.fd, select.EPOLLIN)
 
     def requests(self) -> dict[str, float]:
         """COUNT requests from the socket to the socket: the seconds of each step."""
@@ -178,7 +179,7 @@ class Family:
         assert self.log.log_end_offset == end + 2 * COUNT, "not appended"
         self.network_peer.reader.release()
         self.network_peer.publish()
-        found["P10"] = timed(NetworkWorker.take_results, self.worker)
+        found["P10"] = timed(self.results.take)
         requests = list(self.connection.inflight)
         assert len(requests) == COUNT and all(request.response for request in requests)
         self.connection.inflight.clear()
@@ -187,7 +188,7 @@ class Family:
         return found
 
     def receive(self, size: int) -> None:
-        poll, recv_into = self.loop.epoll.poll, self.connection.socket.recv_into
+        poll, recv_into = self.loop.poller.poll, self.connection.socket.recv_into
         view = memoryview(bytearray(size))
         for _ in range(COUNT):
             poll(0)

@@ -105,6 +105,18 @@ class Service(Protocol):
     def on_left_accepting(self) -> None: ...
 
 
+class Poller(Protocol):
+    """Says which descriptors are ready, as `select.epoll` does."""
+
+    def register(self, fd: int, eventmask: int, /) -> None: ...
+
+    def modify(self, fd: int, eventmask: int, /) -> None: ...
+
+    def unregister(self, fd: int, /) -> None: ...
+
+    def poll(self, timeout: float, /) -> list[tuple[int, int]]: ...
+
+
 class Listener:
     """A listening socket and the broker id whose port it is; -1: the control socket."""
 
@@ -117,13 +129,15 @@ class Listener:
 
 
 class EventLoop:
-    """All connections of this worker, which waits on `epoll` and hands the events to `handle`."""
+    """All connections of this worker; its owner waits on `poller`, hands the events to `handle`."""
 
-    def __init__(self, service: Service, frame_bytes_max: int, buffer_bytes_max: int) -> None:
+    def __init__(
+        self, service: Service, frame_bytes_max: int, buffer_bytes_max: int, poller: Poller
+    ) -> None:
         self.service = service
         self.frame_bytes_max = frame_bytes_max
         self.memory: ArrivingMemory[Connection] = ArrivingMemory(buffer_bytes_max, SCRATCH_BYTES)
-        self.epoll = select.epoll()
+        self.poller = poller
         self.connections: dict[int, Connection] = {}
         self.handlers: dict[int, Callable[[int], None]] = {}
         self.listeners: dict[int, Listener] = {}
@@ -143,7 +157,7 @@ class EventLoop:
     def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
         """Call `handler(events)` when the descriptor has some of `events`."""
         self.handlers[fd] = handler
-        self.epoll.register(fd, events)
+        self.poller.register(fd, events)
 
     def add_listener(self, listener: Listener) -> None:
         listener.socket.setblocking(False)
@@ -158,14 +172,14 @@ class EventLoop:
             self.service.on_left_accepting()
         for fd in self.listeners:
             if want:
-                self.epoll.register(fd, EPOLLIN)
+                self.poller.register(fd, EPOLLIN)
             else:
-                self.epoll.unregister(fd)
+                self.poller.unregister(fd)
 
     # ── one turn ────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, events: list[tuple[int, int]]) -> None:
-        """What `epoll.poll` has returned."""
+        """What `poller.poll` has returned."""
         connections = self.connections
         for fd, mask in events:
             connection = connections.get(fd)
@@ -206,7 +220,7 @@ class EventLoop:
                 connection.client = f"{address[0]}:{address[1]}"
                 connection.host = accepted.getsockname()[0]
             self.connections[connection.fd] = connection
-            self.epoll.register(connection.fd, EPOLLIN)
+            self.poller.register(connection.fd, EPOLLIN)
             service.on_opened(connection)
 
     # ── bytes in ────────────────────────────────────────────────────────────────────────────────
@@ -463,7 +477,7 @@ class EventLoop:
             interest = 0 if connection.has_left else EPOLLRDHUP
         if connection.wants_write and not connection.is_cold:
             interest |= EPOLLOUT
-        self.epoll.modify(connection.fd, interest)
+        self.poller.modify(connection.fd, interest)
 
     # ── buffers ─────────────────────────────────────────────────────────────────────────────────
 
@@ -608,7 +622,7 @@ class EventLoop:
         connection.is_closed = True
         self.connections.pop(connection.fd, None)
         try:
-            self.epoll.unregister(connection.fd)
+            self.poller.unregister(connection.fd)
         except (OSError, ValueError):
             pass
         connection.filled = 0

@@ -11,6 +11,7 @@ FUZZ_SEEDS=first-last runs other seeds than the usual ones.
 
 import os
 import random
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -109,13 +110,13 @@ class Play:
                 )
             )
         self.service = Service(chance)
-        self.loop = EventLoop(self.service, FRAME_BYTES_MAX, BUFFER_BYTES_MAX)
+        self.loop = EventLoop(self.service, FRAME_BYTES_MAX, BUFFER_BYTES_MAX, select.epoll())
         self.client, accepted = socket.socketpair()
         self.client.setblocking(False)
         accepted.setblocking(False)
         self.connection = Connection(accepted, Listener(accepted, 1, False), 1.0)
         self.loop.connections[self.connection.fd] = self.connection
-        self.loop.epoll.register(self.connection.fd, EPOLLIN)
+        self.loop.poller.register(self.connection.fd, EPOLLIN)
         self.other = Sender()
         """Another connection, which holds most of the memory for a while; it can't pay for it."""
         self.other.is_blocked = True
@@ -138,7 +139,7 @@ class Play:
         still = 0
         while still < 30:
             moved = self.send() + self.receive()
-            self.loop.handle(self.loop.epoll.poll(0))
+            self.loop.handle(self.loop.poller.poll(0))
             if self.service.pending and self.chance.random() < 0.5:
                 which = self.chance.randrange(len(self.service.pending))
                 request = self.service.pending.pop(which)
@@ -198,12 +199,12 @@ def test_frames_in_any_pieces(seed: int) -> None:
         assert service.closed == []
         assert answered == wanted
         play.client.close()
-        play.loop.handle(play.loop.epoll.poll(1))
+        play.loop.handle(play.loop.poller.poll(1))
         assert [is_fault for _, is_fault in service.closed] == [False]
     assert play.loop.memory.used == 0
     assert play.loop.connections == {}
     play.client.close()
-    play.loop.epoll.close()
+    play.loop.poller.close()
 
 
 def test_the_model_sees_a_fault(monkeypatch: Any) -> None:

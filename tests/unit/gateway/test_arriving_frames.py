@@ -1,5 +1,6 @@
 """The event loop while memory for arriving frames is short: real sockets, a clock of its own."""
 
+import select
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +26,7 @@ class Crowd:
         self.taken: list[int] = []
         self.closed: dict[Connection, str] = {}
         self.submit = dict.fromkeys((PRODUCE, METADATA), self._take)
-        self.loop = EventLoop(self, 100 * MIB, BOUND)
+        self.loop = EventLoop(self, 100 * MIB, BOUND, select.epoll())
         self.clients: list[socket.socket] = []
 
     # What the loop asks
@@ -73,13 +74,13 @@ class Crowd:
         accepted.setblocking(False)
         connection = Connection(accepted, Listener(accepted, 1, False), self.time)
         self.loop.connections[connection.fd] = connection
-        self.loop.epoll.register(connection.fd, EPOLLIN)
+        self.loop.poller.register(connection.fd, EPOLLIN)
         self.clients.append(client)
         return client, connection
 
     def turn(self, count: int = 10) -> None:
         for _ in range(count):
-            self.loop.handle(self.loop.epoll.poll(0))
+            self.loop.handle(self.loop.poller.poll(0))
             self.loop.resume_blocked()
             self.loop.feed_starved()
 
@@ -138,7 +139,7 @@ class Crowd:
             client.close()
         for connection in list(self.loop.connections.values()):
             self.loop.close(connection, "")
-        self.loop.epoll.close()
+        self.loop.poller.close()
         assert self.loop.memory.used == 0
         assert not self.loop.memory.senders
         assert not self.loop.memory.waiting
@@ -272,7 +273,7 @@ def test_a_full_ring_is_tried_again_from_the_kernel(crowd: Crowd) -> None:
     crowd.turn()
     assert connection.is_blocked
     assert connection.room == 0
-    assert not crowd.loop.epoll.poll(0), "it would be looked at all the time"
+    assert not crowd.loop.poller.poll(0), "it would be looked at all the time"
     crowd.is_open = True
     crowd.turn()
     assert crowd.taken == [7]

@@ -1,5 +1,6 @@
 """Requests that can't start yet, and clients that leave meanwhile: over real sockets."""
 
+import select
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -64,7 +65,7 @@ class Desk:
     def __init__(self) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
         self.service = Service()
-        self.loop = EventLoop(self.service, 1 << 20, 1 << 20)
+        self.loop = EventLoop(self.service, 1 << 20, 1 << 20, select.epoll())
         self.loop.add_listener(Listener(listening, 1, False))
         self.loop.watch_listeners(True)
         self.client = socket.create_connection(listening.getsockname())
@@ -76,7 +77,7 @@ class Desk:
         for _ in range(100):
             if condition():
                 return
-            self.loop.handle(self.loop.epoll.poll(1))
+            self.loop.handle(self.loop.poller.poll(1))
         raise AssertionError("it never came to that")
 
     def send(self, count: int = 1) -> None:
@@ -100,7 +101,7 @@ def desk() -> Iterator[Desk]:
         made.loop.close(connection, "")
     for listener in made.loop.listeners.values():
         listener.socket.close()
-    made.loop.epoll.close()
+    made.loop.poller.close()
 
 
 @pytest.mark.parametrize("goodbye", ["close", "shutdown"])
@@ -162,7 +163,7 @@ def test_client_that_left_is_closed_where_its_next_request_would_have_to_wait(de
 def test_what_came_from_a_connection_that_was_closed_meanwhile_is_left(desk: Desk) -> None:
     """As a worker learns between its poll and the events that a broker has gone."""
     desk.send()
-    events = desk.loop.epoll.poll(5)
+    events = desk.loop.poller.poll(5)
     (connection,) = desk.loop.connections.values()
     desk.loop.close(connection, "the broker process restarted")
     assert [fd for fd, _ in events] == [connection.fd]

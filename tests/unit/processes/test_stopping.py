@@ -2,6 +2,7 @@
 
 import pytest
 
+from shmbroker.gateway.drain import DRAIN_S, STALLED_S, Drain
 from shmbroker.processes.shared_resources import (
     CLEANER,
     CONTROLLER,
@@ -11,12 +12,9 @@ from shmbroker.processes.shared_resources import (
 )
 from shmbroker.processes.stopping import (
     BOUNDS_S,
-    DRAIN_S,
     FIRST_LINE_S,
     KILLED_S,
     LINE_INTERVAL_S,
-    STALLED_S,
-    Drain,
     Stop,
     waited_for,
 )

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from shmbroker.processes.seldom_log import INTERVAL_S, LINES_MAX, SeldomLog
+from shmbroker.gateway.seldom_log import INTERVAL_S, LINES_MAX, SeldomLog
 
 
 def test_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:

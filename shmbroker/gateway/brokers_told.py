@@ -1,0 +1,166 @@
+"""Who clients are told serves: the live brokers, those just gone, leaders and where they are.
+
+Rules of this file:
+* A broker that is gone stays in Metadata for a while, without leading anything: its port is served
+  all the time. librdkafka drops a broker that Metadata leaves out with all that it has for it, and
+  if its partitions are just moving to their next leader, they lie with nobody for up to 1.5 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from shmbroker.config import BrokerConfig
+from shmbroker.gateway.connection import Connection
+from shmbroker.ipc.peer import Peer
+from shmbroker.metadata.image import MetadataImage
+from shmbroker.wire import error_codes
+
+GONE_TOLD_S = 5.0
+"""How long Metadata names a broker that is gone: until its successor has come, nearly always, and
+until clients have heard who leads now."""
+
+
+class BrokersTold:
+    """The brokers of this family, as a network worker's clients are told of them."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        config: BrokerConfig,
+        io_peers: Mapping[int, Peer],
+        addresses: Mapping[int, tuple[str, int]],
+        controller: Callable[[], int],
+    ) -> None:
+        self.image = image
+        """Set anew whenever the gateway's is."""
+        self.config = config
+        self.io_peers = io_peers
+        self.hosts = {number: host for number, (host, _) in addresses.items()}
+        self.ports = {number: port for number, (_, port) in addresses.items()}
+        self._controller = controller
+        """The number of the controller that led last."""
+        self.fenced: frozenset[int] = frozenset()
+        """Ids of brokers that run, but hang or stop: others lead in their place."""
+        self.gone: dict[int, float] = {}
+        """Brokers that died or were fenced, and until when Metadata names them nevertheless."""
+
+    # ── who comes and goes ──────────────────────────────────────────────────────────────────────
+
+    def on_lost(self, number: int, now: float) -> None:
+        """Its process has died."""
+        self.gone[number] = now + GONE_TOLD_S
+
+    def look_at_fences(self, now: float) -> frozenset[int]:
+        """Take from the image who is fenced: those that were not before."""
+        fenced = frozenset(
+            number
+            for number, broker in self.image.brokers.items()
+            if not broker.is_active and number in self.io_peers
+        )
+        added = fenced - self.fenced
+        for number in added:
+            self.gone[number] = now + GONE_TOLD_S
+        self.fenced = fenced
+        return added
+
+    def forget_gone(self, now: float) -> bool:
+        """Whether the time of some that are gone is over: they are told no more."""
+        if not self.gone or min(self.gone.values()) > now:
+            return False
+        self.gone = {number: until for number, until in self.gone.items() if until > now}
+        return True
+
+    # ── what clients are told ───────────────────────────────────────────────────────────────────
+
+    def io_peer(self, connection: Connection) -> Peer | None:
+        """The I/O worker of the connection's port, None while it is down."""
+        number = connection.listener.broker_id
+        return self.io_peers[number] if self.is_live(number) else None
+
+    def live_brokers(self) -> set[int]:
+        """Ids of the brokers that serve now."""
+        return {number for number in self.io_peers if self.is_live(number)}
+
+    def is_live(self, broker_id: int) -> bool:
+        """Whether a broker serves now."""
+        peer = self.io_peers.get(broker_id)
+        return peer is not None and peer.incarnation > 0 and broker_id not in self.fenced
+
+    def controller_broker_id(self) -> int:
+        """Who clients are told is the controller: the broker beside the active one, if it lives;
+        any broker passes such requests on."""
+        told = self._told_brokers()
+        number = self._controller()
+        return number if number in told else min(told)
+
+    def _told_brokers(self) -> Collection[int]:
+        """The live brokers; all of them while none lives, as librdkafka never connects again once
+        it was told that there are none."""
+        return self.live_brokers() or self.ports
+
+    def broker_rows(
+        self, connection: Connection, *, with_gone: bool = False
+    ) -> list[dict[str, Any]]:
+        """Node id, host, port, rack of the live brokers, as this client reaches them; `with_gone`:
+        those that died lately, too."""
+        rows = []
+        for number in sorted({*self._told_brokers(), *(self.gone if with_gone else ())}):
+            broker = self.image.brokers.get(number)
+            rows.append(
+                {
+                    "node_id": number,
+                    "host": connection.host or self.hosts[number],
+                    "port": self.ports[number],
+                    "rack": broker.rack if broker is not None else None,
+                }
+            )
+        return rows
+
+    def identity_of(self, broker_id: int) -> dict[str, str]:
+        """What one broker is, as the settings that Kafka says it with."""
+        return self.config.identity(
+            broker_id,
+            self.hosts[broker_id],
+            self.ports[broker_id],
+            self.config.nodes[broker_id],
+        )
+
+    def leader_hint(self, name: str, topic_id: bytes, index: int) -> tuple[int, int] | None:
+        """Leader and leader epoch of a partition, for the CurrentLeader tag (KIP-951); None while
+        it has none: nobody shall be sent back to the one that has died."""
+        topic = self.image.topics_by_id.get(topic_id) or self.image.topics_by_name.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        partition = topic.partitions[index]
+        if not self.is_live(partition.leader_id):
+            return None
+        return partition.leader_id, partition.leader_epoch
+
+    def node_endpoints(self, leaders: set[int]) -> list[tuple[int, str, int, str | None]]:
+        """(id, host, port, rack) of those of the leaders that are alive."""
+        return [
+            (node, self.hosts[node], self.ports[node], None)
+            for node in sorted(leaders)
+            if node in self.ports
+        ]
+
+    def add_leader_hints(
+        self, topics: list[dict[str, Any]], rows: str, index: str, body: dict[str, Any]
+    ) -> None:
+        """Add CurrentLeader and NodeEndpoints where an answer says NOT_LEADER_OR_FOLLOWER."""
+        leaders = set()
+        for topic in topics:
+            for row in topic[rows]:
+                if row["error_code"] != error_codes.NOT_LEADER_OR_FOLLOWER:
+                    continue
+                hint = self.leader_hint(topic["name"], topic["topic_id"], row[index])
+                if hint is not None:
+                    row["current_leader"] = {"leader_id": hint[0], "leader_epoch": hint[1]}
+                    leaders.add(hint[0])
+        if leaders:
+            body["node_endpoints"] = [
+                {"node_id": node, "host": host, "port": port, "rack": rack}
+                for node, host, port, rack in self.node_endpoints(leaders)
+            ]

@@ -1,0 +1,517 @@
+"""A gateway: client connections on one side, rings on the other. A network worker runs one.
+
+A turn:
+  1  handle what came from sockets: read frames, start requests; their operations go to rings
+  2  publish them, ring the doorbells of those who sleep
+  3  take results from the rings; first follow the metadata log as far as it is committed, so that
+     nobody is answered from an older image than the result's
+  4  complete requests, send answers in request order
+
+Rules of this file:
+* Clock, sockets, rings and files are arguments: who runs a gateway builds them, and sleeps.
+* What the broker of a connection does not serve while it is down, the gateway answers itself:
+  Produce and Fetch with NOT_LEADER_OR_FOLLOWER at once; what only that broker can answer waits for
+  its return on its connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from os import sched_yield
+from typing import Any, Protocol
+
+from shmbroker import signs
+from shmbroker.apis import table
+from shmbroker.apis.broker import join_group, sync_group
+from shmbroker.apis.contexts import ControllerLink
+from shmbroker.config import BrokerConfig, broker_layers, effective_broker_config
+from shmbroker.gateway import fetch, produce
+from shmbroker.gateway import forwarding as plain
+from shmbroker.gateway.brokers_told import BrokersTold
+from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.connection_limits import ConnectionLimits
+from shmbroker.gateway.drain import Drain
+from shmbroker.gateway.event_loop import SLOW, STALLED, EventLoop, Listener, Poller
+from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.results import Results
+from shmbroker.gateway.seldom_log import SeldomLog
+from shmbroker.ipc.member import BACKLOG_RETRY_S, Member
+from shmbroker.ipc.passed_files import FileTable
+from shmbroker.ipc.peer import Peer
+from shmbroker.ipc.streak import Streak
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.image import (
+    BROKER_CHANGED,
+    BROKER_RESOURCE,
+    CONFIG_CHANGED,
+    Change,
+    TopicImage,
+)
+from shmbroker.shm.address_counts import AddressCounts
+from shmbroker.shm.counters import (
+    METADATA_APPLIED,
+    METADATA_END_OFFSET_WORD,
+    OPEN_CONNECTIONS,
+    STATE,
+    STATE_RUNNING,
+    STATE_UNABLE,
+)
+from shmbroker.shm.doorbell import Doorbell
+from shmbroker.wire import error_codes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.apis.contexts import Submit
+
+logger = logging.getLogger("shmbroker")
+
+SWEEP_INTERVAL_S = 1.0
+PARTIAL_FRAME_S = 10.0
+"""Half a frame that does not move for this long ends its connection."""
+WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
+"""Requests that wait for other clients: their senders look for another coordinator anyway."""
+RETRY_S = 0.02
+LOOKS_BEFORE_SLEEP = 150
+"""At rings, for an append: its answer comes in about the time that a wake-up takes,"""
+LOOKS_BYTES_MAX = 64 * 1024
+"""unless so much is appended that it takes several times as long."""
+LOOKS_AFTER_ANSWER = 40
+"""At sockets, for the next one: a client that waits for each answer sends it some 60 us later."""
+CROWD_REST_S = 0.020
+"""Between two turns that only repeat standing answers: nobody waits for a heartbeat's answer, and
+any other request that comes into such quiet waits this long at most, and only the first one."""
+FRAMES_BUFFERED_BYTES_MAX = 48 << 20
+"""Of all network workers together, for frames that are still arriving, unless
+queued.max.request.bytes says otherwise."""
+MUCH_BYTES = 4 << 20
+"""Where frames had this much memory lately, what is free of it is given back to the system."""
+
+
+class Clock(Protocol):
+    """The time, as the module `clock` gives it."""
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float, /) -> None: ...
+
+
+class MetadataLink(ControllerLink, Protocol):
+    """The way to the active controller, and to the metadata that it has committed."""
+
+    epoch: int
+    number: int
+    follower: MetadataFollower
+
+    def others(self) -> list[Peer]:
+        """The controllers that are not the one that led last."""
+
+    def is_behind(self) -> bool:
+        """Whether more is committed than the image has."""
+
+    def has_news(self) -> bool:
+        """Whether something was committed since `is_behind` or `catch_up` looked."""
+
+    def catch_up(self) -> list[Change]:
+        """Apply what is committed to `follower.image`."""
+
+
+@dataclass(frozen=True)
+class Siblings:
+    """The gateways of the family: which of them this one is, and the others."""
+
+    place: int
+    """From 0."""
+    doorbells: Mapping[int, Doorbell]
+    """Those of the others, by slot."""
+    address_counts: AddressCounts
+
+
+@dataclass(frozen=True)
+class Brokers:
+    """The I/O workers, as a gateway reaches them."""
+
+    peers: Mapping[int, Peer]
+    """By broker id."""
+    files: Mapping[int, FileTable]
+    """Descriptors that they have passed, by their slot."""
+    standing: Mapping[int, memoryview]
+    """The words of their standing answers, by their slot."""
+
+
+class Gateway:
+    """The turns of a network worker, and what the API modules ask of it."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        member: Member,
+        config: BrokerConfig,
+        link: MetadataLink,
+        poller: Poller,
+        listeners: Iterable[Listener],
+        brokers: Brokers,
+        siblings: Siblings,
+        give_back: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.clock = clock
+        self.member = member
+        self.words = words = member.words
+        self.config = config
+        self.link = link
+        self.poller = poller
+        self.must_stop = False
+        """Set by who runs this: let the requests in flight finish, start no more."""
+        self.is_over = False
+        self.token = member.incarnation << 48
+        self.append_bytes = 0
+        """Of the last request with appends."""
+        self.pending: dict[int, Request] = {}
+        self.touched: set[Connection] = set()
+        self.fetch_bytes_max = config["fetch.max.bytes"]
+        self.io_peers = brokers.peers
+        self.files = brokers.files
+        self.image = link.follower.image
+        self.advertised = table.advertised()
+        addresses = {
+            listener.broker_id: listener.socket.getsockname()[:2]
+            for listener in listeners
+            if not listener.is_control
+        }
+        self.told = told = BrokersTold(
+            self.image, config, brokers.peers, addresses, lambda: link.number
+        )
+        self.ports = told.ports
+        # What the API modules ask is answered by who knows it.
+        self.io_peer = told.io_peer
+        self.live_brokers = told.live_brokers
+        self.controller_broker_id = told.controller_broker_id
+        self.broker_rows = told.broker_rows
+        self.identity_of = told.identity_of
+        self.leader_hint = told.leader_hint
+        self.node_endpoints = told.node_endpoints
+        self.add_leader_hints = told.add_leader_hints
+        count = len(siblings.doorbells) + 1
+        self.produce = produce.ProduceApi(self)
+        self.fetch = fetch.FetchApi(self, siblings.place, count)
+        self.plain = plain.PlainApis(self, dict(brokers.standing))
+        self.results = Results(self)
+        self.submit: dict[int, Submit] = self.plain.submit | {
+            produce.API_KEY: self.produce.submit,
+            fetch.API_KEY: self.fetch.submit,
+        }
+        arriving_bytes_max = config["queued.max.request.bytes"]
+        if arriving_bytes_max <= 0:
+            arriving_bytes_max = FRAMES_BUFFERED_BYTES_MAX
+        self.loop = EventLoop(
+            self, config["socket.request.max.bytes"], arriving_bytes_max // count, poller
+        )
+        for listener in listeners:
+            self.loop.add_listener(listener)
+        self._now = clock.monotonic()
+        self._next_sweep = self._now + SWEEP_INTERVAL_S
+        at = member.counters.at
+        self._applied_index = at(member.index, METADATA_APPLIED)
+        self._open_index = at(member.index, OPEN_CONNECTIONS)
+        self._siblings = siblings
+        self._others = [(at(n, OPEN_CONNECTIONS), at(n, STATE)) for n in siblings.doorbells]
+        self.limits = ConnectionLimits(
+            siblings.address_counts,
+            self.open_connections,
+            lambda: [n for n in siblings.doorbells if words[at(n, STATE)] == STATE_RUNNING],
+        )
+        self._log_seldom = SeldomLog(logger)
+        self._give_back = give_back
+        self._apply_configs()
+        self._has_waited = False
+        self._streak = Streak()
+        self._repeated = self.plain.repeated
+        self._drain: Drain | None = None
+        words[self._open_index] = 0
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def may_begin(self) -> bool:
+        """Follow the metadata log: nobody is accepted before the brokers of this start are known,
+        but for those that can't boot."""
+        self.member.check_control(self)
+        self.follow_metadata()
+        at = self.member.counters.at
+        able = {
+            number: peer
+            for number, peer in self.io_peers.items()
+            if self.words[at(peer.slot, STATE)] != STATE_UNABLE
+        }
+        if able and all(
+            peer.incarnation and number in self.image.brokers for number, peer in able.items()
+        ):
+            return True
+        # A successor serves what is there.
+        return bool(self.image.brokers) and self.member.incarnation > 1
+
+    def begin(self) -> None:
+        """Take part in accepting connections."""
+        self.loop.watch_listeners(self.may_accept())
+
+    def turn(self, events: list[tuple[int, int]]) -> float:
+        """One pass over what the poller has returned: for how long nothing is due after it."""
+        loop = self.loop
+        plain = self.plain
+        results = self.results
+        member = self.member
+        self._now = now = self.clock.monotonic()
+        # Before the frames: a client may use what another was told a moment ago.
+        if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
+            self.follow_metadata()
+        loop.handle(events)
+        if not loop.is_watching and not self.must_stop and self.may_accept():
+            loop.watch_listeners(True)
+        member.publish()
+        results.take()
+        if results.unread:
+            results.retry_reads()
+        if plain.to_ask_again:
+            plain.retry_asking(now)
+        if loop.cold:
+            loop.retry_cold()
+        if loop.blocked:
+            loop.resume_blocked()
+        if loop.memory.waiting:
+            loop.feed_starved()
+        member.publish()
+        if now >= self._next_sweep:
+            self._sweep(now)
+        member.sign(now)
+        if plain.repeated != self._repeated:
+            self._repeated = plain.repeated
+            if plain.is_crowd(now) and not self.pending:
+                self.clock.sleep(CROWD_REST_S)
+        if self.must_stop:
+            self._stop()
+        return self._rest()
+
+    def has_news(self) -> bool:
+        """Whether something came for which nobody rings, as this was awake: to be asked after
+        `Doorbell.say_sleeping`."""
+        return self.member.has_news() or self.link.has_news()
+
+    def _rest(self) -> float:
+        loop = self.loop
+        if loop.cold or self.member.has_backlog():
+            return BACKLOG_RETRY_S
+        if (
+            loop.blocked
+            or loop.memory.waiting
+            or self.results.unread
+            or self.plain.to_ask_again
+            or self.must_stop
+        ):
+            return RETRY_S
+        return max(0.001, self._next_sweep - self._now)
+
+    def _stop(self) -> None:
+        """Start no more requests; it is over when those in flight are answered."""
+        loop = self.loop
+        now = self.clock.monotonic()
+        if self._drain is None:
+            self._drain = Drain(now)
+            self.member.say_stopping()
+            loop.stop_reading()
+            self._end_waiting_fetches()
+        requests = sum(request.api_key not in WAITING_APIS for request in self.pending.values())
+        unread = [one.unsent_bytes() for one in loop.connections.values() if one.out]
+        if self._drain.is_over(now, requests, sum(unread)):
+            self.is_over = True
+            return
+        signs.at_work(signs.ANSWERING, requests + len(unread))
+
+    def close(self) -> None:
+        """End every connection."""
+        for connection in list(self.loop.connections.values()):
+            self.loop.close(connection, "")
+
+    def _end_waiting_fetches(self) -> None:
+        """Answer them: a Produce that passed one is answered behind it."""
+        for token, request in list(self.pending.items()):
+            if type(request) is fetch.FetchRequest:
+                del self.pending[token]
+                self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+                self.loop.flush(request.connection)
+
+    def _waits_for_append(self) -> bool:
+        """Whether the last that was asked for is an append, and one that is soon done."""
+        pending = self.pending
+        return (
+            bool(pending)
+            and pending[next(reversed(pending))].api_key == produce.API_KEY
+            and self.append_bytes <= LOOKS_BYTES_MAX
+        )
+
+    def look_before_sleep(self) -> list[tuple[int, int]] | None:
+        """Wait awake where an answer or, after it, the client's next request comes in about the
+        time that a wake-up takes: what came from sockets; None where it is time to sleep."""
+        waits = self._waits_for_append()
+        has_waited, self._has_waited = self._has_waited, waits
+        if waits:
+            looks, between = LOOKS_BEFORE_SLEEP, 16
+        elif has_waited and self._streak.pays():
+            looks, between = LOOKS_AFTER_ANSWER, 2
+        else:
+            return None
+        poll = self.poller.poll
+        events: list[tuple[int, int]] | None = None
+        for look in range(looks):
+            sched_yield()
+            if self.member.has_entries():
+                events = [] if look else poll(0)  # the sockets have their turn in every look
+                break
+            if not look % between and (found := poll(0)):
+                events = found
+                break
+        if not waits:
+            self._streak.note(events is not None)
+        return events
+
+    def _sweep(self, now: float) -> None:
+        self._next_sweep = now + SWEEP_INTERVAL_S
+        self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)
+        self._log_seldom.flush(now)
+        memory = self.loop.memory
+        if memory.peak >= MUCH_BYTES:
+            memory.peak = memory.used
+            self._give_back()
+        if self.told.forget_gone(now):
+            self.plain.cache.clear()
+
+    # ── peers ───────────────────────────────────────────────────────────────────────────────────
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """Fail what was pending with it, in a way that clients retry."""
+        self.results.partial.clear()
+        if peer.slot in self.files:
+            self.told.on_lost(peer.number, self._now)
+            self.results.on_broker_lost(peer)
+        self.results.fail_pending(peer)
+        self.plain.cache.clear()
+
+    def on_peer_running(self, peer: Peer) -> None:
+        self.plain.cache.clear()
+
+    def follow_metadata(self) -> None:
+        """Apply what the controller has committed; cached answers are of the image before."""
+        if self.link.is_behind():
+            epoch = self.link.epoch
+            changes = self.link.catch_up()
+            self.image = self.told.image = self.link.follower.image
+            if self.link.epoch != epoch:
+                for peer in self.link.others():
+                    self.results.fail_pending(peer)
+            self.plain.cache.clear()
+            if any(change[:2] == (CONFIG_CHANGED, BROKER_RESOURCE) for change in changes):
+                self._apply_configs()
+            if any(change[0] == BROKER_CHANGED for change in changes):
+                self._look_at_fences()
+            self.words[self._applied_index] = self.image.offset
+
+    def _look_at_fences(self) -> None:
+        """Nobody waits for a broker that has been fenced; what it still answers is not wanted."""
+        for number in self.told.look_at_fences(self._now):
+            peer = self.io_peers[number]
+            if peer.incarnation:
+                self.results.fail_pending(peer)
+
+    @property
+    def fenced(self) -> frozenset[int]:
+        """Ids of brokers that run, but hang or stop: others lead in their place."""
+        return self.told.fenced
+
+    def _apply_configs(self) -> None:
+        """Settings that may change while this runs; those of the first broker count for all."""
+        image = self.image
+        layers = broker_layers(
+            self.config,
+            image.config(BROKER_RESOURCE, str(min(self.ports))),
+            image.config(BROKER_RESOURCE, ""),
+        )
+        self.limits.set(
+            *(
+                effective_broker_config(name, self.config, layers)
+                for name in (
+                    "max.connections",
+                    "max.connections.per.ip",
+                    "max.connections.per.ip.overrides",
+                )
+            )
+        )
+
+    # ── what the event loop asks ────────────────────────────────────────────────────────────────
+
+    def now(self) -> float:
+        return self._now
+
+    def may_accept(self) -> bool:
+        """Whether this worker has at most one connection more than the one with the fewest."""
+        words = self.words
+        fewest = min(
+            (words[count] for count, state in self._others if words[state] == STATE_RUNNING),
+            default=1 << 30,
+        )
+        return len(self.loop.connections) <= fewest + 1
+
+    def open_connections(self) -> int:
+        """Of the whole family, as far as the others have said."""
+        words = self.words
+        others = (words[count] for count, state in self._others if words[state] == STATE_RUNNING)
+        return len(self.loop.connections) + sum(others)
+
+    def admits(self, address: str) -> bool:
+        """Whether a connection of this address ("": the control socket) is within the limits."""
+        if refusal := self.limits.take(address):
+            line = f"closed a new connection of {address} at once: {refusal}"
+            self._log_seldom.warn(f"closed at once by {refusal.partition(' ')[0]}", line, self._now)
+        return not refusal
+
+    def on_left_accepting(self) -> None:
+        """Somebody else has fewer connections: it must be watching."""
+        for doorbell in self._siblings.doorbells.values():
+            doorbell.ring()
+
+    def on_opened(self, connection: Connection) -> None:
+        self.words[self._open_index] = len(self.loop.connections)
+
+    def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
+        self.limits.release(connection.address)
+        if is_fault:
+            line = f"closed the connection of {connection.peer_name()}: {reason}"
+            if reason == SLOW or reason.startswith(STALLED):
+                self._log_seldom.warn(reason, line, self._now)
+            else:
+                logger.warning("%s", line)
+        self.words[self._open_index] = len(self.loop.connections)
+        for request in connection.inflight:
+            if type(request) is fetch.FetchRequest and request.tokens:
+                token = request.tokens[0]
+                peer = request.peer
+                if self.pending.pop(token, None) is not None and peer and peer.incarnation:
+                    self.fetch.cancel(request, token)
+
+    def flush(self, connection: Connection) -> None:
+        """Send the answers that are complete."""
+        self.loop.flush(connection)
+
+    def close_connection(self, connection: Connection, reason: str) -> None:
+        """End a connection for a fault of its client (or a broker that restarted)."""
+        self.loop.close(connection, reason, is_fault=True)
+
+    # ── what the API modules ask ────────────────────────────────────────────────────────────────
+
+    def topic_of(self, topic: Mapping[str, Any], by_id: bool) -> TopicImage | None:
+        """The image of a topic that a request names or gives the id of; None if unknown."""
+        if by_id:
+            return self.image.topics_by_id.get(topic["topic_id"])
+        return self.image.topics_by_name.get(topic["name"] if "name" in topic else topic["topic"])
+
+    def create_topics(self, request: Request, names: list[str]) -> None:
+        """Have the controller create topics with their defaults; `request` is answered after."""
+        self.plain.create_topics(request, names)

@@ -1,0 +1,197 @@
+"""The results that come back over the rings, to the requests that wait for them.
+
+Rules of this file:
+* `pending` maps the token of each operation to its request; a token is used once in the life of
+  this process. A result whose token is not there belongs to a closed connection.
+* Nobody is answered from an older image than a result's: the metadata log is followed first, as far
+  as it is committed.
+"""
+
+from __future__ import annotations
+
+from shmbroker.gateway import fetch, produce
+from shmbroker.ipc.operation_layout import (
+    APPENDED,
+    APPENDED_HEAD,
+    DROP_FILE,
+    EXECUTED,
+    EXECUTED_FLAG_CLOSE,
+    EXECUTED_FLAG_NOT_EXECUTED,
+    EXECUTED_FLAG_STANDING,
+    EXECUTED_PART,
+    NEED_FILE,
+    READ_DONE,
+    TOKEN,
+    unpack_detail,
+)
+from shmbroker.ipc.operation_proxy import PartialResults
+from shmbroker.ipc.peer import Peer
+from shmbroker.shm.counters import CONTROL_GENERATION_WORD, METADATA_END_OFFSET_WORD
+from shmbroker.wire import error_codes
+from shmbroker.wire.frame import response_frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.gateway.gateway import Gateway
+
+ASK_AGAIN_S = 1.0
+"""Between two times that a file's descriptor is asked for."""
+
+
+class Results:
+    """Completes the requests of a gateway, or fails them."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.partial = PartialResults()
+        self.unread: list[tuple[fetch.FetchRequest, Peer, bytes, tuple[int, ...]]] = []
+        """Reads that wait for descriptors: request, its peer, the READ_DONE, file ids."""
+        self.asked_files: set[int] = set()
+        self._ask_again_at = 0.0
+
+    def take(self) -> None:
+        """Everything that the rings hold now."""
+        gateway = self.gateway
+        member = gateway.member
+        words = member.words
+        if words[CONTROL_GENERATION_WORD] != member.generation:
+            member.check_control(gateway)
+        pending = gateway.pending
+        touched = gateway.touched
+        on_appended = gateway.produce.on_appended
+        ProduceRequest = produce.ProduceRequest
+        unpack_appended = APPENDED_HEAD.unpack_from
+        for peer in member.peers:
+            reader = peer.reader
+            if not reader.poll():
+                continue
+            # After the poll: whoever sent these has seen at most what is committed by now.
+            if words[METADATA_END_OFFSET_WORD] != gateway.image.offset:
+                gateway.follow_metadata()
+            data = reader.data
+            while (entry := reader.next()) is not None:
+                operation, index, length = entry
+                if operation == APPENDED:
+                    token, error, detail_bytes, indexes, base, time, start = unpack_appended(
+                        data, index
+                    )
+                    request = pending.pop(token, None)
+                    if type(request) is not ProduceRequest:
+                        continue
+                    detail = None
+                    if error:
+                        detail = unpack_detail(data, index, detail_bytes, indexes)
+                    on_appended(request, token, error, base, time, start, detail)
+                    touched.add(request.connection)
+                else:
+                    self._take_other(peer, operation, data, index, length)
+            reader.release()
+        if touched:
+            flush = gateway.loop.flush
+            for connection in touched:
+                flush(connection)
+            touched.clear()
+
+    def _take_other(
+        self, peer: Peer, operation: int, data: memoryview, index: int, length: int
+    ) -> None:
+        if operation == READ_DONE:
+            token = TOKEN.unpack_from(data, index)[0]
+            request = self.gateway.pending.pop(token, None)
+            if type(request) is fetch.FetchRequest:
+                self._finish_read(request, peer, data, index, length)
+        elif operation == EXECUTED_PART:
+            self.partial.add(data, index, length)
+        elif operation == EXECUTED:
+            token, flags, body = self.partial.finish(data, index, length)
+            request = self.gateway.pending.pop(token, None)
+            if request is None:
+                return
+            if flags & EXECUTED_FLAG_CLOSE:
+                self.gateway.close_connection(request.connection, body.decode(errors="replace"))
+            elif flags & EXECUTED_FLAG_NOT_EXECUTED:
+                self.gateway.plain.ask_again(request, self.gateway.now())
+            elif request.finish is not None:
+                request.finish(body)
+            else:
+                if flags & EXECUTED_FLAG_STANDING:
+                    body = self.gateway.plain.keep_standing(request, peer, body)
+                request.response = [
+                    response_frame(
+                        request.api_key, request.api_version, request.correlation_id, body
+                    )
+                ]
+            self.gateway.touched.add(request.connection)
+        elif operation == DROP_FILE:
+            self._drop_file(peer, TOKEN.unpack_from(data, index)[0])
+
+    def _drop_file(self, peer: Peer, file_id: int) -> None:
+        """A file is deleted: close it, and let those who wait for its descriptor ask again."""
+        self.gateway.files[peer.slot].drop(file_id)
+        for waiting in list(self.unread):
+            request, owner, _, missing = waiting
+            if owner is peer and file_id in missing:
+                self.unread.remove(waiting)
+                self.gateway.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+                self.gateway.touched.add(request.connection)
+
+    def _finish_read(
+        self, request: fetch.FetchRequest, peer: Peer, data: memoryview, index: int, length: int
+    ) -> None:
+        missing = self.gateway.fetch.on_read_done(request, peer, data, index)
+        if not missing:
+            self.gateway.touched.add(request.connection)
+            return
+        # Descriptors that the LRU has dropped, or that did not fit into the socket pair: ask for
+        # them, look again when they are here.
+        for file_id in missing:
+            if file_id not in self.asked_files:
+                self.asked_files.add(file_id)
+                peer.send(NEED_FILE, TOKEN.pack(file_id))
+        result = bytes(data[index : index + length])
+        self.unread.append((request, peer, result, tuple(missing)))
+
+    def retry_reads(self) -> None:
+        """Reads that waited for descriptors."""
+        unread, self.unread = self.unread, []
+        now = self.gateway.clock.monotonic()
+        if now >= self._ask_again_at:
+            self._ask_again_at = now + ASK_AGAIN_S
+            self.asked_files.clear()
+        for request, peer, result, _ in unread:
+            if not request.connection.is_closed:
+                self._finish_read(request, peer, memoryview(result), 0, len(result))
+
+    # ── failures ────────────────────────────────────────────────────────────────────────────────
+
+    def on_broker_lost(self, peer: Peer) -> None:
+        """Its descriptors are of no use any more, nor the reads that wait for one."""
+        self.gateway.files[peer.slot].clear()
+        for request, owner, _, _ in self.unread:
+            if owner is peer:
+                self.gateway.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+                self.gateway.touched.add(request.connection)
+        self.unread = [waiting for waiting in self.unread if waiting[1] is not peer]
+
+    def fail_pending(self, peer: Peer) -> None:
+        """Fail what waits for a result of that peer, in a way that clients retry."""
+        gateway = self.gateway
+        for token, request in list(gateway.pending.items()):
+            if request.peer is not peer:
+                continue
+            del gateway.pending[token]
+            if type(request) is produce.ProduceRequest:
+                if request.acks == 0:
+                    gateway.close_connection(request.connection, "the broker process restarted")
+                else:
+                    code = error_codes.NOT_LEADER_OR_FOLLOWER
+                    gateway.produce.on_appended(request, token, code, -1, -1, -1, (None, ()))
+            elif type(request) is fetch.FetchRequest:
+                gateway.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+            elif request.finish is not None:
+                gateway.plain.finish_again(request)
+            elif peer.slot not in gateway.files:  # a controller
+                gateway.plain.fail_at_controller(request)
+            else:
+                gateway.close_connection(request.connection, "the broker process restarted")
+            gateway.touched.add(request.connection)
