@@ -46,7 +46,6 @@ from shmbroker.metadata.image import (
     BROKER_CHANGED,
     BROKER_RESOURCE,
     CONFIG_CHANGED,
-    Change,
     TopicImage,
 )
 from shmbroker.shm.address_counts import AddressCounts
@@ -64,6 +63,7 @@ from shmbroker.wire import error_codes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import Submit
+    from shmbroker.metadata.image import Change
 
 logger = logging.getLogger("shmbroker")
 

@@ -1,0 +1,260 @@
+"""A gateway with one broker, on memory of its own: the test is the broker and the client."""
+
+import os
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from shmbroker.config import BrokerConfig
+from shmbroker.gateway.event_loop import Listener
+from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
+from shmbroker.ipc.member import Member
+from shmbroker.ipc.passed_files import FileTable
+from shmbroker.ipc.peer import Peer
+from shmbroker.metadata.image import MetadataImage
+from shmbroker.shm.address_counts import AddressCounts, table_bytes
+from shmbroker.shm.counters import (
+    CONTROL_GENERATION_WORD,
+    INCARNATION,
+    METADATA_END_OFFSET_WORD,
+    STATE,
+    STATE_RUNNING,
+    Counters,
+    layout_size,
+)
+from shmbroker.shm.doorbell import Doorbell, make_eventfd
+from shmbroker.shm.ring import RingReader, RingWriter
+from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
+from shmbroker.shm.words import words_of
+from shmbroker.wire import codec
+from shmbroker.wire.frame import parse_response_header, request_frame
+from shmbroker.wire.metadata_records import decode_metadata_record, encode_metadata_record
+
+SUPERVISOR, GATEWAY, BROKER = 0, 1, 2
+"""Slots."""
+BROKER_ID = 1
+TOPIC = "t"
+TOPIC_ID = bytes(range(16))
+DIRECTORY_ID = b"d" * 16
+
+RING_BYTES = 1 << 16
+
+
+class VirtualClock:
+    """A time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now += seconds
+
+
+class Link:
+    """A controller whose log the test writes; it can't be asked."""
+
+    def __init__(self, words: memoryview) -> None:
+        self.epoch, self.number = 1, 0
+        self.words = words
+        self.follower: Any = SimpleNamespace(image=MetadataImage("cluster"))
+        self._rows: list[tuple[str, int, dict[str, Any]]] = []
+
+    def commit(self, *rows: tuple[str, int, dict[str, Any]]) -> None:
+        self._rows += rows
+        self.words[METADATA_END_OFFSET_WORD] += len(rows)
+
+    def peer(self) -> Peer | None:
+        return None
+
+    def others(self) -> list[Peer]:
+        return []
+
+    def is_behind(self) -> bool:
+        return bool(self._rows)
+
+    def has_news(self) -> bool:
+        return self.is_behind()
+
+    def catch_up(self) -> list[Any]:
+        image = self.follower.image
+        records = [
+            (image.offset + at, 1, *decode_metadata_record(encode_metadata_record(*row)))
+            for at, row in enumerate(self._rows)
+        ]
+        end = image.offset + len(records)
+        self._rows = []
+        self.follower.image, changes = image.apply(records, end, 1)
+        return changes
+
+
+class GatewayFamily:
+    """Broker 1 leads the only partition of topic `t`; one client is connected."""
+
+    def __init__(self) -> None:
+        self.counters = Counters(memoryview(bytearray(layout_size(3))), 3)
+        words = self.words = self.counters.words
+        at = self.counters.at
+        words[at(GATEWAY, INCARNATION)] = words[at(BROKER, INCARNATION)] = 1
+        words[at(BROKER, STATE)] = STATE_RUNNING
+        words[self.counters.acknowledgement(GATEWAY, BROKER)] = 1
+        self.doorbells = [
+            Doorbell(make_eventfd(), words_of(memoryview(bytearray(8))), 0) for _ in range(3)
+        ]
+        to_broker, to_gateway = ring(), ring()
+        peer = self.peer = Peer(
+            BROKER,
+            "io-worker",
+            BROKER_ID,
+            RingWriter(*parts_of_ring(to_broker)),
+            RingReader(*parts_of_ring(to_gateway)),
+            self.doorbells[BROKER],
+        )
+        self.operations = RingReader(*parts_of_ring(to_broker))
+        self.results = RingWriter(*parts_of_ring(to_gateway))
+        member = Member(
+            GATEWAY, self.counters, self.doorbells[GATEWAY], self.doorbells[SUPERVISOR], [peer]
+        )
+        self.passing, passed = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        passed.setblocking(False)
+        self._passed = passed
+        self.clock = VirtualClock()
+        self.link = Link(words)
+        self.poller = select.epoll()
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.gateway = Gateway(
+            self.clock,
+            member,
+            BrokerConfig.load(),
+            self.link,
+            self.poller,
+            [Listener(self.listening, BROKER_ID, False)],
+            Brokers({BROKER_ID: peer}, {BROKER: FileTable(passed)}, {}),
+            Siblings(0, {}, AddressCounts(memoryview(bytearray(table_bytes())), {})),
+        )
+        words[CONTROL_GENERATION_WORD] = 1
+        self.link.commit(registration(), *topic())
+        assert self.gateway.may_begin()
+        self.gateway.begin()
+        self.client = socket.create_connection(self.listening.getsockname())
+        self.client.settimeout(10)
+        self.turn()
+        assert self.gateway.loop.connections
+
+    def close(self) -> None:
+        self.gateway.close()
+        self.poller.close()
+        for each in (self.client, self.listening, self.passing, self._passed):
+            each.close()
+        for fd in self.eventfds:
+            os.close(fd)
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def turn(self) -> float:
+        """One, with what the sockets have; waits for a socket."""
+        return self.gateway.turn(self.poller.poll(10))
+
+    def quiet_turn(self) -> float:
+        """One without events."""
+        return self.gateway.turn([])
+
+    # ── the client ──────────────────────────────────────────────────────────────────────────────
+
+    def ask(self, key: int, version: int, name: str, body: dict[str, Any]) -> None:
+        """Send a request, and take the turn that starts it."""
+        encoded = codec.encode(f"{name}Request", version, body)
+        self.client.sendall(request_frame(key, version, 7, "client", encoded))
+        self.turn()
+
+    def answer(self, key: int, version: int, name: str) -> dict[str, Any]:
+        """The next answer; its correlation id is the one that was asked with."""
+        size = int.from_bytes(self.receive(4), "big")
+        frame = self.receive(size)
+        correlation_id, at = parse_response_header(key, version, frame)
+        assert correlation_id == 7
+        body, _ = codec.decode(f"{name}Response", version, frame[at:])
+        return body
+
+    def receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self.client.recv(size - len(data))
+            assert piece, "the gateway closed the connection"
+            data += piece
+        return data
+
+    # ── the broker ──────────────────────────────────────────────────────────────────────────────
+
+    def taken(self) -> list[tuple[int, bytes]]:
+        """The operations that the gateway has published."""
+        reader = self.operations
+        found = []
+        if reader.poll():
+            while (entry := reader.next()) is not None:
+                operation, index, length = entry
+                found.append((operation, bytes(reader.data[index : index + length])))
+            reader.release()
+        return found
+
+    def reply(self, operation: int, payload: bytes) -> None:
+        writer = self.results
+        index = writer.claim(operation, len(payload))
+        writer.data[index : index + len(payload)] = payload
+        writer.publish()
+
+    def die(self) -> None:
+        """The supervisor says that the broker is dead."""
+        at = self.counters.at
+        self.words[at(BROKER, STATE)] = 0
+        self.words[at(BROKER, INCARNATION)] += 1
+        self.words[CONTROL_GENERATION_WORD] += 1
+
+
+@contextmanager
+def gateway_family() -> Iterator[GatewayFamily]:
+    made = GatewayFamily()
+    yield made
+    made.close()
+
+
+def ring() -> memoryview:
+    view = memoryview(bytearray(ring_bytes(RING_BYTES)))
+    create_ring(view)
+    return view
+
+
+def registration() -> tuple[str, int, dict[str, Any]]:
+    end_point = {"name": "PLAINTEXT", "host": "h", "port": 9, "security_protocol": 0}
+    message = {
+        "broker_id": BROKER_ID,
+        "incarnation_id": DIRECTORY_ID,
+        "broker_epoch": 5,
+        "end_points": [end_point],
+        "rack": None,
+        "fenced": False,
+        "log_dirs": [DIRECTORY_ID],
+    }
+    return "RegisterBrokerRecord", 3, message
+
+
+def topic() -> list[tuple[str, int, dict[str, Any]]]:
+    partition = {
+        "partition_id": 0,
+        "topic_id": TOPIC_ID,
+        "replicas": [BROKER_ID],
+        "isr": [BROKER_ID],
+        "leader": BROKER_ID,
+        "leader_epoch": 0,
+        "partition_epoch": 0,
+        "directories": [DIRECTORY_ID],
+    }
+    return [
+        ("TopicRecord", 0, {"name": TOPIC, "topic_id": TOPIC_ID}),
+        ("PartitionRecord", 2, partition),
+    ]
