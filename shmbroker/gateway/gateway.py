@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from os import sched_yield
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shmbroker import signs
 from shmbroker.apis import table
@@ -117,8 +116,7 @@ class MetadataLink(ControllerLink, Protocol):
         """Apply what is committed to `follower.image`."""
 
 
-@dataclass(frozen=True)
-class Siblings:
+class Siblings(NamedTuple):
     """The gateways of the family: which of them this one is, and the others."""
 
     place: int
@@ -128,8 +126,7 @@ class Siblings:
     address_counts: AddressCounts
 
 
-@dataclass(frozen=True)
-class Brokers:
+class Brokers(NamedTuple):
     """The I/O workers, as a gateway reaches them."""
 
     peers: Mapping[int, Peer]

@@ -103,9 +103,9 @@ class GatewayFamily:
         words[at(GATEWAY, INCARNATION)] = words[at(BROKER, INCARNATION)] = 1
         words[at(BROKER, STATE)] = STATE_RUNNING
         words[self.counters.acknowledgement(GATEWAY, BROKER)] = 1
-        self.doorbells = [
-            Doorbell(make_eventfd(), words_of(memoryview(bytearray(8))), 0) for _ in range(3)
-        ]
+        asleep = words_of(memoryview(bytearray(24)))
+        self.eventfds = [make_eventfd() for _ in range(3)]
+        self.doorbells = [Doorbell(fd, asleep, at) for at, fd in enumerate(self.eventfds)]
         to_broker, to_gateway = ring(), ring()
         peer = self.peer = Peer(
             BROKER,
