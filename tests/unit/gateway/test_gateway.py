@@ -106,10 +106,10 @@ def test_metadata_is_answered_from_the_image(family: GatewayFamily) -> None:
     assert not family.taken()
 
 
-def test_what_is_committed_is_applied_before_the_frames_of_a_turn(family: GatewayFamily) -> None:
+def test_a_turn_applies_what_is_committed(family: GatewayFamily) -> None:
     family.link.commit(("TopicRecord", 0, {"name": "new", "topic_id": b"n" * 16}))
-    family.ask(*METADATA, {"topics": [{"topic_id": bytes(16), "name": "new"}]})
-    assert family.answer(*METADATA)["topics"][0]["error_code"] == 0
+    family.quiet_turn()
+    assert "new" in family.gateway.image.topics_by_name
     applied = family.words[family.counters.at(GATEWAY, METADATA_APPLIED)]
     assert applied == family.gateway.image.offset == 4
 
