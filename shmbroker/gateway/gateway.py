@@ -232,7 +232,7 @@ class Gateway:
     def may_begin(self) -> bool:
         """Follow the metadata log: nobody is accepted before the brokers of this start are known,
         but for those that can't boot."""
-        self.member.check_control(self)
+        self.member.look_at_control(self)
         self.follow_metadata()
         at = self.member.counters.at
         able = {

@@ -55,7 +55,7 @@ class Results:
         member = gateway.member
         words = member.words
         if words[CONTROL_GENERATION_WORD] != member.generation:
-            member.check_control(gateway)
+            member.look_at_control(gateway)
         pending = gateway.pending
         touched = gateway.touched
         on_appended = gateway.produce.on_appended

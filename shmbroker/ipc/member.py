@@ -1,7 +1,7 @@
 """A member: one process's place in the family, with the peers that it shares rings with.
 
 Rules of this file:
-* A member talks only to peers that are running. `check_control` sees deaths and successors: it
+* A member talks only to peers that are running. `look_at_control` sees deaths and successors: it
   tells the owner, resets this half of the rings, and acknowledges; only then does the supervisor
   fork the successor.
 * Everything here is an argument, so a test gives it words and rings of its own.
@@ -61,7 +61,7 @@ class Member:
         self.peers = peers
         self.incarnation = self.words[counters.at(index, INCARNATION)]
         self.generation = -1
-        """Of the deaths and successors that `check_control` has seen."""
+        """Of the deaths and successors that `look_at_control` has seen."""
         self.has_served = False
         self._liveness_index = counters.at(index, LIVENESS_NS)
         self._next_sign = 0.0
@@ -89,7 +89,7 @@ class Member:
     def say_stopping(self) -> None:
         self.set_state(STATE_STOPPING)
 
-    def check_control(self, owner: Owner) -> None:
+    def look_at_control(self, owner: Owner) -> None:
         """See who died and who came; cheap when nobody did."""
         generation = self.words[CONTROL_GENERATION_WORD]
         if generation == self.generation:

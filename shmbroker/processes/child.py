@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 from shmbroker import clock, signs
 from shmbroker.errors import Fault
+from shmbroker.ipc.member import Member
 from shmbroker.ipc.operation_adapter import Executor
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
 from shmbroker.ipc.peer import Peer
@@ -34,11 +35,8 @@ from shmbroker.processes.shared_resources import CLEANER, TIER, SharedResources,
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     INCARNATION,
-    LIVENESS_NS,
     STATE,
-    STATE_RUNNING,
     STATE_STARTING,
-    STATE_STOPPING,
     WORK,
 )
 
@@ -49,10 +47,6 @@ if TYPE_CHECKING:
 EXIT_BOOT_FAULT = 3
 EXIT_TRY_AGAIN = 75
 
-SIGN_INTERVAL_S = 0.1
-"""Between two signs of life of a process that is up anyway; none gets up for one. A busy broker on
-a starved machine then has nearly all of `broker.session.timeout.ms` to get a turn in."""
-BACKLOG_RETRY_S = 0.002
 REST_S = 0.5
 """How long a helper that has nothing to do sleeps, at most."""
 
@@ -65,31 +59,20 @@ OOM_SCORE_ADJ = {CLEANER: 300, TIER: 300}
 logger = logging.getLogger("shmbroker")
 
 
-class Child:
-    """A process of the family with its slot. Sub-classes are the roles' main loops."""
+class Child(Member):
+    """A member that is a process, with a title and signals. Sub-classes are the roles' mains."""
 
     def __init__(self, shared: SharedResources, slot: Slot) -> None:
+        super().__init__(
+            slot.index,
+            shared.counters,
+            shared.doorbells[slot.index],
+            shared.doorbells[0],
+            shared.peers_of(slot.index),
+        )
         self.shared = shared
         self.slot = slot
-        self.words = shared.counters.words
-        self.counters = shared.counters
-        self.doorbell = shared.doorbells[slot.index]
-        self.peers = shared.peers_of(slot.index)
-        self.incarnation = self.words[self.counters.at(slot.index, INCARNATION)]
         self.must_stop = False
-        self.has_served = False
-        self.generation = -1
-        self._liveness_index = self.counters.at(slot.index, LIVENESS_NS)
-        self._next_sign = 0.0
-        self._states = [
-            (
-                peer,
-                self.counters.at(peer.slot, INCARNATION),
-                self.counters.at(peer.slot, STATE),
-                self.counters.acknowledgement(slot.index, peer.slot),
-            )
-            for peer in self.peers
-        ]
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signs.attach(lambda: self.sign(clock.monotonic()), self._store_work)
@@ -100,77 +83,15 @@ class Child:
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.must_stop = True
 
-    # ── control ─────────────────────────────────────────────────────────────────────────────────
-
-    def set_state(self, state: int) -> None:
-        """Say what this process is doing, and let the supervisor see it at once."""
-        self.words[self.counters.at(self.slot.index, STATE)] = state
-        self.shared.doorbells[0].ring()
-
-    def say_running(self) -> None:
-        self.has_served = True
-        self.set_state(STATE_RUNNING)
-
-    def say_stopping(self) -> None:
-        self.set_state(STATE_STOPPING)
-
     def check_control(self) -> None:
         """See who died and who came; cheap when nobody did."""
-        generation = self.words[CONTROL_GENERATION_WORD]
-        if generation == self.generation:
-            return
-        self.generation = generation
-        words = self.words
-        acknowledged = False
-        for peer, incarnation_index, state_index, acknowledgement_index in self._states:
-            incarnation = words[incarnation_index]
-            if words[acknowledgement_index] != incarnation:
-                peer.incarnation = 0
-                self.on_peer_lost(peer)
-                peer.reset()
-                words[acknowledgement_index] = incarnation
-                acknowledged = True
-            usable = incarnation if words[state_index] == STATE_RUNNING else 0
-            if usable != peer.incarnation:
-                if usable == 0:
-                    # It is stopping: it still answers what it has.
-                    if words[state_index] != STATE_STOPPING:
-                        peer.incarnation = 0
-                else:
-                    peer.incarnation = usable
-                    self.on_peer_running(peer)
-        if acknowledged:
-            self.shared.doorbells[0].ring()
+        self.look_at_control(self)
 
     def on_peer_lost(self, peer: Peer) -> None:
         """The process behind `peer` is dead: fail what is pending with it."""
 
     def on_peer_running(self, peer: Peer) -> None:
         """The process behind `peer` may be sent to."""
-
-    def sign(self, now: float) -> None:
-        """Leave a sign of life, ten times a second at most."""
-        if now >= self._next_sign:
-            self._next_sign = now + SIGN_INTERVAL_S
-            self.words[self._liveness_index] = clock.monotonic_ns()
-
-    # ── turns ───────────────────────────────────────────────────────────────────────────────────
-
-    def has_entries(self) -> bool:
-        """Whether some peer has put something on its ring."""
-        return any(peer.reader.poll() for peer in self.peers)
-
-    def has_backlog(self) -> bool:
-        """Whether something waits for room in a ring: nobody rings for that, so look again soon."""
-        return any(peer.backlog for peer in self.peers)
-
-    def publish(self) -> None:
-        """Show every peer what it has been sent since the last time."""
-        for peer in self.peers:
-            if peer.backlog:
-                peer.resume()
-            if peer.unpublished:
-                peer.publish()
 
     def run(self) -> None:
         """The role's main loop; returns when it was asked to stop and is done."""

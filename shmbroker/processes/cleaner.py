@@ -14,10 +14,11 @@ from typing import Any
 
 from shmbroker import clock
 from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.ipc.member import BACKLOG_RETRY_S
 from shmbroker.ipc.operation_adapter import Call, Executor
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.compaction.cleaned_files import remove_cleaned
-from shmbroker.processes.child import BACKLOG_RETRY_S, REST_S, SleepingChild
+from shmbroker.processes.child import REST_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
 from shmbroker.shm.counters import CLEANER_RATE
 from shmbroker.wire.api_keys import CLEAN_LOG

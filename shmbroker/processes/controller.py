@@ -39,6 +39,7 @@ from shmbroker.controller.raft.voter import NotControllerFault, Voter
 from shmbroker.controller.raft.voter_links import VoterLinks
 from shmbroker.controller.refusals import not_controller
 from shmbroker.errors import StorageFault
+from shmbroker.ipc.member import BACKLOG_RETRY_S
 from shmbroker.ipc.operation_adapter import Answer, Call, Executor, Handler, Steps
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.config import LogConfig
@@ -47,7 +48,7 @@ from shmbroker.log.meta_properties import require_meta_properties
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.processes.attention import Attention
-from shmbroker.processes.child import BACKLOG_RETRY_S, SleepingChild
+from shmbroker.processes.child import SleepingChild
 from shmbroker.processes.shared_resources import (
     CONTROLLER,
     IO_WORKER,

@@ -46,6 +46,7 @@ from shmbroker.errors import StorageFault
 from shmbroker.groups.coordinator import GroupCoordinator
 from shmbroker.groups.group_partition import GROUP_TOPIC
 from shmbroker.ids import partition_key, random_uuid, uuid_dashed
+from shmbroker.ipc.member import BACKLOG_RETRY_S, SIGN_INTERVAL_S
 from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -81,7 +82,7 @@ from shmbroker.metadata.image import (
 )
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 from shmbroker.processes.active_link import ActiveLink
-from shmbroker.processes.child import BACKLOG_RETRY_S, SIGN_INTERVAL_S, SleepingChild
+from shmbroker.processes.child import SleepingChild
 from shmbroker.processes.shared_resources import (
     CLEANER,
     CONTROLLER,

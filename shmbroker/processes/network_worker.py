@@ -6,7 +6,6 @@ from shmbroker import clock
 from shmbroker.config import BrokerConfig
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import RETRY_S, Brokers, Gateway, Siblings
-from shmbroker.ipc.member import Member
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import Child
@@ -36,9 +35,6 @@ class NetworkWorker(Child):
         listeners: list[Listener],
     ) -> None:
         super().__init__(shared, slot)
-        self.member = Member(
-            slot.index, shared.counters, self.doorbell, shared.doorbells[0], self.peers
-        )
         self.poller = select.epoll()
         io_peers = [peer for peer in self.peers if peer.role == IO_WORKER]
         brokers = Brokers(
@@ -58,7 +54,7 @@ class NetworkWorker(Child):
         )
         self.gateway = Gateway(
             clock,
-            self.member,
+            self,
             config,
             ActiveLink(self.counters, self.peers, config, cluster_id),
             self.poller,
@@ -75,8 +71,7 @@ class NetworkWorker(Child):
     def run(self) -> None:
         """Serve until asked to stop, then let the requests in flight finish."""
         self._wait_for_metadata()
-        self.has_served = True
-        self.member.say_running()
+        self.say_running()
         gateway = self.gateway
         gateway.begin()
         doorbell = self.doorbell
@@ -99,10 +94,10 @@ class NetworkWorker(Child):
     def _wait_for_metadata(self) -> None:
         gateway = self.gateway
         while not self.must_stop and not gateway.may_begin():
-            self.member.sign(clock.monotonic())
+            self.sign(clock.monotonic())
             self.doorbell.say_sleeping()
             # Rings are not looked at: what they hold is taken in the first turn.
-            has_peers_news = self.words[CONTROL_GENERATION_WORD] != self.member.generation
+            has_peers_news = self.words[CONTROL_GENERATION_WORD] != self.generation
             if not has_peers_news and not gateway.link.has_news():
                 self.poller.poll(BOOT_LOOK_S)
             self.doorbell.awake()

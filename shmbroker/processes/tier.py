@@ -28,10 +28,11 @@ from shmbroker import clock
 from shmbroker.config import BrokerConfig
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import uuid_from_text
+from shmbroker.ipc.member import BACKLOG_RETRY_S
 from shmbroker.ipc.operation_adapter import Call, Executor
 from shmbroker.metadata.image import CONFIG_CHANGED, TOPIC_DELETED, TOPIC_RESOURCE
 from shmbroker.processes.active_link import ActiveLink
-from shmbroker.processes.child import BACKLOG_RETRY_S, REST_S, SleepingChild
+from shmbroker.processes.child import REST_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
 from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of, topic_prefix

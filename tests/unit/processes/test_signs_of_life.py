@@ -2,8 +2,9 @@
 
 import pytest
 
+from shmbroker.ipc.member import SIGN_INTERVAL_S
 from shmbroker.processes.attention import Attention
-from shmbroker.processes.child import SIGN_INTERVAL_S, Child
+from shmbroker.processes.child import Child
 from shmbroker.processes.controller import AWAY_S, LOOK_S
 
 TIMEOUT_S = 2.0
