@@ -7,7 +7,7 @@ block that can't be run here says so: `<!-- not run: REASON -->` (see `blocks`).
 
 `kill -9 PID` ends the process that the document shows under that pid; what is shown behind it are
 lines of the broker's log. Python is run for docs/arrow.md, and for README's tour by
-`test_tour_in_spark`; elsewhere `test_words` compiles it and looks at its options.
+`test_tour_in_spark`; elsewhere `test_document_words` compiles it and looks at its options.
 """
 
 import os
