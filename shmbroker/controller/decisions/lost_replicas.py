@@ -16,7 +16,7 @@ Rules of this file:
   there nobody to wait for: then whoever has the most leads.
 * A replica that has no other beside it begins empty. All that can be done is to say so.
 
-Pure functions of an image. `replica_withdrawn` also serves a leader that goes for another reason.
+Pure functions of an image.
 """
 
 from __future__ import annotations
@@ -107,14 +107,10 @@ def replica_withdrawn(
     broker_id: int,
     *,
     heir: int | None = None,
-    has_lost: bool = True,
 ) -> dict[str, Any] | None:
-    """The change by which a replica is no longer in sync and leads no more; None if that is so.
-
-    heir: who is to lead instead, else the first that may. has_lost: it lacks committed records, so
-    that it is not eligible either, and rather nobody leads. Without that it goes if somebody else
-    can lead, and stays eligible.
-    """
+    """The change by which a replica that lacks committed records is neither in sync nor eligible
+    and leads no more: rather nobody leads. None if that is so. heir: who is to lead instead, else
+    the first that may."""
 
     def is_acceptable(other: int) -> bool:
         return other != broker_id and cluster.is_active(other) and heir in (None, other)
@@ -130,11 +126,9 @@ def replica_withdrawn(
         partition,
         rules,
         isr=isr,
-        unclean=(broker_id,) if has_lost else (),
-        keeps_leader=not has_lost,
+        unclean=(broker_id,),
+        keeps_leader=False,
     )
-    if not has_lost:
-        return message
     message = message or {"partition_id": partition.partition, "topic_id": topic.topic_id}
     if not isr and message.get("leader", partition.leader_id) == NO_LEADER:
         # Who is eligible is in sync, now: else a change of min.insync.replicas would forget it. And

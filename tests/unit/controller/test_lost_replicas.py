@@ -17,7 +17,7 @@ from decision_cases import topic
 
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.decisions.doubts import has_all_of
-from shmbroker.controller.decisions.lost_replicas import IS_AHEAD, LACKS, replica_withdrawn
+from shmbroker.controller.decisions.lost_replicas import IS_AHEAD, LACKS
 from shmbroker.ids import LOST_DIRECTORY
 from shmbroker.metadata.image import NO_LEADER, PartitionImage
 
@@ -315,16 +315,3 @@ def test_one_that_is_eligible_has_more_too(three: ActiveController) -> None:
     assert standing(at(three, "t")) == (1, (1,), (3,))
     assert tell_of(three, 3, "t", IS_AHEAD)[0] == 3
     assert standing(at(three, "t")) == (3, (3,), ())
-
-
-def test_a_leader_that_only_hands_over_stays_eligible(three: ActiveController) -> None:
-    create(three, topic("t", 1, 3))
-    alter(three, "t", [1, 2])
-    cluster = three._cluster()
-    name = three.image.topics_by_name["t"]
-    change = replica_withdrawn(cluster, name, name.partitions[0], 1, has_lost=False)
-    assert change is not None
-    assert (change["leader"], change["isr"]) == (2, (2,))
-    assert change["eligible_leader_replicas"] == (1,) and "directories" not in change
-    alone = replica_withdrawn(cluster, name, at(three, "t"), 1, has_lost=False, heir=3)
-    assert alone is None, "3 is not in sync: nobody takes over, so it stays"
