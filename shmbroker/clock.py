@@ -4,6 +4,20 @@ Pure cores take the time as an argument; processes read it here once per turn an
 """
 
 import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The time, as this module gives it; a test gives one that it moves itself."""
+
+    def monotonic(self) -> float: ...
+
+    def monotonic_ns(self) -> int: ...
+
+    def now_ms(self) -> int: ...
+
+    def sleep(self, seconds: float, /) -> None: ...
+
 
 monotonic = time.monotonic
 """Seconds that never go back; for timeouts and intervals."""

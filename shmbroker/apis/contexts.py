@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from shmbroker.ipc.passed_files import FileTable
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.log_directory import LogDirectory
-    from shmbroker.metadata.image import MetadataImage, TopicImage
+    from shmbroker.metadata.follower import MetadataFollower
+    from shmbroker.metadata.image import Change, MetadataImage, TopicImage
     from shmbroker.replica.partition import Partition
 
     Submit = Callable[[Connection, bytearray, int, int, int, int], bool]
@@ -114,6 +115,26 @@ class ControllerLink(Protocol):
 
     def peer(self) -> Peer | None:
         """The active controller, if there is one that can be asked."""
+
+
+class MetadataLink(ControllerLink, Protocol):
+    """The way to the active controller, and to the metadata that it has committed."""
+
+    epoch: int
+    number: int
+    follower: MetadataFollower
+
+    def others(self) -> list[Peer]:
+        """The controllers that are not the one that led last."""
+
+    def is_behind(self) -> bool:
+        """Whether more is committed than the image has."""
+
+    def has_news(self) -> bool:
+        """Whether something was committed since `is_behind` or `catch_up` looked."""
+
+    def catch_up(self) -> list[Change]:
+        """Apply what is committed to `follower.image`."""
 
 
 class RequestContext(GatewayContext, Protocol):
@@ -214,5 +235,5 @@ class BrokerContext(Protocol):
     def next_producer_id(self) -> int | None:
         """A producer id that nobody has; None while the controller has given none."""
 
-    def wait_for_producer_ids(self, call: Call, body: dict[str, Any]) -> bool:
-        """Answer a call when producer ids have come; False if there is nothing to wait for."""
+    def wait_for_producer_ids(self, on_here: Callable[[], None], /) -> bool:
+        """Call back when producer ids have come; False if there is nothing to wait for."""

@@ -6,6 +6,7 @@ reserve on they are served again, so that a disk at the brink does not flap.
 """
 
 import logging
+import os
 from typing import NamedTuple
 
 logger = logging.getLogger("shmbroker")
@@ -21,6 +22,12 @@ class Space(NamedTuple):
 
     total: int
     available: int
+
+
+def space_of(path: str) -> Space:
+    """Room on the file system of a path; OSError where it can't be looked at."""
+    found = os.statvfs(path)
+    return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
 class DiskReserve:

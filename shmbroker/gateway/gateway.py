@@ -19,12 +19,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from os import sched_yield
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from shmbroker import signs
 from shmbroker.apis import table
 from shmbroker.apis.broker import join_group, sync_group
-from shmbroker.apis.contexts import ControllerLink
+from shmbroker.apis.contexts import MetadataLink
+from shmbroker.clock import Clock
 from shmbroker.config import BrokerConfig, broker_layers, effective_broker_config
 from shmbroker.gateway import fetch, produce
 from shmbroker.gateway import forwarding as plain
@@ -40,7 +41,6 @@ from shmbroker.ipc.member import BACKLOG_RETRY_S, Member
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.streak import Streak
-from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import (
     BROKER_CHANGED,
     BROKER_RESOURCE,
@@ -62,7 +62,6 @@ from shmbroker.wire import error_codes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import Submit
-    from shmbroker.metadata.image import Change
 
 logger = logging.getLogger("shmbroker")
 
@@ -86,34 +85,6 @@ FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 queued.max.request.bytes says otherwise."""
 MUCH_BYTES = 4 << 20
 """Where frames had this much memory lately, what is free of it is given back to the system."""
-
-
-class Clock(Protocol):
-    """The time, as the module `clock` gives it."""
-
-    def monotonic(self) -> float: ...
-
-    def sleep(self, seconds: float, /) -> None: ...
-
-
-class MetadataLink(ControllerLink, Protocol):
-    """The way to the active controller, and to the metadata that it has committed."""
-
-    epoch: int
-    number: int
-    follower: MetadataFollower
-
-    def others(self) -> list[Peer]:
-        """The controllers that are not the one that led last."""
-
-    def is_behind(self) -> bool:
-        """Whether more is committed than the image has."""
-
-    def has_news(self) -> bool:
-        """Whether something was committed since `is_behind` or `catch_up` looked."""
-
-    def catch_up(self) -> list[Change]:
-        """Apply what is committed to `follower.image`."""
 
 
 class Siblings(NamedTuple):

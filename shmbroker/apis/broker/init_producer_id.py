@@ -20,7 +20,7 @@ VERSION_MIN_ADVERTISED = 0
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
     """None while the first block of ids is on its way: it is answered when that is here."""
-    if broker.wait_for_producer_ids(call, body):
+    if broker.wait_for_producer_ids(lambda: call.reply(answer_now(broker, body))):
         return None
     return answer_now(broker, body)
 

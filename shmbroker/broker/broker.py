@@ -1,0 +1,861 @@
+"""A broker: one broker id, its log directory, its partitions and groups. An I/O worker runs one.
+
+A turn:
+  1  take operations from the rings; first follow the metadata log as far as it is committed
+  2  append, read, execute; results go to the rings of those who asked
+  3  wake the delayed reads and acks of partitions that got new batches, or whose replicas did; let
+     followers read, and follow; publish
+  4  between turns: populate ahead of the appends, expire what waited long enough, roll, checkpoint
+
+Rules of this file:
+* The only writer of its logs. One thread does all of it; a second one only runs fdatasync.
+* Clock, rings, shared tables, disk and sockets are arguments: who runs a broker builds them, and
+  sleeps. What waits (`begin`, `hand_over`) yields for how long nothing is due.
+* Results of large batches are published one by one, those of small ones together at the end of the
+  turn: a doorbell costs more than a small append.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from shmbroker import signs
+from shmbroker.apis import table
+from shmbroker.broker.append import Appender
+from shmbroker.broker.compaction import Compaction
+from shmbroker.broker.damage import DamageMender
+from shmbroker.broker.disk_reserve import DiskReserve, Space
+from shmbroker.broker.file_passing import FilePassing
+from shmbroker.broker.live_settings import LiveSettings
+from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.placement import Placement
+from shmbroker.broker.producer_ids import ProducerIds
+from shmbroker.broker.read import Reader
+from shmbroker.broker.replication.replication import Replication
+from shmbroker.broker.tiering import Tiering
+from shmbroker.clock import Clock
+from shmbroker.config import BrokerConfig
+from shmbroker.errors import StorageFault
+from shmbroker.groups.coordinator import GroupCoordinator
+from shmbroker.ids import random_uuid, uuid_dashed
+from shmbroker.ipc.asking import Asking
+from shmbroker.ipc.member import BACKLOG_RETRY_S, Member
+from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
+from shmbroker.ipc.operation_layout import (
+    APPEND,
+    APPEND_PART,
+    CANCEL,
+    DROP_FILE,
+    EXECUTE,
+    EXECUTE_PART,
+    EXECUTED,
+    EXECUTED_PART,
+    NEED_FILE,
+    READ,
+    READ_DONE,
+    READ_FLAG_FOLLOWER,
+    READ_HEAD,
+    TOKEN,
+)
+from shmbroker.ipc.passed_files import FileTable
+from shmbroker.ipc.peer import Peer
+from shmbroker.metadata import image as image_module
+from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from shmbroker.purgatory import Purgatory
+from shmbroker.shm.counters import (
+    CLEANER_RATE,
+    CLEANER_WANTED,
+    CONTROL_GENERATION_WORD,
+    DISK,
+    DISK_HAS_FAILED,
+    DISK_HAS_ROOM,
+    DISK_IS_FULL,
+    METADATA_APPLIED,
+    METADATA_END_OFFSET_WORD,
+    STATE,
+    STATE_RUNNING,
+)
+from shmbroker.wire import error_codes
+from shmbroker.wire.api_keys import CLEAN_LOG, TELL_LOG_ENDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.apis.contexts import BrokerApi, MetadataLink
+    from shmbroker.broker.flusher import Flushing
+    from shmbroker.ipc.asking import OnAnswer
+    from shmbroker.log.config import LogConfig
+    from shmbroker.log.log_directory import LogDirectory
+    from shmbroker.replica.partition import Partition
+    from shmbroker.shm.positions import PositionTable, SiblingPositions
+    from shmbroker.shm.standing import StandingAnswers
+
+logger = logging.getLogger("shmbroker")
+
+PUBLISH_BYTES = 64 << 10
+"""Results are published early once this much was appended since the last time."""
+
+MEMBER_NAME_MAX = 1024
+"""Characters of a client's name in a member id, which must fit into a string again."""
+
+ENTRIES_BETWEEN_LOOKS = 32
+TAKE_S = 0.01
+"""How long one turn takes operations of one peer, and after how many it looks at the clock: 4,000
+appends to new logs, which one request may bring, take a second, and others want to be served."""
+
+STOP_TAKE_S = 5.0
+
+LOAD_S = 0.2
+"""How long clients wait for the groups to be loaded before they are told to wait."""
+
+BOOT_LOOK_S = 0.05
+"""How long a broker that waits for the controller sleeps, at most."""
+HOUSEKEEPING_INTERVAL_S = 1.0
+FAULT_LINE_INTERVAL_S = 10.0
+OPEN_S = 0.3
+"""How long a successor opens logs (0.6 ms each) before it serves those that are open."""
+ALTER_PARTITION = 56
+ASK_ANOTHER = (error_codes.NOT_CONTROLLER, error_codes.NETWORK_EXCEPTION)
+"""The controller has changed: what was asked was perhaps done, or surely not."""
+BROKER_REGISTRATION = 62
+BROKER_HEARTBEAT = 63
+ALLOCATE_PRODUCER_IDS = 67
+HAND_OVER_S = 5.0
+"""How long a broker that is to stop alone waits for others to lead what it leads."""
+SLEEP_S_MIN = 0.001
+
+
+class Disk(NamedTuple):
+    """What a broker writes to."""
+
+    log_directory: LogDirectory
+    flusher: Flushing
+    space: Callable[[], Space]
+    """Room on the disk of the log directory now; OSError where it can't be looked at."""
+    tier_cache: str
+    """Directory for pieces of remote segments."""
+
+
+class Tables(NamedTuple):
+    """What a broker keeps in shared memory."""
+
+    positions: PositionTable
+    standing: StandingAnswers
+    sibling_positions: Mapping[int, SiblingPositions]
+    """By broker id."""
+
+
+class Peers(NamedTuple):
+    """Whom a broker has rings with, controllers apart: those are the link's."""
+
+    gateways: Sequence[Peer]
+    siblings: Mapping[int, Peer]
+    """The other brokers, by id."""
+    cleaner: Peer | None
+    tier: Peer | None
+    files: Mapping[int, FileTable]
+    """Descriptors that siblings have passed, by broker id."""
+    passing: Mapping[int, socket.socket]
+    """Where descriptors go to gateways and siblings, by slot."""
+    wake_cleaner: Callable[[], None]
+    """Have the supervisor look whether a cleaner is wanted."""
+
+
+class Broker:
+    """The turns of an I/O worker, and what the API modules ask of it."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        member: Member,
+        config: BrokerConfig,
+        broker_id: int,
+        endpoint: tuple[str, int],
+        link: MetadataLink,
+        peers: Peers,
+        disk: Disk,
+        tables: Tables,
+    ) -> None:
+        """endpoint: the address that the controller is told."""
+        self.clock = clock
+        self.member = member
+        self.words = member.words
+        self.publish = member.publish
+        self.has_entries = member.has_entries
+        self.config = config
+        self.broker_id = broker_id
+        self.endpoint = endpoint
+        self.link = link
+        self.image = link.follower.image
+        self.log_directory = disk.log_directory
+        self._peers = peers
+        self._disk = disk
+        self._now_ms = clock.now_ms()
+        self.broker_epoch = -1
+        """Of this registration; -1 before the controller has answered."""
+        self._is_registering = False
+        self.flusher = disk.flusher
+        self.asking = Asking(member.incarnation << 48)
+        self.producer_ids = ProducerIds(self._ask_for_producer_ids)
+        self.next_producer_id = self.producer_ids.take
+        self.wait_for_producer_ids = self.producer_ids.wait
+        self.settings = LiveSettings(config, broker_id, lambda: self.image)
+        self.passing = FilePassing(
+            {peer.slot: peer for peer in (*peers.gateways, *peers.siblings.values())},
+            peers.passing,
+        )
+        self.store = PartitionStore(
+            disk.log_directory,
+            tables.positions,
+            member.incarnation << 40,
+            member.incarnation > 1,
+            disk.flusher.submit,
+            config["log.retention.check.interval.ms"],
+        )
+        self.store.count = self._count
+        self.partitions = self.store.partitions
+        self.disk_reserve = DiskReserve(
+            disk.log_directory.path, config["shmbroker.disk.reserve.bytes"]
+        )
+        self.compaction = Compaction(self.store, config, self._ask_cleaner, self._count)
+        self.damage = DamageMender(self.store, self.compaction.is_on)
+        self.purgatory = Purgatory()
+        self.appender = Appender(
+            self.partitions, self.now_ms, self.on_storage_fault, self.store.flush
+        )
+        self.tiering: Tiering | None = None
+        if config.is_tier_enabled:
+            self.tiering = Tiering(
+                self.store,
+                config,
+                self._ask_tier,
+                self.purgatory.check,
+                self.now_ms,
+                disk.tier_cache,
+                member.incarnation,
+            )
+            self.store.retain_tiered = self.tiering.retain
+        self.reader = Reader(
+            self.partitions,
+            self.purgatory,
+            self.now_ms,
+            self.passing.pass_file,
+            self.tiering,
+            config["remote.fetch.max.wait.ms"],
+            self.on_storage_fault,
+        )
+        self.groups = GroupCoordinator(
+            config, self.now_ms, make_member_id, self.appender.appended.add, tables.standing
+        )
+        self.executor = Executor(
+            {
+                module.API_KEY: (module.NAME, self._handler(module))
+                for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET
+            }
+        )
+        self.replication = Replication(
+            broker_id,
+            self.appender,
+            {number: (peer, peers.files[number]) for number, peer in peers.siblings.items()},
+            tables.sibling_positions,
+            config["replica.lag.time.max.ms"],
+            new_token=self.asking.new_token,
+            pass_file=self.passing.pass_file,
+            note_gap=self.store.note_gap,
+            flush=self.store.flush,
+            ask=self._ask_for_in_sync,
+            tell=self._tell_log_ends,
+            on_decided=lambda partition: self.placement.apply_again(partition, self.image),
+            on_high_watermark=self._on_high_watermark,
+        )
+        self.placement = Placement(
+            clock,
+            broker_id,
+            self.store,
+            self.replication,
+            self.groups,
+            now_ms=self.now_ms,
+            of_topic=self.settings.of_topic,
+            has_served=lambda: member.has_served,
+            on_placed=self._on_placed,
+            on_dropped=self._on_dropped,
+        )
+        self._apply_broker_settings()
+        self._next_housekeeping = 0.0
+        self._next_fault_line: dict[bytes, float] = {}
+        at = member.counters.at
+        self._applied_index = at(member.index, METADATA_APPLIED)
+        self._disk_index = at(member.index, DISK)
+
+    def _handler(self, module: BrokerApi) -> Handler:
+        if module.API_KEY not in table.GROUP_KEYS or not self._peers.siblings:
+            return lambda call, body: module.answer(self, call, body)
+
+        def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
+            call.hold = partial(self.groups.hold, table.group_ids_of(body))
+            return module.answer(self, call, body)
+
+        return handle
+
+    def now_ms(self) -> int:
+        """The time of this turn."""
+        return self._now_ms
+
+    # ── begin ───────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> Iterator[float]:
+        """Register, open what the metadata log says is here, and say that this broker runs.
+
+        Yields for how long nothing is due; whoever is asked to stop goes on no more.
+        """
+        yield from self._until_registered()
+        self.follow_metadata()
+        placement = self.placement
+        deadline = self.clock.monotonic() + OPEN_S
+        while placement.has_work:
+            signs.at_work(signs.OPENING, len(placement.to_apply))
+            self._apply_some()
+            yield 0.0
+            is_late = self.clock.monotonic() > deadline
+            if self.member.incarnation > 1 and is_late and not placement.is_in_doubt:
+                break  # clients wait for what is open already; the rest follows between turns
+        if placement.is_in_doubt:
+            yield from self._until_decided()
+        self._now_ms = self.clock.now_ms()
+        self.store.take_stock(self.image.topics_by_id, self._now_ms)
+        deadline = self.clock.monotonic() + LOAD_S
+        while self.groups.loading and self.clock.monotonic() < deadline:
+            self.groups.run_due()
+        signs.at_work(signs.NOTHING)
+        self.member.say_running()
+        self.producer_ids.fetch()
+
+    def _until_registered(self) -> Iterator[float]:
+        while True:
+            if self.broker_epoch < 0 and not self._is_registering:
+                self._register()
+            self._boot_turn()
+            if self.broker_epoch >= 0:
+                return
+            yield BOOT_LOOK_S
+
+    def _boot_turn(self) -> None:
+        """One turn of a broker that does not serve yet."""
+        self._now_ms = self.clock.now_ms()
+        self.member.look_at_control(self)
+        self.take_operations()
+        self.publish()
+        self.member.sign(self.clock.monotonic())
+
+    def _until_decided(self) -> Iterator[float]:
+        """Say where the logs end, to each controller that is active meanwhile, until it is decided
+        who leads (`controller.decisions.doubts`)."""
+        placement, log_ends = self.placement, self.replication.log_ends
+        told = -1
+        while True:
+            self._boot_turn()
+            while placement.has_work:
+                self._apply_some()
+                self.member.sign(self.clock.monotonic())
+                yield 0.0
+            epoch = self.member.counters.metadata_leader()[0]
+            if placement.is_in_doubt and epoch != told and self.link.peer() is not None:
+                told = epoch
+                log_ends.tell_all(*placement.copies(self.image))
+            log_ends.look_again()
+            log_ends.run()
+            if not placement.is_in_doubt and not placement.has_work:
+                return
+            yield BOOT_LOOK_S
+
+    def _register(self) -> None:
+        """Tell the controller that this broker is here, with its address."""
+        controller = self.link.peer()
+        if controller is None:
+            return
+        host, port = self.endpoint
+        directory = self.log_directory
+        body = {
+            "broker_id": self.broker_id,
+            "cluster_id": directory.cluster_id,
+            "incarnation_id": random_uuid(),
+            "listeners": [
+                {"name": "PLAINTEXT", "host": host, "port": port, "security_protocol": 0}
+            ],
+            "log_dirs": [directory.directory_id],
+            "previous_broker_epoch": directory.clean_broker_epoch if directory.is_clean else -1,
+        }
+        self._is_registering = self.ask(
+            controller, BROKER_REGISTRATION, "BrokerRegistration", 4, body, self._on_registered
+        )
+
+    def _on_registered(self, body: dict[str, Any]) -> None:
+        self._is_registering = False
+        if body["error_code"] in ASK_ANOTHER:
+            return
+        if body["error_code"]:
+            raise StorageFault(f"the controller refused broker {self.broker_id}")
+        self.broker_epoch = body["broker_epoch"]
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def turn(self) -> float:
+        """One pass: for how long nothing is due after it, 0 where there is more to do."""
+        self._now_ms = self.clock.now_ms()
+        had_work = self.take_operations()
+        if self.executor.unfinished:
+            self.executor.advance()
+        if self.reader.cold:
+            self.reader.retry_cold()
+        if self.flusher.is_busy:
+            self._finish_flushes()
+        self.appender.group_commit.start()
+        groups = self.groups
+        if groups.wake_ms <= self._now_ms:
+            groups.run_due()
+            had_work = True
+        appended = self.appender.appended
+        told: tuple[Partition, ...] = ()
+        if appended:
+            told = tuple(appended)
+            appended.clear()
+            check = self.purgatory.check
+            for partition in told:
+                if partition.followed_rows:
+                    self.replication.reads.on_appended(partition)
+                check(partition.key)
+        if self.appender.moved:
+            had_work = True
+            self.replication.tell_moved()
+        if not self.replication.is_alone:
+            self.replication.run(self.image)
+        has_more = self.placement.has_work
+        if has_more:
+            self._apply_some()
+        has_more |= bool(self.executor.unfinished)
+        if self.passing.waiting:
+            self.passing.pass_waiting()
+        self.publish()
+        for partition in told:
+            active = partition.log.active
+            if active.ready_bytes - active.size < active.extent_bytes >> 1:
+                partition.log.populate_step(self._now_ms)
+        now = self.clock.monotonic()
+        self.member.sign(now)
+        if now >= self._next_housekeeping:
+            self._housekeeping(now)
+        deadline = self.purgatory.next_deadline()
+        if deadline is not None and deadline <= self._now_ms:
+            for _ in self.purgatory.expire(self._now_ms):
+                pass
+            self.publish()
+            deadline = self.purgatory.next_deadline()
+        # What came meanwhile is told in the next turn. One that would find nothing is left out: it
+        # takes 25 us, for which an ack waits where a core is shared with those that it needs.
+        if appended or has_more or self.appender.moved or (had_work and self.has_entries()):
+            return 0.0
+        if self.replication.look_before_sleep(self.has_entries, bool(told)):
+            return 0.0
+        return self._rest(now, deadline)
+
+    def _rest(self, now: float, deadline: int | None) -> float:
+        """Seconds until something is due; deadline: milliseconds, of the first delayed read."""
+        if self.passing.waiting or self.reader.cold or self.member.has_backlog():
+            return BACKLOG_RETRY_S
+        now_ms = self.clock.now_ms()
+        timeout = self._next_housekeeping - now
+        due_ms = self.replication.next_ms()
+        if due_ms is not None:
+            timeout = min(timeout, (due_ms - now_ms) / 1000)
+        if deadline is not None:
+            timeout = min(timeout, (deadline - now_ms) / 1000)
+        timeout = min(timeout, (self.groups.wake_ms - now_ms) / 1000)
+        return max(SLEEP_S_MIN, timeout)
+
+    def has_news(self) -> bool:
+        """Whether something came for which nobody rings, as this was awake: to be asked after
+        `Doorbell.say_sleeping`."""
+        return (
+            self.has_entries()
+            or self.words[CONTROL_GENERATION_WORD] != self.member.generation
+            or (self.broker_epoch >= 0 and self.link.has_news())
+        )
+
+    def _on_high_watermark(self, partition: Partition) -> None:
+        """It has moved without an append: whoever waited for it."""
+        self.purgatory.check(partition.key)
+        if partition.is_internal:
+            self.groups.on_high_watermark(partition)
+
+    def take_operations(self, seconds: float = TAKE_S) -> bool:
+        """What the rings hold now, of each for so long; True if there was anything."""
+        words = self.words
+        if words[CONTROL_GENERATION_WORD] != self.member.generation:
+            self.member.look_at_control(self)
+        had_work = False
+        on_append = self.appender.on_append
+        appender = self.appender
+        published_at = appender.bytes_in
+        for peer in self.member.peers:
+            reader = peer.reader
+            if not reader.poll():
+                continue
+            had_work = True
+            if words[METADATA_END_OFFSET_WORD] != self.image.offset and self.broker_epoch >= 0:
+                self.follow_metadata()
+            data = reader.data
+            left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
+            while (entry := reader.next()) is not None:
+                operation, index, length = entry
+                left -= 1
+                if operation == APPEND:
+                    on_append(peer, data, index, length)
+                    if appender.bytes_in - published_at > PUBLISH_BYTES:
+                        published_at = appender.bytes_in
+                        reader.release()
+                        peer.publish()
+                else:
+                    self._take_other(peer, operation, data, index, length)
+                if not left:
+                    left, now = ENTRIES_BETWEEN_LOOKS, self.clock.monotonic()
+                    deadline = deadline or now + seconds
+                    if now > deadline:
+                        break
+            reader.release()
+        if words[METADATA_END_OFFSET_WORD] != self.image.offset and self.broker_epoch >= 0:
+            self.follow_metadata()
+        return had_work
+
+    def _take_other(
+        self, peer: Peer, operation: int, data: memoryview, index: int, length: int
+    ) -> None:
+        if operation == READ:
+            if READ_HEAD.unpack_from(data, index)[5] & READ_FLAG_FOLLOWER:
+                self.replication.reads.on_read(peer, data, index, length)
+            else:
+                self.reader.on_read(peer, data, index, length)
+        elif operation == READ_DONE:
+            self.replication.fetcher.on_read_done(peer, data, index, length)
+        elif operation == APPEND_PART:
+            self.appender.on_part(peer, data, index, length)
+        elif operation == EXECUTE_PART:
+            self.executor.on_part(peer, data, index, length)
+        elif operation == EXECUTE:
+            self.executor.on_execute(peer, data, index, length)
+        elif operation == CANCEL:
+            self.reader.on_cancel(peer, TOKEN.unpack_from(data, index)[0])
+        elif operation == NEED_FILE:
+            self.passing.pass_again(peer, TOKEN.unpack_from(data, index)[0])
+        elif operation == DROP_FILE:
+            self.replication.fetcher.drop_file(peer, TOKEN.unpack_from(data, index)[0])
+        elif operation == EXECUTED_PART:
+            self.asking.on_executed_part(data, index, length)
+        elif operation == EXECUTED:
+            self.asking.on_executed(data, index, length)
+
+    def _housekeeping(self, now: float) -> None:
+        """Once a second: rolls, retention, checkpoints, finished flushes."""
+        self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
+        self._now_ms = self.clock.now_ms()
+        self.placement.open_unopened()
+        self._look_at_disk()
+        if not self.replication.is_alone:
+            self.replication.look_at_all(self.image)
+        self.store.upkeep(self._now_ms)
+        self.compaction.run(self._now_ms)
+        self.damage.run(self._now_ms)
+        if self.tiering is not None:
+            self.tiering.run(self._now_ms)
+        self.passing.drop(self.store.dropped_file_ids)
+        self.publish()
+
+    def _look_at_disk(self) -> None:
+        """Refuse Produce while the disk is nearly full, and let the controller see it."""
+        try:
+            space = self._disk.space()
+        except OSError as fault:
+            logger.error("can't look at the disk of %s: %s", self.log_directory.path, fault)
+            return
+        if self.disk_reserve.look(space):
+            self.appender.is_disk_low = self.disk_reserve.is_used
+            if self.disk_reserve.is_used:
+                self.store.release_held()
+        disk = DISK_HAS_ROOM
+        if self.store.is_fenced:
+            disk = DISK_HAS_FAILED
+        elif self.disk_reserve.is_used or not space.available:
+            disk = DISK_IS_FULL
+        self.words[self._disk_index] = disk
+
+    def _finish_flushes(self) -> None:
+        """Recovery points and acks of what is on the disk now."""
+        for on_done in self.flusher.finished():
+            on_done()
+
+    # ── end ─────────────────────────────────────────────────────────────────────────────────────
+
+    def hand_over(self) -> Iterator[float]:
+        """Serve until others lead what they can, unless clients are gone, too: the family stops.
+
+        Yields as `begin` does.
+        """
+        words, at = self.words, self.member.counters.at
+        has_clients = any(
+            words[at(peer.slot, STATE)] == STATE_RUNNING for peer in self._peers.gateways
+        )
+        controller = self.link.peer()
+        if self.replication.is_alone or not has_clients or controller is None:
+            return
+        answers: list[dict[str, Any]] = []
+        body = {
+            "broker_id": self.broker_id,
+            "broker_epoch": self.broker_epoch,
+            "current_metadata_offset": self.image.offset,
+            "want_fence": False,
+            "want_shut_down": True,
+        }
+        deadline = self.clock.monotonic() + HAND_OVER_S
+        if self.ask(controller, BROKER_HEARTBEAT, "BrokerHeartbeat", 1, body, answers.append):
+            signs.at_work(signs.HANDING_OVER)
+            while not answers and self.clock.monotonic() <= deadline:
+                yield self.turn()
+
+    def close(self) -> None:
+        """Answer what is on the rings, then close the logs cleanly."""
+        self.member.say_stopping()
+        self.take_operations(STOP_TAKE_S)
+        while self.executor.unfinished:
+            self.executor.advance()
+        signs.at_work(signs.FLUSHING)
+        self.groups.close()
+        self.appender.group_commit.start(at_once=True)
+        self.publish()
+        self.flusher.stop()
+        self._finish_flushes()
+        self.publish()
+        self.store.close(self.broker_epoch)
+
+    # ── peers ───────────────────────────────────────────────────────────────────────────────────
+
+    def on_peer_lost(self, peer: Peer) -> None:
+        """Forget what it waited for; its successor knows none of our files."""
+        self.appender.drop_parts(peer.slot)
+        self.appender.group_commit.drop_peer(peer)
+        self.appender.delayed.drop_peer(peer)
+        self.executor.drop_parts(peer.slot)
+        self.reader.drop_peer(peer.slot)
+        self.passing.on_peer_lost(peer)
+        if peer is self._peers.cleaner:
+            self.asking.forget(peer)
+            self.compaction.on_cleaner_lost()
+        elif peer is self._peers.tier:
+            self.asking.forget(peer)
+            if self.tiering is not None:
+                self.tiering.on_tier_lost()
+        elif self._peers.siblings.get(peer.number) is peer:
+            self._fail_asked(peer, error_codes.NETWORK_EXCEPTION)
+            self.replication.on_sibling_lost(peer)
+        else:
+            self._fail_asked(peer, error_codes.NOT_CONTROLLER)
+
+    def on_peer_running(self, peer: Peer) -> None:
+        """It may be sent to."""
+        if self.tiering is not None and peer is self._peers.tier:
+            self.tiering.on_tier_running()
+
+    def _fail_asked(self, peer: Peer, error_code: int) -> None:
+        """It answers no more; what was asked may have been done."""
+        for on_answer in self.asking.forget(peer):
+            on_answer({"error_code": error_code})
+
+    def ask(
+        self,
+        peer: Peer,
+        api_key: int,
+        name: str,
+        version: int,
+        body: dict[str, Any],
+        on_answer: OnAnswer,
+    ) -> bool:
+        """Have another process answer a request; False while its ring has no room."""
+        return self.asking.ask(peer, api_key, name, version, body, on_answer)
+
+    def _ask_controller(
+        self, api_key: int, name: str, version: int, body: dict[str, Any], on_answer: OnAnswer
+    ) -> bool:
+        """… the active controller, as this registration; False while there is none."""
+        controller = self.link.peer()
+        if controller is None:
+            return False
+        own = {"broker_id": self.broker_id, "broker_epoch": self.broker_epoch}
+        return self.ask(controller, api_key, name, version, body | own, on_answer)
+
+    def _ask_for_producer_ids(self) -> bool:
+        return self._ask_controller(
+            ALLOCATE_PRODUCER_IDS, "AllocateProducerIds", 0, {}, self.producer_ids.on_answer
+        )
+
+    def _ask_for_in_sync(self, body: dict[str, Any]) -> bool:
+        """Have the controller change in-sync replicas."""
+        return self._ask_controller(ALTER_PARTITION, "AlterPartition", 3, body, self._on_in_sync)
+
+    def _on_in_sync(self, answer: dict[str, Any]) -> None:
+        is_sure = answer["error_code"] != error_codes.NOT_CONTROLLER
+        self.replication.in_sync.on_answer(answer if is_sure else None, self.partitions)
+
+    def _tell_log_ends(self, body: dict[str, Any]) -> bool:
+        """Tell the controller where logs end."""
+        on_answer = self.replication.log_ends.on_answer
+        return self._ask_controller(TELL_LOG_ENDS, "TellLogEnds", 0, body, on_answer)
+
+    def _ask_cleaner(self, body: dict[str, Any]) -> bool:
+        """Have the cleaner compact a log; False, and it is woken, while none runs."""
+        cleaner = self._peers.cleaner
+        if cleaner is None or not cleaner.incarnation:
+            self.words[self.member.counters.at(self.member.index, CLEANER_WANTED)] = 1
+            self._peers.wake_cleaner()
+            return False
+        return self.ask(
+            cleaner,
+            CLEAN_LOG,
+            "CleanLog",
+            0,
+            body,
+            lambda answer: self.compaction.on_answer(answer, self._now_ms),
+        )
+
+    def _ask_tier(self, api_key: int, name: str, body: dict[str, Any], on_answer: OnAnswer) -> bool:
+        """Have the tier process do something; False while there is none, or no room to ask it."""
+        tier = self._peers.tier
+        if tier is None or not tier.incarnation:
+            return False
+        return self.ask(tier, api_key, name, 0, body, on_answer)
+
+    def _count(self, name: str) -> None:
+        self.words[self.member.counters.counter(self.member.index, name)] += 1
+
+    # ── metadata ────────────────────────────────────────────────────────────────────────────────
+
+    def follow_metadata(self) -> None:
+        """Create, open and delete logs as the committed metadata says, and say how far we are."""
+        link, placement = self.link, self.placement
+        if not link.is_behind():
+            return
+        epoch = link.epoch
+        changes = link.catch_up()
+        self.image = link.follower.image
+        placement.on_image()
+        if link.epoch != epoch:
+            for peer in link.others():
+                self._fail_asked(peer, error_codes.NOT_CONTROLLER)
+        self.groups.consumers.on_image(self.image, changes)
+        configured: set[str] = set()
+        deleted = [what[0] for kind, *what in changes if kind == image_module.TOPIC_DELETED]
+        if deleted:
+            placement.delete(deleted)
+        for kind, *what in changes:
+            if kind == image_module.TOPIC_CREATED:
+                for partition in what[0].partitions:
+                    placement.add(what[0], partition)
+            elif kind == image_module.PARTITION_CHANGED:
+                placement.add(what[0], what[2])
+            elif kind == image_module.CONFIG_CHANGED and what[0] in (
+                TOPIC_RESOURCE,
+                BROKER_RESOURCE,
+            ):
+                configured.add(what[1] if what[0] == TOPIC_RESOURCE else "")
+        if configured:
+            self._apply_configs(configured)
+        if placement.is_in_doubt:
+            self._look_for_decision()
+        placement.look_for_group_topic()
+        self._apply_some()
+
+    def _look_for_decision(self) -> None:
+        """Whether the controller lets this broker serve; then it takes its part in what is open."""
+        own = self.image.brokers.get(self.broker_id)
+        if own is None or own.is_fenced or own.broker_epoch != self.broker_epoch:
+            return
+        placement = self.placement
+        placement.is_in_doubt = False
+        for partition in placement.copies(self.image)[0]:
+            placement.apply_again(partition, self.image)
+
+    def _apply_some(self) -> None:
+        """Delete and open some logs; say how far we are when that is done."""
+        placement = self.placement
+        placement.apply_some()
+        self.passing.drop(self.store.dropped_file_ids)
+        # While it is in doubt, a controller counts it as one that has not come.
+        if not placement.has_work and not placement.is_in_doubt:
+            self.words[self._applied_index] = self.image.offset
+            if (controller := self.link.peer()) is not None:
+                controller.doorbell.ring()
+
+    def _on_placed(self, partition: Partition) -> None:
+        if self.tiering is not None:
+            self.tiering.on_partition(partition)
+
+    def _on_dropped(self, partition: Partition) -> None:
+        if self.tiering is not None:
+            self.tiering.on_deleted(partition.key)
+        self.purgatory.check(partition.key)
+
+    def _apply_configs(self, topics: set[str]) -> None:
+        """Settings of these topics have changed; "" stands for the broker's own, so all topics."""
+        if "" in topics:
+            self._apply_broker_settings()
+        settings = self.settings
+        made: dict[Hashable, LogConfig] = {}
+        for partition in self.partitions.values():
+            if partition.topic in topics or "" in topics:
+                # One takes a quarter of a millisecond, and most topics set the same: nothing.
+                key = settings.key_of(partition.topic)
+                config = made.get(key)
+                if config is None:
+                    config = made[key] = settings.of_topic(partition.topic)
+                partition.log.set_config(config)
+                partition.on_config(config)
+                if partition.advance_high_watermark():  # min.insync.replicas may hold it no more
+                    self.appender.moved.add(partition)
+                if self.tiering is not None:
+                    self.tiering.on_partition(partition)
+
+    def _apply_broker_settings(self) -> None:
+        """Take over what the settings that may change while it runs say now."""
+        of_broker = self.settings.of_broker
+        (rate,) = of_broker("log.cleaner.io.max.bytes.per.second")
+        at = self.member.counters.at
+        self.words[at(self.member.index, CLEANER_RATE)] = int(min(max(rate, 1), 1e18))
+        backoff_ms, map_bytes = of_broker(
+            "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size"
+        )
+        self.compaction.on_config(backoff_ms, map_bytes, self._now_ms)
+        self.replication.set_rates(
+            *of_broker("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+        )
+        if self.tiering is not None:
+            self.reader.tier_wait_ms, self.tiering.find_timeout_ms = of_broker(
+                "remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms"
+            )
+
+    # ── what the API modules ask ────────────────────────────────────────────────────────────────
+
+    def on_storage_fault(self, partition: Partition, fault: StorageFault) -> None:
+        """The disk refused an append or a read, or gave something damaged.
+
+        Logged every ten seconds for each partition.
+        """
+        now = self.clock.monotonic()
+        if now >= self._next_fault_line.get(partition.key, 0.0):
+            self._next_fault_line[partition.key] = now + FAULT_LINE_INTERVAL_S
+            logger.error("%s-%d: %s", partition.topic, partition.partition, fault)
+        self.damage.on_fault(partition, fault, self._now_ms)
+
+
+def make_member_id(prefix: str) -> str:
+    """A member id that no member of any group ever had: the client's name, then a uuid."""
+    return f"{prefix[:MEMBER_NAME_MAX]}-{uuid_dashed(random_uuid())}"

@@ -1,0 +1,214 @@
+"""What the metadata says of the logs of one broker, done a few milliseconds in each turn.
+
+   TOPIC_CREATED, PARTITION_CHANGED  ──►  to_apply  ──►  open the log, lead it or follow who does
+   TOPIC_DELETED                     ──►  to_drop   ──►  the log goes
+   no room on the disk               ──►  unopened  ──►  tried again once a second
+
+Rules of this file:
+* A topic of 2,000 partitions takes seconds to create, and others want to append meanwhile.
+* Deletions come first: a topic may come again under the name of one that goes.
+* While the controller doubts what this broker has, it leads and follows nothing that others have.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.replication.log_ends import LACKS
+from shmbroker.broker.replication.replication import Replication
+from shmbroker.clock import Clock
+from shmbroker.errors import StorageFault
+from shmbroker.groups.coordinator import GroupCoordinator
+from shmbroker.groups.group_partition import GROUP_TOPIC
+from shmbroker.ids import partition_key
+from shmbroker.log.config import LogConfig
+from shmbroker.replica.partition import Partition
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
+
+logger = logging.getLogger("shmbroker")
+
+APPLY_S = 0.005
+"""How long one turn may open logs."""
+
+
+class Placement:
+    """Which logs are here, and which are to come or to go.
+
+    of_topic: the settings of a topic's logs. has_served: whether this broker has said that it runs.
+    on_placed: told of each partition whose part is settled; on_dropped: of each whose log is gone.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        broker_id: int,
+        store: PartitionStore,
+        replication: Replication,
+        groups: GroupCoordinator,
+        *,
+        now_ms: Callable[[], int],
+        of_topic: Callable[[str], LogConfig],
+        has_served: Callable[[], bool],
+        on_placed: Callable[[Partition], None],
+        on_dropped: Callable[[Partition], None],
+    ) -> None:
+        self.clock = clock
+        self.broker_id = broker_id
+        self.store = store
+        self.partitions = store.partitions
+        self.replication = replication
+        self.groups = groups
+        self.is_in_doubt = True
+        """Until the controller lets this broker serve."""
+        self.to_drop: deque[bytes] = deque()
+        """Keys of partitions whose topics were deleted."""
+        self.to_apply: deque[tuple[TopicImage, PartitionImage]] = deque()
+        self.unopened: dict[bytes, tuple[TopicImage, PartitionImage]] = {}
+        """By key, what the disk had no room for."""
+        self._configs: dict[str, LogConfig] = {}
+        """By topic, those of logs opened since the image changed: one takes half as long as a log
+        does to open."""
+        self._now_ms = now_ms
+        self._of_topic = of_topic
+        self._has_served = has_served
+        self._on_placed = on_placed
+        self._on_dropped = on_dropped
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something is to be opened or to go."""
+        return bool(self.to_apply or self.to_drop)
+
+    # ── what the metadata says ──────────────────────────────────────────────────────────────────
+
+    def on_image(self) -> None:
+        """The image has changed: settings may be others."""
+        self._configs.clear()
+
+    def add(self, topic: TopicImage, image: PartitionImage) -> None:
+        """A partition is new, or its replicas or leader have changed."""
+        self.to_apply.append((topic, image))
+
+    def delete(self, topics: list[TopicImage]) -> None:
+        """These topics are gone."""
+        ids = {topic.topic_id for topic in topics}
+        self.to_apply = deque(each for each in self.to_apply if each[0].topic_id not in ids)
+        for topic in topics:
+            for index in range(len(topic.partitions)):
+                key = partition_key(topic.topic_id, index)
+                self.unopened.pop(key, None)
+                self.to_drop.append(key)
+        self.groups.on_topics_deleted({topic.name for topic in topics})
+
+    def apply_again(self, partition: Partition, image: MetadataImage) -> None:
+        """The metadata says of this partition what it said, and it may lead now."""
+        topic = image.topics_by_id.get(partition.topic_id)
+        if topic is not None and self.partitions.get(partition.key) is partition:
+            self.add(topic, topic.partitions[partition.partition])
+
+    def look_for_group_topic(self) -> None:
+        """Groups whose partitions may be here soon are not refused meanwhile."""
+        self.groups.is_opening = any(topic.name == GROUP_TOPIC for topic, _ in self.to_apply)
+
+    def copies(self, image: MetadataImage) -> tuple[list[Partition], set[bytes]]:
+        """The partitions here that have other replicas; keys of those that are in sync here."""
+        found = []
+        in_sync = set()
+        for topic in image.topics_by_id.values():
+            for each in topic.partitions:
+                if len(each.replicas) == 1:
+                    continue
+                key = partition_key(topic.topic_id, each.partition)
+                partition = self.partitions.get(key)
+                if partition is not None:
+                    found.append(partition)
+                    if self.broker_id in each.in_sync_replicas:
+                        in_sync.add(key)
+        return found, in_sync
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def apply_some(self) -> None:
+        """Delete and open logs for some milliseconds."""
+        to_drop, to_apply = self.to_drop, self.to_apply
+        deadline = self.clock.monotonic() + APPLY_S
+        self.replication.may_look_for_places()
+        while to_drop or to_apply:
+            if to_drop:
+                partition = self.partitions.get(to_drop.popleft())
+                if partition is not None:
+                    self._drop(partition)
+            else:
+                self._apply(*to_apply.popleft())
+            if self.clock.monotonic() > deadline:
+                break
+        if not to_drop and not to_apply:
+            self.groups.is_opening = False
+
+    def open_unopened(self) -> None:
+        """Try again what the disk had no room for, up to the first that it still has none for."""
+        for key, what in list(self.unopened.items()):
+            self._apply(*what)
+            if key in self.unopened:
+                break
+
+    def _apply(self, topic: TopicImage, image: PartitionImage) -> None:
+        """Open the log of a partition that is placed here, and take over who leads it."""
+        key = partition_key(topic.topic_id, image.partition)
+        partition = self.partitions.get(key)
+        if self.broker_id not in image.replicas:
+            if partition is not None:
+                self._drop(partition)  # it was moved elsewhere
+            return
+        if partition is None:
+            config = self._configs.get(topic.name)
+            if config is None:
+                config = self._configs[topic.name] = self._of_topic(topic.name)
+            try:
+                partition = self.store.open(topic, image.partition, config, self._now_ms())
+            except StorageFault as fault:
+                if key not in self.unopened:
+                    logger.error("%s-%d: %s", topic.name, image.partition, fault)
+                self.unopened[key] = topic, image
+                return
+            self.unopened.pop(key, None)
+            if len(image.replicas) > 1:
+                self._look_whether_lost(partition, image)
+        if self.is_in_doubt and len(image.replicas) > 1:
+            return
+        self.replication.on_leadership(partition, image)
+        self._on_placed(partition)
+        if topic.name == GROUP_TOPIC:
+            self.groups.on_partition(partition, len(topic.partitions))
+
+    def _look_whether_lost(self, partition: Partition, image: PartitionImage) -> None:
+        """Tell the controller of a log that is not what it was; while it asks for all, it is told
+        anyway. Before it serves, this broker has the directory of what it is in sync with."""
+        if (
+            partition.lost_below < 0
+            and not self._has_served()
+            and partition.key in self.store.made
+            and self.broker_id in image.in_sync_replicas
+            and (self.is_in_doubt or image.leader_epoch > 0)  # not made a moment ago
+        ):
+            partition.lost_below = 0
+            logger.error(
+                "%s is gone, and this broker was in sync: it begins anew, empty",
+                partition.log.directory,
+            )
+        if partition.lost_below >= 0 and not self.is_in_doubt:
+            self.replication.log_ends.tell(partition, LACKS)
+
+    def _drop(self, partition: Partition) -> None:
+        """Its log goes: deleted, or moved to other brokers."""
+        self.replication.on_deleted(partition)
+        self.store.delete(partition, self._now_ms())
+        self._on_dropped(partition)
+        if partition.topic == GROUP_TOPIC:
+            self.groups.on_partition_gone(partition.partition)
