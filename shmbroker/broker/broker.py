@@ -18,23 +18,23 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from shmbroker import signs
 from shmbroker.apis import table
 from shmbroker.broker.append import Appender
 from shmbroker.broker.compaction import Compaction
 from shmbroker.broker.damage import DamageMender
-from shmbroker.broker.disk_reserve import DiskReserve, Space
+from shmbroker.broker.disk_reserve import DiskReserve
 from shmbroker.broker.file_passing import FilePassing
 from shmbroker.broker.live_settings import LiveSettings
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.placement import Placement
 from shmbroker.broker.producer_ids import ProducerIds
 from shmbroker.broker.read import Reader
+from shmbroker.broker.registration import Registration
 from shmbroker.broker.replication.replication import Replication
 from shmbroker.broker.tiering import Tiering
 from shmbroker.clock import Clock
@@ -61,7 +61,6 @@ from shmbroker.ipc.operation_layout import (
     READ_HEAD,
     TOKEN,
 )
-from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata import image as image_module
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
@@ -85,13 +84,10 @@ from shmbroker.wire.api_keys import CLEAN_LOG, TELL_LOG_ENDS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import BrokerApi, MetadataLink
-    from shmbroker.broker.flusher import Flushing
+    from shmbroker.broker.ports import Disk, Peers, Tables
     from shmbroker.ipc.asking import OnAnswer
     from shmbroker.log.config import LogConfig
-    from shmbroker.log.log_directory import LogDirectory
     from shmbroker.replica.partition import Partition
-    from shmbroker.shm.positions import PositionTable, SiblingPositions
-    from shmbroker.shm.standing import StandingAnswers
 
 logger = logging.getLogger("shmbroker")
 
@@ -118,50 +114,10 @@ FAULT_LINE_INTERVAL_S = 10.0
 OPEN_S = 0.3
 """How long a successor opens logs (0.6 ms each) before it serves those that are open."""
 ALTER_PARTITION = 56
-ASK_ANOTHER = (error_codes.NOT_CONTROLLER, error_codes.NETWORK_EXCEPTION)
-"""The controller has changed: what was asked was perhaps done, or surely not."""
-BROKER_REGISTRATION = 62
-BROKER_HEARTBEAT = 63
 ALLOCATE_PRODUCER_IDS = 67
 HAND_OVER_S = 5.0
 """How long a broker that is to stop alone waits for others to lead what it leads."""
 SLEEP_S_MIN = 0.001
-
-
-class Disk(NamedTuple):
-    """What a broker writes to."""
-
-    log_directory: LogDirectory
-    flusher: Flushing
-    space: Callable[[], Space]
-    """Room on the disk of the log directory now; OSError where it can't be looked at."""
-    tier_cache: str
-    """Directory for pieces of remote segments."""
-
-
-class Tables(NamedTuple):
-    """What a broker keeps in shared memory."""
-
-    positions: PositionTable
-    standing: StandingAnswers
-    sibling_positions: Mapping[int, SiblingPositions]
-    """By broker id."""
-
-
-class Peers(NamedTuple):
-    """Whom a broker has rings with, controllers apart: those are the link's."""
-
-    gateways: Sequence[Peer]
-    siblings: Mapping[int, Peer]
-    """The other brokers, by id."""
-    cleaner: Peer | None
-    tier: Peer | None
-    files: Mapping[int, FileTable]
-    """Descriptors that siblings have passed, by broker id."""
-    passing: Mapping[int, socket.socket]
-    """Where descriptors go to gateways and siblings, by slot."""
-    wake_cleaner: Callable[[], None]
-    """Have the supervisor look whether a cleaner is wanted."""
 
 
 class Broker:
@@ -187,18 +143,15 @@ class Broker:
         self.has_entries = member.has_entries
         self.config = config
         self.broker_id = broker_id
-        self.endpoint = endpoint
         self.link = link
         self.image = link.follower.image
         self.log_directory = disk.log_directory
         self._peers = peers
         self._disk = disk
         self._now_ms = clock.now_ms()
-        self.broker_epoch = -1
-        """Of this registration; -1 before the controller has answered."""
-        self._is_registering = False
         self.flusher = disk.flusher
         self.asking = Asking(member.incarnation << 48)
+        self.registration = Registration(broker_id, endpoint, disk.log_directory, link, self.asking)
         self.producer_ids = ProducerIds(self._ask_for_producer_ids)
         self.next_producer_id = self.producer_ids.take
         self.wait_for_producer_ids = self.producer_ids.wait
@@ -335,10 +288,9 @@ class Broker:
 
     def _until_registered(self) -> Iterator[float]:
         while True:
-            if self.broker_epoch < 0 and not self._is_registering:
-                self._register()
+            self.registration.run()
             self._boot_turn()
-            if self.broker_epoch >= 0:
+            if self.registration.epoch >= 0:
                 return
             yield BOOT_LOOK_S
 
@@ -370,35 +322,6 @@ class Broker:
             if not placement.is_in_doubt and not placement.has_work:
                 return
             yield BOOT_LOOK_S
-
-    def _register(self) -> None:
-        """Tell the controller that this broker is here, with its address."""
-        controller = self.link.peer()
-        if controller is None:
-            return
-        host, port = self.endpoint
-        directory = self.log_directory
-        body = {
-            "broker_id": self.broker_id,
-            "cluster_id": directory.cluster_id,
-            "incarnation_id": random_uuid(),
-            "listeners": [
-                {"name": "PLAINTEXT", "host": host, "port": port, "security_protocol": 0}
-            ],
-            "log_dirs": [directory.directory_id],
-            "previous_broker_epoch": directory.clean_broker_epoch if directory.is_clean else -1,
-        }
-        self._is_registering = self.ask(
-            controller, BROKER_REGISTRATION, "BrokerRegistration", 4, body, self._on_registered
-        )
-
-    def _on_registered(self, body: dict[str, Any]) -> None:
-        self._is_registering = False
-        if body["error_code"] in ASK_ANOTHER:
-            return
-        if body["error_code"]:
-            raise StorageFault(f"the controller refused broker {self.broker_id}")
-        self.broker_epoch = body["broker_epoch"]
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -481,7 +404,7 @@ class Broker:
         return (
             self.has_entries()
             or self.words[CONTROL_GENERATION_WORD] != self.member.generation
-            or (self.broker_epoch >= 0 and self.link.has_news())
+            or (self.registration.epoch >= 0 and self.link.has_news())
         )
 
     def _on_high_watermark(self, partition: Partition) -> None:
@@ -492,7 +415,7 @@ class Broker:
 
     def take_operations(self, seconds: float = TAKE_S) -> bool:
         """What the rings hold now, of each for so long; True if there was anything."""
-        words = self.words
+        words, registration = self.words, self.registration
         if words[CONTROL_GENERATION_WORD] != self.member.generation:
             self.member.look_at_control(self)
         had_work = False
@@ -504,7 +427,7 @@ class Broker:
             if not reader.poll():
                 continue
             had_work = True
-            if words[METADATA_END_OFFSET_WORD] != self.image.offset and self.broker_epoch >= 0:
+            if words[METADATA_END_OFFSET_WORD] != self.image.offset and registration.epoch >= 0:
                 self.follow_metadata()
             data = reader.data
             left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
@@ -525,7 +448,7 @@ class Broker:
                     if now > deadline:
                         break
             reader.release()
-        if words[METADATA_END_OFFSET_WORD] != self.image.offset and self.broker_epoch >= 0:
+        if words[METADATA_END_OFFSET_WORD] != self.image.offset and registration.epoch >= 0:
             self.follow_metadata()
         return had_work
 
@@ -606,19 +529,11 @@ class Broker:
         has_clients = any(
             words[at(peer.slot, STATE)] == STATE_RUNNING for peer in self._peers.gateways
         )
-        controller = self.link.peer()
-        if self.replication.is_alone or not has_clients or controller is None:
+        if self.replication.is_alone or not has_clients:
             return
         answers: list[dict[str, Any]] = []
-        body = {
-            "broker_id": self.broker_id,
-            "broker_epoch": self.broker_epoch,
-            "current_metadata_offset": self.image.offset,
-            "want_fence": False,
-            "want_shut_down": True,
-        }
         deadline = self.clock.monotonic() + HAND_OVER_S
-        if self.ask(controller, BROKER_HEARTBEAT, "BrokerHeartbeat", 1, body, answers.append):
+        if self.registration.ask_to_leave(self.image.offset, answers.append):
             signs.at_work(signs.HANDING_OVER)
             while not answers and self.clock.monotonic() <= deadline:
                 yield self.turn()
@@ -636,7 +551,7 @@ class Broker:
         self.flusher.stop()
         self._finish_flushes()
         self.publish()
-        self.store.close(self.broker_epoch)
+        self.store.close(self.registration.epoch)
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -683,24 +598,14 @@ class Broker:
         """Have another process answer a request; False while its ring has no room."""
         return self.asking.ask(peer, api_key, name, version, body, on_answer)
 
-    def _ask_controller(
-        self, api_key: int, name: str, version: int, body: dict[str, Any], on_answer: OnAnswer
-    ) -> bool:
-        """… the active controller, as this registration; False while there is none."""
-        controller = self.link.peer()
-        if controller is None:
-            return False
-        own = {"broker_id": self.broker_id, "broker_epoch": self.broker_epoch}
-        return self.ask(controller, api_key, name, version, body | own, on_answer)
-
     def _ask_for_producer_ids(self) -> bool:
-        return self._ask_controller(
+        return self.registration.ask(
             ALLOCATE_PRODUCER_IDS, "AllocateProducerIds", 0, {}, self.producer_ids.on_answer
         )
 
     def _ask_for_in_sync(self, body: dict[str, Any]) -> bool:
         """Have the controller change in-sync replicas."""
-        return self._ask_controller(ALTER_PARTITION, "AlterPartition", 3, body, self._on_in_sync)
+        return self.registration.ask(ALTER_PARTITION, "AlterPartition", 3, body, self._on_in_sync)
 
     def _on_in_sync(self, answer: dict[str, Any]) -> None:
         is_sure = answer["error_code"] != error_codes.NOT_CONTROLLER
@@ -709,7 +614,7 @@ class Broker:
     def _tell_log_ends(self, body: dict[str, Any]) -> bool:
         """Tell the controller where logs end."""
         on_answer = self.replication.log_ends.on_answer
-        return self._ask_controller(TELL_LOG_ENDS, "TellLogEnds", 0, body, on_answer)
+        return self.registration.ask(TELL_LOG_ENDS, "TellLogEnds", 0, body, on_answer)
 
     def _ask_cleaner(self, body: dict[str, Any]) -> bool:
         """Have the cleaner compact a log; False, and it is woken, while none runs."""
@@ -777,7 +682,7 @@ class Broker:
     def _look_for_decision(self) -> None:
         """Whether the controller lets this broker serve; then it takes its part in what is open."""
         own = self.image.brokers.get(self.broker_id)
-        if own is None or own.is_fenced or own.broker_epoch != self.broker_epoch:
+        if own is None or own.is_fenced or own.broker_epoch != self.registration.epoch:
             return
         placement = self.placement
         placement.is_in_doubt = False

@@ -4,9 +4,10 @@ from functools import partial
 from pathlib import Path
 
 from shmbroker import clock
-from shmbroker.broker.broker import Broker, Disk, Peers, Tables
+from shmbroker.broker.broker import Broker
 from shmbroker.broker.disk_reserve import space_of
 from shmbroker.broker.flusher import Flusher
+from shmbroker.broker.ports import Disk, Peers, Tables
 from shmbroker.config import BrokerConfig
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer

@@ -5,7 +5,6 @@ import select
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 from shmbroker.config import BrokerConfig
@@ -13,84 +12,23 @@ from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
 from shmbroker.ipc.member import Member
 from shmbroker.ipc.passed_files import FileTable
-from shmbroker.ipc.peer import Peer
-from shmbroker.metadata.image import MetadataImage
 from shmbroker.shm.address_counts import AddressCounts, table_bytes
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     INCARNATION,
-    METADATA_END_OFFSET_WORD,
     STATE,
     STATE_RUNNING,
     Counters,
     layout_size,
 )
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
-from shmbroker.shm.ring import RingReader, RingWriter
-from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
 from shmbroker.shm.words import words_of
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_response_header, request_frame
-from shmbroker.wire.metadata_records import decode_metadata_record, encode_metadata_record
+from tests.support.family_memory import BROKER_ID, FarEnd, Link, VirtualClock, registration, topic
 
 SUPERVISOR, GATEWAY, BROKER = 0, 1, 2
 """Slots."""
-BROKER_ID = 1
-TOPIC = "t"
-TOPIC_ID = bytes(range(16))
-DIRECTORY_ID = b"d" * 16
-
-RING_BYTES = 1 << 16
-
-
-class VirtualClock:
-    """A time that passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float, /) -> None:
-        self.now += seconds
-
-
-class Link:
-    """A controller whose log the test writes; it can't be asked."""
-
-    def __init__(self, words: memoryview) -> None:
-        self.epoch, self.number = 1, 0
-        self.words = words
-        self.follower: Any = SimpleNamespace(image=MetadataImage("cluster"))
-        self._rows: list[tuple[str, int, dict[str, Any]]] = []
-
-    def commit(self, *rows: tuple[str, int, dict[str, Any]]) -> None:
-        self._rows += rows
-        self.words[METADATA_END_OFFSET_WORD] += len(rows)
-
-    def peer(self) -> Peer | None:
-        return None
-
-    def others(self) -> list[Peer]:
-        return []
-
-    def is_behind(self) -> bool:
-        return bool(self._rows)
-
-    def has_news(self) -> bool:
-        return self.is_behind()
-
-    def catch_up(self) -> list[Any]:
-        image = self.follower.image
-        records = [
-            (image.offset + at, 1, *decode_metadata_record(encode_metadata_record(*row)))
-            for at, row in enumerate(self._rows)
-        ]
-        end = image.offset + len(records)
-        self._rows = []
-        self.follower.image, changes = image.apply(records, end, 1)
-        return changes
 
 
 class GatewayFamily:
@@ -106,17 +44,8 @@ class GatewayFamily:
         asleep = words_of(memoryview(bytearray(24)))
         self.eventfds = [make_eventfd() for _ in range(3)]
         self.doorbells = [Doorbell(fd, asleep, at) for at, fd in enumerate(self.eventfds)]
-        to_broker, to_gateway = ring(), ring()
-        peer = self.peer = Peer(
-            BROKER,
-            "io-worker",
-            BROKER_ID,
-            RingWriter(*parts_of_ring(to_broker)),
-            RingReader(*parts_of_ring(to_gateway)),
-            self.doorbells[BROKER],
-        )
-        self.operations = RingReader(*parts_of_ring(to_broker))
-        self.results = RingWriter(*parts_of_ring(to_gateway))
+        self.broker = FarEnd(BROKER, "io-worker", BROKER_ID, self.doorbells[BROKER])
+        peer = self.peer = self.broker.peer
         member = Member(
             GATEWAY, self.counters, self.doorbells[GATEWAY], self.doorbells[SUPERVISOR], [peer]
         )
@@ -193,20 +122,10 @@ class GatewayFamily:
 
     def taken(self) -> list[tuple[int, bytes]]:
         """The operations that the gateway has published."""
-        reader = self.operations
-        found = []
-        if reader.poll():
-            while (entry := reader.next()) is not None:
-                operation, index, length = entry
-                found.append((operation, bytes(reader.data[index : index + length])))
-            reader.release()
-        return found
+        return self.broker.taken()
 
     def reply(self, operation: int, payload: bytes) -> None:
-        writer = self.results
-        index = writer.claim(operation, len(payload))
-        writer.data[index : index + len(payload)] = payload
-        writer.publish()
+        self.broker.send(operation, payload)
 
     def die(self) -> None:
         """The supervisor says that the broker is dead."""
@@ -221,40 +140,3 @@ def gateway_family() -> Iterator[GatewayFamily]:
     made = GatewayFamily()
     yield made
     made.close()
-
-
-def ring() -> memoryview:
-    view = memoryview(bytearray(ring_bytes(RING_BYTES)))
-    create_ring(view)
-    return view
-
-
-def registration() -> tuple[str, int, dict[str, Any]]:
-    end_point = {"name": "PLAINTEXT", "host": "h", "port": 9, "security_protocol": 0}
-    message = {
-        "broker_id": BROKER_ID,
-        "incarnation_id": DIRECTORY_ID,
-        "broker_epoch": 5,
-        "end_points": [end_point],
-        "rack": None,
-        "fenced": False,
-        "log_dirs": [DIRECTORY_ID],
-    }
-    return "RegisterBrokerRecord", 3, message
-
-
-def topic() -> list[tuple[str, int, dict[str, Any]]]:
-    partition = {
-        "partition_id": 0,
-        "topic_id": TOPIC_ID,
-        "replicas": [BROKER_ID],
-        "isr": [BROKER_ID],
-        "leader": BROKER_ID,
-        "leader_epoch": 0,
-        "partition_epoch": 0,
-        "directories": [DIRECTORY_ID],
-    }
-    return [
-        ("TopicRecord", 0, {"name": TOPIC, "topic_id": TOPIC_ID}),
-        ("PartitionRecord", 2, partition),
-    ]

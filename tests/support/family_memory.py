@@ -1,0 +1,149 @@
+"""Memory of a family of processes that are one process here: clock, rings, a controller's log."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from shmbroker.ipc.peer import Peer
+from shmbroker.metadata.image import MetadataImage
+from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
+from shmbroker.shm.doorbell import Doorbell
+from shmbroker.shm.ring import RingReader, RingWriter
+from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
+from shmbroker.wire.metadata_records import decode_metadata_record, encode_metadata_record
+
+BROKER_ID = 1
+BROKER_EPOCH = 5
+TOPIC = "t"
+TOPIC_ID = bytes(range(16))
+DIRECTORY_ID = b"d" * 16
+
+RING_BYTES = 1 << 16
+
+
+class VirtualClock:
+    """A time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic_ns(self) -> int:
+        return int(self.now * 1e9)
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now += seconds
+
+
+class Link:
+    """A controller whose log the test writes. It can be asked where `controller` is set."""
+
+    def __init__(self, words: memoryview) -> None:
+        self.epoch, self.number = 1, 0
+        self.controller: Peer | None = None
+        self.words = words
+        self.follower: Any = SimpleNamespace(image=MetadataImage("cluster"))
+        self._rows: list[tuple[str, int, dict[str, Any]]] = []
+
+    def commit(self, *rows: tuple[str, int, dict[str, Any]]) -> None:
+        self._rows += rows
+        self.words[METADATA_END_OFFSET_WORD] += len(rows)
+
+    def peer(self) -> Peer | None:
+        return self.controller
+
+    def others(self) -> list[Peer]:
+        return []
+
+    def is_behind(self) -> bool:
+        return bool(self._rows)
+
+    def has_news(self) -> bool:
+        return self.is_behind()
+
+    def catch_up(self) -> list[Any]:
+        image = self.follower.image
+        records = [
+            (image.offset + at, 1, *decode_metadata_record(encode_metadata_record(*row)))
+            for at, row in enumerate(self._rows)
+        ]
+        end = image.offset + len(records)
+        self._rows = []
+        self.follower.image, changes = image.apply(records, end, 1)
+        return changes
+
+
+class FarEnd:
+    """What a test is in the place of: the other end of the two rings of a peer."""
+
+    def __init__(self, slot: int, role: str, number: int, doorbell: Doorbell) -> None:
+        there, back = ring(), ring()
+        self.peer = Peer(
+            slot,
+            role,
+            number,
+            RingWriter(*parts_of_ring(there)),
+            RingReader(*parts_of_ring(back)),
+            doorbell,
+        )
+        self.reader = RingReader(*parts_of_ring(there))
+        self.writer = RingWriter(*parts_of_ring(back))
+
+    def taken(self) -> list[tuple[int, bytes]]:
+        """The entries that were published to this end: (operation, payload)."""
+        reader = self.reader
+        found = []
+        if reader.poll():
+            while (entry := reader.next()) is not None:
+                operation, index, length = entry
+                found.append((operation, bytes(reader.data[index : index + length])))
+            reader.release()
+        return found
+
+    def send(self, operation: int, payload: bytes) -> None:
+        """Publish an entry to the peer."""
+        writer = self.writer
+        index = writer.claim(operation, len(payload))
+        writer.data[index : index + len(payload)] = payload
+        writer.publish()
+
+
+def ring() -> memoryview:
+    view = memoryview(bytearray(ring_bytes(RING_BYTES)))
+    create_ring(view)
+    return view
+
+
+def registration() -> tuple[str, int, dict[str, Any]]:
+    end_point = {"name": "PLAINTEXT", "host": "h", "port": 9, "security_protocol": 0}
+    message = {
+        "broker_id": BROKER_ID,
+        "incarnation_id": DIRECTORY_ID,
+        "broker_epoch": BROKER_EPOCH,
+        "end_points": [end_point],
+        "rack": None,
+        "fenced": False,
+        "log_dirs": [DIRECTORY_ID],
+    }
+    return "RegisterBrokerRecord", 3, message
+
+
+def topic() -> list[tuple[str, int, dict[str, Any]]]:
+    partition = {
+        "partition_id": 0,
+        "topic_id": TOPIC_ID,
+        "replicas": [BROKER_ID],
+        "isr": [BROKER_ID],
+        "leader": BROKER_ID,
+        "leader_epoch": 0,
+        "partition_epoch": 0,
+        "directories": [DIRECTORY_ID],
+    }
+    return [
+        ("TopicRecord", 0, {"name": TOPIC, "topic_id": TOPIC_ID}),
+        ("PartitionRecord", 2, partition),
+    ]

@@ -1,0 +1,213 @@
+"""Turns of a broker: what it begins with, none longer than it should be, and when it may sleep."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmbroker.broker.broker import STOP_TAKE_S, TAKE_S
+from shmbroker.broker.disk_reserve import Space
+from shmbroker.broker.placement import APPLY_S
+from shmbroker.broker.registration import BROKER_HEARTBEAT
+from shmbroker.errors import StorageFault
+from shmbroker.ids import partition_key
+from shmbroker.shm.counters import (
+    CONTROL_GENERATION_WORD,
+    DISK,
+    DISK_HAS_ROOM,
+    DISK_IS_FULL,
+    INCARNATION,
+    METADATA_APPLIED,
+    STATE,
+    STATE_RUNNING,
+    STATE_STOPPING,
+)
+from shmbroker.wire.error_codes import NOT_CONTROLLER
+from tests.raw_client import batch_of
+from tests.support.broker_family import BROKER, CONTROLLER, BrokerFamily, broker_family
+from tests.support.family_memory import TOPIC_ID, registration, topic
+
+TAKES_S = 0.0005
+"""What an append to a new log takes, and to open or to delete one."""
+BATCH = batch_of(b"value")
+KEY = partition_key(TOPIC_ID, 0)
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[BrokerFamily]:
+    with broker_family(tmp_path) as made:
+        yield made
+
+
+def slow(family: BrokerFamily, work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but it takes time."""
+
+    def slowly(*arguments: Any) -> Any:
+        family.clock.now += TAKES_S
+        return work(*arguments)
+
+    return slowly
+
+
+def topic_of(count: int) -> list[tuple[str, int, dict[str, Any]]]:
+    """A topic of many partitions in place of `topic`."""
+    named, (kind, version, partition) = topic()
+    return [named, *((kind, version, partition | {"partition_id": at}) for at in range(count))]
+
+
+def test_it_runs_once_it_has_opened_what_the_metadata_says(family: BrokerFamily) -> None:
+    begin = family.broker.begin()
+    assert next(begin) > 0 and next(begin) > 0
+    ((_, token),) = family.asked()  # once, though it has looked twice
+    family.link.commit(registration(), *topic_of(3))
+    family.answer(token, "BrokerRegistration", 4, {"broker_epoch": 5})
+    words, at = family.words, family.counters.at
+    assert words[at(BROKER, STATE)] != STATE_RUNNING
+    assert list(begin) == []
+    assert words[at(BROKER, STATE)] == STATE_RUNNING
+    assert len(family.broker.partitions) == 3
+    assert words[at(BROKER, METADATA_APPLIED)] == family.broker.image.offset == 5
+
+
+def test_another_controller_is_asked_where_the_first_is_none_any_more(family: BrokerFamily) -> None:
+    begin = family.broker.begin()
+    next(begin)
+    for _ in range(2):
+        ((_, token),) = family.asked()
+        family.answer(token, "BrokerRegistration", 4, {"error_code": NOT_CONTROLLER})
+        next(begin)
+        next(begin)
+    assert family.asked()
+
+
+def test_a_broker_that_is_refused_ends(family: BrokerFamily) -> None:
+    begin = family.broker.begin()
+    next(begin)
+    ((_, token),) = family.asked()
+    family.answer(token, "BrokerRegistration", 4, {"error_code": 1})
+    with pytest.raises(StorageFault, match="refused"):
+        next(begin)
+    begin.close()
+
+
+def test_an_append_is_answered_in_its_turn(family: BrokerFamily) -> None:
+    family.boot(*topic())
+    family.append(7, KEY, BATCH)
+    family.append(8, KEY, BATCH)
+    assert family.broker.turn() >= 0
+    assert family.appended() == [(7, 0, 0), (8, 0, 1)]
+
+
+def test_appends_of_one_peer_end_a_turn(family: BrokerFamily) -> None:
+    many = 200
+    family.boot(*topic())
+    appender = family.broker.appender
+    appender.on_append = slow(family, appender.on_append)  # type: ignore[method-assign]
+    for token in range(many):
+        family.append(token, KEY, BATCH)
+    turns, answered = 0, 0
+    while answered < many:
+        begin = family.clock.now
+        rest = family.broker.turn()
+        assert family.clock.now - begin < 4 * TAKE_S
+        answered += len(family.appended())
+        assert rest == 0 or answered == many  # it does not sleep on what is left
+        turns += 1
+    assert turns > many * TAKES_S / TAKE_S / 4
+    for token in range(many):
+        family.append(token, KEY, BATCH)
+    family.broker.take_operations(STOP_TAKE_S)
+    family.broker.publish()
+    assert len(family.appended()) == many  # at the end all is taken
+
+
+def test_a_topic_of_thousands_of_partitions_is_deleted_in_steps(family: BrokerFamily) -> None:
+    many = 100
+    family.boot(*topic_of(many))
+    broker = family.broker
+    applied = family.counters.at(BROKER, METADATA_APPLIED)
+    broker.store.delete = slow(family, broker.store.delete)  # type: ignore[method-assign]
+    opened = broker.store.open
+    order: list[int] = []
+
+    def noting(*arguments: Any) -> Any:
+        order.append(len(broker.partitions))
+        return opened(*arguments)
+
+    broker.store.open = noting  # type: ignore[method-assign]
+    named, (kind, version, partition) = topic()
+    again = {"topic_id": b"new" + bytes(13)}
+    family.link.commit(
+        ("RemoveTopicRecord", 0, {"topic_id": TOPIC_ID}),
+        (named[0], named[1], named[2] | again),
+        (kind, version, partition | again),
+    )
+    turns = 0
+    while broker.placement.has_work or not turns:
+        begin = family.clock.now
+        assert family.words[applied] < broker.link.follower.image.offset or not turns
+        broker.turn()
+        assert family.clock.now - begin < 3 * APPLY_S
+        turns += 1
+    assert turns > many * TAKES_S / APPLY_S / 3
+    assert order == [0]  # the new one of that name, when the old one's directories had gone
+    assert list(broker.partitions) == [partition_key(b"new" + bytes(13), 0)]
+    assert family.words[applied] == broker.image.offset
+
+
+def test_what_came_while_it_was_awake_is_not_slept_on(family: BrokerFamily) -> None:
+    broker, link = family.broker, family.link
+    next(broker.begin())
+    assert not broker.has_news()
+    family.words[CONTROL_GENERATION_WORD] += 1
+    assert broker.has_news()  # somebody has died or come
+    family.words[CONTROL_GENERATION_WORD] -= 1
+    link.commit(registration())
+    assert not broker.has_news()  # it waits for its registration, and follows nothing before
+    family.boot()
+    while broker.turn() == 0:
+        pass
+    assert not broker.has_news()
+    link.commit(*topic())
+    assert broker.has_news()
+    while broker.turn() == 0:
+        pass
+    assert not broker.has_news()
+    family.append(1, KEY, BATCH)
+    assert broker.has_news()
+
+
+def test_a_full_disk_refuses_appends_until_there_is_room(family: BrokerFamily) -> None:
+    family.boot(*topic())
+    word = family.counters.at(BROKER, DISK)
+    for space, is_full in [(Space(1 << 40, 0), True), (Space(1 << 40, 1 << 39), False)]:
+        family.space = space
+        family.clock.now += 2
+        family.broker.turn()
+        assert family.words[word] == (DISK_IS_FULL if is_full else DISK_HAS_ROOM)
+        family.append(1, KEY, BATCH)
+        family.broker.turn()
+        ((_, error_code, _),) = family.appended()
+        assert bool(error_code) == is_full
+
+
+def test_questions_to_a_controller_that_died_are_answered(family: BrokerFamily) -> None:
+    family.boot()
+    family.asked()
+    answers: list[dict[str, Any]] = []
+    registration = family.broker.registration
+    assert registration.ask(BROKER_HEARTBEAT, "BrokerHeartbeat", 1, {}, answers.append)
+    family.words[family.counters.at(CONTROLLER, STATE)] = 0
+    family.words[family.counters.at(CONTROLLER, INCARNATION)] += 1
+    family.words[CONTROL_GENERATION_WORD] += 1
+    family.broker.turn()
+    assert answers == [{"error_code": NOT_CONTROLLER}]
+
+
+def test_a_broker_that_closes_has_answered_what_was_asked(tmp_path: Path) -> None:
+    with broker_family(tmp_path) as family:
+        family.boot(*topic())
+        family.append(1, KEY, BATCH)
+    assert family.appended() == [(1, 0, 0)]
+    assert family.words[family.counters.at(BROKER, STATE)] == STATE_STOPPING
