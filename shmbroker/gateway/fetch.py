@@ -36,6 +36,7 @@ from shmbroker.gateway.fetch_session import (
     next_epoch,
 )
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.recogniser import Known, TopicMeaning, key_of
 from shmbroker.ids import ZERO_UUID, partition_key
 from shmbroker.ipc.operation_layout import (
     CANCEL,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
     from shmbroker.ipc.peer import Peer
-    from shmbroker.metadata.image import MetadataImage, TopicImage
+    from shmbroker.metadata.image import TopicImage
 
     Answer = list[Any]
     """[index, error, high watermark, last stable offset, log start offset, where the records are,
@@ -113,24 +114,21 @@ _KNOWN_READ = Struct("<Q24s32sq16s")
 assert _KNOWN_READ.size == READ_HEAD.size + READ_PARTITION.size
 
 KNOWN_MAX = 1024
-"""Requests of one partition that are remembered for all connections to a broker."""
+"""Requests of one partition that are remembered for all connections."""
 
 
-class KnownFetch:
+class KnownFetch(TopicMeaning):
     """What the bytes around correlation id and offset mean; of one topic, as it was then."""
 
-    __slots__ = ("after", "before", "client_id", "head", "image", "index", "isolation", "name",
-                 "topic_id", "topic_image")  # fmt: skip
+    __slots__ = ("after", "before", "client_id", "head", "index", "isolation", "name", "topic_id")
     after: bytes
     before: bytes
     client_id: bytes | None
     head: bytes
-    image: MetadataImage
     index: int
     isolation: int
     name: str
     topic_id: bytes
-    topic_image: TopicImage
 
 
 class FetchRequest(Request):
@@ -177,7 +175,7 @@ class FetchApi:
 
     def __init__(self, worker: RequestContext, place: int = 0, workers: int = 1) -> None:
         self.worker = worker
-        self.known: dict[tuple[int, bytes], KnownFetch] = {}
+        self.known: Known[tuple[int, bytes], KnownFetch] = Known(KNOWN_MAX)
         """By broker id and the bytes that stay the same."""
         ids = SESSION_IDS // workers
         self.sessions = FetchSessions(
@@ -205,10 +203,10 @@ class FetchApi:
         same = b""
         if REPEATED_BYTES_MIN <= end - start <= REPEATED_BYTES_MAX:
             offset_at = end - _OFFSET_FROM_END[version]
-            same = bytes(buffer[start : start + 4])
-            same += buffer[start + 8 : offset_at] + buffer[offset_at + 8 : end]
+            same = key_of(buffer, start, offset_at) + buffer[offset_at + 8 : end]
             known = self.known.get((connection.listener.broker_id, same))
-            if known is not None and (known.image is self.worker.image or self._is_valid(known)):
+            image = self.worker.image
+            if known is not None and (known.image is image or known.holds(image)):
                 peer = self.worker.io_peer(connection)
                 if peer is not None:
                     offset = _OFFSET.unpack_from(buffer, offset_at)[0]
@@ -332,18 +330,7 @@ class FetchApi:
         known.head = limits.pack_head(0, 1)[TOKEN.size :]
         entry = _pack_entry(image.topic_id, index, partition)
         known.before, known.after = entry[:32], entry[40:]
-        if len(self.known) >= KNOWN_MAX:
-            self.known.clear()
-        self.known[request.connection.listener.broker_id, same] = known
-
-    def _is_valid(self, known: KnownFetch) -> bool:
-        """Whether it still holds in a newer image: then it is of that one."""
-        image = self.worker.image
-        topic_id = known.topic_image.topic_id
-        if image.topics_by_id.get(topic_id) is not known.topic_image:
-            return False
-        known.image = image
-        return True
+        self.known.keep((request.connection.listener.broker_id, same), known)
 
     def _send_known(
         self,

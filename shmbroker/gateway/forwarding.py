@@ -20,6 +20,7 @@ from shmbroker.controller.refusals import not_controller
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.recogniser import Known, key_of
 from shmbroker.ipc.operation_layout import STANDING_GRANT
 from shmbroker.ipc.operation_proxy import try_execute
 from shmbroker.ipc.peer import Peer
@@ -44,7 +45,6 @@ INTERNAL_KEYS_FROM = 20000
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from shmbroker.apis.contexts import GatewayApi, RequestContext, Submit
 
@@ -59,9 +59,10 @@ class PlainApis:
         self.worker = worker
         self.to_ask_again: list[tuple[float, Request]] = []
         """Requests for the active controller, with the time until which they look for it."""
-        self.cache: dict[Any, bytes] = {}
-        """Encoded answers of this image, by the bytes that asked for them."""
-        self.standing: dict[tuple[int, bytes, bytes], Standing] = {}
+        self.cache: Known[tuple[int, bytes, str], bytes] = Known(CACHED_ANSWERS_MAX)
+        """Encoded answers of this image, by broker id, the bytes that asked, and the address that
+        was dialled."""
+        self.standing: Known[tuple[int, bytes], Standing] = Known(STANDING_MAX)
         self._standing_words = standing_words
         self.repeated = 0
         """Standing answers given so far."""
@@ -98,12 +99,7 @@ class PlainApis:
         if end - start > CACHED_REQUEST_BYTES_MAX or not getattr(module, "IS_CACHED", True):
             key = None
         else:
-            key = (
-                bytes(buffer[start : start + 4]),
-                bytes(buffer[start + 8 : end]),
-                connection.host,
-                connection.listener.broker_id,
-            )
+            key = (connection.listener.broker_id, key_of(buffer, start, end), connection.host)
         request = Request(connection, module.API_KEY, version, correlation_id)
         connection.inflight.append(request)
         self.worker.follow_metadata()
@@ -126,9 +122,7 @@ class PlainApis:
                     return True
                 body = codec.encode(module.NAME + "Response", version, answer)
                 if key is not None:
-                    if len(self.cache) >= CACHED_ANSWERS_MAX:
-                        self.cache.clear()
-                    self.cache[key] = body
+                    self.cache.keep(key, body)
         request.response = [
             response_frame(request.api_key, request.api_version, correlation_id, body)
         ]
@@ -283,11 +277,7 @@ class PlainApis:
         """A request that the I/O worker may have granted a standing answer to, or else forwards."""
         if end - start > CACHED_REQUEST_BYTES_MAX:
             return forward(connection, buffer, start, end, version, correlation_id)
-        key = (
-            connection.listener.broker_id,
-            bytes(buffer[start : start + 4]),
-            bytes(buffer[start + 8 : end]),
-        )
+        key = (connection.listener.broker_id, key_of(buffer, start, end))
         found = self.standing.get(key)
         if found is not None:
             words, word, value, head, tail = found
@@ -338,8 +328,6 @@ class PlainApis:
         key = request.state
         if key is not None:
             frame = response_frame(request.api_key, request.api_version, 0, body)
-            standing = self.standing
-            if len(standing) >= STANDING_MAX:
-                del standing[next(iter(standing))]
-            standing[key] = (self._standing_words[peer.slot], word, value, frame[:4], frame[8:])
+            words = self._standing_words[peer.slot]
+            self.standing.keep(key, (words, word, value, frame[:4], frame[8:]))
         return body

@@ -22,6 +22,7 @@ from struct import Struct
 from shmbroker.apis.table import PRODUCE
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.recogniser import Known, TopicMeaning, key_of
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
-    from shmbroker.metadata.image import MetadataImage, TopicImage
 
     Detail = tuple[str | None, Sequence[tuple[int, str]]]
     """Why a batch is refused, and which records of it for what."""
@@ -67,7 +67,7 @@ _BATCH_LENGTH_AT = 8
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = ATTRIBUTES_POSITION + 1
 KNOWN_MAX = 4096
-"""Kinds of requests that a worker remembers for all connections to a broker."""
+"""Kinds of requests that a worker remembers for all connections."""
 
 FAST_ENDS_MAX = 4
 """Lengths of the constant bytes that a connection looks for: one for each topic name, mostly."""
@@ -75,7 +75,7 @@ FAST_ENDS_MAX = 4
 _REQUEST_END = b"\0\0\0"
 
 
-class FastProduce:
+class FastProduce(TopicMeaning):
     """What the constant bytes of one-partition requests mean; of one topic, as it was then."""
 
     __slots__ = (
@@ -86,14 +86,12 @@ class FastProduce:
         "answer_tail",
         "constant",
         "first",
-        "image",
         "is_flexible",
         "key",
         "peer",
         "prefix",
         "prefix_end",
         "topic",
-        "topic_image",
         "version",
     )
     acks: int
@@ -103,14 +101,12 @@ class FastProduce:
     answer_tail: bytes
     constant: bytes
     first: bytes
-    image: MetadataImage
     is_flexible: bool
     key: int
     peer: Peer
     prefix: bytes
     prefix_end: int
     topic: dict[str, Any]
-    topic_image: TopicImage
     version: int
 
 
@@ -130,8 +126,8 @@ class ProduceApi:
 
     def __init__(self, worker: RequestContext) -> None:
         self.worker = worker
-        self.known: dict[int, dict[bytes, FastProduce]] = {}
-        """By broker id, then by the bytes around the correlation id."""
+        self.known: Known[tuple[int, bytes], FastProduce] = Known(KNOWN_MAX)
+        """By broker id and the bytes up to the size of the records."""
 
     # ── request ─────────────────────────────────────────────────────────────────────────────────
 
@@ -154,7 +150,7 @@ class ProduceApi:
             or not buffer.startswith(fast.first, start)
         ):
             fast = self._recall(connection, buffer, start)
-        if fast is not None and (fast.image is self.worker.image or self._is_valid(fast)):
+        if fast is not None and (fast.image is self.worker.image or fast.holds(self.worker.image)):
             at = start + fast.prefix_end
             if fast.is_flexible:
                 length, batch_at = _uvarint(buffer, at, end)
@@ -197,22 +193,13 @@ class ProduceApi:
 
     def _recall(self, connection: Connection, buffer: bytearray, start: int) -> FastProduce | None:
         """What other requests than the last have taught; a client takes turns with partitions."""
-        known = self.known[connection.listener.broker_id]
-        first = bytes(buffer[start : start + 4])
+        broker_id = connection.listener.broker_id
         for prefix_end in connection.fast_ends:
-            found = known.get(first + buffer[start + 8 : start + prefix_end])
+            found = self.known.get((broker_id, key_of(buffer, start, start + prefix_end)))
             if found is not None:
                 connection.fast_produce = found
                 return found
         return None
-
-    def _is_valid(self, fast: FastProduce) -> bool:
-        """Whether it still holds in a newer image: then it is of that one."""
-        image = self.worker.image
-        if image.topics_by_id.get(fast.topic_image.topic_id) is not fast.topic_image:
-            return False
-        fast.image = image
-        return True
 
     def _submit_any(
         self,
@@ -392,10 +379,7 @@ class ProduceApi:
         fast.answer_head = head
         fast.answer_tail = tail
         connection.fast_produce = fast
-        known = self.known.setdefault(connection.listener.broker_id, {})
-        if len(known) >= KNOWN_MAX:
-            known.clear()
-        known[fast.first + fast.prefix] = fast
+        self.known.keep((connection.listener.broker_id, fast.first + fast.prefix), fast)
         ends = connection.fast_ends
         if prefix_end in ends:
             ends.remove(prefix_end)

@@ -1,0 +1,65 @@
+"""Requests that come again and again: what their bytes meant when they were decoded.
+
+A client repeats a request but for its correlation id, bytes 4 to 8 of the frame. Some fields more
+move in what is hot; all other bytes are the key under which the meaning is kept.
+
+    who keeps it             what moves besides      what it means
+    produce.FastProduce      size and records        the APPEND's constant, the answer's other bytes
+    fetch.KnownFetch         the offset              the READ around it
+    fetch_session.repeated   the epoch               the READ of the session, which keeps it
+    forwarding.cache         nothing                 the encoded answer, as long as the image stays
+    forwarding.standing      nothing                 the standing answer, as long as it is granted
+
+Rules of this file:
+* A meaning holds for one broker id, as each has a port of its own.
+* What was kept first goes first; a lookup is a dict's.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.metadata.image import MetadataImage, TopicImage
+
+Key = TypeVar("Key")
+Meaning = TypeVar("Meaning")
+
+CORRELATION_ID_AT = 4
+BEHIND_CORRELATION_ID = 8
+
+
+def key_of(buffer: bytearray, start: int, end: int) -> bytes:
+    """The bytes of a frame (without its size) but for the correlation id."""
+    key = bytes(buffer[start : start + CORRELATION_ID_AT])
+    return key + buffer[start + BEHIND_CORRELATION_ID : end]
+
+
+class Known(dict[Key, Meaning], Generic[Key, Meaning]):
+    """Meanings by key; so many at most."""
+
+    def __init__(self, count_max: int) -> None:
+        super().__init__()
+        self._count_max = count_max
+
+    def keep(self, key: Key, meaning: Meaning) -> None:
+        """Remember it, in the place of the oldest where there is no more room."""
+        if len(self) >= self._count_max and key not in self:
+            del self[next(iter(self))]
+        self[key] = meaning
+
+
+class TopicMeaning:
+    """What names one topic, as that was in `image`."""
+
+    __slots__ = ("image", "topic_image")
+    image: MetadataImage
+    topic_image: TopicImage
+
+    def holds(self, image: MetadataImage) -> bool:
+        """Whether the topic is the same in a newer image: then this is of that one."""
+        if image.topics_by_id.get(self.topic_image.topic_id) is not self.topic_image:
+            return False
+        self.image = image
+        return True
