@@ -2,7 +2,7 @@
 
     answer_here   the image knows; the encoded answer is kept for the same bytes until it changes
     forward       an I/O worker or the controller knows: EXECUTE, its EXECUTED becomes the answer
-    repeat        the I/O worker has granted a standing answer (`shm.standing`): given again here
+    repeat        the I/O worker has granted a standing answer (`gateway.standing`): given again
 
 Rules of this file:
 * What cannot be sent now (a peer that is down, a full ring) holds its connection: `submit` says
@@ -21,24 +21,16 @@ from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.recogniser import Known, key_of
-from shmbroker.ipc.operation_layout import STANDING_GRANT
+from shmbroker.gateway.standing import REQUEST_BYTES_MAX, StandingRepeats
 from shmbroker.ipc.operation_proxy import try_execute
 from shmbroker.ipc.peer import Peer
-from shmbroker.shm.standing import USED_NS
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_request_header, response_frame
 
 ASK_AGAIN_S = 5.0
 """How long a request looks for the active controller before its client has to."""
 CACHED_ANSWERS_MAX = 512
-STANDING_MAX = 16384
-"""Requests with a standing answer that are remembered, some 500 bytes each."""
 CACHED_REQUEST_BYTES_MAX = 1024
-CROWD_PER_S = 400
-CROWD_WINDOW_S = 0.1
-CROWD_QUIET_S = 0.2
-"""Standing answers per second that make a crowd, over this time, and how long nothing else may have
-been asked for."""
 INTERNAL_KEYS_FROM = 20000
 """Api keys that only the control socket serves."""
 
@@ -48,27 +40,18 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import GatewayApi, RequestContext, Submit
 
-Standing = tuple[memoryview, int, int, bytes, bytes]
-"""Words of the table, word and value of the grant; the frame but for its correlation id."""
-
 
 class PlainApis:
     """`submit`, by api key, is what the event loop calls; `worker` is the NetworkWorker."""
 
-    def __init__(self, worker: RequestContext, standing_words: dict[int, memoryview]) -> None:
+    def __init__(self, worker: RequestContext, standing: StandingRepeats) -> None:
         self.worker = worker
         self.to_ask_again: list[tuple[float, Request]] = []
         """Requests for the active controller, with the time until which they look for it."""
         self.cache: Known[tuple[int, bytes, str], bytes] = Known(CACHED_ANSWERS_MAX)
         """Encoded answers of this image, by broker id, the bytes that asked, and the address that
         was dialled."""
-        self.standing: Known[tuple[int, bytes], Standing] = Known(STANDING_MAX)
-        self._standing_words = standing_words
-        self.repeated = 0
-        """Standing answers given so far."""
-        self._is_crowd = False
-        self._window_start = self._busy_at = 0.0
-        self._window_repeated = self._token_seen = 0
+        self._standing = standing
         self.submit: dict[int, Submit] = {}
         submit = self.submit
         for here in table.IN_NETWORK_WORKER + table.UNADVERTISED:
@@ -275,38 +258,15 @@ class PlainApis:
         correlation_id: int,
     ) -> bool:
         """A request that the I/O worker may have granted a standing answer to, or else forwards."""
-        if end - start > CACHED_REQUEST_BYTES_MAX:
+        if end - start > REQUEST_BYTES_MAX:
             return forward(connection, buffer, start, end, version, correlation_id)
-        key = (connection.listener.broker_id, key_of(buffer, start, end))
-        found = self.standing.get(key)
-        if found is not None:
-            words, word, value, head, tail = found
-            if words[word] == value:
-                words[word + USED_NS] = int(self.worker.now() * 1e9)
-                connection.out.append(head + buffer[start + 4 : start + 8] + tail)
-                self.repeated += 1
-                return True
-            del self.standing[key]
+        key = self._standing.repeat(connection, buffer, start, end, self.worker.now())
+        if key is None:
+            return True
         if not forward(connection, buffer, start, end, version, correlation_id):
             return False
         connection.inflight[-1].state = key
         return True
-
-    def is_crowd(self, now: float) -> bool:
-        """Whether heartbeats come in hundreds a second and nothing else does.
-
-        Each would wake this process for itself, which costs several times what its answer does; a
-        short rest lets some of them come together.
-        """
-        if self.worker.token != self._token_seen:
-            self._token_seen = self.worker.token
-            self._busy_at = now
-        since = now - self._window_start
-        if since >= CROWD_WINDOW_S:
-            self._is_crowd = self.repeated - self._window_repeated >= CROWD_PER_S * since
-            self._window_start = now
-            self._window_repeated = self.repeated
-        return self._is_crowd and now - self._busy_at > CROWD_QUIET_S
 
     def _control_target(
         self, api_key: int, name: str, version: int, view: memoryview, body_at: int
@@ -320,14 +280,3 @@ class PlainApis:
         if peer is None:
             raise ProtocolFault(f"{name} for the unknown broker {body['broker_id']}")
         return peer
-
-    def keep_standing(self, request: Request, peer: Peer, granted: bytes) -> bytes:
-        """Remember an answer that may be given again; its body."""
-        word, value = STANDING_GRANT.unpack_from(granted)
-        body = granted[STANDING_GRANT.size :]
-        key = request.state
-        if key is not None:
-            frame = response_frame(request.api_key, request.api_version, 0, body)
-            words = self._standing_words[peer.slot]
-            self.standing.keep(key, (words, word, value, frame[:4], frame[8:]))
-        return body

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from os import sched_yield
 from typing import Any, NamedTuple
 
 from shmbroker import signs
@@ -29,18 +28,20 @@ from shmbroker.clock import Clock
 from shmbroker.config import BrokerConfig, broker_layers, effective_broker_config
 from shmbroker.gateway import fetch, produce
 from shmbroker.gateway import forwarding as plain
+from shmbroker.gateway.awake import APPEND_BYTES_MAX, Awake
 from shmbroker.gateway.brokers_told import BrokersTold
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.connection_limits import ConnectionLimits
+from shmbroker.gateway.crowd import Crowd
 from shmbroker.gateway.drain import Drain
 from shmbroker.gateway.event_loop import SLOW, STALLED, EventLoop, Listener, Poller
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.results import Results
 from shmbroker.gateway.seldom_log import SeldomLog
+from shmbroker.gateway.standing import StandingRepeats
 from shmbroker.ipc.member import BACKLOG_RETRY_S, Member
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
-from shmbroker.ipc.streak import Streak
 from shmbroker.metadata.image import (
     BROKER_CHANGED,
     BROKER_RESOURCE,
@@ -71,15 +72,6 @@ PARTIAL_FRAME_S = 10.0
 WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
 RETRY_S = 0.02
-LOOKS_BEFORE_SLEEP = 150
-"""At rings, for an append: its answer comes in about the time that a wake-up takes,"""
-LOOKS_BYTES_MAX = 64 * 1024
-"""unless so much is appended that it takes several times as long."""
-LOOKS_AFTER_ANSWER = 40
-"""At sockets, for the next one: a client that waits for each answer sends it some 60 us later."""
-CROWD_REST_S = 0.020
-"""Between two turns that only repeat standing answers: nobody waits for a heartbeat's answer, and
-any other request that comes into such quiet waits this long at most, and only the first one."""
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 """Of all network workers together, for frames that are still arriving, unless
 queued.max.request.bytes says otherwise."""
@@ -163,7 +155,8 @@ class Gateway:
         count = len(siblings.doorbells) + 1
         self.produce = produce.ProduceApi(self)
         self.fetch = fetch.FetchApi(self, siblings.place, count)
-        self.plain = plain.PlainApis(self, dict(brokers.standing))
+        self.standing = StandingRepeats(brokers.standing)
+        self.plain = plain.PlainApis(self, self.standing)
         self.results = Results(self)
         self.submit: dict[int, Submit] = self.plain.submit | {
             produce.API_KEY: self.produce.submit,
@@ -192,9 +185,8 @@ class Gateway:
         self._log_seldom = SeldomLog(logger)
         self._give_back = give_back
         self._apply_configs()
-        self._has_waited = False
-        self._streak = Streak()
-        self._repeated = self.plain.repeated
+        self._awake = Awake(poller, member.has_entries)
+        self._crowd = Crowd()
         self._drain: Drain | None = None
         words[self._open_index] = 0
 
@@ -251,10 +243,9 @@ class Gateway:
         if now >= self._next_sweep:
             self._sweep(now)
         member.sign(now)
-        if plain.repeated != self._repeated:
-            self._repeated = plain.repeated
-            if plain.is_crowd(now) and not self.pending:
-                self.clock.sleep(CROWD_REST_S)
+        rest_s = self._crowd.rest_s(now, self.standing.repeated, self.token)
+        if rest_s and not self.pending:
+            self.clock.sleep(rest_s)
         if self.must_stop:
             self._stop()
         return self._rest()
@@ -307,39 +298,15 @@ class Gateway:
                 self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
                 self.loop.flush(request.connection)
 
-    def _waits_for_append(self) -> bool:
-        """Whether the last that was asked for is an append, and one that is soon done."""
+    def look_before_sleep(self) -> list[tuple[int, int]] | None:
+        """What came from sockets while this stayed awake for it; None where it is time to sleep."""
         pending = self.pending
-        return (
+        waits = (
             bool(pending)
             and pending[next(reversed(pending))].api_key == produce.API_KEY
-            and self.append_bytes <= LOOKS_BYTES_MAX
+            and self.append_bytes <= APPEND_BYTES_MAX
         )
-
-    def look_before_sleep(self) -> list[tuple[int, int]] | None:
-        """Wait awake where an answer or, after it, the client's next request comes in about the
-        time that a wake-up takes: what came from sockets; None where it is time to sleep."""
-        waits = self._waits_for_append()
-        has_waited, self._has_waited = self._has_waited, waits
-        if waits:
-            looks, between = LOOKS_BEFORE_SLEEP, 16
-        elif has_waited and self._streak.pays():
-            looks, between = LOOKS_AFTER_ANSWER, 2
-        else:
-            return None
-        poll = self.poller.poll
-        events: list[tuple[int, int]] | None = None
-        for look in range(looks):
-            sched_yield()
-            if self.member.has_entries():
-                events = [] if look else poll(0)  # the sockets have their turn in every look
-                break
-            if not look % between and (found := poll(0)):
-                events = found
-                break
-        if not waits:
-            self._streak.note(events is not None)
-        return events
+        return self._awake.look(waits)
 
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S

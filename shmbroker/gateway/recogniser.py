@@ -8,7 +8,7 @@ move in what is hot; all other bytes are the key under which the meaning is kept
     fetch.KnownFetch         the offset              the READ around it
     fetch_session.repeated   the epoch               the READ of the session, which keeps it
     forwarding.cache         nothing                 the encoded answer, as long as the image stays
-    forwarding.standing      nothing                 the standing answer, as long as it is granted
+    standing.Standing        nothing                  the standing answer, as long as it is granted
 
 Rules of this file:
 * A meaning holds for one broker id, as each has a port of its own.

@@ -115,7 +115,7 @@ class Results:
                 request.finish(body)
             else:
                 if flags & EXECUTED_FLAG_STANDING:
-                    body = self.gateway.plain.keep_standing(request, peer, body)
+                    body = self.gateway.standing.keep(request, peer, body)
                 request.response = [
                     response_frame(
                         request.api_key, request.api_version, request.correlation_id, body

@@ -1,0 +1,68 @@
+"""Standing answers, given again: a request that a broker has granted one for (`shm.standing`).
+
+   granted   the EXECUTED has the word and the value of the grant; the frame is kept
+   repeated  the same bytes come again, and the word still has that value: the frame, at once
+   withdrawn the word has another value: the request is forwarded as any
+
+Repeated without the broker, which sees by the word when an answer was last used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shmbroker.gateway.recogniser import Known, key_of
+from shmbroker.ipc.operation_layout import STANDING_GRANT
+from shmbroker.shm.standing import USED_NS
+from shmbroker.wire.frame import response_frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.inflight import Request
+    from shmbroker.ipc.peer import Peer
+
+COUNT_MAX = 16384
+"""Requests that are remembered, some 500 bytes each."""
+REQUEST_BYTES_MAX = 1024
+
+Standing = tuple[memoryview, int, int, bytes, bytes]
+"""Words of the table, word and value of the grant; the frame before and behind the correlation id.
+"""
+
+
+class StandingRepeats:
+    """Of one gateway. words: those of the brokers' tables, by their slot."""
+
+    def __init__(self, words: Mapping[int, memoryview]) -> None:
+        self._words = words
+        self._known: Known[tuple[int, bytes], Standing] = Known(COUNT_MAX)
+        self.repeated = 0
+        """How many were given so far."""
+
+    def repeat(
+        self, connection: Connection, buffer: bytearray, start: int, end: int, now: float
+    ) -> tuple[int, bytes] | None:
+        """Answer the request at once if it may be, and return None; else the key to `keep` its
+        answer by. now: monotonic seconds."""
+        key = (connection.listener.broker_id, key_of(buffer, start, end))
+        found = self._known.get(key)
+        if found is not None:
+            words, word, value, head, tail = found
+            if words[word] == value:
+                words[word + USED_NS] = int(now * 1e9)
+                connection.out.append(head + buffer[start + 4 : start + 8] + tail)
+                self.repeated += 1
+                return None
+            del self._known[key]
+        return key
+
+    def keep(self, request: Request, peer: Peer, granted: bytes) -> bytes:
+        """Remember an answer that may be given again: its body."""
+        word, value = STANDING_GRANT.unpack_from(granted)
+        body = granted[STANDING_GRANT.size :]
+        if request.state is not None:
+            frame = response_frame(request.api_key, request.api_version, 0, body)
+            words = self._words[peer.slot]
+            self._known.keep(request.state, (words, word, value, frame[:4], frame[8:]))
+        return body
