@@ -10,6 +10,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+)
 
 from shmbroker.arrow import read
 from shmbroker.spark import sink
@@ -94,14 +102,17 @@ def test_a_task_that_fails_and_is_repeated_in_another_order_writes_each_row_once
     admin = AdminClient({"bootstrap.servers": address})
     for future in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
         future.result(60)
-    writer = sink.StreamWriter.__new__(sink.StreamWriter)
     options = {
         "kafka.bootstrap.servers": address,
         "kafka.batch.size": "200",
         "kafka.linger.ms": "0",
     }
-    places = {"topic": 1, "key": 2, "value": 3, "partition": 4, "headers": 5}
-    writer.writing = sink.Writing(parse(options, is_stream=True), places, "", 0)
+    header = StructType().add("key", StringType()).add("value", BinaryType())
+    schema = StructType().add("ignored", LongType())
+    for name in ("topic", "key", "value"):
+        schema = schema.add(name, StringType())
+    schema = schema.add("partition", IntegerType()).add("headers", ArrayType(header))
+    writer = sink.StreamWriter(parse(options, is_stream=True), schema)
     rng = random.Random(5)
     all_rows: list[Row] = []
     for batch in (7, 8):

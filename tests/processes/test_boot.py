@@ -68,11 +68,15 @@ def test_start_waits_for_the_children_of_a_dead_supervisor(tmp_path: Path) -> No
         wait_until(lambda: "ready on" in broker.log, "the start")
 
 
+class Launched(Broker):
+    """One that nobody has waited for."""
+
+    def start(self) -> None:
+        self.launch()
+
+
 def _launched(data: Path) -> Broker:
-    broker = Broker.__new__(Broker)
-    broker.data, broker.flags, broker.port, broker._owns_data = data, (), 0, False
-    broker.launch()
-    return broker
+    return Launched(data=data)
 
 
 def _open_files(pid: int) -> set[str]:

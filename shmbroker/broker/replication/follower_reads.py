@@ -46,7 +46,7 @@ LOOK_AGAIN_MS = 2
 LOOK_AGAIN_MS_MAX = 50
 """A READ that comes while there is something to say may come without a ring, where its sender
 looked at other partitions than those: so it is looked for every 2 ms, for a while after the last
-answer. (`Replication.is_worth_a_ring` looks at the rows that a READ names; all may be thousands.)
+answer. (`LeaderRings.is_worth_one` looks at the rows that a READ names; all may be thousands.)
 """
 
 

@@ -20,7 +20,7 @@ Rules of this file:
 * The leader is woken by the last follower alone: one that has something before another in-sync
   follower has it publishes its READ and rings nobody, as the high watermark can't move yet. Each
   looks at the ends of the others, and at the leader's, after it has stored its own and published,
-  so of two at least one sees both (`Replication.is_worth_a_ring`).
+  so of two at least one sees both (`leader_rings`).
 * With `shmbroker.ack.durability=fsync` a follower says that it has something when its disk has it.
 
 Source: Kafka's AbstractFetcherThread, ReplicaFetcherThread, KIP-227 (sessions).

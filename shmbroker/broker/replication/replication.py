@@ -28,13 +28,13 @@ from shmbroker.broker.append import Appender
 from shmbroker.broker.delayed_produce import EXPIRY_INTERVAL_MS
 from shmbroker.broker.replication.follower_reads import FollowerReads
 from shmbroker.broker.replication.in_sync import InSyncChanges
+from shmbroker.broker.replication.leader_rings import LeaderRings
 from shmbroker.broker.replication.log_ends import IS_AHEAD, LogEnds
 from shmbroker.broker.replication.replica_fetcher import ReplicaFetcher
 from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.streak import Streak
 from shmbroker.replica.partition import Partition
 from shmbroker.shm.positions import SiblingPositions
-from shmbroker.shm.words import fence
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -98,7 +98,7 @@ class Replication:
             appender.on_storage_fault,
             note_gap,
             lambda partition: self.log_ends.tell(partition, IS_AHEAD),
-            self.is_worth_a_ring,
+            LeaderRings(broker_id, siblings).is_worth_one,
             flush,
             broker_id,
         )
@@ -211,28 +211,3 @@ class Replication:
         """Partitions have come: siblings may have some in their tables that were not found."""
         for told in self.siblings.values():
             told.may_look_again()
-
-    def is_worth_a_ring(self, partition: Partition) -> bool:
-        """Whether the leader, should it sleep, has to hear now how far this replica is.
-
-        A  All in-sync followers are beyond the high watermark: the leader can move it.
-        B  It has more for this one, and no other is behind, who would ring.
-        Otherwise another one is behind and will find A or B.
-        """
-        in_sync = partition.in_sync_replicas
-        leader = self.siblings.get(partition.leader_id)
-        if partition.is_fsync or self.broker_id not in in_sync or leader is None:
-            return True
-        key = partition.key
-        own_end: int = partition.log.log_end_offset
-        least_end = own_end
-        fence()
-        for number in in_sync:
-            if number != self.broker_id and number != partition.leader_id:
-                told = self.siblings.get(number)
-                end = None if told is None else told.end_offset(key)
-                if end is not None and end < least_end:
-                    least_end = end
-        if least_end > leader.high_watermark(key):
-            return True
-        return least_end == own_end and own_end != leader.end_offset(key)

@@ -7,6 +7,7 @@ import pytest
 
 from shmbroker.apis.broker import list_offsets
 from shmbroker.ids import partition_key
+from shmbroker.log.config import LogConfig
 from shmbroker.replica.partition import Partition
 from shmbroker.wire import error_codes
 
@@ -22,6 +23,8 @@ class Log:
     log_start_offset = local_start_offset = 2
     log_end_offset = 10
     leader_epochs = SimpleNamespace(epoch_at=lambda offset: 3)
+    producers = None
+    config = LogConfig({})
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         offset = max(timestamp - 100, 0)
@@ -33,8 +36,8 @@ class Log:
 
 def ask(high_watermark: int, epoch_start: int, timestamp: int, version: int) -> tuple[int, int]:
     """(error code, offset)."""
-    partition: Any = Partition.__new__(Partition)
-    partition.log = Log()
+    log: Any = Log()
+    partition = Partition(partition_key(TOPIC_ID, 0), "t", TOPIC_ID, 0, log)
     partition.is_leader = True
     partition.leader_epoch = 4
     partition.high_watermark = high_watermark

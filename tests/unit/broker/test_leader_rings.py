@@ -1,7 +1,7 @@
 """When a follower rings its leader: never for nothing, and never too rarely.
 
 Leader and followers as their steps in shared memory, interleaved at random: whoever has done
-something is asked `Replication.is_worth_a_ring`. When nobody can do anything any more, the leader
+something is asked `LeaderRings.is_worth_one`. When nobody can do anything any more, the leader
 must know all there is.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.broker.replication.replication import Replication
+from shmbroker.broker.replication.leader_rings import LeaderRings
 from shmbroker.shm.positions import PositionSlot, PositionTable, SiblingPositions, table_bytes
 
 KEY = bytes(range(20))
@@ -32,15 +32,11 @@ class Tables:
             self.slots[number] = PositionSlot(table, slot)
             self.slots[number].store(0, 0, 0)
 
-    def replication_of(self, broker_id: int) -> Replication:
-        replication = Replication.__new__(Replication)
-        replication.broker_id = broker_id
-        replication.siblings = {
-            number: SiblingPositions(view)
-            for number, view in self.views.items()
-            if number != broker_id
-        }
-        return replication
+    def rings_of(self, broker_id: int) -> LeaderRings:
+        views = {number: view for number, view in self.views.items() if number != broker_id}
+        return LeaderRings(
+            broker_id, {number: SiblingPositions(view) for number, view in views.items()}
+        )
 
 
 def partition_with(end_offset: int, in_sync: tuple[int, ...] = BROKERS) -> Any:
@@ -74,18 +70,17 @@ def test_who_rings(
     tables.slots[LEADER].store(0, 0, leader_end)
     tables.slots[LEADER].store_high_watermark(high_watermark)
     tables.slots[3].store(0, 0, other)
-    assert tables.replication_of(2).is_worth_a_ring(partition_with(own)) == is_worth
+    assert tables.rings_of(2).is_worth_one(partition_with(own)) == is_worth
 
 
 def test_one_that_is_not_in_sync_always_rings() -> None:
-    replication = Tables().replication_of(2)
-    assert replication.is_worth_a_ring(partition_with(0, (1, 3)))
+    assert Tables().rings_of(2).is_worth_one(partition_with(0, (1, 3)))
 
 
 class Follower:
     def __init__(self, world: "World", number: int) -> None:
         self.world, self.number = world, number
-        self.replication = world.tables.replication_of(number)
+        self.rings = world.tables.rings_of(number)
         self.end = 0
         self.answer: int | None = None
         """Up to where a READ_DONE brings records."""
@@ -112,7 +107,7 @@ class Follower:
         self.ring.append(self.end)
 
     def look(self) -> None:
-        if self.replication.is_worth_a_ring(partition_with(self.end)):
+        if self.rings.is_worth_one(partition_with(self.end)):
             self.world.is_asleep = False
 
 
