@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from shmbroker.ipc.passed_files import FileTable
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.log_directory import LogDirectory
+    from shmbroker.metadata.changes import MetadataChange
     from shmbroker.metadata.follower import MetadataFollower
-    from shmbroker.metadata.image import Change, MetadataImage, TopicImage
+    from shmbroker.metadata.image import MetadataImage, TopicImage
     from shmbroker.replica.partition import Partition
 
     Submit = Callable[[Connection, bytearray, int, int, int, int], bool]
@@ -133,7 +134,7 @@ class MetadataLink(ControllerLink, Protocol):
     def has_news(self) -> bool:
         """Whether something was committed since `is_behind` or `catch_up` looked."""
 
-    def catch_up(self) -> list[Change]:
+    def catch_up(self) -> list[MetadataChange]:
         """Apply what is committed to `follower.image`."""
 
 

@@ -62,7 +62,12 @@ from shmbroker.ipc.operation_layout import (
     TOKEN,
 )
 from shmbroker.ipc.peer import Peer
-from shmbroker.metadata import image as image_module
+from shmbroker.metadata.changes import (
+    ConfigChanged,
+    PartitionChanged,
+    TopicCreated,
+    TopicDeleted,
+)
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.purgatory import Purgatory
 from shmbroker.shm.counters import (
@@ -658,20 +663,20 @@ class Broker:
                 self._fail_asked(peer, error_codes.NOT_CONTROLLER)
         self.groups.consumers.on_image(self.image, changes)
         configured: set[str] = set()
-        deleted = [what[0] for kind, *what in changes if kind == image_module.TOPIC_DELETED]
+        deleted = [change.topic for change in changes if isinstance(change, TopicDeleted)]
         if deleted:
             placement.delete(deleted)
-        for kind, *what in changes:
-            if kind == image_module.TOPIC_CREATED:
-                for partition in what[0].partitions:
-                    placement.add(what[0], partition)
-            elif kind == image_module.PARTITION_CHANGED:
-                placement.add(what[0], what[2])
-            elif kind == image_module.CONFIG_CHANGED and what[0] in (
-                TOPIC_RESOURCE,
-                BROKER_RESOURCE,
-            ):
-                configured.add(what[1] if what[0] == TOPIC_RESOURCE else "")
+        for change in changes:
+            if isinstance(change, TopicCreated):
+                for partition in change.topic.partitions:
+                    placement.add(change.topic, partition)
+            elif isinstance(change, PartitionChanged):
+                placement.add(change.topic, change.after)
+            elif isinstance(change, ConfigChanged):
+                if change.resource_type == TOPIC_RESOURCE:
+                    configured.add(change.name)
+                elif change.resource_type == BROKER_RESOURCE:
+                    configured.add("")
         if configured:
             self._apply_configs(configured)
         if placement.is_in_doubt:

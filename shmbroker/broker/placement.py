@@ -1,7 +1,7 @@
 """What the metadata says of the logs of one broker, done a few milliseconds in each turn.
 
-   TOPIC_CREATED, PARTITION_CHANGED  ──►  to_apply  ──►  open the log, lead it or follow who does
-   TOPIC_DELETED                     ──►  to_drop   ──►  the log goes
+   TopicCreated, PartitionChanged  ──►  to_apply  ──►  open the log, lead it or follow who does
+   TopicDeleted                    ──►  to_drop   ──►  the log goes
    no room on the disk               ──►  unopened  ──►  tried again once a second
 
 Rules of this file:

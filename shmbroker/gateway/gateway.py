@@ -42,12 +42,8 @@ from shmbroker.gateway.standing import StandingRepeats
 from shmbroker.ipc.member import BACKLOG_RETRY_S, Member
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
-from shmbroker.metadata.image import (
-    BROKER_CHANGED,
-    BROKER_RESOURCE,
-    CONFIG_CHANGED,
-    TopicImage,
-)
+from shmbroker.metadata.changes import BrokerChanged, ConfigChanged
+from shmbroker.metadata.image import BROKER_RESOURCE, TopicImage
 from shmbroker.shm.address_counts import AddressCounts
 from shmbroker.shm.counters import (
     METADATA_APPLIED,
@@ -343,9 +339,12 @@ class Gateway:
                 for peer in self.link.others():
                     self.results.fail_pending(peer)
             self.plain.cache.clear()
-            if any(change[:2] == (CONFIG_CHANGED, BROKER_RESOURCE) for change in changes):
+            if any(
+                isinstance(change, ConfigChanged) and change.resource_type == BROKER_RESOURCE
+                for change in changes
+            ):
                 self._apply_configs()
-            if any(change[0] == BROKER_CHANGED for change in changes):
+            if any(isinstance(change, BrokerChanged) for change in changes):
                 self._look_at_fences()
             self.words[self._applied_index] = self.image.offset
 

@@ -6,7 +6,7 @@ from shmbroker.metadata.image import MetadataImage, difference
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.metadata.image import Change
+    from shmbroker.metadata.changes import MetadataChange
     from shmbroker.metadata.log_reader import MetadataLogReader
 
 
@@ -19,9 +19,11 @@ class MetadataFollower:
         self.reader = reader
         self.image = MetadataImage(cluster_id)
 
-    def catch_up(self, end_offset: int) -> list[Change]:
-        """Apply what is committed (all before `end_offset`); the changes are tuples whose first
-        item is a kind of `metadata.image`. Faults: CorruptFault, StorageFault."""
+    def catch_up(self, end_offset: int) -> list[MetadataChange]:
+        """Apply what is committed (all before `end_offset`): what has changed.
+
+        Faults: CorruptFault, StorageFault.
+        """
         reader = self.reader
         if reader.next_offset >= end_offset:
             return []

@@ -12,6 +12,13 @@ from __future__ import annotations
 
 from shmbroker.errors import StorageFault
 from shmbroker.ids import ZERO_UUID
+from shmbroker.metadata.changes import (
+    BrokerChanged,
+    ConfigChanged,
+    PartitionChanged,
+    TopicCreated,
+    TopicDeleted,
+)
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 
 TYPE_CHECKING = False
@@ -19,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from shmbroker.metadata.changes import MetadataChange
+
     MetadataRecord = tuple[int, int, str, int, dict[str, Any]]
     """offset, epoch, name, version, message"""
-    Change = tuple[Any, ...]
 
 # Resource types of configs (`ConfigResource.Type`).
 TOPIC_RESOURCE = 2
@@ -29,18 +37,6 @@ BROKER_RESOURCE = 4
 BROKER_LOGGER_RESOURCE = 8
 CLIENT_METRICS_RESOURCE = 16
 GROUP_RESOURCE = 32
-
-# Kinds of changes, each with what follows it in its tuple.
-TOPIC_DELETED = "topic_deleted"
-"""TopicImage as it was"""
-TOPIC_CREATED = "topic_created"
-"""TopicImage"""
-PARTITION_CHANGED = "partition_changed"
-"""TopicImage as it is now, PartitionImage as it was (None: added), PartitionImage"""
-CONFIG_CHANGED = "config_changed"
-"""resource type, resource name ("" for all brokers)"""
-BROKER_CHANGED = "broker_changed"
-"""BrokerImage as it was (None: new), BrokerImage (None: unregistered)"""
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
@@ -244,7 +240,7 @@ class MetadataImage(_Value):
 
     def apply(
         self, records: Iterable[MetadataRecord], offset: int, epoch: int
-    ) -> tuple[MetadataImage, list[Change]]:
+    ) -> tuple[MetadataImage, list[MetadataChange]]:
         """The image at `offset`, written in `epoch`, and what is different in it.
 
         `records` are all data records up to there, in order. Changes come deletions first, then
@@ -285,31 +281,31 @@ class MetadataImage(_Value):
 _NOTHING: dict[str, str] = {}
 
 
-def difference(before: MetadataImage, after: MetadataImage) -> list[Change]:
+def difference(before: MetadataImage, after: MetadataImage) -> list[MetadataChange]:
     """What is different in an image that was not made out of the one before, but read anew."""
-    changes: list[Change] = [
-        (TOPIC_DELETED, old)
+    changes: list[MetadataChange] = [
+        TopicDeleted(old)
         for topic_id, old in before.topics_by_id.items()
         if topic_id not in after.topics_by_id
     ]
-    partitions: list[Change] = []
+    partitions: list[MetadataChange] = []
     for topic_id, topic in after.topics_by_id.items():
         known = before.topics_by_id.get(topic_id)
         if known is None:
-            changes.append((TOPIC_CREATED, topic))
+            changes.append(TopicCreated(topic))
             continue
         for new in topic.partitions:
             was = known.partitions[new.partition : new.partition + 1]
             if not was or was[0] != new:
-                partitions.append((PARTITION_CHANGED, topic, was[0] if was else None, new))
+                partitions.append(PartitionChanged(topic, was[0] if was else None, new))
     changes += partitions
     changes += [
-        (CONFIG_CHANGED, *resource)
+        ConfigChanged(*resource)
         for resource in {**before.configs, **after.configs}
         if before.configs.get(resource) != after.configs.get(resource)
     ]
     changes += [
-        (BROKER_CHANGED, before.brokers.get(broker_id), after.brokers.get(broker_id))
+        BrokerChanged(before.brokers.get(broker_id), after.brokers.get(broker_id))
         for broker_id in {**before.brokers, **after.brokers}
         if before.brokers.get(broker_id) != after.brokers.get(broker_id)
     ]
@@ -370,15 +366,15 @@ class _Draft:
             partitions = self.partitions[topic_id] = dict(enumerate(topic.partitions))
         return partitions
 
-    def finish(self, offset: int, epoch: int) -> tuple[MetadataImage, list[Change]]:
+    def finish(self, offset: int, epoch: int) -> tuple[MetadataImage, list[MetadataChange]]:
         image = self.image
         image.offset = offset
         image.epoch = epoch
-        changes: list[Change] = []
+        changes: list[MetadataChange] = []
         for topic_id, old in self.old_topics.items():
             if topic_id not in self.partitions:
-                changes.append((TOPIC_DELETED, old))
-        partition_changes: list[Change] = []
+                changes.append(TopicDeleted(old))
+        partition_changes: list[MetadataChange] = []
         for topic_id, partitions in self.partitions.items():
             by_name, by_id = self.topics()
             if sorted(partitions) != list(range(len(partitions))):
@@ -391,24 +387,22 @@ class _Draft:
             by_name[topic.name] = by_id[topic_id] = topic
             old_topic = self.old_topics.get(topic_id)
             if old_topic is None:
-                changes.append((TOPIC_CREATED, topic))
+                changes.append(TopicCreated(topic))
                 continue
             for new in topic.partitions:
                 was = old_topic.partitions[new.partition : new.partition + 1]
                 if not was or was[0] is not new:
-                    partition_changes.append(
-                        (PARTITION_CHANGED, topic, was[0] if was else None, new)
-                    )
+                    partition_changes.append(PartitionChanged(topic, was[0] if was else None, new))
         changes += partition_changes
         for resource in self.touched_configs:
             if not image.configs.get(resource, True):
                 del image.configs[resource]
             if image.configs.get(resource) != self.before.configs.get(resource):
-                changes.append((CONFIG_CHANGED, *resource))
+                changes.append(ConfigChanged(*resource))
         for broker_id in self.touched_brokers:
             was_broker, broker = self.before.brokers.get(broker_id), image.brokers.get(broker_id)
             if was_broker is not broker:
-                changes.append((BROKER_CHANGED, was_broker, broker))
+                changes.append(BrokerChanged(was_broker, broker))
         return image, changes
 
 

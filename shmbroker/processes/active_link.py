@@ -23,7 +23,7 @@ from shmbroker.shm.counters import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.config import BrokerConfig
-    from shmbroker.metadata.image import Change
+    from shmbroker.metadata.changes import MetadataChange
 
 
 class ActiveLink:
@@ -68,7 +68,7 @@ class ActiveLink:
         `Doorbell.say_sleeping`, as who commits rings only those who sleep."""
         return self._words[METADATA_END_OFFSET_WORD] != self._seen
 
-    def catch_up(self) -> list[Change]:
+    def catch_up(self) -> list[MetadataChange]:
         """Apply what is committed to `follower.image`; see `MetadataFollower.catch_up`."""
         self._seen = committed = self._words[METADATA_END_OFFSET_WORD]
         if committed <= self.follower.image.offset:

@@ -30,7 +30,8 @@ from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import uuid_from_text
 from shmbroker.ipc.member import BACKLOG_RETRY_S
 from shmbroker.ipc.operation_adapter import Call, Executor
-from shmbroker.metadata.image import CONFIG_CHANGED, TOPIC_DELETED, TOPIC_RESOURCE
+from shmbroker.metadata.changes import ConfigChanged, TopicDeleted
+from shmbroker.metadata.image import TOPIC_RESOURCE
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import REST_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
@@ -145,11 +146,11 @@ class Tier(SleepingChild):
             return
         before = self.link.follower.image
         changes = self.link.catch_up()
-        for kind, *what in changes:
-            if kind == TOPIC_DELETED:
-                was = what[0]
-            elif kind == CONFIG_CHANGED and what[0] == TOPIC_RESOURCE:
-                was = before.topics_by_name.get(what[1])
+        for change in changes:
+            if isinstance(change, TopicDeleted):
+                was: TopicImage | None = change.topic
+            elif isinstance(change, ConfigChanged) and change.resource_type == TOPIC_RESOURCE:
+                was = before.topics_by_name.get(change.name)
             else:
                 continue
             if was is not None and _is_tiered(before, was) and not self._is_kept(was.topic_id):

@@ -23,21 +23,15 @@ from shmbroker.groups.consumer.records import encoded, rows_of
 from shmbroker.groups.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
 from shmbroker.groups.migration import to_classic, to_consumer
 from shmbroker.ids import random_uuid, uuid_text
+from shmbroker.metadata.changes import ConfigChanged, PartitionChanged, TopicCreated, TopicDeleted
 from shmbroker.metadata.group_configs import group_config
-from shmbroker.metadata.image import (
-    CONFIG_CHANGED,
-    GROUP_RESOURCE,
-    PARTITION_CHANGED,
-    TOPIC_CREATED,
-    TOPIC_DELETED,
-    MetadataImage,
-)
+from shmbroker.metadata.image import GROUP_RESOURCE, MetadataImage
 from shmbroker.wire import error_codes
 from shmbroker.wire.coordinator_records import GROUP_METADATA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from typing import Any
 
     from shmbroker.config import BrokerConfig
@@ -45,6 +39,7 @@ if TYPE_CHECKING:
     from shmbroker.groups.consumer.assignors import Assignment
     from shmbroker.groups.consumer.records import Record
     from shmbroker.groups.coordinator import GroupCoordinator, Shard
+    from shmbroker.metadata.changes import MetadataChange
 
 logger = logging.getLogger("shmbroker")
 
@@ -67,7 +62,7 @@ class ConsumerCoordinator:
         )
         self.topics = Topics(MetadataImage(""))
 
-    def on_image(self, image: MetadataImage, changes: Iterable[tuple[Any, ...]]) -> None:
+    def on_image(self, image: MetadataImage, changes: Collection[MetadataChange]) -> None:
         """The metadata image of now, and what is different in it."""
         topics = self.topics
         topics.image = image
@@ -75,13 +70,15 @@ class ConsumerCoordinator:
             for each in self.owner.groups.values():
                 if isinstance(each, ConsumerGroup) and each.grants:
                     self.owner.withdraw(each)
-        for kind, *what in changes:
-            if kind == TOPIC_CREATED:
+        for change in changes:
+            if isinstance(change, TopicCreated):
                 topics.created_offset = topics.changed_offset = image.offset
-            elif kind == TOPIC_DELETED or (kind == PARTITION_CHANGED and what[1] is None):
+            elif isinstance(change, TopicDeleted) or (
+                isinstance(change, PartitionChanged) and change.before is None
+            ):
                 topics.changed_offset = image.offset
-            elif kind == CONFIG_CHANGED and what[0] == GROUP_RESOURCE:
-                group = self.owner.groups.get(what[1])
+            elif isinstance(change, ConfigChanged) and change.resource_type == GROUP_RESOURCE:
+                group = self.owner.groups.get(change.name)
                 if isinstance(group, ConsumerGroup):
                     self._configure(group)
 

@@ -15,15 +15,14 @@ from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.log.faults import DiskFullFault
-from shmbroker.metadata.follower import MetadataFollower
-from shmbroker.metadata.image import (
-    BROKER_CHANGED,
-    PARTITION_CHANGED,
-    TOPIC_CREATED,
-    TOPIC_DELETED,
-    TOPIC_RESOURCE,
-    MetadataImage,
+from shmbroker.metadata.changes import (
+    BrokerChanged,
+    PartitionChanged,
+    TopicCreated,
+    TopicDeleted,
 )
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.image import TOPIC_RESOURCE, MetadataImage
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 from shmbroker.wire.error_codes import BROKER_ID_NOT_REGISTERED, NONE, STALE_BROKER_EPOCH
@@ -264,13 +263,13 @@ class World:
 
     def follow(self) -> None:
         for change in self.follower.catch_up(self.controller.committed_offset):
-            if change[0] == TOPIC_CREATED:
-                assert change[1].topic_id not in self.told
-                self.told[change[1].topic_id] = list(change[1].partitions)
-            elif change[0] == TOPIC_DELETED:
-                del self.told[change[1].topic_id]
-            elif change[0] == PARTITION_CHANGED:
-                _, topic, old, new = change
+            if isinstance(change, TopicCreated):
+                assert change.topic.topic_id not in self.told
+                self.told[change.topic.topic_id] = list(change.topic.partitions)
+            elif isinstance(change, TopicDeleted):
+                del self.told[change.topic.topic_id]
+            elif isinstance(change, PartitionChanged):
+                topic, old, new = change
                 partitions = self.told[topic.topic_id]
                 if old is None:
                     assert len(partitions) == new.partition
@@ -278,8 +277,9 @@ class World:
                 else:
                     assert partitions[new.partition] == old
                     partitions[new.partition] = new
-            elif change[0] == BROKER_CHANGED:
-                self.brokers[change[2].broker_id] = change[2].is_fenced
+            elif isinstance(change, BrokerChanged):
+                assert change.after is not None
+                self.brokers[change.after.broker_id] = change.after.is_fenced
 
 
 @settings(

@@ -12,13 +12,8 @@ from shmbroker.groups import group_log
 from shmbroker.groups.classic.group import Group
 from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.consumer.records import encoded
-from shmbroker.metadata.image import (
-    CONFIG_CHANGED,
-    GROUP_RESOURCE,
-    TOPIC_CREATED,
-    MetadataImage,
-    TopicImage,
-)
+from shmbroker.metadata.changes import ConfigChanged, TopicCreated
+from shmbroker.metadata.image import GROUP_RESOURCE, MetadataImage, TopicImage
 from shmbroker.wire import codec, error_codes
 from tests.unit.groups.groups_at_work import Call
 from tests.unit.groups.test_group_coordinator import Broker
@@ -46,7 +41,7 @@ class Office(Broker):
         image = MetadataImage("cluster")
         image.topics_by_name["t"] = image.topics_by_id[self.topic.topic_id] = self.topic
         image.offset = 1
-        self.groups.consumers.on_image(image, [(TOPIC_CREATED, self.topic)])
+        self.groups.consumers.on_image(image, [TopicCreated(self.topic)])
 
     def beat(self, member: str, epoch: int, **more: Any) -> dict[str, Any]:
         body = FIELDS | {"group_id": "g", "member_id": member, "member_epoch": epoch} | more
@@ -141,7 +136,7 @@ def test_a_group_has_settings_of_its_own(office: Office) -> None:
     office.enter("a")
     image = office.groups.consumers.topics.image
     image.configs[GROUP_RESOURCE, "g"] = {"consumer.heartbeat.interval.ms": "7000"}
-    office.groups.consumers.on_image(image, [(CONFIG_CHANGED, GROUP_RESOURCE, "g")])
+    office.groups.consumers.on_image(image, [ConfigChanged(GROUP_RESOURCE, "g")])
     assert office.beat("a", 1)["heartbeat_interval_ms"] == 7000
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from shmbroker.metadata.image import CONFIG_CHANGED, GROUP_RESOURCE, TOPIC_CREATED, TopicImage
+from shmbroker.metadata.changes import ConfigChanged, MetadataChange, TopicCreated
+from shmbroker.metadata.image import GROUP_RESOURCE, TopicImage
 from tests.property.test_group_standing import Standing
 from tests.unit.groups.test_consumer_coordinator import FIELDS, Office, owned
 
@@ -25,7 +26,7 @@ class GrantingOffice(Office):
         assert grant is not None
         return bool(self.standing.values[grant[0]] == grant[1])
 
-    def on_image(self, *changes: tuple[Any, ...]) -> None:
+    def on_image(self, *changes: MetadataChange) -> None:
         image = self.groups.consumers.topics.image
         image.offset += 1
         self.groups.consumers.on_image(image, changes)
@@ -97,11 +98,11 @@ def test_leaving_member_ends_the_grants_of_all(office: GrantingOffice) -> None:
 def test_any_change_of_the_metadata_ends_them(office: GrantingOffice) -> None:
     office.enter("a")
     grant = office.quiet("a", 1)
-    office.on_image((TOPIC_CREATED, TopicImage("new", b"n" * 16, ())))
+    office.on_image(TopicCreated(TopicImage("new", b"n" * 16, ())))
     assert not office.stands(grant)
     office.beat("a", 1)
     grant = office.quiet("a", 1)
-    office.on_image((CONFIG_CHANGED, GROUP_RESOURCE, "g"))
+    office.on_image(ConfigChanged(GROUP_RESOURCE, "g"))
     assert not office.stands(grant)
 
 

@@ -3,16 +3,15 @@
 import pytest
 
 from shmbroker.errors import StorageFault
-from shmbroker.metadata.image import (
-    BROKER_CHANGED,
-    BROKER_RESOURCE,
-    CONFIG_CHANGED,
-    PARTITION_CHANGED,
-    TOPIC_CREATED,
-    TOPIC_DELETED,
-    TOPIC_RESOURCE,
-    MetadataImage,
+from shmbroker.metadata.changes import (
+    BrokerChanged,
+    ConfigChanged,
+    MetadataChange,
+    PartitionChanged,
+    TopicCreated,
+    TopicDeleted,
 )
+from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from shmbroker.wire.metadata_records import decode_metadata_record, encode_metadata_record
 
 A, B = b"a" * 16, b"b" * 16
@@ -26,8 +25,13 @@ def records(start: int, *rows: tuple) -> list[tuple]:
     ]
 
 
-def applied(image: MetadataImage, *rows: tuple) -> tuple[MetadataImage, list[tuple]]:
+def applied(image: MetadataImage, *rows: tuple) -> tuple[MetadataImage, list[MetadataChange]]:
     return image.apply(records(image.offset, *rows), image.offset + len(rows), 1)
+
+
+def are(changes: list[MetadataChange], *wanted: MetadataChange) -> bool:
+    """Equal, and of the same kinds: changes are tuples."""
+    return changes == list(wanted) and list(map(type, changes)) == list(map(type, wanted))
 
 
 def topic(name: str, topic_id: bytes) -> tuple:
@@ -174,31 +178,32 @@ def test_partition_change(
     )
     assert (new.partition_epoch, new.replicas, new.directories) == (1, (1, 2), (A, B))
     old = image.topics_by_name["a"].partitions[1]
-    assert changes == [(PARTITION_CHANGED, after.topics_by_name["a"], old, new)]
+    assert are(changes, PartitionChanged(after.topics_by_name["a"], old, new))
 
 
 def test_two_changes_of_a_partition_are_told_as_one(image: MetadataImage) -> None:
     after, changes = applied(image, change(A, 0, leader=2), change(A, 0, leader=1))
     new = after.topics_by_id[A].partitions[0]
     assert (new.leader_epoch, new.partition_epoch) == (2, 2)
-    assert [c[0] for c in changes] == [PARTITION_CHANGED]
+    assert [type(each) for each in changes] == [PartitionChanged]
 
 
 def test_added_partition_was_not_there_before(image: MetadataImage) -> None:
     after, changes = applied(image, partition(A, 2))
     (only,) = changes
-    assert only == (PARTITION_CHANGED, after.topics_by_id[A], None, only[3])
-    assert only[3].partition == 2
+    assert isinstance(only, PartitionChanged)
+    assert (only.topic, only.before, only.after.partition) == (after.topics_by_id[A], None, 2)
 
 
 def test_topic_of_the_same_name_again_is_another_topic(image: MetadataImage) -> None:
     c = b"c" * 16
     after, changes = applied(image, removal(A), topic("a", c), partition(c, 0))
-    assert changes == [
-        (TOPIC_DELETED, image.topics_by_id[A]),
-        (TOPIC_CREATED, after.topics_by_id[c]),
-        (CONFIG_CHANGED, TOPIC_RESOURCE, "a"),
-    ]
+    assert are(
+        changes,
+        TopicDeleted(image.topics_by_id[A]),
+        TopicCreated(after.topics_by_id[c]),
+        ConfigChanged(TOPIC_RESOURCE, "a"),
+    )
     assert A not in after.topics_by_id
     assert after.config(TOPIC_RESOURCE, "a") == {}
 
@@ -219,8 +224,8 @@ def test_topic_that_came_and_went_is_not_told(image: MetadataImage) -> None:
 
 def test_topic_that_changed_and_went_is_told_as_it_was(image: MetadataImage) -> None:
     _, changes = applied(image, change(A, 0, leader=2), removal(A))
-    assert changes[0] == (TOPIC_DELETED, image.topics_by_id[A])
-    assert [c[0] for c in changes[1:]] == [CONFIG_CHANGED]
+    assert are(changes[:1], TopicDeleted(image.topics_by_id[A]))
+    assert [type(each) for each in changes[1:]] == [ConfigChanged]
 
 
 def test_configs(image: MetadataImage) -> None:
@@ -231,10 +236,11 @@ def test_configs(image: MetadataImage) -> None:
         setting(TOPIC_RESOURCE, "__consumer_offsets", "x", None),
     )
     assert after.configs == {(BROKER_RESOURCE, ""): {"log.roll.ms": "7"}}
-    assert changes == [
-        (CONFIG_CHANGED, BROKER_RESOURCE, ""),
-        (CONFIG_CHANGED, TOPIC_RESOURCE, "a"),
-    ]
+    assert are(
+        changes,
+        ConfigChanged(BROKER_RESOURCE, ""),
+        ConfigChanged(TOPIC_RESOURCE, "a"),
+    )
     assert image.config(TOPIC_RESOURCE, "a") == {"retention.ms": "5"}
 
 
@@ -247,7 +253,7 @@ def test_brokers(image: MetadataImage) -> None:
         image, ("BrokerRegistrationChangeRecord", 0, registered | {"fenced": -1})
     )
     assert not after.brokers[1].is_fenced
-    assert changes == [(BROKER_CHANGED, broker, after.brokers[1])]
+    assert are(changes, BrokerChanged(broker, after.brokers[1]))
     again, _ = applied(after, ("BrokerRegistrationChangeRecord", 2, registered | {"log_dirs": [A]}))
     assert (again.brokers[1].is_fenced, again.brokers[1].directories) == (False, (A,))
     again, _ = applied(again, ("FenceBrokerRecord", 0, {"id": 1, "epoch": 5}))
@@ -256,7 +262,7 @@ def test_brokers(image: MetadataImage) -> None:
     assert not again.brokers[1].is_fenced
     gone, changes = applied(again, ("UnregisterBrokerRecord", 0, registered))
     assert list(gone.brokers) == [2]
-    assert changes == [(BROKER_CHANGED, again.brokers[1], None)]
+    assert are(changes, BrokerChanged(again.brokers[1], None))
 
 
 def test_features_and_producer_ids(image: MetadataImage) -> None:
