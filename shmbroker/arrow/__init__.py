@@ -11,12 +11,17 @@ Both work with any Kafka cluster; on the host of a shmbroker, reading takes the 
 """
 
 from shmbroker.arrow.reader import COLUMNS, read, scan
-from shmbroker.producer.faults import ClusterFault, DeliveryFault
-from shmbroker.producer.producer import PartitionWritten, Producer, Written, write
+from shmbroker.client.faults import ClusterFault, DataLossFault, DeliveryFault
+from shmbroker.client.producer.producer import PartitionWritten, Producer, Written, write
+
+BrokerFault = ClusterFault
+"""The name that reading had for it."""
 
 __all__ = [
     "COLUMNS",
+    "BrokerFault",
     "ClusterFault",
+    "DataLossFault",
     "DeliveryFault",
     "PartitionWritten",
     "Producer",

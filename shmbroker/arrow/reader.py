@@ -1,52 +1,52 @@
-"""A topic, or a range of it, as Arrow data: planned and read as the Spark source does it, here.
+"""A topic, or a range of it, as Arrow data: planned and read here, by `client.reader`.
 
 On the broker's host the log files are mapped and decoded in place, elsewhere the records are
-fetched, and decoded the same (`shmbroker.spark.reading`). Rules:
+fetched, and decoded the same (`client.reader.reading`). Rules:
 
 * Where the read ends is fixed before it begins, at the high watermark at most (read_committed: at
   the last stable offset). Rows come partition by partition, in the order of their offsets.
 * What is asked for and no longer there is a DataLossFault unless `fails_on_data_loss` is false.
-* A bad argument is a ConfigFault; a broker that can't be asked a BrokerFault. Texts of faults name
-  the arguments of `read`, not the options of the Spark source that stand for them.
+* A bad argument is a ConfigFault; a cluster that can't be asked a ClusterFault. What a fault
+  advises is told with the arguments of `read`.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from shmbroker.errors import ConfigFault, Fault
-from shmbroker.spark import decode, driver
-from shmbroker.spark.option_values import nearest
-from shmbroker.spark.options import EARLIEST, LATEST, Options, Position, parse
-from shmbroker.spark.planning import Piece
-from shmbroker.spark.reading import AUTO
-from shmbroker.spark.reading import read as read_piece
+from shmbroker.client.cluster import Topic
+from shmbroker.client.connection import parse_addresses
+from shmbroker.client.faults import Advice, Advised
+from shmbroker.client.nearest import nearest
+from shmbroker.client.reader import decode
+from shmbroker.client.reader.broker_client import BrokerClient
+from shmbroker.client.reader.consumer import Consumer
+from shmbroker.client.reader.offsets import EARLIEST, LATEST, OFFSET_MAX, Ends, TopicPartition
+from shmbroker.client.reader.planning import Piece
+from shmbroker.client.reader.reading import AUTO, FETCH, FILES, Reading
+from shmbroker.client.reader.reading import read as read_piece
+from shmbroker.client.reader.tasks import Terms, plan_tasks
+from shmbroker.errors import ConfigFault
 
 COLUMNS = tuple(decode.COLUMNS)
 """All columns: Spark's Kafka schema. `headers` are read only if they are named."""
 
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 
-OFFSET_MAX = (1 << 63) - 1
+CLIENT_ID = "shmbroker-arrow"
+_ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_ARGUMENTS = {
-    "set the source option failOnDataLoss to false": "read with fails_on_data_loss=False",
-    "give it as option shmbroker.data": "give it as data_directory",
-    "shmbroker.read=auto": "way='auto'",
-    "option shmbroker.read": "way",
-    "option kafka.isolation.level": "isolation_level",
-    "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer": (
-        "bootstrap_servers names no broker"
+_WORDS = {
+    Advice.ACCEPT_LOSS: " (read with fails_on_data_loss=False to go on without them)",
+    Advice.RUN_AS_OWNER: ": run this as the broker's user",
+    Advice.NAME_DIRECTORY: (
+        "; where its data directory is seen under another name here, give it as data_directory"
     ),
-    "kafka.bootstrap.servers": "bootstrap_servers",
-    "run Spark as": "run this as",
+    Advice.FETCH: ": way='auto' fetches them",
 }
-"""What the Spark source says, and what is said here."""
-_SPARKS_WORDS = re.compile("|".join(map(re.escape, _ARGUMENTS)))
 
 Where = str | int | datetime | Mapping[int, "int | str | datetime"]
 """`earliest`, `latest`, an offset, a time, or one of these for some of the partitions."""
@@ -127,32 +127,31 @@ def scan(
             raise ConfigFault(f"{name} is text, not {text!r}")
     if not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise ConfigFault(f"timeout_s is a number of seconds above 0, not {timeout_s!r}")
-    given = {
-        "kafka.bootstrap.servers": bootstrap_servers,
-        "subscribe": topic,
-        "kafka.isolation.level": isolation_level,
-        "shmbroker.read": way,
-        "failOnDataLoss": "true" if fails_on_data_loss else "false",
-    }
-    if data_directory is not None:
-        given["shmbroker.data"] = data_directory
-    if not topic.strip() or "," in topic:
+    topic = topic.strip()
+    if not topic or "," in topic:
         raise ConfigFault(f"{topic!r} is no name of one topic")
-    with _own_words():
-        options = parse(given, is_stream=False)
-    options = options._replace(consumer=options.consumer._replace(timeout_s=timeout_s))
-    if partitions is not None:
-        chosen_partitions = set(partitions)
-        for one in chosen_partitions:
-            if not isinstance(one, int):
-                raise ConfigFault(f"partitions are numbers, not {one!r}")
-        assigned = {topic: tuple(sorted(chosen_partitions))}
-        options = options._replace(topics=None, assigned=assigned)
+    parse_addresses(bootstrap_servers)
+    level = _word("isolation_level", isolation_level, _ISOLATION_LEVELS)
+    consumer = Consumer(
+        bootstrap_servers,
+        CLIENT_ID,
+        timeout_s,
+        is_read_committed=level == _ISOLATION_LEVELS[1],
+    )
+    reading = Reading(consumer, _word("way", way, (AUTO, FILES, FETCH)), fails_on_data_loss)
     schema = decode.arrow_schema(chosen, views)
-    with _own_words():
-        pieces = _plan(options, topic, start, end)
-    batches = _batches(pieces, options, chosen, views)
+    with _own_words(), BrokerClient(consumer, data_directory) as client:
+        pieces = _plan(client, reading, topic, partitions, start, end)
+    batches = _batches(pieces, reading, chosen, views)
     return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _word(name: str, text: object, words: Sequence[str]) -> str:
+    """One of these words, in any case."""
+    chosen = text.strip().lower() if isinstance(text, str) else text
+    if not isinstance(chosen, str) or chosen not in words:
+        raise ConfigFault(f"{name} is one of {', '.join(words)}, not {text!r}")
+    return chosen
 
 
 def _check_columns(columns: Sequence[str]) -> None:
@@ -165,32 +164,43 @@ def _check_columns(columns: Sequence[str]) -> None:
         raise ConfigFault("name each column once, and one at least")
 
 
-def _plan(options: Options, topic: str, start: Where, end: Where) -> list[Piece]:
+def _plan(
+    client: BrokerClient,
+    reading: Reading,
+    topic: str,
+    partitions: Iterable[int] | None,
+    start: Where,
+    end: Where,
+) -> list[Piece]:
     """The pieces to read, in order."""
-    with driver.connect(options) as client:
-        topics = driver.find_topics(client, options)
-        wanted = driver.wanted_partitions(options, topics)
-        ends: dict[bool, dict[tuple[str, int], int]] = {}
-        for is_start, where in ((True, start), (False, end)):
-            found: dict[tuple[str, int], int] = {}
-            for at_time in (False, True):
-                position = _position(topic, where, is_start, at_time, [p for _, p in wanted])
-                if position is None:
-                    continue
-                asked = options._replace(start=position, end=position, is_lenient_timestamp=True)
-                named = [(topic, p) for p in position.each[topic]]
-                found |= driver.resolve(client, asked, topics, named, is_start)
-            ends[is_start] = found
-        tasks = driver.plan_tasks(client, options, topics, ends[True], ends[False]).tasks
+    given = None if partitions is None else set(partitions)
+    for one in given or ():
+        if not isinstance(one, int):
+            raise ConfigFault(f"partitions are numbers, not {one!r}")
+    topics = client.topics([topic])
+    if topic not in topics:
+        raise ConfigFault(f"there is no topic {topic}")
+    there = topics[topic].partitions
+    for one in sorted(given or ()):
+        if one not in there:
+            raise ConfigFault(f"topic {topic} has no partition {one}")
+    wanted = sorted(there if given is None else given)
+    starts = _resolve(client, topics, topic, wanted, "start", start)
+    ends = _resolve(client, topics, topic, wanted, "end", end)
+    tasks = plan_tasks(client, Terms(reading), topics, starts, ends).tasks
     return [piece for task in tasks for piece in task]
 
 
-def _position(
-    topic: str, where: Where, is_start: bool, at_time: bool, partitions: Sequence[int]
-) -> Position | None:
-    """Where to start or end in those partitions that are told by a time, or by an offset; None if
-    there are none."""
-    default = EARLIEST if is_start else LATEST
+def _resolve(
+    client: BrokerClient,
+    topics: Mapping[str, Topic],
+    topic: str,
+    partitions: Sequence[int],
+    name: str,
+    where: Where,
+) -> Ends:
+    """Each partition's offset to start or end at; EARLIEST and LATEST remain."""
+    default = EARLIEST if name == "start" else LATEST
     if isinstance(where, Mapping):
         for one in where:
             if one not in partitions:
@@ -198,11 +208,14 @@ def _position(
         each = {p: where.get(p, default) for p in partitions}
     else:
         each = dict.fromkeys(partitions, where)
-    name = "start" if is_start else "end"
-    chosen = {
-        p: _number(name, one) for p, one in each.items() if isinstance(one, datetime) == at_time
-    }
-    return Position(at_time, None, {topic: chosen}, {}) if chosen else None
+    offsets: Ends = {}
+    times: dict[TopicPartition, int] = {}
+    for partition, at in each.items():
+        group = times if isinstance(at, datetime) else offsets
+        group[topic, partition] = _number(name, at)
+    for topic_partition, offset in client.offsets(topics, times).items():
+        offsets[topic_partition] = LATEST if offset < 0 else offset
+    return offsets
 
 
 def _number(name: str, where: object) -> int:
@@ -220,9 +233,8 @@ def _number(name: str, where: object) -> int:
 
 
 def _batches(
-    pieces: list[Piece], options: Options, columns: tuple[str, ...], has_views: bool
+    pieces: list[Piece], reading: Reading, columns: tuple[str, ...], has_views: bool
 ) -> Iterator[pa.RecordBatch]:
-    reading = driver.reading(options)
     with _own_words():
         for piece in pieces:
             yield from read_piece(piece, reading, columns, has_views)
@@ -230,11 +242,10 @@ def _batches(
 
 @contextmanager
 def _own_words() -> Iterator[None]:
-    """Faults of the Spark source, told with the arguments of `read`."""
+    """What faults advise, told with the arguments of `read`."""
     try:
         yield
-    except Fault as fault:
-        text = _SPARKS_WORDS.sub(lambda found: _ARGUMENTS[found[0]], str(fault))
-        if text == str(fault):
+    except Advised as fault:
+        if fault.advice is Advice.NONE:
             raise
-        raise type(fault)(text) from fault.__cause__
+        raise fault.in_words(_WORDS) from fault.__cause__

@@ -85,7 +85,7 @@ def get(
 
 def _rows(cluster: Cluster, kind: str, name: str) -> list[dict[str, Any]]:
     if (kind, name) == ("broker", ALL_BROKERS):
-        from shmbroker.tools.plain_client import default_broker_configs
+        from shmbroker.client.admin import default_broker_configs
 
         cluster.check_reachable()
         values = default_broker_configs(cluster.addresses())
@@ -152,7 +152,7 @@ def set_(
     if not wanted and not deleted:
         raise click.UsageError("Say what to change: --set KEY=VALUE or --delete KEY.")
     if (kind, name) == ("broker", ALL_BROKERS):
-        from shmbroker.tools.plain_client import alter_default_broker_configs
+        from shmbroker.client.admin import alter_default_broker_configs
 
         cluster.check_reachable()
         alter_default_broker_configs(cluster.addresses(), wanted, deleted)

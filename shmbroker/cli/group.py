@@ -484,7 +484,7 @@ def delete_offsets(cluster: Cluster, group: str, topics: tuple[str, ...], all_to
 
     Asks the cluster over a plain connection: it does not work through TLS or SASL.
     """
-    from shmbroker.tools.plain_client import delete_offsets as ask
+    from shmbroker.client.admin import delete_offsets as ask
     from shmbroker.wire import error_codes
 
     admin = cluster.admin()

@@ -86,7 +86,7 @@ def replication(cluster: Cluster, as_json: bool) -> None:
 
 def _described(cluster: Cluster) -> tuple[str, dict[str, Any]]:
     """Cluster id, and what the active controller says of the metadata log."""
-    from shmbroker.tools.plain_client import describe_quorum
+    from shmbroker.client.admin import describe_quorum
 
     cluster.check_reachable()
     return describe_quorum(cluster.addresses())

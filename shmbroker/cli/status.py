@@ -69,7 +69,7 @@ def command(cluster: Cluster, as_json: bool) -> None:
 
 def gather(cluster: Cluster) -> dict[str, Any]:
     """All that is shown, but for `problems`."""
-    from shmbroker.tools import plain_client
+    from shmbroker.client import admin as questions
 
     admin = cluster.admin()
     there = metadata(admin, cluster)
@@ -81,10 +81,10 @@ def gather(cluster: Cluster) -> dict[str, Any]:
     is_plain = cluster.security == PLAINTEXT
     for broker in brokers:
         address = str(broker["host"]), int(broker["port"])
-        ask = partial(plain_client.log_dirs, address, None)
+        ask = partial(questions.log_dirs, address, None)
         found = _told(ask) if is_plain else None
         broker["log_dirs"] = None if found is None else list(map(_directory, found))
-    fenced = _told(partial(plain_client.fenced_brokers, addresses)) if is_plain else None
+    fenced = _told(partial(questions.fenced_brokers, addresses)) if is_plain else None
     return {
         "cluster_id": there.cluster_id,
         "brokers": brokers,
@@ -97,11 +97,11 @@ def gather(cluster: Cluster) -> dict[str, Any]:
 
 def _told(ask: Callable[[], Told]) -> Told | None:
     """What a cluster answers; None if it does not."""
-    from shmbroker.tools.plain_client import ClientFault
+    from shmbroker.client.faults import ClusterFault
 
     try:
         return ask()
-    except ClientFault:
+    except ClusterFault:
         return None
 
 
@@ -119,13 +119,14 @@ def _directory(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _quorum(addresses: Sequence[tuple[str, int]]) -> dict[str, Any] | None:
     """The active controller and the voters; None where the cluster knows no such question."""
-    from shmbroker.tools.plain_client import ClientFault, Refused, describe_quorum
+    from shmbroker.client.admin import describe_quorum
+    from shmbroker.client.faults import ClusterFault, RefusedFault
 
     try:
         _, found = describe_quorum(addresses)
-    except Refused:
+    except RefusedFault:
         return {"leader": None, "epoch": None, "voters": [], "absent": [], "behind": None}
-    except ClientFault:
+    except ClusterFault:
         return None
     ends = {row["replica_id"]: row["log_end_offset"] for row in found["current_voters"]}
     absent = sorted(voter for voter, end in ends.items() if end < 0)

@@ -257,7 +257,8 @@ def _sizes(
     cluster: Cluster, brokers: Mapping[int, Any], leaders: Mapping[Partition, int]
 ) -> dict[Partition, int]:
     """Bytes of these partitions on the disks of these leaders, as far as they tell."""
-    from shmbroker.tools import plain_client
+    from shmbroker.client import admin as questions
+    from shmbroker.client.faults import ClusterFault
 
     found: dict[Partition, int] = {}
     for leader in set(leaders.values()) if cluster.security == PLAINTEXT else ():
@@ -266,8 +267,8 @@ def _sizes(
             if broker == leader:
                 wanted.setdefault(topic, []).append(partition)
         try:
-            dirs = plain_client.log_dirs((brokers[leader].host, brokers[leader].port), wanted)
-        except (KeyError, plain_client.ClientFault):
+            dirs = questions.log_dirs((brokers[leader].host, brokers[leader].port), wanted)
+        except (KeyError, ClusterFault):
             continue
         found |= {
             (topic["name"], row["partition_index"]): row["partition_size"]

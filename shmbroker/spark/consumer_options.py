@@ -6,8 +6,8 @@ way only, or refused, as it would change what is read or promises what isn't the
 Kafka doesn't know is refused, too.
 """
 
-from typing import NamedTuple
-
+from shmbroker.client.connection import parse_addresses
+from shmbroker.client.reader.consumer import Consumer
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.option_values import Given, check_setting, choice, count, number
 
@@ -72,21 +72,7 @@ SETTINGS = frozenset(f"kafka.{name}" for name in _APPLIED | _TAKEN)
 """All `kafka.*` options that can be given."""
 
 
-class Consumer(NamedTuple):
-    """How brokers are asked."""
-
-    bootstrap_servers: str
-    client_id: str = "shmbroker-spark"
-    timeout_s: float = 60.0
-    """How long a question may take with all its tries; of a fetch, until bytes come."""
-    answer_s: float = 30.0
-    """How long one answer is waited for, then it is asked again; `timeout_s` at most. These are the
-    defaults of Kafka's default.api.timeout.ms and request.timeout.ms: were the first no longer than
-    the second, one answer that is lost would be the end."""
-    is_read_committed: bool = False
-    fetch_bytes: int = 8 << 20
-    """Bytes asked for with one fetch; up to two answers are in memory at a time."""
-    fetch_wait_ms: int = 500
+CLIENT_ID = "shmbroker-spark"
 
 
 def consumer(given: Given) -> Consumer:
@@ -97,6 +83,7 @@ def consumer(given: Given) -> Consumer:
             "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer:"
             " give HOST:PORT"
         )
+    parse_addresses(servers, "kafka.bootstrap.servers")
     plain = Consumer(servers)
     timeout_ms = count(given, "kafkaConsumer.pollTimeoutMs") or count(
         given, "kafka.default.api.timeout.ms"
@@ -105,7 +92,7 @@ def consumer(given: Given) -> Consumer:
     level = choice(given, "kafka.isolation.level", ("read_uncommitted", "read_committed"))
     return Consumer(
         servers,
-        given.get("kafka.client.id", plain.client_id),
+        given.get("kafka.client.id", CLIENT_ID),
         timeout_ms / 1000 if timeout_ms else plain.timeout_s,
         answer_ms / 1000 if answer_ms else plain.answer_s,
         level == "read_committed",

@@ -35,15 +35,18 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from shmbroker import clock
+from shmbroker.client.cluster import Topic
+from shmbroker.client.reader.broker_client import BrokerClient
+from shmbroker.client.reader.offsets import LATEST, OFFSET_MAX, Ends
+from shmbroker.client.reader.planning import Piece
+from shmbroker.client.reader.tasks import Plan, text_of
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.spark import driver, ranges, worker
 from shmbroker.spark import options as source_options
-from shmbroker.spark.broker_client import BrokerClient, Topic
-from shmbroker.spark.offsets import Ends, from_json, to_json
-from shmbroker.spark.options import LATEST, QUERY_ID, Options
-from shmbroker.spark.planning import Piece
-from shmbroker.spark.pushdown import OFFSET_MAX, Bounds, bounds_of
+from shmbroker.spark.offsets import from_json, to_json
+from shmbroker.spark.options import QUERY_ID, Options
+from shmbroker.spark.pushdown import Bounds, bounds_of
 from shmbroker.spark.reading import read
 
 if TYPE_CHECKING:
@@ -221,7 +224,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic_partition, end in ends.items():
             begun = starts[topic_partition]
             if end < begun:
-                name = driver.text_of(topic_partition)
+                name = text_of(topic_partition)
                 self._lose(f"{name} ends at {end}, but it was read up to {begun}")
         if self._target is not None:
             ends = {
@@ -280,7 +283,9 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, topic in topics.items()
             if topic_ids.get(name, uuid_text(topic.topic_id)) == uuid_text(topic.topic_id)
         }
-        ends = {tp: n for tp, n in ends.items() if tp[0] in same and tp[1] in same[tp[0]].leaders}
+        ends = {
+            tp: n for tp, n in ends.items() if tp[0] in same and tp[1] in same[tp[0]].partitions
+        }
         starts = self._starts(start, same, ends)
         ends = {tp: end for tp, end in ends.items() if end > starts[tp]}
         plan = driver.plan_tasks(client, self.options, same, starts, ends)
@@ -359,9 +364,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 starts = {tp: offset for tp, offset in starts.items() if tp[0] != name}
         gone = sorted(set(starts) - set(wanted))
         if gone:
-            self._lose(
-                f"partitions that were read are gone: {', '.join(map(driver.text_of, gone))}"
-            )
+            self._lose(f"partitions that were read are gone: {', '.join(map(text_of, gone))}")
         return {topic_partition: starts.get(topic_partition, 0) for topic_partition in wanted}
 
 
@@ -394,7 +397,7 @@ def _ids(topics: Mapping[str, Topic]) -> dict[str, bytes]:
     return {name: topic.topic_id for name, topic in topics.items()}
 
 
-def _tasks(plan: driver.Plan) -> list[InputPartition]:
+def _tasks(plan: Plan) -> list[InputPartition]:
     return [Task(pieces) for pieces in plan.tasks]
 
 

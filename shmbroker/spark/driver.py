@@ -1,46 +1,29 @@
-"""The driver's part of a read: positions to offsets, and ranges of offsets to planned tasks.
+"""The driver's part of a read by Spark's options: what to read, from where, and how much at once.
 
-    topics      what the strategy names, and its partitions
-    resolve     starting and ending options to offsets
-    plan_tasks  ranges to pieces of the leaders' files, or where these can't be reached, to offsets
-                for the tasks to fetch
+    topics         what the strategy names, and its partitions
+    resolve        starting and ending options to offsets
+    within_limits  as much as one trigger is to read
 
-Rules:
-
-* Nothing at or beyond the high watermark (with read_committed: the last stable offset) is read:
-  ends are resolved first, then planned, and a plan is frozen.
-* What is asked for and no longer there is told by its exact range: a DataLossFault unless
-  failOnDataLoss is false.
+How ranges become tasks: `client.reader.tasks`. What is asked for and no longer there is a
+DataLossFault unless failOnDataLoss is false.
 """
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
 
-from shmbroker import clock
-from shmbroker.errors import ConfigFault, Fault
+from shmbroker.client.cluster import Topic
+from shmbroker.client.faults import NoFilesFault
+from shmbroker.client.reader import tasks
+from shmbroker.client.reader.broker_client import BrokerClient, PartitionFiles
+from shmbroker.client.reader.offsets import EARLIEST, LATEST, Ends, TopicPartition
+from shmbroker.client.reader.planning import Range, ends_within_bytes
+from shmbroker.client.reader.reading import Reading
+from shmbroker.client.reader.segment_files import GoneFault, SegmentFiles
+from shmbroker.client.reader.tasks import Plan, Terms, partition_files, text_of, without_files
+from shmbroker.errors import ConfigFault
 from shmbroker.ids import uuid_text
-from shmbroker.spark.aborted import AbortedTransaction
-from shmbroker.spark.broker_client import BrokerClient, PartitionFiles, Topic
-from shmbroker.spark.faults import NoFilesFault
-from shmbroker.spark.offsets import Ends, TopicPartition, within_limit
-from shmbroker.spark.options import EARLIEST, LATEST, Options, Position
-from shmbroker.spark.planning import Piece, Range, ends_within_bytes, plan
-from shmbroker.spark.pushdown import OFFSET_MAX
-from shmbroker.spark.reading import AUTO, FETCH, FILES, Reading, warn_once
-from shmbroker.spark.segment_files import GoneFault, SegmentFiles, aborted_transactions
-
-PLAN_TRIES = 3
-"""Retention may delete a segment between the list and the look at it; then a new list is asked."""
-
-T = TypeVar("T")
-
-
-class Plan(NamedTuple):
-    """Tasks, each of pieces, and the way by which they are meant to be read: files or fetch."""
-
-    tasks: list[list[Piece]]
-    way: str
+from shmbroker.spark.offsets import within_limit
+from shmbroker.spark.options import Options, Position
+from shmbroker.spark.words import in_spark_s_words
 
 
 def connect(options: Options) -> BrokerClient:
@@ -51,6 +34,18 @@ def connect(options: Options) -> BrokerClient:
 def reading(options: Options) -> Reading:
     """What tasks need of these options."""
     return Reading(options.consumer, options.read_way, options.fails_on_data_loss)
+
+
+def terms(options: Options) -> Terms:
+    """How these options want a read to be planned."""
+    return Terms(
+        reading(options),
+        options.hold_ms,
+        options.tasks_min,
+        options.records_per_task_max,
+        options.end_tries,
+        options.end_retry_ms,
+    )
 
 
 def find_topics(client: BrokerClient, options: Options, is_new: bool = True) -> dict[str, Topic]:
@@ -67,16 +62,17 @@ def wanted_partitions(options: Options, topics: Mapping[str, Topic]) -> list[Top
     wanted = [
         (name, partition)
         for name, topic in sorted(topics.items())
-        for partition in topic.leaders
+        for partition in topic.partitions
         if options.wants(name, partition)
     ]
     for name, partitions in (options.assigned or {}).items():
-        missing = set(partitions) - set(topics[name].leaders) if name in topics else set()
+        missing = set(partitions) - set(topics[name].partitions) if name in topics else set()
         if missing:
             raise ConfigFault(f"topic {name} has no partition {min(missing)}")
     return wanted
 
 
+@in_spark_s_words()
 def resolve(
     client: BrokerClient,
     options: Options,
@@ -134,80 +130,6 @@ def _each_of(
     return dict.fromkeys(missing, position.everywhere or 0) | named
 
 
-def find_ends(
-    client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends
-) -> Ends:
-    """The ends of these partitions; asked again for a while if one is before where it was read to,
-    as may be just after a leader died. The caller judges what remains."""
-    return _again(
-        options,
-        lambda: client.offsets(topics, dict.fromkeys(starts, LATEST)),
-        lambda ends: all(ends[tp] >= start for tp, start in starts.items()),
-    )
-
-
-def plan_tasks(
-    client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
-) -> Plan:
-    """Tasks for these ranges. Files that vanish meanwhile are listed once more."""
-    for _ in range(PLAN_TRIES - 1):
-        try:
-            return _plan(client, options, topics, starts, ends)
-        except GoneFault:
-            continue
-        except NoFilesFault:
-            break
-    try:
-        return _plan(client, options, topics, starts, ends)
-    except (GoneFault, NoFilesFault) as fault:
-        return _plan(client, _fetching(options, fault), topics, starts, ends)
-
-
-def _plan(
-    client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
-) -> Plan:
-    asked = [tp for tp in sorted(ends) if starts[tp] != ends[tp]]
-    held = {tp: (starts[tp], ends[tp] if ends[tp] >= 0 else OFFSET_MAX) for tp in asked}
-    found = _again(
-        options,
-        lambda: _partitions(client, options, topics, asked, held),
-        lambda found: all(_watermark(options, found[tp]) >= ends[tp] for tp in asked),
-    )
-    ranges = [_range(options, found[tp], starts[tp], ends[tp]) for tp in asked]
-    with SegmentFiles() as looked_at:
-        tasks = plan(
-            ranges,
-            looked_at.index_of,
-            looked_at.header_at,
-            os.cpu_count() or 1,
-            options.tasks_min,
-            options.records_per_task_max,
-        )
-    has_files = any(piece.path for task in tasks for piece in task)
-    return Plan(tasks, FILES if has_files else FETCH)
-
-
-def _fetching(options: Options, fault: Fault) -> Options:
-    """The same options, with the files given up for this reason; or the reason is raised."""
-    if options.read_way != AUTO:
-        raise fault
-    warn_once(f"records are fetched from the broker, not read from its files: {fault}")
-    return options._replace(read_way=FETCH)
-
-
-def way_of(
-    client: BrokerClient, options: Options, topics: Mapping[str, Topic], partition: TopicPartition
-) -> str:
-    """By which way records of this partition will be read, before anything is planned."""
-    if options.read_way == FETCH:
-        return FETCH
-    try:
-        segments = client.files(topics, [partition])[partition].segments
-    except NoFilesFault:
-        return FETCH
-    return FILES if all(os.access(each.path, os.R_OK) for each in segments[-1:]) else FETCH
-
-
 def first_there(
     client: BrokerClient, topics: Mapping[str, Topic], starts: Ends, ends: Ends
 ) -> Ends:
@@ -217,6 +139,30 @@ def first_there(
     return {tp: max(start, min(firsts[tp], ends[tp])) for tp, start in starts.items()}
 
 
+def find_ends(
+    client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends
+) -> Ends:
+    """The ends of these partitions (`tasks.find_ends`)."""
+    return tasks.find_ends(client, terms(options), topics, starts)
+
+
+@in_spark_s_words()
+def plan_tasks(
+    client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
+) -> Plan:
+    """Tasks for these ranges (`tasks.plan_tasks`)."""
+    return tasks.plan_tasks(client, terms(options), topics, starts, ends)
+
+
+@in_spark_s_words()
+def way_of(
+    client: BrokerClient, options: Options, topics: Mapping[str, Topic], partition: TopicPartition
+) -> str:
+    """By which way records of this partition will be read, before anything is planned."""
+    return tasks.way_of(client, terms(options), topics, partition)
+
+
+@in_spark_s_words()
 def within_limits(
     client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
 ) -> Ends:
@@ -226,7 +172,7 @@ def within_limits(
     if options.bytes_per_trigger_max is None:
         return ends
     asked = [tp for tp in sorted(ends) if starts[tp] < ends[tp]]
-    found = _partitions(client, options, topics, asked)
+    found = partition_files(client, terms(options), topics, asked)
     if not all(found[tp].segments for tp in asked):
         return _within_estimate(options.bytes_per_trigger_max, starts, ends, found)
     ranges = []
@@ -239,7 +185,8 @@ def within_limits(
                 ranges, options.bytes_per_trigger_max, looked_at.index_of, looked_at.batch_at
             )
     except (GoneFault, NoFilesFault) as fault:
-        return within_limits(client, _fetching(options, fault), topics, starts, ends)
+        way = without_files(terms(options), fault).reading.way
+        return within_limits(client, options._replace(read_way=way), topics, starts, ends)
     return ends | dict(zip(asked, limited, strict=True))
 
 
@@ -264,88 +211,7 @@ def _within_estimate(
     }
 
 
+@in_spark_s_words()
 def lose(options: Options, text: str) -> None:
     """Tell of records that are gone: a DataLossFault, or a warning if the query goes on without."""
     reading(options).lose(text)
-
-
-def text_of(topic_partition: TopicPartition) -> str:
-    """topic-0"""
-    return f"{topic_partition[0]}-{topic_partition[1]}"
-
-
-def _again(options: Options, ask: Callable[[], T], is_good: Callable[[T], bool]) -> T:
-    """What is asked for, once it is good; the last answer if it never is."""
-    for _ in range(options.end_tries - 1):
-        answer = ask()
-        if is_good(answer):
-            return answer
-        clock.sleep(options.end_retry_ms / 1000)
-    return ask()
-
-
-def _partitions(
-    client: BrokerClient,
-    options: Options,
-    topics: Mapping[str, Topic],
-    asked: Sequence[TopicPartition],
-    held: Mapping[TopicPartition, tuple[int, int]] | None = None,
-) -> dict[TopicPartition, PartitionFiles]:
-    """Ends and files of these partitions; without the files, what the protocol tells of them. The
-    files of the ranges `held` stay for as long as the query is to find them (`shmbroker.hold`)."""
-    if not asked:
-        return {}
-    if options.read_way != FETCH:
-        try:
-            hold_ms = 0 if held is None else options.hold_ms
-            return client.files(topics, asked, held, hold_ms)
-        except NoFilesFault as fault:
-            options = _fetching(options, fault)
-    firsts = client.offsets(topics, dict.fromkeys(asked, EARLIEST))
-    ends = client.offsets(topics, dict.fromkeys(asked, LATEST))
-    sizes = client.sizes(topics, asked)
-    return {
-        tp: PartitionFiles(
-            *tp, topics[tp[0]].topic_id, firsts[tp], ends[tp], ends[tp], (), sizes[tp]
-        )
-        for tp in asked
-    }
-
-
-def _watermark(options: Options, files: PartitionFiles) -> int:
-    """The end of what the query may read."""
-    if options.consumer.is_read_committed:
-        return files.last_stable_offset
-    return files.high_watermark
-
-
-def _range(options: Options, files: PartitionFiles, start: int, end: int) -> Range:
-    """What is to be read of a partition; tells of what is not there any more."""
-    name = text_of((files.topic, files.partition))
-    first, watermark = files.log_start_offset, _watermark(options, files)
-    start = {EARLIEST: first, LATEST: watermark}.get(start, start)
-    end = {EARLIEST: first, LATEST: watermark}.get(end, end)
-    if start > end:
-        raise ConfigFault(
-            f"The resolved start offset {start} is greater than the resolved end offset {end} for"
-            f" topic {files.topic} partition {files.partition}"
-        )
-    if end > watermark:
-        lose(
-            options,
-            f"offsets {max(start, watermark)} to {end - 1} of {name} are not there: it ends at"
-            f" {watermark}",
-        )
-        start, end = min(start, watermark), watermark
-    if start < first:
-        last = min(end, first) - 1
-        if last >= start:
-            lose(options, f"offsets {start} to {last} of {name} were deleted by retention")
-        start, end = first, max(end, first)
-    aborted: tuple[AbortedTransaction, ...] = ()
-    if options.consumer.is_read_committed:
-        reaching = [segment for segment in files.segments if segment.end_offset > start]
-        aborted = aborted_transactions(reaching, start, end)
-    size = files.size * (end - start) // max(1, files.high_watermark - first)
-    topic = (files.topic, files.partition, files.topic_id)
-    return Range(*topic, start, end, files.segments, size, aborted)

@@ -4,10 +4,10 @@ Spark hands every option over as text. Each function takes the options by lower-
 name as users write it, and raises a ConfigFault that names the option, the text and what to give.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 
+from shmbroker.client.nearest import nearest
 from shmbroker.errors import ConfigFault
 
 Given = Mapping[str, str]
@@ -111,13 +111,6 @@ def check_setting(
         raise ConfigFault(f"option {name} is not supported: only PLAINTEXT is served")
     if name not in known:
         raise ConfigFault(f"option {name} is no setting of Kafka's {client}{nearest(name, known)}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`: did you mean X?` where one of these names is near, else nothing."""
-    spelt = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower(), spelt, 1, 0.7)
-    return f": did you mean {spelt[near[0]]}?" if near else ""
 
 
 def _quantity(text: str) -> tuple[int | None, str]:

@@ -45,21 +45,21 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from shmbroker.client.nearest import nearest
+from shmbroker.client.reader.consumer import Consumer
+from shmbroker.client.reader.offsets import EARLIEST, LATEST
+from shmbroker.client.reader.tasks import HOLD_MS
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.consumer_options import SETTINGS, Consumer, consumer, refuse_settings
+from shmbroker.spark.consumer_options import SETTINGS, consumer, refuse_settings
 from shmbroker.spark.option_values import (
     LONG_MAX,
     choice,
     count,
     flag,
-    nearest,
     number,
     size,
     time_ms,
 )
-
-EARLIEST = -2
-LATEST = -1
 
 TOPIC_IDS = ":topic_ids"
 """Key of an offsets JSON beside the topics; a colon is not allowed in a topic's name."""
@@ -71,7 +71,6 @@ READ_WAYS = ("auto", "files", "fetch")
 EMITS = ("records", "ranges")
 GROUP_ID_PREFIX = "spark-shmbroker-source"
 TRIGGER_DELAY_MS = 15 * 60 * 1000
-HOLD_MS = 10 * 60 * 1000
 HOLD_MS_MAX = 24 * 3600 * 1000
 
 NAMES = {

@@ -15,8 +15,9 @@ Names that neither Spark nor Kafka knows are refused, with the nearest that is k
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from shmbroker.client.nearest import nearest
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.option_values import Given, check_setting, choice, count, flag, nearest, number
+from shmbroker.spark.option_values import Given, check_setting, choice, count, flag, number
 
 NAMES = ("topic", "exactlyOnce", "txnAppId", "txnVersion")
 

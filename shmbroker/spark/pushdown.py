@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-OFFSET_MAX = (1 << 63) - 1
+from shmbroker.client.reader.offsets import OFFSET_MAX
 
 _NOT_BEFORE = ("EqualTo", "GreaterThan", "GreaterThanOrEqual")
 

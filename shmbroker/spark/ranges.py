@@ -19,12 +19,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from shmbroker.client.reader.aborted import AbortedTransaction
+from shmbroker.client.reader.consumer import Consumer
+from shmbroker.client.reader.planning import Piece
+from shmbroker.client.reader.reading import FETCH, FILES, Reading
 from shmbroker.errors import ConfigFault, CorruptFault
 from shmbroker.ids import uuid_from_text, uuid_text
-from shmbroker.spark.aborted import AbortedTransaction
-from shmbroker.spark.consumer_options import Consumer
-from shmbroker.spark.planning import Piece
-from shmbroker.spark.reading import FETCH, FILES, Reading, read
+from shmbroker.spark.reading import read
 
 if TYPE_CHECKING:
     import pyarrow as pa

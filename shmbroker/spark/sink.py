@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-    from shmbroker.producer.delivery import Identity
-    from shmbroker.producer.producer import Producer
-    from shmbroker.producer.written import Stored
+    from shmbroker.client.producer.delivery import Identity
+    from shmbroker.client.producer.producer import Producer
+    from shmbroker.client.producer.written import Stored
 
 logger = logging.getLogger("shmbroker.spark")
 
@@ -189,7 +189,7 @@ def _columns(schema: "StructType", topic: str | None) -> dict[str, int]:
 
 def identity_of(name: str, version: int, task: int) -> "Identity":
     """The producer id and epoch of a task in one write of a series."""
-    from shmbroker.producer.delivery import Identity
+    from shmbroker.client.producer.delivery import Identity
 
     text = f"{name}/{version // VERSIONS}/{task}"
     digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
@@ -198,7 +198,7 @@ def identity_of(name: str, version: int, task: int) -> "Identity":
 
 def write_rows(batches: "Iterator[pa.RecordBatch]", writing: Writing) -> Committed:
     """A task's rows, as `writing.columns` says where they are, into their topics."""
-    from shmbroker.producer.producer import Producer
+    from shmbroker.client.producer.producer import Producer
 
     worker.freeze()
     sink = writing.sink
@@ -266,7 +266,7 @@ class _TaskWriter:
         return Committed(self._producer.written().records, self._left_out)
 
     def _ask(self, topic: str, identity: "Identity") -> None:
-        from shmbroker.producer.written import stored_by
+        from shmbroker.client.producer.written import stored_by
 
         wait_s = self._writing.sink.producer.get("max_block_ms", _BLOCK_MS) / 1000
         stored = self._stored[topic] = stored_by(identity, self._producer.cluster, topic, wait_s)
@@ -287,7 +287,7 @@ class _TaskWriter:
         held = {name: rows.column(name).to_pylist() for name in rows.schema.names}
         likely = [-1] * rows.num_rows
         if "key" in held:
-            from shmbroker.producer.placement import of_keys
+            from shmbroker.client.producer.placement import of_keys
 
             count = len(self._producer.cluster.topics[topic].leaders)
             likely = of_keys(rows.column("key").cast(pa.binary()), count).tolist()

@@ -13,11 +13,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from shmbroker.arrow import DeliveryFault, Producer
-from shmbroker.producer import producer as producer_module
-from shmbroker.producer.cluster import Cluster
-from shmbroker.producer.delivery import Identity
-from shmbroker.producer.faults import FencedFault
-from shmbroker.producer.written import Stored, stored_by
+from shmbroker.client.cluster import Cluster
+from shmbroker.client.connection import parse_addresses
+from shmbroker.client.faults import FencedFault
+from shmbroker.client.producer import producer as producer_module
+from shmbroker.client.producer.delivery import Identity
+from shmbroker.client.producer.written import Stored, stored_by
 from shmbroker.testing.broker import Broker
 from tests.acknowledged_load import wait_until
 from tests.raw_client import RawClient
@@ -162,7 +163,7 @@ def test_a_version_that_was_followed_by_another_is_fenced(broker: Broker, topic:
     with pytest.raises(DeliveryFault, match="INVALID_PRODUCER_EPOCH"):
         late.send(table(ROWS))
         late.close()
-    cluster = Cluster(broker.address, "test", 5)
+    cluster = Cluster(parse_addresses(broker.address), "test", 5)
     with pytest.raises(FencedFault, match="later version"):
         stored_by(Identity(ME.producer_id, ME.epoch - 1), cluster, topic, 5)
     assert stored_by(Identity(ME.producer_id, ME.epoch + 1), cluster, topic, 5).sequences == {}

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from shmbroker.client.reader.planning import Piece
+from shmbroker.client.reader.reading import read
 from shmbroker.errors import Fault
 from shmbroker.records.batch import encode_batch
 from shmbroker.spark import driver, options
-from shmbroker.spark.planning import Piece
-from shmbroker.spark.reading import read
 from shmbroker.testing.broker import Broker
 from tests.acknowledged_load import wait_until
 from tests.raw_client import RawClient

@@ -49,9 +49,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+from shmbroker.client.faults import ClusterFault
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import random_uuid
-from shmbroker.spark.faults import BrokerFault
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ BATCHES_KEPT = 100
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
-class FilesFault(BrokerFault):
+class FilesFault(ClusterFault):
     """The files of a table can't be committed, or merged."""
 
 

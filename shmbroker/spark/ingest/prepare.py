@@ -19,17 +19,18 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from shmbroker.client.cluster import Topic
+from shmbroker.client.reader.broker_client import BrokerClient
+from shmbroker.client.reader.offsets import EARLIEST as EARLIEST_OFFSET
+from shmbroker.client.reader.offsets import LATEST, Ends, TopicPartition
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.spark import driver, options, running
-from shmbroker.spark.broker_client import BrokerClient, Topic
 from shmbroker.spark.ingest import checkpoint as checkpoints
 from shmbroker.spark.ingest import files, schema, values
 from shmbroker.spark.ingest.checkpoint import EARLIEST, Kept
 from shmbroker.spark.ingest.plan import DELTA, Plan
-from shmbroker.spark.offsets import Ends, TopicPartition, to_json
-from shmbroker.spark.options import EARLIEST as EARLIEST_OFFSET
-from shmbroker.spark.options import LATEST
+from shmbroker.spark.offsets import to_json
 from shmbroker.spark.reading import read
 
 SAMPLE_RECORDS = 10_000

@@ -30,15 +30,16 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from shmbroker.client.faults import ClusterFault
+from shmbroker.client.reader.arrow_columns import COLUMNS, arrow_schema
+from shmbroker.client.reader.planning import Piece
+from shmbroker.client.reader.reading import Reading
 from shmbroker.ids import random_uuid
 from shmbroker.spark import worker
-from shmbroker.spark.arrow_columns import COLUMNS, arrow_schema
-from shmbroker.spark.faults import BrokerFault
 from shmbroker.spark.ingest import files, values
 from shmbroker.spark.ingest.plan import DELTA, JSON, RAW_COLUMNS, Plan, from_json
-from shmbroker.spark.planning import Piece
 from shmbroker.spark.ranges import pieces_of
-from shmbroker.spark.reading import Reading, read
+from shmbroker.spark.reading import read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ HeadersOf = Callable[[pa.RecordBatch], pa.Array]
 """The headers of some rows of a batch."""
 
 
-class BadRecordFault(BrokerFault):
+class BadRecordFault(ClusterFault):
     """A value is not what the schema says, and there is no place for dead letters."""
 
 

@@ -15,13 +15,13 @@ from fake_family import FakeFamily
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
+from shmbroker.client.faults import ClusterFault, DataLossFault
+from shmbroker.client.reader import broker_client, segment_files
+from shmbroker.client.reader.segment_files import GoneFault
 from shmbroker.errors import ConfigFault, CorruptFault
-from shmbroker.spark import broker_client, segment_files
 from shmbroker.spark.datasource import WAY, ShmbrokerDataSource, Task
-from shmbroker.spark.faults import BrokerFault, DataLossFault
 from shmbroker.spark.offsets import to_json
 from shmbroker.spark.options import QUERY_ID, TOPIC_IDS
-from shmbroker.spark.segment_files import GoneFault
 
 COLUMNS = StructType(
     [
@@ -233,7 +233,7 @@ def test_files_that_the_tasks_cannot_open_are_fetched(
     assert rows(reader, tasks) == [("t", 0, i) for i in range(15)]
     assert "fetched from the broker instead of its files: user" in caplog.text
     strict = source(family, **FILES).reader(COLUMNS)
-    with pytest.raises(BrokerFault, match="run Spark as the broker's user"):
+    with pytest.raises(ClusterFault, match="run Spark as the broker's user"):
         rows(strict, tasks)
 
 
@@ -338,7 +338,7 @@ def test_what_only_remote_storage_has_is_fetched(family: FakeFamily) -> None:
         (True, 10, 40),
     ]
     assert rows(reader, tasks) == expected
-    with pytest.raises(BrokerFault, match=r"offsets 5 to 9 of t-0 are in no file.*read=auto"):
+    with pytest.raises(ClusterFault, match=r"offsets 5 to 9 of t-0 are in no file.*read=auto"):
         batch_rows(family, **start, **FILES)
 
 
@@ -424,11 +424,11 @@ def test_a_fetch_that_never_comes_is_told(family: FakeFamily) -> None:
     reader = source(family, **FETCH, **IMPATIENT).reader(COLUMNS)
     tasks = reader.partitions()
     partition.error = 6
-    with pytest.raises(BrokerFault, match=r"offsets 0 to 4 of t-0 did not come.*NOT_LEADER"):
+    with pytest.raises(ClusterFault, match=r"offsets 0 to 4 of t-0 did not come.*NOT_LEADER"):
         rows(reader, tasks)
     partition.error = 0
     partition.segments.clear()
-    with pytest.raises(BrokerFault, match="has nothing from offset 0 on"):
+    with pytest.raises(ClusterFault, match="has nothing from offset 0 on"):
         rows(reader, tasks)
 
 
@@ -709,15 +709,15 @@ def test_an_error_that_stays_is_told(family: FakeFamily) -> None:
     made = family.create("t")
     made[0].fill(5)
     made[0].error = 6
-    with pytest.raises(BrokerFault, match="NOT_LEADER_OR_FOLLOWER"):
+    with pytest.raises(ClusterFault, match="NOT_LEADER_OR_FOLLOWER"):
         batch_rows(family, **IMPATIENT)
     made[0].error = 29
-    with pytest.raises(BrokerFault, match="TOPIC_AUTHORIZATION_FAILED"):
+    with pytest.raises(ClusterFault, match="TOPIC_AUTHORIZATION_FAILED"):
         batch_rows(family)
 
 
 def test_nobody_there_is_told() -> None:
-    with pytest.raises(BrokerFault, match=r"connect to 127\.0\.0\.1:1"):
+    with pytest.raises(ClusterFault, match=r"No broker at 127\.0\.0\.1:1 answered"):
         ShmbrokerDataSource(
             {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **IMPATIENT}
         ).reader(COLUMNS).partitions()
@@ -726,7 +726,7 @@ def test_nobody_there_is_told() -> None:
 def test_a_broker_elsewhere_is_told(family: FakeFamily, tmp_path: Path) -> None:
     family.create("t")[0].fill(5)
     family.log_dir = str(tmp_path / "not-here" / "node-1")
-    with pytest.raises(BrokerFault, match=r"not a running shmbroker on this host.*shmbroker.data"):
+    with pytest.raises(ClusterFault, match=r"not a running shmbroker on this host.*shmbroker.data"):
         batch_rows(family, **FILES)
     assert len(batch_rows(family)) == 5  # fetched
     assert len(batch_rows(family, **FILES, **{"shmbroker.data": str(family.data)})) == 5
@@ -751,7 +751,7 @@ def test_a_control_socket_of_somebody_else_is_told(
         raise PermissionError
 
     monkeypatch.setattr(broker_client.os, "open", refuse)
-    with pytest.raises(BrokerFault, match="run Spark as the broker's user"):
+    with pytest.raises(ClusterFault, match="run Spark as the broker's user"):
         batch_rows(family, **FILES)
     assert len(batch_rows(family)) == 5  # fetched
 

@@ -5,8 +5,8 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shmbroker.client.reader.planning import Batch, OffsetIndex, Range, Segment, ends_within_bytes
 from shmbroker.spark.offsets import behind_latest, to_json, within_limit
-from shmbroker.spark.planning import Batch, OffsetIndex, Range, Segment, ends_within_bytes
 
 
 class Log:

@@ -9,8 +9,8 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
 
+from shmbroker.client.faults import ClusterFault
 from shmbroker.errors import ConfigFault
-from shmbroker.producer.faults import ClusterFault
 from shmbroker.spark import sink
 from shmbroker.spark.producer_options import parse
 from shmbroker.spark.sink import VERSIONS, _columns, identity_of

@@ -28,10 +28,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from shmbroker.client.faults import DataLossFault
 from shmbroker.errors import ConfigFault, CorruptFault
 from shmbroker.spark import datasource, read_ranges
 from shmbroker.spark.datasource import ShmbrokerDataSource
-from shmbroker.spark.faults import DataLossFault
 from shmbroker.spark.lag import LagListener, add_lag
 from shmbroker.spark.options import QUERY_ID
 from shmbroker.spark.pushdown import Bounds, bounds_of

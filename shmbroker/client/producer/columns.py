@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shmbroker.client.producer.encoding import BinaryColumn, HeaderColumn
 from shmbroker.errors import ConfigFault
-from shmbroker.producer.encoding import BinaryColumn, HeaderColumn
 
 NAMES = ("key", "value", "headers", "partition", "timestamp", "topic")
 ROWS_MAX = 1 << 16

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of
 
+from shmbroker.client.producer import encoding
+from shmbroker.client.producer.columns import ROWS_MAX, chunks
+from shmbroker.client.producer.placement import Sticky, by_partition, columns_of, place
 from shmbroker.errors import ConfigFault
 from shmbroker.kernels import native
-from shmbroker.producer import encoding
-from shmbroker.producer.columns import ROWS_MAX, chunks
-from shmbroker.producer.placement import Sticky, by_partition, columns_of, place
 from shmbroker.records.batch import encode_batch
 from shmbroker.records.batch_layout import HEADER_SIZE
 

@@ -11,50 +11,39 @@ only for processes of the same host that may open it. DescribeLogDirs names `<da
 
 Rules: one request at a time, every answer is waited for at most `answer_s`; an answer that does
 not come, a lost connection or a leader that moves is tried again until `timeout_s` are over;
-everything else is a BrokerFault that says what to do. Nothing is cached but connections and the
+everything else is a ClusterFault that says what to do. Nothing is cached but connections and the
 data directory.
 """
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
-from shmbroker import __version__, clock
+from shmbroker import clock
+from shmbroker.client.cluster import Cluster, Topic
+from shmbroker.client.connection import Connection, Message, parse_addresses, text_of
+from shmbroker.client.faults import Advice, ClusterFault, LaterFault, NoFilesFault, refuse
+from shmbroker.client.reader.consumer import Consumer
+from shmbroker.client.reader.offsets import TopicPartition
+from shmbroker.client.reader.planning import Segment
+from shmbroker.client.retries import patiently
+from shmbroker.client.versions import READING
 from shmbroker.errors import ProtocolFault
-from shmbroker.spark.connection import VERSIONS, Connection, connect, parse_addresses
-from shmbroker.spark.consumer_options import Consumer
-from shmbroker.spark.faults import BrokerFault, LaterFault, NoFilesFault
-from shmbroker.spark.planning import Segment
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
-    API_VERSIONS,
     DESCRIBE_LOG_DIRS,
     FIND_COORDINATOR,
     LIST_OFFSETS,
     LIST_SEGMENTS,
-    METADATA,
     OFFSET_COMMIT,
-    name_of,
 )
 
 CONTROL_SOCKET = "control.sock"
-SOFTWARE_NAME = "shmbroker-spark"
-RETRY_S = 0.2
 COMMIT_S_MAX = 5.0
 """Committing offsets shows lag and no more, so a query does not wait for it long."""
 
-_CONTROL = -1
 T = TypeVar("T")
-TopicPartition = tuple[str, int]
-
-
-class Topic(NamedTuple):
-    """A topic that exists; `leaders[i]` is the broker id that leads partition i, -1: none."""
-
-    name: str
-    topic_id: bytes
-    leaders: dict[int, int]
 
 
 class PartitionFiles(NamedTuple):
@@ -76,13 +65,14 @@ class BrokerClient:
 
     def __init__(self, consumer: Consumer, data_directory: str | None = None) -> None:
         self.consumer = consumer
-        self.bootstrap = parse_addresses(consumer.bootstrap_servers)
+        addresses = parse_addresses(consumer.bootstrap_servers)
         self.data_directory = data_directory
         self.has_other_name = data_directory is not None
         self.timeout_s = consumer.timeout_s
-        self._answer_s = min(consumer.answer_s, consumer.timeout_s)
-        self.brokers: dict[int, tuple[str, int]] = {}
-        self._connections: dict[object, Connection] = {}
+        answer_s = min(consumer.answer_s, consumer.timeout_s)
+        self.cluster = Cluster(addresses, consumer.client_id, answer_s, READING)
+        self._control: Connection | None = None
+        self._until_s: float | None = None
 
     def __enter__(self) -> "BrokerClient":
         return self
@@ -92,9 +82,8 @@ class BrokerClient:
 
     def close(self) -> None:
         """Close all connections; the next question opens them again."""
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self.cluster.close()
+        self._close_control()
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -103,29 +92,20 @@ class BrokerClient:
 
         A name that the broker does not know, or may not be, is left out.
         """
-        wanted = None if names is None else [{"name": name} for name in names]
+        wanted = None if names is None else list(names)
         return self._patiently(lambda: self._topics(wanted))
 
-    def _topics(self, wanted: list[dict[str, Any]] | None) -> dict[str, Topic]:
-        answer = self._ask_bootstrap(
-            METADATA, {"topics": wanted, "allow_auto_topic_creation": False}
-        )
-        self.brokers = {b["node_id"]: (b["host"], b["port"]) for b in answer["brokers"]}
+    def _topics(self, names: Sequence[str] | None) -> dict[str, Topic]:
         found = {}
-        for topic in answer["topics"]:
-            error = topic["error_code"]
+        for topic, error, is_internal in self.cluster.describe(names, False, self._until_s):
             if error in (
                 error_codes.UNKNOWN_TOPIC_OR_PARTITION,
                 error_codes.INVALID_TOPIC_EXCEPTION,
             ):
                 continue
-            _refuse(error, f"topic {topic['name']}")
-            if wanted is None and topic["is_internal"]:
-                continue
-            leaders = {p["partition_index"]: p["leader_id"] for p in topic["partitions"]}
-            found[topic["name"]] = Topic(
-                topic["name"], topic["topic_id"], dict(sorted(leaders.items()))
-            )
+            refuse(error, f"topic {topic.name}")
+            if names is not None or not is_internal:
+                found[topic.name] = topic
         return found
 
     def offsets(
@@ -136,7 +116,7 @@ class BrokerClient:
         """
 
         def ask(leader: int, asked: list[TopicPartition]) -> Iterable[tuple[TopicPartition, int]]:
-            wanted: list[dict[str, Any]] = []
+            wanted: list[Message] = []
             for name in sorted({name for name, _ in asked}):
                 partitions = [
                     {"partition_index": p, "timestamp": timestamps[topic, p]}
@@ -153,7 +133,7 @@ class BrokerClient:
             for topic in answer["topics"]:
                 for p in topic["partitions"]:
                     index = p["partition_index"]
-                    _refuse(p["error_code"], f"ListOffsets of {topic['name']}-{index}")
+                    refuse(p["error_code"], f"ListOffsets of {topic['name']}-{index}")
                     yield (topic["name"], index), p["offset"]
 
         return self._ask_leaders(topics, timestamps, ask)
@@ -188,18 +168,18 @@ class BrokerClient:
                     for topic_id, name in names.items()
                 ],
             }
-            answer = self._ask(_CONTROL, LIST_SEGMENTS, body)
-            _refuse(answer["error_code"], "ListSegments")
+            answer = self._ask_control(LIST_SEGMENTS, body)
+            refuse(answer["error_code"], "ListSegments")
             for p in answer["partitions"]:
                 name = names.get(p["topic_id"])
-                _refuse(p["error_code"], f"ListSegments of {name}-{p['partition']}")
+                refuse(p["error_code"], f"ListSegments of {name}-{p['partition']}")
                 if name is None:
-                    raise BrokerFault(f"ListSegments names the unknown topic {p['topic_id']!r}")
+                    raise ClusterFault(f"ListSegments names the unknown topic {p['topic_id']!r}")
                 yield (name, p["partition"]), self._partition_files(name, leader, p)
 
         return self._ask_leaders(topics, partitions, ask)
 
-    def _partition_files(self, name: str, leader: int, p: dict[str, Any]) -> PartitionFiles:
+    def _partition_files(self, name: str, leader: int, p: Message) -> PartitionFiles:
         directory = p["directory"]
         if self.has_other_name or not os.path.isabs(directory):
             node, partition = os.path.split(directory)
@@ -250,9 +230,9 @@ class BrokerClient:
         """Commit these offsets (of the next records) for a group without members."""
 
         def once() -> None:
-            body: dict[str, Any] = {"key_type": 0, "coordinator_keys": [group_id]}
-            (found,) = self._ask_bootstrap(FIND_COORDINATOR, body)["coordinators"]
-            _refuse(found["error_code"], f"FindCoordinator of group {group_id}")
+            body: Message = {"key_type": 0, "coordinator_keys": [group_id]}
+            (found,) = self._ask_any(FIND_COORDINATOR, body)["coordinators"]
+            refuse(found["error_code"], f"FindCoordinator of group {group_id}")
             wanted = [
                 {
                     "name": name,
@@ -269,17 +249,17 @@ class BrokerClient:
             for topic in answer["topics"]:
                 for p in topic["partitions"]:
                     what = f"OffsetCommit of group {group_id} for {topic['name']}"
-                    _refuse(p["error_code"], f"{what}-{p['partition_index']}")
+                    refuse(p["error_code"], f"{what}-{p['partition_index']}")
 
         self._patiently(once, min(self.timeout_s, COMMIT_S_MAX))
 
     def connect_leader(self, topic: Topic, partition: int) -> Connection:
         """A new connection to the partition's leader, which the caller closes; LaterFault if there
         is no leader, OSError if it can't be reached."""
-        leader = topic.leaders.get(partition, -1)
-        if leader not in self.brokers:
+        leader = topic.leader_of(partition)
+        if leader not in self.cluster.brokers:
             raise LaterFault(f"{topic.name}-{partition} has no leader")
-        return self._connect(*self.brokers[leader])
+        return self.cluster.connect(self.cluster.brokers[leader])
 
     # --- asking, and asking again ----------------------------------------------------------------
 
@@ -297,10 +277,10 @@ class BrokerClient:
             nonlocal known
             current, known = known, None
             if current is None:
-                current = self._topics([{"name": name} for name in {name for name, _ in wanted}])
+                current = self._topics(list({name for name, _ in wanted}))
             by_leader: dict[int, list[TopicPartition]] = {}
             for name, partition in wanted:
-                leader = current[name].leaders.get(partition, -1) if name in current else -1
+                leader = current[name].leader_of(partition) if name in current else -1
                 if leader < 0:
                     raise LaterFault(f"{name}-{partition} has no leader")
                 by_leader.setdefault(leader, []).append((name, partition))
@@ -308,81 +288,51 @@ class BrokerClient:
             for leader, asked in by_leader.items():
                 result.update(ask(leader, asked))
             if len(result) != len(wanted):
-                raise BrokerFault("a leader did not answer for every partition it was asked for")
+                raise ClusterFault("a leader did not answer for every partition it was asked for")
             return result
 
         return self._patiently(once)
 
     def _patiently(self, once: Callable[[], T], timeout_s: float | None = None) -> T:
-        """Try until it works, or fails for good, or `timeout_s` are over."""
+        """Try until it works, or fails for good, or `timeout_s` are over. An answer that can't be
+        read is for good: it comes of something that is no Kafka."""
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        self._answer_s = min(self.consumer.answer_s, timeout_s)
-        for connection in self._connections.values():
-            connection.socket.settimeout(self._answer_s)
-        deadline = clock.monotonic() + timeout_s
-        while True:
-            try:
-                return once()
-            except (LaterFault, OSError, ProtocolFault) as fault:
-                self.close()
-                if isinstance(fault, ProtocolFault) or clock.monotonic() + RETRY_S > deadline:
-                    text = f"no answer within {timeout_s:.0f} s, at last: {fault}"
-                    raise BrokerFault(text) from fault
-            clock.sleep(RETRY_S)
+        answer_s = min(self.consumer.answer_s, timeout_s)
+        self.cluster.wait_at_most(answer_s)
+        if self._control is not None:
+            self._control.socket.settimeout(answer_s)
+        self._until_s = clock.monotonic() + timeout_s
+        return patiently(once, timeout_s, final=ProtocolFault)
 
-    def _ask_bootstrap(self, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
-        connection = self._connections.get("bootstrap")
-        if connection is None:
-            connection = self._connections["bootstrap"] = self._connect_bootstrap()
-        return connection.ask(api_key, body)
+    def _ask_any(self, api_key: int, body: Message) -> Message:
+        return self.cluster.ask_any(api_key, body, until_s=self._until_s)
 
-    def _connect_bootstrap(self) -> Connection:
-        last: OSError | None = None
-        for host, port in self.bootstrap:
-            try:
-                connection = self._connect(host, port)
-            except OSError as error:
-                last = error
-                continue
-            myself = {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
-            answer = connection.ask(API_VERSIONS, myself)
-            _refuse(answer["error_code"], "ApiVersions")
-            served = {
-                api["api_key"]: (api["min_version"], api["max_version"])
-                for api in answer["api_keys"]
-            }
-            for api_key, version in VERSIONS.items():
-                low, high = served.get(api_key, (0, -1))
-                if not low <= version <= high and api_key != LIST_SEGMENTS:
-                    raise BrokerFault(f"{connection.name} lacks {name_of(api_key)} v{version}")
-            return connection
-        raise LaterFault(f"can't connect to {_text(self.bootstrap)}: {last}")
+    def _ask(self, broker_id: int, api_key: int, body: Message) -> Message:
+        if broker_id not in self.cluster.brokers:
+            self._topics([])
+        return self.cluster.ask_broker(broker_id, api_key, body)
 
-    def _ask(self, broker_id: int, api_key: int, body: dict[str, Any]) -> dict[str, Any]:
-        connection = self._connections.get(broker_id)
-        if connection is None:
-            if broker_id == _CONTROL:
-                connection = Connection(
-                    self._connect_control(), "the control socket", self.consumer.client_id
-                )
-            else:
-                if broker_id not in self.brokers:
-                    self._topics([])
-                if broker_id not in self.brokers:
-                    raise LaterFault(f"broker {broker_id} is not in the cluster")
-                host, port = self.brokers[broker_id]
-                connection = self._connect(host, port)
-            self._connections[broker_id] = connection
-        return connection.ask(api_key, body)
+    def _ask_control(self, api_key: int, body: Message) -> Message:
+        if self._control is None:
+            self._control = Connection(
+                self._connect_control(), "the control socket", self.consumer.client_id, READING
+            )
+        try:
+            return self._control.ask(api_key, body)
+        except (OSError, ProtocolFault):
+            self._close_control()
+            raise
 
-    def _connect(self, host: str, port: int) -> Connection:
-        return connect(host, port, self._answer_s, self.consumer.client_id)
+    def _close_control(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
 
     def _connect_control(self) -> socket.socket:
         data = self._find_data()
         path = os.path.join(data, CONTROL_SOCKET)
         control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        control.settimeout(self._answer_s)
+        control.settimeout(self.cluster.answer_s)
         try:
             # A Unix address holds 108 bytes, so the directory is named by a descriptor.
             directory = os.open(data, os.O_PATH | os.O_DIRECTORY)
@@ -393,14 +343,14 @@ class BrokerClient:
         except (FileNotFoundError, NotADirectoryError):
             control.close()
             raise NoFilesFault(
-                f"there is no {path}: the broker at {_text(self.bootstrap)} is not a running"
-                " shmbroker on this host; where its data directory is seen under another name"
-                " here, give it as option shmbroker.data"
+                f"there is no {path}: the broker at {text_of(self.cluster.bootstrap)} is not a"
+                " running shmbroker on this host",
+                Advice.NAME_DIRECTORY,
             ) from None
         except PermissionError:
             control.close()
             raise NoFilesFault(
-                f"user {os.geteuid()} may not open {path}: run Spark as the broker's user"
+                f"user {os.geteuid()} may not open {path}", Advice.RUN_AS_OWNER
             ) from None
         except OSError:
             control.close()
@@ -409,23 +359,12 @@ class BrokerClient:
 
     def _find_data(self) -> str:
         if self.data_directory is None:
-            answer = self._ask_bootstrap(DESCRIBE_LOG_DIRS, {"topics": []})
-            _refuse(answer["error_code"], "DescribeLogDirs")
+            answer = self._ask_any(DESCRIBE_LOG_DIRS, {"topics": []})
+            refuse(answer["error_code"], "DescribeLogDirs")
             for result in answer["results"]:
                 if os.path.isabs(result["log_dir"]):
                     self.data_directory = os.path.dirname(result["log_dir"])
                     break
             else:
-                raise BrokerFault("DescribeLogDirs names no log directory")
+                raise ClusterFault("DescribeLogDirs names no log directory")
         return self.data_directory
-
-
-def _text(addresses: list[tuple[str, int]]) -> str:
-    return ",".join(f"{host}:{port}" for host, port in addresses)
-
-
-def _refuse(error: int, what: str) -> None:
-    """Raise for a wire error: LaterFault if it may pass."""
-    if error:
-        text = f"{what}: {error_codes.name_of(error)} ({error_codes.message_of(error)})"
-        raise LaterFault(text) if error_codes.is_retriable(error) else BrokerFault(text)

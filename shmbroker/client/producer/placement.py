@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from shmbroker.client.producer.columns import Chunk
+from shmbroker.client.producer.encoding import BinaryColumn, Columns, murmur2
 from shmbroker.errors import ConfigFault
-from shmbroker.producer.columns import Chunk
-from shmbroker.producer.encoding import BinaryColumn, Columns, murmur2
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

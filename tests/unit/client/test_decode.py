@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spark_batches import batch, is_readable, record, rows_by_loop, rows_of, varint, with_right_crc
 
+from shmbroker.client.reader import arrow_columns, decode_native, decode_numpy
+from shmbroker.client.reader import decode as module
+from shmbroker.client.reader.decode import COLUMNS, arrow_schema, decode
 from shmbroker.errors import CorruptFault
 from shmbroker.kernels import native
 from shmbroker.records import batch_scan, record_lengths
 from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
-from shmbroker.spark import arrow_columns, decode_native, decode_numpy
-from shmbroker.spark import decode as module
-from shmbroker.spark.decode import COLUMNS, arrow_schema, decode
 
 ALL = tuple(COLUMNS)
 EVER = 1 << 62
@@ -427,7 +427,7 @@ def test_decoding_does_not_import_pandas(engine: str, tmp_path: Path) -> None:
     look = (
         "import sys\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
-        f"from shmbroker.spark import decode, decode_{engine} as engine\n"
+        f"from shmbroker.client.reader import decode, decode_{engine} as engine\n"
         "decode.engine = engine\n"
         f"data = open({str(tmp_path / 'log')!r}, 'rb').read()\n"
         f"for rows in decode.decode(memoryview(data), 0, {EVER}, {ALL!r}, 'a topic', 7):\n"

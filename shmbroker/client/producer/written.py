@@ -23,10 +23,12 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
 from shmbroker import clock
-from shmbroker.errors import ProtocolFault
-from shmbroker.producer.cluster import RETRY_S, Cluster
-from shmbroker.producer.delivery import SEQUENCES, Identity
-from shmbroker.producer.faults import ClusterFault, FencedFault
+from shmbroker.client.cluster import Cluster
+from shmbroker.client.connection import Message
+from shmbroker.client.faults import FencedFault, LaterFault, refuse
+from shmbroker.client.producer.delivery import SEQUENCES, Identity
+from shmbroker.client.producer.questions import find_topic
+from shmbroker.client.retries import PASSING, REST_S, patiently
 from shmbroker.records.batch import iterate_batches, iterate_records
 from shmbroker.records.batch_layout import (
     H_BASE_OFFSET,
@@ -35,7 +37,6 @@ from shmbroker.records.batch_layout import (
     H_PRODUCER_EPOCH,
     H_PRODUCER_ID,
 )
-from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import DESCRIBE_PRODUCERS, FETCH, LIST_OFFSETS
 
 _EARLIEST, _LATEST = -2, -1
@@ -92,7 +93,7 @@ def stored_by(identity: Identity, cluster: Cluster, topic: str, wait_s: float) -
     ClusterFault if the cluster gives no answer within `wait_s`.
     """
     stored = Stored()
-    cluster.topic(topic, wait_s)
+    find_topic(cluster, topic, wait_s)
     stored.sequences = _asked(
         cluster, topic, wait_s, lambda: _next_sequences(cluster, topic, identity)
     )
@@ -152,7 +153,7 @@ def _read_back(
         last = max((one.sequence + len(one.records) for one in found), default=0)
         if last >= next_sequence or begin >= end or clock.monotonic() > deadline:
             break
-        clock.sleep(RETRY_S)
+        clock.sleep(REST_S)
     for one in found:
         for key, value, headers in one.records:
             stored.add(key, value, headers, partition)
@@ -221,44 +222,26 @@ def _leader(cluster: Cluster, topic: str, partition: int) -> int:
     return cluster.topics[topic].leaders[partition]
 
 
-class _Later(Exception):
-    """What may work when tried again."""
-
-
-def _checked(
-    topic: str, topics: list[dict[str, Any]], partitions: list[int]
-) -> list[dict[str, Any]]:
+def _checked(topic: str, topics: list[Message], partitions: list[int]) -> list[Message]:
     """The partitions of an answer, all that were asked for and without an error."""
-    found: list[dict[str, Any]] = topics[0]["partitions"] if topics else []
+    found: list[Message] = topics[0]["partitions"] if topics else []
     for partition in found:
-        error = partition["error_code"]
-        if error_codes.is_retriable(error):
-            raise _Later(error_codes.name_of(error))
-        if error:
-            raise ClusterFault(
-                f"topic {topic}: {error_codes.name_of(error)} ({error_codes.message_of(error)})"
-            )
+        refuse(partition["error_code"], f"topic {topic}")
     if len(found) != len(partitions):
-        raise _Later("an answer without what was asked for")
+        raise LaterFault("an answer without what was asked for")
     return found
 
 
 def _asked(cluster: Cluster, topic: str, wait_s: float, ask: Callable[[], T]) -> T:
     """Ask until there is an answer, at most `wait_s` long; in between the leaders are looked up."""
-    begun = clock.monotonic()
-    while True:
+
+    def look_up() -> None:
         try:
-            return ask()
-        except (_Later, OSError, ProtocolFault) as error:
-            if clock.monotonic() - begun > wait_s:
-                raise ClusterFault(
-                    f"topic {topic}: no answer in {wait_s:.0f} s: {error}"
-                ) from error
-            clock.sleep(RETRY_S)
-            try:
-                cluster.refresh([topic])
-            except (OSError, ProtocolFault):
-                pass  # asked again
+            cluster.refresh([topic])
+        except PASSING:
+            pass  # asked again
+
+    return patiently(ask, wait_s, f"topic {topic}: no answer", look_up)
 
 
 def _digest(key: bytes | None, value: bytes | None, headers: Any) -> bytes:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from shmbroker.errors import CorruptFault, ProtocolFault
-from shmbroker.kernels import native
-from shmbroker.records import codecs
-from shmbroker.records.batch_layout import COMPRESSION_MASK, LZ4
-from shmbroker.spark import arrow_columns
-from shmbroker.spark.arrow_columns import (
+from shmbroker.client.reader import arrow_columns
+from shmbroker.client.reader.arrow_columns import (
     ConstantColumns,
     constant_columns,
     header_pairs,
     is_aborted,
 )
+from shmbroker.errors import CorruptFault, ProtocolFault
+from shmbroker.kernels import native
+from shmbroker.records import codecs
+from shmbroker.records.batch_layout import COMPRESSION_MASK, LZ4
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,9 +17,16 @@ Rules:
 
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shmbroker import clock
+from shmbroker.client.connection import Connection, Message
+from shmbroker.client.faults import ClusterFault, LaterFault, refuse
+from shmbroker.client.reader.aborted import AbortedTransaction, find_ends
+from shmbroker.client.reader.broker_client import BrokerClient
+from shmbroker.client.reader.consumer import Consumer
+from shmbroker.client.reader.planning import Piece
+from shmbroker.client.retries import rests
 from shmbroker.errors import CorruptFault, ProtocolFault
 from shmbroker.ids import uuid_text
 from shmbroker.records.batch_layout import (
@@ -27,12 +34,6 @@ from shmbroker.records.batch_layout import (
     LAST_OFFSET_DELTA_POSITION,
     LOG_OVERHEAD,
 )
-from shmbroker.spark.aborted import AbortedTransaction, find_ends
-from shmbroker.spark.broker_client import RETRY_S, BrokerClient
-from shmbroker.spark.connection import Connection
-from shmbroker.spark.consumer_options import Consumer
-from shmbroker.spark.faults import BrokerFault, LaterFault
-from shmbroker.spark.planning import Piece
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import FETCH
 
@@ -56,7 +57,7 @@ class Fetched(NamedTuple):
 
 
 def fetch(consumer: Consumer, piece: Piece, lose: Lose) -> Iterator[Fetched]:
-    """Yield the batches that hold the piece's offsets, in order; BrokerFault if nobody answers."""
+    """Yield the batches that hold the piece's offsets, in order; ClusterFault if nobody answers."""
     with BrokerClient(consumer) as client:
         yield from _Fetch(client, piece, lose).batches()
 
@@ -76,27 +77,30 @@ class _Fetch:
     def batches(self) -> Iterator[Fetched]:
         """The answers, as far as they hold something; the next one is asked for in advance."""
         deadline = clock.monotonic() + self.consumer.timeout_s
+        resting = rests()
         try:
             while self.offset < self.piece.end_offset:
                 try:
                     fetched = self._next()
                 except (LaterFault, OSError) as fault:
                     self._disconnect()
-                    if clock.monotonic() + RETRY_S > deadline:
-                        raise BrokerFault(
+                    rest_s = next(resting)
+                    if clock.monotonic() + rest_s > deadline:
+                        raise ClusterFault(
                             f"offsets {self.offset} to {self.piece.end_offset - 1} of {self.name}"
                             f" did not come within {self.consumer.timeout_s:.0f} s, at last:"
                             f" {fault}"
                         ) from fault
-                    clock.sleep(RETRY_S)
+                    clock.sleep(rest_s)
                 except ProtocolFault as fault:
-                    raise BrokerFault(f"the leader of {self.name} answers: {fault}") from fault
+                    raise ClusterFault(f"the leader of {self.name} answers: {fault}") from fault
                 else:
                     if fetched is not None:
                         yield fetched
                         deadline = clock.monotonic() + self.consumer.timeout_s
+                        resting = rests()
                     elif clock.monotonic() > deadline:
-                        raise BrokerFault(
+                        raise ClusterFault(
                             f"the leader of {self.name} has nothing from offset {self.offset} on,"
                             f" though {self.piece.end_offset} was below its high watermark"
                         )
@@ -119,7 +123,7 @@ class _Fetch:
                 )
                 return None
             self.connection = self.client.connect_leader(topic, self.piece.partition)
-        if not self.connection.waiting:
+        if not self.connection.is_waiting:
             self._send()
         fetched = self._take(self.connection.receive())
         if fetched is not None and self.offset < self.piece.end_offset:
@@ -148,9 +152,9 @@ class _Fetch:
         }
         self.connection.send(FETCH, body)
 
-    def _take(self, answer: dict[str, Any]) -> Fetched | None:
+    def _take(self, answer: Message) -> Fetched | None:
         """What an answer holds; moves `offset` on. None if it holds nothing yet."""
-        _raise_later(answer["error_code"], self.name)
+        _refuse(answer["error_code"], self.name)
         (topic,) = answer["responses"] or [{"partitions": []}]
         if not topic["partitions"]:
             raise LaterFault(f"the leader of {self.name} left it out of its answer")
@@ -159,7 +163,7 @@ class _Fetch:
         if error == error_codes.OFFSET_OUT_OF_RANGE:
             self._out_of_range()
             return None
-        _raise_later(error, self.name)
+        _refuse(error, self.name)
         records = partition["records"]
         if not records:
             return None
@@ -209,10 +213,9 @@ def whole_batches(data: memoryview) -> tuple[int, int]:
     return position, base_offset + delta + 1
 
 
-def _raise_later(error: int, name: str) -> None:
-    if not error:
-        return
-    text = f"Fetch of {name}: {error_codes.name_of(error)} ({error_codes.message_of(error)})"
-    if error_codes.is_retriable(error) or error in _TOPIC_GONE:
-        raise LaterFault(text)
-    raise BrokerFault(text)
+def _refuse(error: int, name: str) -> None:
+    if error in _TOPIC_GONE:
+        raise LaterFault(
+            f"Fetch of {name}: {error_codes.name_of(error)} ({error_codes.message_of(error)})"
+        )
+    refuse(error, f"Fetch of {name}")

@@ -7,7 +7,7 @@ the same.
     placement   which record goes to which partition, on whole columns
     encoding    columns to the bytes of record batches, compiled or by numpy
     delivery    one partition's batches: waiting, in flight, returned; pure
-    cluster     who leads what, producer ids, other requests that are waited for
+    questions   topics, and producer ids
     connection  one socket to a leader that never blocks
     written     what a producer id has stored already, read back
     producer    accumulates, sends, retries: the two threads of it

@@ -17,12 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shmbroker.errors import CorruptFault
-from shmbroker.records.batch_layout import TIMESTAMP_TYPE_BIT
-from shmbroker.records.batch_scan import Group, gather, scan
-from shmbroker.records.record_lengths import find_records, varints
-from shmbroker.spark import arrow_columns
-from shmbroker.spark.arrow_columns import (
+from shmbroker.client.reader import arrow_columns
+from shmbroker.client.reader.arrow_columns import (
     BLOCK_ROWS,
     COLUMNS,
     MAX_TIMESTAMP_MS,
@@ -31,7 +27,11 @@ from shmbroker.spark.arrow_columns import (
     is_aborted,
     plain,
 )
-from shmbroker.spark.decode_uniform import Alike, Layout
+from shmbroker.client.reader.decode_uniform import Alike, Layout
+from shmbroker.errors import CorruptFault
+from shmbroker.records.batch_layout import TIMESTAMP_TYPE_BIT
+from shmbroker.records.batch_scan import Group, gather, scan
+from shmbroker.records.record_lengths import find_records, varints
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

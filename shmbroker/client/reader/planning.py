@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, TypeVar
 
-from shmbroker.spark.aborted import AbortedTransaction
+from shmbroker.client.reader.aborted import AbortedTransaction
 
 PIECE_BYTES_MIN = 64 << 20
 """Below this the cost of a task shows: 10 to 40 ms each, beside 100 ms for these bytes."""

@@ -13,6 +13,9 @@ import os
 from collections.abc import Iterable
 from struct import error as StructError
 
+from shmbroker.client.faults import Advice, DataLossFault, NoFilesFault
+from shmbroker.client.reader.aborted import AbortedTransaction, parse_index
+from shmbroker.client.reader.planning import Batch, OffsetIndex, Piece, Segment
 from shmbroker.errors import CorruptFault
 from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.records.batch_layout import (
@@ -25,9 +28,6 @@ from shmbroker.records.batch_layout import (
     LOG_OVERHEAD,
     MAGIC,
 )
-from shmbroker.spark.aborted import AbortedTransaction, parse_index
-from shmbroker.spark.faults import DataLossFault, NoFilesFault
-from shmbroker.spark.planning import Batch, OffsetIndex, Piece, Segment
 
 
 class GoneFault(DataLossFault):
@@ -134,7 +134,7 @@ def check_topic_id(piece: Piece) -> None:
     except FileNotFoundError:
         raise GoneFault(f"{os.path.dirname(path)} is gone: was the topic deleted?") from None
     except PermissionError:
-        raise NoFilesFault(_permission(path)) from None
+        raise _forbidden(path) from None
     except (KeyError, ValueError) as error:
         raise CorruptFault(f"{path} names no topic id: {error}") from None
     if topic_id != piece.topic_id:
@@ -152,7 +152,7 @@ def _open(path: str, inode: int) -> int:
         except FileNotFoundError:
             continue
         except PermissionError:
-            raise NoFilesFault(_permission(path)) from None
+            raise _forbidden(path) from None
         if os.fstat(descriptor).st_ino == inode:
             return descriptor
         os.close(descriptor)
@@ -179,5 +179,5 @@ def _file_bytes(path: str) -> bytes:
         os.close(descriptor)
 
 
-def _permission(path: str) -> str:
-    return f"user {os.geteuid()} may not read {path}: run Spark as the broker's user"
+def _forbidden(path: str) -> NoFilesFault:
+    return NoFilesFault(f"user {os.geteuid()} may not read {path}", Advice.RUN_AS_OWNER)

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from shmbroker.log.producer_state import ProducerState
-from shmbroker.producer.delivery import (
+from shmbroker.client.producer.delivery import (
     DELIVERED,
     FAILED,
     IN_FLIGHT_MAX,
@@ -16,6 +15,7 @@ from shmbroker.producer.delivery import (
     Identity,
     PartitionQueue,
 )
+from shmbroker.log.producer_state import ProducerState
 from shmbroker.records.batch import check_batch, encode_batch, iterate_records
 from shmbroker.wire import error_codes as e
 

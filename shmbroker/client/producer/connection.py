@@ -15,20 +15,19 @@ Source: Kafka's Produce, version 9.
 import socket
 from collections import deque
 from struct import Struct
-from typing import Any
 
 from shmbroker import tcp
-from shmbroker.errors import ProtocolFault
-from shmbroker.producer.delivery import Batch, PartitionQueue
-from shmbroker.wire import codec, frame
+from shmbroker.client.connection import CONNECT_S_MAX, Address, Exchange, Message, text_of
+from shmbroker.client.producer.delivery import Batch, PartitionQueue
+from shmbroker.client.versions import PLAIN
+from shmbroker.wire import frame
 from shmbroker.wire.api_keys import PRODUCE
 from shmbroker.wire.primitives import compact_string, uvarint
 
-VERSION = 9
+VERSION = PLAIN[PRODUCE]
 REQUESTS_MAX = 5
 """In flight, as Kafka's `max.in.flight.requests.per.connection` has it for idempotent producers."""
 
-CONNECT_S = 5.0
 ANSWER_BYTES_MAX = 64 << 20
 _PARTS_MAX = 64
 """Buffers handed to one sendmsg; the kernel takes 1024."""
@@ -44,10 +43,9 @@ Sent = list[tuple[PartitionQueue, Batch]]
 class Request:
     """Batches that went out together."""
 
-    __slots__ = ("batches", "correlation_id", "sent_s")
+    __slots__ = ("batches", "sent_s")
 
-    def __init__(self, correlation_id: int, batches: Sent, sent_s: float) -> None:
-        self.correlation_id = correlation_id
+    def __init__(self, batches: Sent, sent_s: float) -> None:
         self.batches = batches
         self.sent_s = sent_s
 
@@ -55,15 +53,13 @@ class Request:
 class Connection:
     """Towards one broker; OSError or ProtocolFault: it has ended, `requests` were not answered."""
 
-    def __init__(self, broker_id: int, address: tuple[str, int], client_id: str) -> None:
+    def __init__(self, broker_id: int, address: Address, client_id: str) -> None:
         self.broker_id = broker_id
-        self.name = f"{address[0]}:{address[1]}"
-        self.socket = socket.create_connection(address, CONNECT_S)
+        self.socket = socket.create_connection(address, CONNECT_S_MAX)
         self.socket.setblocking(False)
         tcp.tune(self.socket)
         self.requests: deque[Request] = deque()
-        self._client_id = client_id
-        self._correlation_id = 0
+        self._exchange = Exchange(text_of([address]), client_id)
         self._out: deque[memoryview] = deque()
         self._in = bytearray()
 
@@ -81,9 +77,9 @@ class Connection:
 
     def send(self, batches: Sent, acks: int, timeout_ms: int, now_s: float) -> None:
         """Put sealed batches on their way."""
-        self._correlation_id += 1
-        self._out += _frame(self._correlation_id, self._client_id, acks, timeout_ms, batches)
-        self.requests.append(Request(self._correlation_id, batches, now_s))
+        correlation_id = self._exchange.next_id(PRODUCE, VERSION, is_answered=acks != 0)
+        self._out += _frame(correlation_id, self._exchange.client_id, acks, timeout_ms, batches)
+        self.requests.append(Request(batches, now_s))
         self.on_writable()
 
     def on_writable(self) -> None:
@@ -100,7 +96,7 @@ class Connection:
             if sent:
                 out[0] = out[0][sent:]
 
-    def on_readable(self) -> list[tuple[Request, dict[str, Any]]]:
+    def on_readable(self) -> list[tuple[Request, Message]]:
         """The answers that are there, with what they answer."""
         while True:
             try:
@@ -108,7 +104,7 @@ class Connection:
             except BlockingIOError:
                 break
             if not part:
-                raise ConnectionError(f"{self.name} closed the connection")
+                raise ConnectionError(f"{self._exchange.name} closed the connection")
             self._in += part
             if len(part) < _RECEIVE_BYTES:
                 break
@@ -120,10 +116,7 @@ class Connection:
                 break
             content = bytes(self._in[position + 4 : position + 4 + size])
             position += 4 + size
-            correlation_id, at = frame.parse_response_header(PRODUCE, VERSION, content)
-            if not self.requests or correlation_id != self.requests[0].correlation_id:
-                raise ProtocolFault(f"{self.name} answers request {correlation_id} out of order")
-            answer = codec.decode_all("ProduceResponse", VERSION, content, at)
+            answer = self._exchange.answer(content)
             answers.append((self.requests.popleft(), answer))
         del self._in[:position]
         return answers

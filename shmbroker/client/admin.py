@@ -1,22 +1,23 @@
-"""The few requests that the client library has no call for, over a connection of their own.
+"""The few questions of the command line that confluent-kafka has no call for.
 
 OffsetDelete, the settings of all brokers together (an empty resource name), the quorum of
 controllers, log directories, the brokers that are registered but fenced, and whether a topic
-exists, where the library is not installed. One request, one
-answer, no TLS, no SASL; versions that every Kafka since 2.4 knows (of the quorum and the log
-directories: 3.3; of fenced brokers: 4.0).
+exists, where confluent-kafka is not installed. Each over a connection of its own; no TLS, no SASL.
+Versions are those of `versions.PLAIN`; that of fenced brokers is known since Kafka 4.0.
 
-Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give one is a ClientFault.
+Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give one is a
+ClusterFault.
 """
 
-import socket
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from shmbroker import clock
-from shmbroker.errors import Fault, ProtocolFault
+from shmbroker.client import faults
+from shmbroker.client.cluster import Cluster
+from shmbroker.client.connection import Address, Message, text_of
+from shmbroker.client.faults import ClusterFault, NoBrokerFault
+from shmbroker.client.retries import patiently
 from shmbroker.metadata.topic_names import METADATA_TOPIC
-from shmbroker.wire import codec, error_codes, frame
+from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
@@ -29,19 +30,8 @@ from shmbroker.wire.api_keys import (
     name_of,
 )
 
-VERSIONS = {
-    METADATA: 4,
-    FIND_COORDINATOR: 2,
-    DESCRIBE_CONFIGS: 1,
-    DESCRIBE_QUORUM: 1,
-    DESCRIBE_LOG_DIRS: 4,
-    DESCRIBE_CLUSTER: 0,
-    INCREMENTAL_ALTER_CONFIGS: 0,
-    OFFSET_DELETE: 0,
-}
 CLIENT_ID = "shmbroker-cli"
 ANSWER_S = 10.0
-FRAME_BYTES_MAX = 64 << 20
 
 _BROKER = 4
 """Resource type."""
@@ -52,61 +42,23 @@ _BROKERS = 1
 _SET = 0
 _DELETE = 1
 
-Address = tuple[str, int]
-
-
-class ClientFault(Fault):
-    """A cluster gave no answer, or refused."""
-
-
-class Refused(ClientFault):
-    """A cluster answered with an error."""
-
 
 def ask(
-    addresses: Sequence[Address], api_key: int, body: Mapping[str, Any], version: int | None = None
-) -> dict[str, Any]:
-    """The answer of the first of these that can be reached; ClientFault if there is none."""
-    version = VERSIONS[api_key] if version is None else version
-    reason: Exception | None = None
-    for address in addresses:
-        try:
-            return _ask(address, api_key, version, dict(body))
-        except (OSError, ProtocolFault) as error:
-            reason = error
-    host, port = addresses[0]
-    raise ClientFault(f"{host}:{port} gives no answer to {name_of(api_key)}: {reason}")
-
-
-def _ask(address: Address, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
-    name = name_of(api_key)
-    with socket.create_connection(address, ANSWER_S) as connected:
-        connected.sendall(
-            frame.request_frame(
-                api_key, version, 1, CLIENT_ID, codec.encode(f"{name}Request", version, body)
-            )
-        )
-        size = frame.frame_size(_receive(connected, 4), 0, FRAME_BYTES_MAX)
-        content = _receive(connected, size)
-    _, position = frame.parse_response_header(api_key, version, content)
-    return codec.decode_all(f"{name}Response", version, content, position)
-
-
-def _receive(connected: socket.socket, size: int) -> bytes:
-    parts = []
-    while size:
-        part = connected.recv(min(size, 1 << 20))
-        if not part:
-            raise ConnectionError("it closed the connection")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+    addresses: Sequence[Address], api_key: int, body: Message, version: int | None = None
+) -> Message:
+    """The answer of the first of these that can be reached; ClusterFault if there is none."""
+    try:
+        with Cluster(addresses, CLIENT_ID, ANSWER_S) as cluster:
+            return cluster.ask_any(api_key, body, version)
+    except NoBrokerFault as fault:
+        about = f"{text_of(addresses[:1])} gives no answer to {name_of(api_key)}"
+        raise ClusterFault(f"{about}: {fault.reason}") from fault
 
 
 def delete_offsets(
     addresses: Sequence[Address], group: str, partitions: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
-    """Forget committed offsets: {(topic, partition): error}; ClientFault if all is refused."""
+    """Forget committed offsets: {(topic, partition): error}; ClusterFault if all is refused."""
     found = ask(addresses, FIND_COORDINATOR, {"key": group, "key_type": _GROUP})
     _refuse(found["error_code"], f"coordinator of group {group}")
     topics: dict[str, list[dict[str, int]]] = {}
@@ -136,8 +88,8 @@ def default_broker_configs(addresses: Sequence[Address]) -> dict[str, str | None
 def alter_default_broker_configs(
     addresses: Sequence[Address], values: Mapping[str, str], deleted: Iterable[str]
 ) -> None:
-    """Change them; ClientFault, in the cluster's words, if it refuses."""
-    configs: list[dict[str, Any]] = [
+    """Change them; ClusterFault, in the cluster's words, if it refuses."""
+    configs: list[Message] = [
         {"name": name, "config_operation": _SET, "value": value} for name, value in values.items()
     ]
     configs += [{"name": name, "config_operation": _DELETE, "value": None} for name in deleted]
@@ -147,7 +99,7 @@ def alter_default_broker_configs(
     _refuse(result["error_code"], "settings of all brokers", result["error_message"])
 
 
-def describe_quorum(addresses: Sequence[Address]) -> tuple[str, dict[str, Any]]:
+def describe_quorum(addresses: Sequence[Address]) -> tuple[str, Message]:
     """Cluster id, and the metadata log's partition of a DescribeQuorum answer.
 
     Where the active controller changes just now, it is asked for again for some seconds.
@@ -155,16 +107,15 @@ def describe_quorum(addresses: Sequence[Address]) -> tuple[str, dict[str, Any]]:
     cluster = ask(addresses, DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": False})
     _refuse(cluster["error_code"], "the cluster", cluster["error_message"])
     partition = {"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}
-    deadline = clock.monotonic() + ANSWER_S
-    while True:
+
+    def once() -> Message:
         answer = ask(addresses, DESCRIBE_QUORUM, {"topics": [partition]})
-        rows = [row for topic in answer["topics"] for row in topic["partitions"]]
-        error = answer["error_code"] or rows[0]["error_code"]
-        if not error:
-            return cluster["cluster_id"], rows[0]
-        if clock.monotonic() > deadline or not error_codes.is_retriable(error):
-            _refuse(error, "the controllers")
-        clock.sleep(0.1)
+        _refuse(answer["error_code"], "the controllers")
+        row: Message = answer["topics"][0]["partitions"][0]
+        _refuse(row["error_code"], "the controllers")
+        return row
+
+    return cluster["cluster_id"], patiently(once, ANSWER_S, "the quorum is not told")
 
 
 def has_topic(addresses: Sequence[Address], name: str) -> bool:
@@ -177,7 +128,7 @@ def has_topic(addresses: Sequence[Address], name: str) -> bool:
     return True
 
 
-def log_dirs(address: Address, topics: Mapping[str, Iterable[int]] | None) -> list[dict[str, Any]]:
+def log_dirs(address: Address, topics: Mapping[str, Iterable[int]] | None) -> list[Message]:
     """What a broker's log directories hold, as DescribeLogDirs has it; None: of all topics."""
     wanted = None
     if topics is not None:
@@ -200,5 +151,5 @@ def fenced_brokers(addresses: Sequence[Address]) -> list[int]:
 
 
 def _refuse(error: int, about: str, message: str | None = None) -> None:
-    if error:
-        raise Refused(f"{about}: {message or error_codes.message_of(error)}")
+    """What the cluster says, without the error's name: it is for people."""
+    faults.refuse(error, about, message or error_codes.message_of(error))

@@ -18,13 +18,13 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from shmbroker.client.reader.arrow_columns import COLUMNS, arrow_schema, column_types
 from shmbroker.kernels import native
-from shmbroker.spark.arrow_columns import COLUMNS, arrow_schema, column_types
 
 if native is not None:
-    from shmbroker.spark import decode_native as engine
+    from shmbroker.client.reader import decode_native as engine
 else:
-    from shmbroker.spark import decode_numpy as engine  # type: ignore[no-redef]
+    from shmbroker.client.reader import decode_numpy as engine  # type: ignore[no-redef]
 
 __all__ = ["COLUMNS", "AbortedRange", "arrow_schema", "decode", "engine"]
 

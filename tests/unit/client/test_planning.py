@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shmbroker.spark import planning
-from shmbroker.spark.planning import OffsetIndex, Piece, Range, Segment, plan
+from shmbroker.client.reader import planning
+from shmbroker.client.reader.planning import OffsetIndex, Piece, Range, Segment, plan
 
 MIB = 1 << 20
 

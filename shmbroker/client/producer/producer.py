@@ -34,13 +34,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shmbroker import clock
-from shmbroker.errors import ConfigFault, Fault, ProtocolFault
-from shmbroker.producer import delivery
-from shmbroker.producer.cluster import Cluster
-from shmbroker.producer.columns import Chunk, chunks
-from shmbroker.producer.connection import Connection, Sent
-from shmbroker.producer.delivery import NO_IDENTITY, Batch, Identity, PartitionQueue
-from shmbroker.producer.encoding import (
+from shmbroker.client.cluster import Cluster
+from shmbroker.client.connection import parse_addresses
+from shmbroker.client.faults import DeliveryFault
+from shmbroker.client.producer import delivery
+from shmbroker.client.producer.columns import Chunk, chunks
+from shmbroker.client.producer.connection import Connection, Sent
+from shmbroker.client.producer.delivery import NO_IDENTITY, Batch, Identity, PartitionQueue
+from shmbroker.client.producer.encoding import (
     CLOSED,
     COUNT,
     NEWEST,
@@ -50,8 +51,9 @@ from shmbroker.producer.encoding import (
     encode,
     scatter,
 )
-from shmbroker.producer.faults import DeliveryFault
-from shmbroker.producer.placement import Sticky, by_partition, columns_of, place, runs
+from shmbroker.client.producer.placement import Sticky, by_partition, columns_of, place, runs
+from shmbroker.client.producer.questions import find_topic, new_producer_id
+from shmbroker.errors import ConfigFault, Fault, ProtocolFault
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import HEADER_SIZE
 from shmbroker.wire import error_codes
@@ -192,7 +194,8 @@ class Producer:
         self._idempotence = idempotence
         self._identity = identity or NO_IDENTITY
         self._next_sequences: dict[TopicPartition, int] = {}
-        self.cluster = Cluster(bootstrap_servers, client_id, min(self._request_s, ANSWER_S))
+        addresses = parse_addresses(bootstrap_servers)
+        self.cluster = Cluster(addresses, client_id, min(self._request_s, ANSWER_S))
         lots = np.random.default_rng(seed)
         self._lots = lambda count: int(lots.integers(count))
         self._stickies: dict[str, Sticky] = {}
@@ -314,8 +317,7 @@ class Producer:
         self._check()
         if self._thread is None:
             self._start()
-        known = self.cluster.topic(topic, self._block_s)
-        leaders = known.leaders
+        leaders = find_topic(self.cluster, topic, self._block_s).leaders
         sticky = self._stickies.get(topic)
         if sticky is None:
             sticky = self._stickies[topic] = Sticky(self._batch_size, self._lots)
@@ -517,7 +519,7 @@ class Producer:
     def _start(self) -> None:
         """The producer id and the sending thread, at the first send."""
         if self._idempotence and self._identity == NO_IDENTITY:
-            self._identity = Identity(*self.cluster.new_producer_id(self._block_s))
+            self._identity = Identity(*new_producer_id(self.cluster, self._block_s))
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell, selectors.EVENT_READ)

@@ -1,0 +1,211 @@
+"""The brokers of a cluster: who they are, who leads what, and a question to one of them.
+
+    ask_any      any broker answers: one connection to the first that can be reached, of those that
+                 were given and, later, of those that the cluster named; what fails is tried with
+                 the next one
+    ask_broker   one broker of choice, over a connection of its own
+    connect      a connection to a broker that is the caller's
+
+An answer is waited for at most `answer_s`. Nothing is tried again here (`retries`). Only PLAINTEXT
+listeners.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from shmbroker import __version__, clock
+from shmbroker.client.connection import Address, Connection, Message, connect, text_of
+from shmbroker.client.faults import ClusterFault, NoBrokerFault, refuse
+from shmbroker.client.versions import PLAIN, READING, lacking
+from shmbroker.errors import ProtocolFault
+from shmbroker.wire import error_codes
+from shmbroker.wire.api_keys import API_VERSIONS, METADATA, name_of
+
+SOFTWARE_NAME = "shmbroker"
+NO_ID = bytes(16)
+
+
+class Topic(NamedTuple):
+    """A topic that exists; `leaders[i]` is the broker id that leads partition i, -1: none now."""
+
+    name: str
+    topic_id: bytes
+    leaders: list[int]
+
+    @property
+    def partitions(self) -> range:
+        """Its partitions' numbers."""
+        return range(len(self.leaders))
+
+    def leader_of(self, partition: int) -> int:
+        """The broker that leads a partition; -1: none now, or there is no such partition."""
+        return self.leaders[partition] if partition in self.partitions else -1
+
+
+class Described(NamedTuple):
+    """A topic in an answer; where there is an `error`, it may have no partitions."""
+
+    topic: Topic
+    error: int
+    is_internal: bool
+
+
+class Cluster:
+    """The brokers behind these addresses; for any thread.
+
+    With `versions` READING each first connection is asked whether the broker serves them.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        client_id: str,
+        answer_s: float,
+        versions: Mapping[int, int] = PLAIN,
+    ) -> None:
+        self.bootstrap = list(bootstrap)
+        self.client_id = client_id
+        self.answer_s = answer_s
+        self.brokers: dict[int, Address] = {}
+        self.topics: dict[str, Topic] = {}
+        """Those that `refresh` has found."""
+        self._versions = versions
+        self._lock = threading.RLock()
+        self._connection: Connection | None = None
+        self._to_brokers: dict[int, Connection] = {}
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; the next question opens them again."""
+        with self._lock:
+            for connection in self._open():
+                connection.close()
+            self._connection = None
+            self._to_brokers.clear()
+
+    def wait_at_most(self, answer_s: float) -> None:
+        """Wait for an answer so long from now on."""
+        with self._lock:
+            self.answer_s = answer_s
+            for connection in self._open():
+                connection.socket.settimeout(answer_s)
+
+    def _open(self) -> list[Connection]:
+        first = [] if self._connection is None else [self._connection]
+        return [*first, *self._to_brokers.values()]
+
+    # --- who leads what --------------------------------------------------------------------------
+
+    def describe(
+        self, names: Iterable[str] | None, creates: bool, until_s: float | None = None
+    ) -> list[Described]:
+        """What any broker says of these topics, None: of all. With `creates` a topic may be made by
+        the question, if brokers do that."""
+        wanted = None if names is None else [{"name": name} for name in names]
+        body = {"topics": wanted, "allow_auto_topic_creation": creates}
+        answer = self.ask_any(METADATA, body, until_s=until_s)
+        self.brokers = {b["node_id"]: (b["host"], b["port"]) for b in answer["brokers"]}
+        return [
+            Described(
+                Topic(topic["name"], topic.get("topic_id", NO_ID), _leaders(topic)),
+                topic["error_code"],
+                topic["is_internal"],
+            )
+            for topic in answer["topics"]
+        ]
+
+    def refresh(self, names: Iterable[str]) -> dict[str, int]:
+        """Look these topics up; the error of each. Topics with one stay as they were."""
+        names = sorted(names)
+        errors = dict.fromkeys(names, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+        with self._lock:
+            for topic, error, _ in self.describe(names, creates=True):
+                errors[topic.name] = error
+                if not error and topic.leaders:
+                    self.topics[topic.name] = topic
+        return errors
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def ask_any(
+        self,
+        api_key: int,
+        body: Message,
+        version: int | None = None,
+        until_s: float | None = None,
+    ) -> Message:
+        """The answer of the first broker that gives one; NoBrokerFault if none does. After
+        `until_s`, by the monotonic clock, no other one is tried."""
+        with self._lock:
+            reason: Exception | None = None
+            if self._connection is not None:
+                try:
+                    return self._connection.ask(api_key, body, version)
+                except (OSError, ProtocolFault) as error:
+                    reason = error
+                    self._connection.close()
+                    self._connection = None
+            for address in dict.fromkeys([*self.bootstrap, *self.brokers.values()]):
+                if reason is not None and until_s is not None and clock.monotonic() > until_s:
+                    break
+                try:
+                    connection = self.connect(address)
+                    try:
+                        self._greet(connection)
+                        answer = connection.ask(api_key, body, version)
+                    except BaseException:
+                        connection.close()
+                        raise
+                except (OSError, ProtocolFault) as error:
+                    reason = error
+                    continue
+                self._connection = connection
+                return answer
+        raise NoBrokerFault(text_of(self.bootstrap), reason)
+
+    def ask_broker(self, broker_id: int, api_key: int, body: Message) -> Message:
+        """One broker's answer; OSError or ProtocolFault if it gives none."""
+        with self._lock:
+            connection = self._to_brokers.get(broker_id)
+            if connection is None:
+                if broker_id not in self.brokers:
+                    raise ConnectionError(f"broker {broker_id} is not in the cluster")
+                connection = self.connect(self.brokers[broker_id])
+                self._to_brokers[broker_id] = connection
+            try:
+                return connection.ask(api_key, body)
+            except (OSError, ProtocolFault):
+                connection.close()
+                del self._to_brokers[broker_id]
+                raise
+
+    def connect(self, address: Address) -> Connection:
+        """A new connection; OSError if nobody is there."""
+        return connect(address, self.answer_s, self.client_id, self._versions)
+
+    def _greet(self, connection: Connection) -> None:
+        if self._versions is not READING:
+            return
+        myself = {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
+        answer = connection.ask(API_VERSIONS, myself)
+        refuse(answer["error_code"], "ApiVersions")
+        api_key = lacking(self._versions, answer["api_keys"])
+        if api_key is not None:
+            version = self._versions[api_key]
+            raise ClusterFault(f"{connection.name} lacks {name_of(api_key)} v{version}")
+
+
+def _leaders(topic: Message) -> list[int]:
+    leaders = [-1] * len(topic["partitions"])
+    for partition in topic["partitions"]:
+        index = partition["partition_index"]
+        if not 0 <= index < len(leaders):
+            raise ProtocolFault(f"{topic['name']} has no partition {index} in Metadata")
+        leaders[index] = partition["leader_id"]
+    return leaders

@@ -1,0 +1,131 @@
+"""Faults of clients, beside those of `shmbroker.errors`.
+
+A fault says what is wrong. What its reader can do about it may depend on how the client is used:
+then the fault has an `Advice`, told in words that fit everywhere unless who knows better tells it
+in its own (`Advised.in_words`).
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Self
+
+from shmbroker.errors import Fault, StorageFault
+from shmbroker.wire import error_codes
+
+
+class Advice(Enum):
+    """What can be done, in words that fit everywhere; they go on after the fault's text."""
+
+    NONE = ""
+    ACCEPT_LOSS = " (reading can be told to go on without them)"
+    RUN_AS_OWNER = ": run this as the broker's user"
+    NAME_DIRECTORY = (
+        "; where its data directory is seen under another name here, that name has to be given"
+    )
+    FETCH = ": they can be fetched"
+
+
+class Advised(Fault):
+    """A fault with an advice."""
+
+    def __init__(self, text: str, advice: Advice = Advice.NONE) -> None:
+        super().__init__(text, advice)
+        self.text = text
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return self.text + self.advice.value
+
+    def in_words(self, words: Mapping[Advice, str]) -> Self:
+        """The same fault, its advice told in these words."""
+        return type(self)(self.text + words.get(self.advice, self.advice.value))
+
+
+class ClusterFault(Advised):
+    """The cluster can't be asked, or refuses; the message says who, and what to do."""
+
+
+class LaterFault(ClusterFault):
+    """What may work when tried again."""
+
+
+class RefusedFault(ClusterFault):
+    """A broker answered with an error."""
+
+
+class RefusedNowFault(RefusedFault, LaterFault):
+    """A broker answered with an error that may pass."""
+
+
+class FencedFault(ClusterFault):
+    """Somebody with a later epoch of the same producer id has written."""
+
+
+class NoFilesFault(ClusterFault):
+    """The broker's log files can't be opened from here; its records can still be fetched."""
+
+
+class DataLossFault(Advised, StorageFault):
+    """Records that must be read are gone; the message names the exact range."""
+
+
+class NoBrokerFault(ConnectionError):
+    """None of the bootstrap servers, nor of the brokers that they have named, answers."""
+
+    def __init__(self, bootstrap: str, reason: Exception | None) -> None:
+        self.text = f"No broker at {bootstrap} answered"
+        self.reason = reason
+        super().__init__(f"{self.text}: {reason}")
+
+
+def refuse(error: int, what: str, message: str | None = None) -> None:
+    """Raise for a wire error: RefusedNowFault if it may pass, else RefusedFault.
+
+    `message`: what the broker says of it, if it does.
+    """
+    if error:
+        known = f"{error_codes.name_of(error)} ({error_codes.message_of(error)})"
+        kind = RefusedNowFault if error_codes.is_retriable(error) else RefusedFault
+        raise kind(f"{what}: {message or known}")
+
+
+class DeliveryFault(Fault):
+    """Records could not be delivered; the producer is at its end.
+
+    `topic`, `partition`, `error`: where and why (Kafka's name of the error). `delivered` and
+    `not_delivered` count all records that were handed over; `by_partition` has both for each
+    (topic, partition). Of those not delivered, `unknown` were sent without an answer that says
+    what became of them: they may be in the log.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        topic: str,
+        partition: int,
+        error: str,
+        by_partition: dict[tuple[str, int], tuple[int, int]],
+        unknown: int,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.error = error
+        self.by_partition = by_partition
+        self.delivered = sum(delivered for delivered, _ in by_partition.values())
+        self.not_delivered = sum(not_delivered for _, not_delivered in by_partition.values())
+        self.unknown = unknown
+        super().__init__(
+            f"{topic}-{partition}: {error}: {text}; {self.delivered} records are delivered,"
+            f" {self.not_delivered} are not"
+            + (f" ({unknown} of them may be: their answer did not come)" if unknown else "")
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as Spark and multiprocessing do: by its parts."""
+        return _remade, (self.args[0], self.__dict__)
+
+
+def _remade(text: str, parts: dict[str, object]) -> DeliveryFault:
+    fault = DeliveryFault.__new__(DeliveryFault, text)
+    fault.__dict__.update(parts)
+    return fault

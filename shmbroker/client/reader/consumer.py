@@ -1,0 +1,20 @@
+"""How brokers are asked by who reads."""
+
+from typing import NamedTuple
+
+
+class Consumer(NamedTuple):
+    """How brokers are asked."""
+
+    bootstrap_servers: str
+    client_id: str = "shmbroker-client"
+    timeout_s: float = 60.0
+    """How long a question may take with all its tries; of a fetch, until bytes come."""
+    answer_s: float = 30.0
+    """How long one answer is waited for, then it is asked again; `timeout_s` at most. These are the
+    defaults of Kafka's default.api.timeout.ms and request.timeout.ms: were the first no longer than
+    the second, one answer that is lost would be the end."""
+    is_read_committed: bool = False
+    fetch_bytes: int = 8 << 20
+    """Bytes asked for with one fetch; up to two answers are in memory at a time."""
+    fetch_wait_ms: int = 500

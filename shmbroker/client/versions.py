@@ -1,0 +1,73 @@
+"""The version of each API that is spoken: one for those who ask, one for those who don't.
+
+    PLAIN     to brokers that were not asked what they serve: one request less. Kafka knows all of
+              them since 3.0, but DescribeLogDirs and DescribeQuorum since 3.3
+    READING   by readers, who ask first (`lacking`). Topics are named by their ids, so that one that
+              was made again is noticed; all but the last are Apache Kafka's since 3.1
+
+Rule: who builds a request by hand has one version in mind, so there is no range to choose from: a
+broker that lacks the version is told by name, and not asked in another.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shmbroker.wire.api_keys import (
+    API_VERSIONS,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_LOG_DIRS,
+    DESCRIBE_PRODUCERS,
+    DESCRIBE_QUORUM,
+    FETCH,
+    FIND_COORDINATOR,
+    INCREMENTAL_ALTER_CONFIGS,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    LIST_SEGMENTS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    PRODUCE,
+)
+
+PLAIN: Mapping[int, int] = {
+    PRODUCE: 9,
+    FETCH: 12,
+    LIST_OFFSETS: 7,
+    METADATA: 9,
+    FIND_COORDINATOR: 2,
+    INIT_PRODUCER_ID: 4,
+    DESCRIBE_CONFIGS: 1,
+    DESCRIBE_LOG_DIRS: 4,
+    INCREMENTAL_ALTER_CONFIGS: 0,
+    OFFSET_DELETE: 0,
+    DESCRIBE_QUORUM: 1,
+    DESCRIBE_CLUSTER: 0,
+    DESCRIBE_PRODUCERS: 0,
+}
+
+READING: Mapping[int, int] = {
+    API_VERSIONS: 3,
+    METADATA: 12,
+    LIST_OFFSETS: 7,
+    FETCH: 13,
+    FIND_COORDINATOR: 4,
+    OFFSET_COMMIT: 8,
+    DESCRIBE_LOG_DIRS: 4,
+    LIST_SEGMENTS: 0,
+}
+
+_OURS = frozenset([LIST_SEGMENTS])
+"""Served by a shmbroker only, on its control socket."""
+
+
+def lacking(versions: Mapping[int, int], served: Iterable[Mapping[str, Any]]) -> int | None:
+    """The first API of `versions` that isn't served in its version; `served`: rows of an
+    ApiVersions answer."""
+    ranges = {row["api_key"]: (row["min_version"], row["max_version"]) for row in served}
+    for api_key, version in versions.items():
+        low, high = ranges.get(api_key, (0, -1))
+        if not low <= version <= high and api_key not in _OURS:
+            return api_key
+    return None
