@@ -16,14 +16,20 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
+from shmbroker.client import faults
 from shmbroker.client.cluster import Topic
 from shmbroker.client.connection import parse_addresses
-from shmbroker.client.faults import Advice, Advised
 from shmbroker.client.nearest import nearest
 from shmbroker.client.reader import decode
+from shmbroker.client.reader.asking import (
+    EARLIEST,
+    LATEST,
+    OFFSET_MAX,
+    Consumer,
+    Ends,
+    TopicPartition,
+)
 from shmbroker.client.reader.broker_client import BrokerClient
-from shmbroker.client.reader.consumer import Consumer
-from shmbroker.client.reader.offsets import EARLIEST, LATEST, OFFSET_MAX, Ends, TopicPartition
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import AUTO, FETCH, FILES, Reading
 from shmbroker.client.reader.reading import read as read_piece
@@ -40,12 +46,12 @@ _ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _WORDS = {
-    Advice.ACCEPT_LOSS: " (read with fails_on_data_loss=False to go on without them)",
-    Advice.RUN_AS_OWNER: ": run this as the broker's user",
-    Advice.NAME_DIRECTORY: (
+    faults.ACCEPT_LOSS: " (read with fails_on_data_loss=False to go on without them)",
+    faults.RUN_AS_OWNER: ": run this as the broker's user",
+    faults.NAME_DIRECTORY: (
         "; where its data directory is seen under another name here, give it as data_directory"
     ),
-    Advice.FETCH: ": way='auto' fetches them",
+    faults.CAN_FETCH: ": way='auto' fetches them",
 }
 
 Where = str | int | datetime | Mapping[int, "int | str | datetime"]
@@ -245,7 +251,7 @@ def _own_words() -> Iterator[None]:
     """What faults advise, told with the arguments of `read`."""
     try:
         yield
-    except Advised as fault:
-        if fault.advice is Advice.NONE:
+    except faults.Advised as fault:
+        if fault.advice not in _WORDS:
             raise
         raise fault.in_words(_WORDS) from fault.__cause__

@@ -43,14 +43,6 @@ class Topic(NamedTuple):
         return self.leaders[partition] if partition in self.partitions else -1
 
 
-class Described(NamedTuple):
-    """A topic in an answer; where there is an `error`, it may have no partitions."""
-
-    topic: Topic
-    error: int
-    is_internal: bool
-
-
 class Cluster:
     """The brokers behind these addresses; for any thread.
 
@@ -104,15 +96,18 @@ class Cluster:
 
     def describe(
         self, names: Iterable[str] | None, creates: bool, until_s: float | None = None
-    ) -> list[Described]:
+    ) -> list[tuple[Topic, int, bool]]:
         """What any broker says of these topics, None: of all. With `creates` a topic may be made by
-        the question, if brokers do that."""
+        the question, if brokers do that.
+
+        Of each (topic, error, whether it is internal); with an error there may be no partitions.
+        """
         wanted = None if names is None else [{"name": name} for name in names]
         body = {"topics": wanted, "allow_auto_topic_creation": creates}
         answer = self.ask_any(METADATA, body, until_s=until_s)
         self.brokers = {b["node_id"]: (b["host"], b["port"]) for b in answer["brokers"]}
         return [
-            Described(
+            (
                 Topic(topic["name"], topic.get("topic_id", NO_ID), _leaders(topic)),
                 topic["error_code"],
                 topic["is_internal"],

@@ -1,44 +1,38 @@
 """Faults of clients, beside those of `shmbroker.errors`.
 
 A fault says what is wrong. What its reader can do about it may depend on how the client is used:
-then the fault has an `Advice`, told in words that fit everywhere unless who knows better tells it
-in its own (`Advised.in_words`).
+then the fault has an advice, told in words that fit everywhere unless who knows better tells it in
+its own (`Advised.in_words`).
 """
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Self
 
 from shmbroker.errors import Fault, StorageFault
 from shmbroker.wire import error_codes
 
-
-class Advice(Enum):
-    """What can be done, in words that fit everywhere; they go on after the fault's text."""
-
-    NONE = ""
-    ACCEPT_LOSS = " (reading can be told to go on without them)"
-    RUN_AS_OWNER = ": run this as the broker's user"
-    NAME_DIRECTORY = (
-        "; where its data directory is seen under another name here, that name has to be given"
-    )
-    FETCH = ": they can be fetched"
+ACCEPT_LOSS = " (reading can be told to go on without them)"
+RUN_AS_OWNER = ": run this as the broker's user"
+NAME_DIRECTORY = "; where its data directory is seen under another name here, give that name"
+CAN_FETCH = ": they can be fetched"
+"""Advice: what goes on after a fault's text."""
 
 
 class Advised(Fault):
-    """A fault with an advice."""
+    """A fault with an advice, or none."""
 
-    def __init__(self, text: str, advice: Advice = Advice.NONE) -> None:
+    def __init__(self, text: str, advice: str = "") -> None:
         super().__init__(text, advice)
         self.text = text
         self.advice = advice
 
     def __str__(self) -> str:
-        return self.text + self.advice.value
+        return self.text + self.advice
 
-    def in_words(self, words: Mapping[Advice, str]) -> Self:
-        """The same fault, its advice told in these words."""
-        return type(self)(self.text + words.get(self.advice, self.advice.value))
+    def in_words(self, words: Mapping[str, str]) -> Self:
+        """The same fault, with another text for its advice where `words` has one."""
+        told = type(self)(self.text, words.get(self.advice, self.advice))
+        return told.with_traceback(self.__traceback__)
 
 
 class ClusterFault(Advised):

@@ -3,10 +3,10 @@
     native        the extension module (C, stable ABI of CPython 3.11), or None where it was not
                   built or is turned off. Whoever uses it has a way without it:
 
-    decoding      record batches to Arrow          client/reader/decode   else numpy
-    encoding      Arrow columns to record batches  arrow/                 else numpy
-    walk          records of a produced batch      records/validation.py  else numpy, a plain loop
-    compaction    keys, the map of them, new files log/compaction/compactor.py       else numpy
+    decoding      record batches to Arrow          client/reader/decode.py         else numpy
+    encoding      Arrow columns to record batches  client/producer/encoding.py     else numpy
+    walk          records of a produced batch      records/validation.py           else numpy
+    compaction    keys, the map of them, new files log/compaction/compactor.py     else numpy
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the

@@ -7,7 +7,7 @@ Kafka doesn't know is refused, too.
 """
 
 from shmbroker.client.connection import parse_addresses
-from shmbroker.client.reader.consumer import Consumer
+from shmbroker.client.reader.asking import Consumer
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.option_values import Given, check_setting, choice, count, number
 

@@ -36,8 +36,8 @@ from pyspark.sql.streaming.datasource import (
 
 from shmbroker import clock
 from shmbroker.client.cluster import Topic
+from shmbroker.client.reader.asking import LATEST, OFFSET_MAX, Ends
 from shmbroker.client.reader.broker_client import BrokerClient
-from shmbroker.client.reader.offsets import LATEST, OFFSET_MAX, Ends
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.tasks import Plan, text_of
 from shmbroker.errors import ConfigFault, Fault

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from shmbroker.client.cluster import Topic
 from shmbroker.client.faults import NoFilesFault
 from shmbroker.client.reader import tasks
+from shmbroker.client.reader.asking import EARLIEST, LATEST, Ends, TopicPartition
 from shmbroker.client.reader.broker_client import BrokerClient, PartitionFiles
-from shmbroker.client.reader.offsets import EARLIEST, LATEST, Ends, TopicPartition
 from shmbroker.client.reader.planning import Range, ends_within_bytes
 from shmbroker.client.reader.reading import Reading
 from shmbroker.client.reader.segment_files import GoneFault, SegmentFiles
@@ -23,7 +23,7 @@ from shmbroker.errors import ConfigFault
 from shmbroker.ids import uuid_text
 from shmbroker.spark.offsets import within_limit
 from shmbroker.spark.options import Options, Position
-from shmbroker.spark.words import in_spark_s_words
+from shmbroker.spark.reading import in_spark_s_words
 
 
 def connect(options: Options) -> BrokerClient:

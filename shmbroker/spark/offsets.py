@@ -12,7 +12,7 @@ Documents are built in one order, as Spark compares their text.
 from collections.abc import Mapping
 from typing import Any
 
-from shmbroker.client.reader.offsets import Ends, TopicPartition
+from shmbroker.client.reader.asking import Ends, TopicPartition
 from shmbroker.ids import uuid_text
 from shmbroker.spark.options import QUERY_ID, TOPIC_IDS
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from shmbroker.client.reader.offsets import OFFSET_MAX
+from shmbroker.client.reader.asking import OFFSET_MAX
 
 _NOT_BEFORE = ("EqualTo", "GreaterThan", "GreaterThanOrEqual")
 

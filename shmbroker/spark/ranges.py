@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shmbroker.client.reader.aborted import AbortedTransaction
-from shmbroker.client.reader.consumer import Consumer
+from shmbroker.client.reader.asking import Consumer
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import FETCH, FILES, Reading
 from shmbroker.errors import ConfigFault, CorruptFault

@@ -23,9 +23,15 @@ from typing import NamedTuple, TypeVar
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster, Topic
 from shmbroker.client.connection import Connection, Message, parse_addresses, text_of
-from shmbroker.client.faults import Advice, ClusterFault, LaterFault, NoFilesFault, refuse
-from shmbroker.client.reader.consumer import Consumer
-from shmbroker.client.reader.offsets import TopicPartition
+from shmbroker.client.faults import (
+    NAME_DIRECTORY,
+    RUN_AS_OWNER,
+    ClusterFault,
+    LaterFault,
+    NoFilesFault,
+    refuse,
+)
+from shmbroker.client.reader.asking import Consumer, TopicPartition
 from shmbroker.client.reader.planning import Segment
 from shmbroker.client.retries import patiently
 from shmbroker.client.versions import READING
@@ -345,13 +351,11 @@ class BrokerClient:
             raise NoFilesFault(
                 f"there is no {path}: the broker at {text_of(self.cluster.bootstrap)} is not a"
                 " running shmbroker on this host",
-                Advice.NAME_DIRECTORY,
+                NAME_DIRECTORY,
             ) from None
         except PermissionError:
             control.close()
-            raise NoFilesFault(
-                f"user {os.geteuid()} may not open {path}", Advice.RUN_AS_OWNER
-            ) from None
+            raise NoFilesFault(f"user {os.geteuid()} may not open {path}", RUN_AS_OWNER) from None
         except OSError:
             control.close()
             raise

@@ -23,8 +23,8 @@ from shmbroker import clock
 from shmbroker.client.connection import Connection, Message
 from shmbroker.client.faults import ClusterFault, LaterFault, refuse
 from shmbroker.client.reader.aborted import AbortedTransaction, find_ends
+from shmbroker.client.reader.asking import Consumer
 from shmbroker.client.reader.broker_client import BrokerClient
-from shmbroker.client.reader.consumer import Consumer
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.retries import rests
 from shmbroker.errors import CorruptFault, ProtocolFault

@@ -15,10 +15,9 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from shmbroker.client.faults import Advice, DataLossFault, NoFilesFault
+from shmbroker.client.faults import ACCEPT_LOSS, CAN_FETCH, DataLossFault, NoFilesFault
 from shmbroker.client.reader.aborted import AbortedTransaction
-from shmbroker.client.reader.consumer import Consumer
-from shmbroker.client.reader.fetching import fetch
+from shmbroker.client.reader.asking import Consumer
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.segment_files import map_piece
 from shmbroker.errors import CorruptFault
@@ -43,7 +42,7 @@ class Reading(NamedTuple):
     def lose(self, text: str) -> None:
         """Told of records that are gone: a fault, or a warning where the query goes on."""
         if self.fails_on_data_loss:
-            raise DataLossFault(text, Advice.ACCEPT_LOSS)
+            raise DataLossFault(text, ACCEPT_LOSS)
         logger.warning("%s", text)
 
 
@@ -84,7 +83,7 @@ def raw_batches(
         raise NoFilesFault(
             f"offsets {piece.start_offset} to {piece.end_offset - 1} of {piece.topic}-"
             f"{piece.partition} are in no file of this host any more",
-            Advice.FETCH,
+            CAN_FETCH,
         )
     if piece.path and reading.way != FETCH:
         try:
@@ -102,6 +101,8 @@ def raw_batches(
             yield data, piece.aborted
             return
     _tell(piece, f"fetched from {reading.consumer.bootstrap_servers}")
+    from shmbroker.client.reader.fetching import fetch
+
     yield from fetch(reading.consumer, piece, reading.lose)
 
 

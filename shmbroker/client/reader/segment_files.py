@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from struct import error as StructError
 
-from shmbroker.client.faults import Advice, DataLossFault, NoFilesFault
+from shmbroker.client.faults import RUN_AS_OWNER, DataLossFault, NoFilesFault
 from shmbroker.client.reader.aborted import AbortedTransaction, parse_index
 from shmbroker.client.reader.planning import Batch, OffsetIndex, Piece, Segment
 from shmbroker.errors import CorruptFault
@@ -180,4 +180,4 @@ def _file_bytes(path: str) -> bytes:
 
 
 def _forbidden(path: str) -> NoFilesFault:
-    return NoFilesFault(f"user {os.geteuid()} may not read {path}", Advice.RUN_AS_OWNER)
+    return NoFilesFault(f"user {os.geteuid()} may not read {path}", RUN_AS_OWNER)

@@ -16,8 +16,8 @@ from shmbroker import clock
 from shmbroker.client.cluster import Topic
 from shmbroker.client.faults import NoFilesFault
 from shmbroker.client.reader.aborted import AbortedTransaction
+from shmbroker.client.reader.asking import EARLIEST, LATEST, OFFSET_MAX, Ends, TopicPartition
 from shmbroker.client.reader.broker_client import BrokerClient, PartitionFiles
-from shmbroker.client.reader.offsets import EARLIEST, LATEST, OFFSET_MAX, Ends, TopicPartition
 from shmbroker.client.reader.planning import Piece, Range, plan
 from shmbroker.client.reader.reading import AUTO, FETCH, FILES, Reading, warn_once
 from shmbroker.client.reader.segment_files import GoneFault, SegmentFiles, aborted_transactions

@@ -20,7 +20,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from shmbroker.client.reader.offsets import Ends
+from shmbroker.client.reader.asking import Ends
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.ingest import values
 from shmbroker.spark.ingest.plan import Plan, from_json, to_json

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from shmbroker.client.cluster import Topic
+from shmbroker.client.reader.asking import EARLIEST as EARLIEST_OFFSET
+from shmbroker.client.reader.asking import LATEST, Ends, TopicPartition
 from shmbroker.client.reader.broker_client import BrokerClient
-from shmbroker.client.reader.offsets import EARLIEST as EARLIEST_OFFSET
-from shmbroker.client.reader.offsets import LATEST, Ends, TopicPartition
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.spark import driver, options, running

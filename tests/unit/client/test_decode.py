@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from spark_batches import batch, is_readable, record, rows_by_loop, rows_of, varint, with_right_crc
 
 from shmbroker.client.reader import arrow_columns, decode_native, decode_numpy
 from shmbroker.client.reader import decode as module
@@ -19,6 +18,15 @@ from shmbroker.errors import CorruptFault
 from shmbroker.kernels import native
 from shmbroker.records import batch_scan, record_lengths
 from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
+from tests.record_batches import (
+    batch,
+    is_readable,
+    record,
+    rows_by_loop,
+    rows_of,
+    varint,
+    with_right_crc,
+)
 
 ALL = tuple(COLUMNS)
 EVER = 1 << 62

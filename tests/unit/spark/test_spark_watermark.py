@@ -17,9 +17,9 @@ pytest.importorskip("pyspark")
 from fake_family import FakeFamily, FakePartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
-from spark_batches import batch
 
 from shmbroker.spark.datasource import ShmbrokerDataSource
+from tests.record_batches import batch
 
 COLUMNS = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 COMMITS = 300

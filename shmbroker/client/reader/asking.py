@@ -1,6 +1,15 @@
-"""How brokers are asked by who reads."""
+"""What readers ask for, and how: names that all of them share. Pure."""
 
 from typing import NamedTuple
+
+TopicPartition = tuple[str, int]
+Ends = dict[TopicPartition, int]
+
+EARLIEST = -2
+LATEST = -1
+"""Kafka's own, in ListOffsets: where a log starts, and the end of what may be read."""
+
+OFFSET_MAX = (1 << 63) - 1
 
 
 class Consumer(NamedTuple):
