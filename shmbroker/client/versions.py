@@ -10,7 +10,6 @@ broker that lacks the version is told by name, and not asked in another.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from shmbroker.wire.api_keys import (
     API_VERSIONS,
@@ -62,7 +61,7 @@ _OURS = frozenset([LIST_SEGMENTS])
 """Served by a shmbroker only, on its control socket."""
 
 
-def lacking(versions: Mapping[int, int], served: Iterable[Mapping[str, Any]]) -> int | None:
+def lacking(versions: Mapping[int, int], served: Iterable[Mapping[str, int]]) -> int | None:
     """The first API of `versions` that isn't served in its version; `served`: rows of an
     ApiVersions answer."""
     ranges = {row["api_key"]: (row["min_version"], row["max_version"]) for row in served}

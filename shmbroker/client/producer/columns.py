@@ -13,8 +13,10 @@ rows of one topic, all of them with int32 offsets as `kernels/_native.pyi` has t
 fit, nothing is copied.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +25,17 @@ import pyarrow.compute as pc
 from shmbroker.client.producer.encoding import BinaryColumn, HeaderColumn
 from shmbroker.errors import ConfigFault
 
+if TYPE_CHECKING:
+    from shmbroker.client.producer.encoding import Ints, Rows
+
 NAMES = ("key", "value", "headers", "partition", "timestamp", "topic")
 ROWS_MAX = 1 << 16
 """Rows of a chunk: small enough that its columns of numbers stay in the cache."""
 
 BYTES_MAX = 1 << 30
 """Of a chunk's columns: what int32 offsets reach, with room to spare."""
+
+T = TypeVar("T")
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -49,7 +56,7 @@ class Chunk:
         self.timestamps = _timestamps(columns.get("timestamp"), now_ms)
 
 
-def chunks(data: Any, topic: str | None, now_ms: int) -> Iterator[tuple[str, Chunk]]:
+def chunks(data: object, topic: str | None, now_ms: int) -> Iterator[tuple[str, Chunk]]:
     """(topic, chunk) of all rows in order; `topic`, if given, wins over the column.
 
     `data`: pyarrow Table, RecordBatch or RecordBatchReader, or whatever exports an Arrow stream
@@ -65,7 +72,7 @@ def chunks(data: Any, topic: str | None, now_ms: int) -> Iterator[tuple[str, Chu
                     yield name, Chunk(rows, now_ms)
 
 
-def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
+def batches_of(data: object) -> Iterator[pa.RecordBatch]:
     """The record batches of anything that holds Arrow data; ConfigFault if it does not."""
     if isinstance(data, pa.RecordBatch):
         yield data
@@ -84,7 +91,7 @@ def batches_of(data: Any) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _imported(take: Callable[[Any], Any], data: Any) -> Any:
+def _imported(take: Callable[[object], T], data: object) -> T:
     """What `take` makes of data that exports itself; an array or a series has no columns."""
     try:
         return take(data)
@@ -155,7 +162,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
-def _binary(columns: dict[str, Any], name: str) -> pa.Array | None:
+def _binary(columns: dict[str, pa.Array], name: str) -> pa.Array | None:
     """A column as binary or string with int32 offsets; None: null in every row."""
     array = columns.get(name)
     if array is None or pa.types.is_null(array.type):
@@ -170,7 +177,7 @@ def _binary(columns: dict[str, Any], name: str) -> pa.Array | None:
     return array.cast(pa.string() if _is_text(kind) else pa.binary())
 
 
-def _headers(array: pa.Array) -> HeaderColumn | None:
+def _headers(array: pa.Array | None) -> HeaderColumn | None:
     if array is None or pa.types.is_null(array.type) or array.null_count == len(array):
         return None
     kind = array.type
@@ -196,7 +203,7 @@ def _headers(array: pa.Array) -> HeaderColumn | None:
     return HeaderColumn(array, BinaryColumn(key), BinaryColumn(value))
 
 
-def _partitions(array: pa.Array) -> Any:
+def _partitions(array: pa.Array | None) -> Rows | None:
     """int32 for each row, -1 where it has none; None if no row has one."""
     if array is None or array.null_count == len(array):
         return None
@@ -205,12 +212,14 @@ def _partitions(array: pa.Array) -> Any:
     try:
         if pc.min(array).as_py() < 0:
             raise ConfigFault("column partition holds a number below 0: null stands for none")
-        return pc.fill_null(array.cast(pa.int32()), -1).to_numpy(zero_copy_only=False)
+        array = array.cast(pa.int32())
     except pa.ArrowInvalid as error:
         raise ConfigFault(f"column partition: {error}") from None
+    rows: Rows = pc.fill_null(array, -1).to_numpy(zero_copy_only=False)
+    return rows
 
 
-def _timestamps(array: pa.Array, now_ms: int) -> Any:
+def _timestamps(array: pa.Array | None, now_ms: int) -> Ints | None:
     """int64 ms for each row; None if no row has one."""
     if array is None or array.null_count == len(array):
         return None
@@ -224,7 +233,7 @@ def _timestamps(array: pa.Array, now_ms: int) -> Any:
         array = array.cast(pa.int64())
     except pa.ArrowInvalid as error:
         raise ConfigFault(f"column timestamp: {error}") from None
-    filled = pc.fill_null(array, now_ms).to_numpy(zero_copy_only=False)
+    filled: Ints = pc.fill_null(array, now_ms).to_numpy(zero_copy_only=False)
     if len(filled) and int(np.min(filled)) < 0:
         raise ConfigFault("column timestamp holds a time before 1970, which Kafka does not take")
     return filled

@@ -12,16 +12,23 @@ Rule: a step never writes beyond the end it was given, and a row is written whol
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from shmbroker.kernels import native
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from numpy.typing import NDArray
+
+    from shmbroker.kernels import _native
+
+    Bytes = NDArray[np.uint8]
+    Ints = NDArray[np.int64]
+    Rows = NDArray[np.int32]
+    Raw = NDArray[np.uint64]
+    """Zigzag numbers, as varints hold them."""
 
 _M = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
@@ -37,23 +44,23 @@ class BinaryColumn:
     def __init__(self, array: pa.Array) -> None:
         valid, offsets, content = array.buffers()
         self.native = (valid if array.null_count else None, offsets, content, array.offset)
-        self._views: tuple[Any, Any, Any] | None = None
+        self._views: tuple[Rows, Bytes, NDArray[np.bool_] | None] | None = None
 
     @classmethod
     def of(cls, array: pa.Array | None) -> BinaryColumn | None:
         """None for None: a column that is null in every row."""
         return None if array is None else cls(array)
 
-    def views(self) -> tuple[Any, Any, Any]:
+    def views(self) -> tuple[Rows, Bytes, NDArray[np.bool_] | None]:
         """Offsets from row 0 on, bytes, and which rows are valid (None: all), for numpy."""
         if self._views is None:
             valid, offsets, content, first = self.native
             at = np.frombuffer(offsets, np.int32)[first:]
             data = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
-            bits = None
+            bits: NDArray[np.bool_] | None = None
             if valid is not None:
-                bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")
-                bits = bits[first:].astype(bool)
+                unpacked = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")
+                bits = unpacked[first:].astype(bool)
             self._views = at, data, bits
         return self._views
 
@@ -77,11 +84,13 @@ class Columns(NamedTuple):
 
     key: BinaryColumn | None
     value: BinaryColumn | None
-    timestamps: Any
+    timestamps: Ints | None
     headers: HeaderColumn | None
     rows: int
 
-    def natives(self) -> tuple[Any, Any, Any]:
+    def natives(
+        self,
+    ) -> tuple[_native.Column | None, _native.Column | None, _native.HeaderColumn | None]:
         """Key, value and headers as the kernels take them."""
         return (
             None if self.key is None else self.key.native,
@@ -95,7 +104,7 @@ def encode(
     position: int,
     end: int,
     delta: int,
-    rows: npt.NDArray[Any] | None,
+    rows: Rows | None,
     first: int,
     last: int,
     base_timestamp: int,
@@ -143,8 +152,8 @@ def can_scatter(partitions: int) -> bool:
 
 def scatter(
     outs: list[bytearray | None],
-    states: npt.NDArray[Any],
-    placed: npt.NDArray[Any],
+    states: Ints,
+    placed: Rows,
     first: int,
     columns: Columns,
     now_ms: int,
@@ -165,7 +174,7 @@ def scatter(
     return done
 
 
-def murmur2(keys: BinaryColumn, count: int) -> Any:
+def murmur2(keys: BinaryColumn, count: int) -> NDArray[np.uint32]:
     """Kafka's murmur2 of the first `count` rows as uint32; of a null row it means nothing."""
     if native is None:
         return _murmur2(keys, count)
@@ -177,7 +186,7 @@ def murmur2(keys: BinaryColumn, count: int) -> Any:
 # --- without the kernels -------------------------------------------------------------------------
 
 
-def _murmur2(keys: BinaryColumn, count: int) -> Any:
+def _murmur2(keys: BinaryColumn, count: int) -> NDArray[np.uint32]:
     """Four bytes of all keys together that still have four, then what is left of each."""
     at, data, _ = keys.views()
     # Behind the last byte there is something to read for keys that end there.
@@ -217,7 +226,7 @@ def _encode(
     position: int,
     end: int,
     delta: int,
-    rows: npt.NDArray[Any] | None,
+    rows: Rows | None,
     first: int,
     last: int,
     base_timestamp: int,
@@ -266,13 +275,13 @@ def _encode(
 class _Field(NamedTuple):
     """Bytes of each row: where they begin in `data`, how many; `length` is -1 for a null."""
 
-    data: Any
-    low: Any
-    size: Any
-    length: Any
+    data: Bytes
+    low: Ints
+    size: Ints
+    length: Ints
 
 
-def _field(column: BinaryColumn | None, chosen: npt.NDArray[Any]) -> _Field:
+def _field(column: BinaryColumn | None, chosen: Ints) -> _Field:
     if column is None:
         nothing = np.zeros(len(chosen), np.int64)
         return _Field(np.empty(0, np.uint8), nothing, nothing, nothing - 1)
@@ -285,7 +294,7 @@ def _field(column: BinaryColumn | None, chosen: npt.NDArray[Any]) -> _Field:
     return _Field(data, low, np.where(is_valid, size, 0), np.where(is_valid, size, -1))
 
 
-def _tail(headers: HeaderColumn | None, chosen: npt.NDArray[Any]) -> _Field:
+def _tail(headers: HeaderColumn | None, chosen: Ints) -> _Field:
     """Header count and headers of each row; without the kernels, row by row where there are any."""
     count = len(chosen)
     if headers is None:
@@ -319,12 +328,12 @@ def _append_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def _zigzag(values: npt.NDArray[Any]) -> Any:
+def _zigzag(values: Ints) -> Raw:
     wide = np.asarray(values, np.int64)
     return (wide.view(np.uint64) << np.uint64(1)) ^ (wide >> np.int64(63)).view(np.uint64)
 
 
-def _varint_size(raw: npt.NDArray[Any]) -> Any:
+def _varint_size(raw: Raw) -> Ints:
     size = np.ones(len(raw), np.int64)
     for shift in range(7, 64, 7):
         larger = raw >= np.uint64(1 << shift)
@@ -334,7 +343,7 @@ def _varint_size(raw: npt.NDArray[Any]) -> Any:
     return size
 
 
-def _put_varints(target: npt.NDArray[Any], place: npt.NDArray[Any], raw: npt.NDArray[Any]) -> Any:
+def _put_varints(target: Bytes, place: Ints, raw: Raw) -> Ints:
     """Write a varint at each place; the places behind them."""
     place, raw = place.copy(), raw.copy()
     alive = np.arange(len(raw))
@@ -349,7 +358,7 @@ def _put_varints(target: npt.NDArray[Any], place: npt.NDArray[Any], raw: npt.NDA
     return place
 
 
-def _put_bytes(target: npt.NDArray[Any], place: npt.NDArray[Any], field: _Field, count: int) -> Any:
+def _put_bytes(target: Bytes, place: Ints, field: _Field, count: int) -> Ints:
     """Copy each row's bytes to its place; the places behind them."""
     size = field.size[:count]
     total = int(size.sum())

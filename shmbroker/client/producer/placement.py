@@ -16,7 +16,7 @@ Source: Kafka `BuiltInPartitioner`, KIP-480, KIP-794.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,10 @@ from shmbroker.client.producer.columns import Chunk
 from shmbroker.client.producer.encoding import BinaryColumn, Columns, murmur2
 from shmbroker.errors import ConfigFault
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from numpy.typing import NDArray
+
+    from shmbroker.client.producer.encoding import Ints, Rows
 
 Weights = Callable[[], Sequence[int]]
 """How likely each partition shall be chosen; asked at each change."""
@@ -50,7 +51,7 @@ class Sticky:
         self._partition = -1
         self._taken = 0
 
-    def place(self, sizes: npt.NDArray[Any], weights: Weights) -> Any:
+    def place(self, sizes: Ints, weights: Weights) -> Rows:
         """int32 partitions of records of these sizes (bytes), in order."""
         placed = np.empty(len(sizes), np.int32)
         ends = np.cumsum(sizes)
@@ -75,7 +76,7 @@ class Sticky:
         return int(np.searchsorted(ends, self._lots(int(ends[-1])), side="right"))
 
 
-def place(chunk: Chunk, count: int, topic: str, sticky: Sticky, weights: Weights) -> Any:
+def place(chunk: Chunk, count: int, topic: str, sticky: Sticky, weights: Weights) -> Rows:
     """int32 partitions of a chunk's rows; ConfigFault for one that the topic does not have."""
     own = chunk.partitions
     if own is not None:
@@ -93,25 +94,25 @@ def place(chunk: Chunk, count: int, topic: str, sticky: Sticky, weights: Weights
     if own is not None:
         placed = own.copy() if placed is None else np.where(own >= 0, own, placed)
         free = None if free is None else free & (own < 0)
-    if free is None or not free.any():
+    if placed is not None and (free is None or not free.any()):
         return placed
-    if placed is None or free.all():
+    if placed is None or free is None or free.all():
         return sticky.place(_sizes(chunk), weights)
     rows = np.flatnonzero(free)
     placed[rows] = sticky.place(_sizes(chunk)[rows], weights)
     return placed
 
 
-def of_keys(keys: pa.Array, count: int) -> Any:
+def of_keys(keys: pa.Array, count: int) -> Rows:
     """int32 partitions of binary keys, of `count`; those of null mean nothing."""
     return _of_hashes(murmur2(BinaryColumn(keys), len(keys)), count)
 
 
-def _of_hashes(hashes: npt.NDArray[Any], count: int) -> Any:
+def _of_hashes(hashes: NDArray[np.uint32], count: int) -> Rows:
     return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
 
 
-def runs(placed: npt.NDArray[Any]) -> list[tuple[int, None, int, int]]:
+def runs(placed: Rows) -> list[tuple[int, None, int, int]]:
     """(partition, None, first, last) of rows that lie next to each other, as `by_partition` has
     them; empty if they are many."""
     changes = np.flatnonzero(placed[1:] != placed[:-1]) + 1
@@ -121,7 +122,7 @@ def runs(placed: npt.NDArray[Any]) -> list[tuple[int, None, int, int]]:
     return [(int(placed[low]), None, low, ends[i + 1]) for i, low in enumerate(ends[:-1])]
 
 
-def by_partition(placed: npt.NDArray[Any]) -> list[tuple[int, Any, int, int]]:
+def by_partition(placed: Rows) -> list[tuple[int, Rows, int, int]]:
     """(partition, rows, first, last) of each partition, rows in their order: `encode`'s arguments.
 
     `rows` are those of all partitions, sorted.
@@ -140,7 +141,7 @@ def columns_of(chunk: Chunk) -> Columns:
     return Columns(chunk.key, chunk.value, chunk.timestamps, chunk.headers, chunk.rows)
 
 
-def _sizes(chunk: Chunk) -> Any:
+def _sizes(chunk: Chunk) -> Ints:
     """About what each record takes, in bytes; headers left out."""
     sizes = np.full(chunk.rows, _RECORD_OVERHEAD, np.int64)
     for column in (chunk.key, chunk.value):

@@ -29,13 +29,13 @@ import selectors
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.connection import parse_addresses
+from shmbroker.client.connection import Message, parse_addresses
 from shmbroker.client.faults import DeliveryFault
 from shmbroker.client.producer import delivery
 from shmbroker.client.producer.columns import Chunk, chunks
@@ -58,9 +58,8 @@ from shmbroker.records import codecs
 from shmbroker.records.batch_layout import HEADER_SIZE
 from shmbroker.wire import error_codes
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from shmbroker.client.producer.encoding import Rows
 
 CLIENT_ID = "shmbroker-arrow"
 BATCH_BYTES_MIN = 128
@@ -240,7 +239,7 @@ class Producer:
 
     # --- the caller's thread ---------------------------------------------------------------------
 
-    def send(self, data: Any, topic: str | None = None) -> int:
+    def send(self, data: object, topic: str | None = None) -> int:
         """Take all rows of `data`; how many they are. They are delivered when `flush` returns.
 
         Returns when the rows are in batches, and waits for memory. ConfigFault for data that can't
@@ -362,7 +361,7 @@ class Producer:
         self,
         topic: str,
         partitions: int,
-        placed: npt.NDArray[Any],
+        placed: Rows,
         columns: Columns,
         now_ms: int,
         row_bytes: int,
@@ -406,7 +405,7 @@ class Producer:
         self,
         queue: PartitionQueue,
         columns: Columns,
-        rows: npt.NDArray[Any] | None,
+        rows: Rows | None,
         first: int,
         last: int,
         now_ms: int,
@@ -726,7 +725,7 @@ class Producer:
         with self._lock:
             self._is_asleep = False
 
-    def _take(self, batches: Sent, answer: dict[str, Any]) -> None:
+    def _take(self, batches: Sent, answer: Message) -> None:
         found = {
             (topic["name"], p["index"]): (p["error_code"], p["base_offset"], p["error_message"])
             for topic in answer["responses"]
@@ -834,7 +833,7 @@ class Producer:
 
 
 def write(
-    data: Any,
+    data: object,
     topic: str | None = None,
     *,
     bootstrap_servers: str,

@@ -17,10 +17,10 @@ records that retention or compaction has taken can't be recognised any more, and
 Rule: reading back is for the rare start after a death; it goes record by record.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster
@@ -46,6 +46,7 @@ _STEP_MIN = 1000
 """Offsets looked at first, at least."""
 
 T = TypeVar("T")
+Headers = Sequence[tuple[bytes, bytes | None]]
 
 
 class Stored:
@@ -58,7 +59,7 @@ class Stored:
         self.records = 0
         self._places: dict[bytes, list[int]] = {}
 
-    def add(self, key: bytes | None, value: bytes | None, headers: Any, partition: int) -> None:
+    def add(self, key: bytes | None, value: bytes | None, headers: Headers, partition: int) -> None:
         """A record that was found in a partition; headers as (key, value) pairs."""
         self._places.setdefault(_digest(key, value, headers), []).append(partition)
         self.records += 1
@@ -67,7 +68,7 @@ class Stored:
         self,
         key: bytes | None,
         value: bytes | None,
-        headers: Any,
+        headers: Headers,
         partition: int,
         likely: int = -1,
     ) -> bool:
@@ -163,7 +164,7 @@ class _Found(NamedTuple):
     """A batch of the producer."""
 
     sequence: int
-    records: list[tuple[bytes | None, bytes | None, Any]]
+    records: Sequence[tuple[bytes | None, bytes | None, Headers]]
 
 
 def _scan(
@@ -244,7 +245,7 @@ def _asked(cluster: Cluster, topic: str, wait_s: float, ask: Callable[[], T]) ->
     return patiently(ask, wait_s, f"topic {topic}: no answer", look_up)
 
 
-def _digest(key: bytes | None, value: bytes | None, headers: Any) -> bytes:
+def _digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
     """16 bytes that stand for a record's content."""
     content = [_sized(key), _sized(value)]
     for name, held in headers:

@@ -7,7 +7,7 @@ decode   batch by batch the CRC, then, as its bytes are still in the cache, fiel
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -227,7 +227,7 @@ class _Rows:
 
     def read(
         self, raw: "memoryview | NDArray[np.uint8]", batches: "Table", checks_crc: bool
-    ) -> Iterator[Any]:
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of these batches, whose records lie in `raw`; checks_crc: the batches, too."""
         assert native is not None
         state = np.zeros(native.STATE_FIELDS, np.int64)
@@ -269,12 +269,12 @@ class _Block:
         """`log_bytes`: what no string can exceed; `is_tight`: give every one as much."""
         self._types = types
         self._room = room
-        outputs: list[Any] = [None] * OUTPUTS
+        outputs: list[pa.Buffer | None] = [None] * OUTPUTS
         self.outputs = outputs
         new = pa.allocate_buffer
         bits = (rows_max + 7) // 8
 
-        def strings(kind: str, start: int) -> Any:
+        def strings(kind: str, start: int) -> pa.Buffer:
             most = log_bytes if is_tight else min(log_bytes, arrow_columns.BLOCK_BYTES)
             return new(
                 (most if is_tight else min(room.get(kind, start), most)) + SLACK, resizable=True
@@ -318,7 +318,7 @@ class _Block:
         self,
         rows: int,
         state: list[int],
-        raw: Any,
+        raw: "memoryview | NDArray[np.uint8]",
         schema: pa.Schema,
         constants: ConstantColumns,
     ) -> pa.RecordBatch:
@@ -367,7 +367,7 @@ class _Block:
         )
 
 
-def _cut(buffer: Any, used: int) -> Any:
+def _cut(buffer: pa.Buffer, used: int) -> pa.Buffer:
     """The used bytes; what is left over is given back if it is much."""
     if 4 * used < 3 * buffer.size:
         buffer.resize(used)
