@@ -9,11 +9,13 @@ Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give o
 ClusterFault.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 
 from shmbroker.client import faults
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.connection import Address, Message, text_of
+from shmbroker.client.connection import Address, text_of
 from shmbroker.client.faults import ClusterFault, NoBrokerFault
 from shmbroker.client.retries import patiently
 from shmbroker.metadata.topic_names import METADATA_TOPIC
@@ -29,6 +31,11 @@ from shmbroker.wire.api_keys import (
     OFFSET_DELETE,
     name_of,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.wire.codec import Message
+
 
 CLIENT_ID = "shmbroker-cli"
 ANSWER_S = 10.0

@@ -10,17 +10,24 @@ An answer is waited for at most `answer_s`. Nothing is tried again here (`retrie
 listeners.
 """
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from shmbroker import __version__, clock
-from shmbroker.client.connection import Address, Connection, Message, connect, text_of
+from shmbroker.client.connection import Address, Connection, connect, text_of
 from shmbroker.client.faults import ClusterFault, NoBrokerFault, refuse
 from shmbroker.client.versions import PLAIN, READING, lacking
 from shmbroker.errors import ProtocolFault
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import API_VERSIONS, METADATA, name_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.wire.codec import Message
+
 
 SOFTWARE_NAME = "shmbroker"
 NO_ID = bytes(16)
@@ -67,7 +74,7 @@ class Cluster:
         self._connection: Connection | None = None
         self._to_brokers: dict[int, Connection] = {}
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,10 +13,11 @@ Rules:
 * Every wait of a Connection ends after the socket's timeout.
 """
 
+from __future__ import annotations
+
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from shmbroker import tcp
 from shmbroker.client.versions import PLAIN
@@ -24,12 +25,15 @@ from shmbroker.errors import ConfigFault, ProtocolFault
 from shmbroker.wire import codec, frame
 from shmbroker.wire.api_keys import name_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.wire.codec import Message
+
+
 FRAME_BYTES_MAX = 256 << 20
 CONNECT_S_MAX = 5.0
 
 Address = tuple[str, int]
-Message = dict[str, Any]
-"""The fields of a request or an answer, by their names in Kafka's schemas."""
 
 
 class Exchange:

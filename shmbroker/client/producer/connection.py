@@ -12,17 +12,24 @@ here.
 Source: Kafka's Produce, version 9.
 """
 
+from __future__ import annotations
+
 import socket
 from collections import deque
 from struct import Struct
 
 from shmbroker import tcp
-from shmbroker.client.connection import CONNECT_S_MAX, Address, Exchange, Message, text_of
+from shmbroker.client.connection import CONNECT_S_MAX, Address, Exchange, text_of
 from shmbroker.client.producer.delivery import Batch, PartitionQueue
 from shmbroker.client.versions import PLAIN
 from shmbroker.wire import frame
 from shmbroker.wire.api_keys import PRODUCE
 from shmbroker.wire.primitives import compact_string, uvarint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.wire.codec import Message
+
 
 VERSION = PLAIN[PRODUCE]
 REQUESTS_MAX = 5

@@ -35,7 +35,7 @@ import numpy as np
 
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.connection import Message, parse_addresses
+from shmbroker.client.connection import parse_addresses
 from shmbroker.client.faults import DeliveryFault
 from shmbroker.client.producer import delivery
 from shmbroker.client.producer.columns import Chunk, chunks
@@ -60,6 +60,7 @@ from shmbroker.wire import error_codes
 
 if TYPE_CHECKING:
     from shmbroker.client.producer.encoding import Rows
+    from shmbroker.wire.codec import Message
 
 CLIENT_ID = "shmbroker-arrow"
 BATCH_BYTES_MIN = 128

@@ -17,6 +17,8 @@ records that retention or compaction has taken can't be recognised any more, and
 Rule: reading back is for the rare start after a death; it goes record by record.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -24,7 +26,6 @@ from typing import NamedTuple, TypeVar
 
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.connection import Message
 from shmbroker.client.faults import FencedFault, LaterFault, refuse
 from shmbroker.client.producer.delivery import SEQUENCES, Identity
 from shmbroker.client.producer.questions import find_topic
@@ -38,6 +39,11 @@ from shmbroker.records.batch_layout import (
     H_PRODUCER_ID,
 )
 from shmbroker.wire.api_keys import DESCRIBE_PRODUCERS, FETCH, LIST_OFFSETS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.wire.codec import Message
+
 
 _EARLIEST, _LATEST = -2, -1
 _FETCH_BYTES = 8 << 20

@@ -15,6 +15,8 @@ everything else is a ClusterFault that says what to do. Nothing is cached but co
 data directory.
 """
 
+from __future__ import annotations
+
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +24,7 @@ from typing import NamedTuple, TypeVar
 
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster, Topic
-from shmbroker.client.connection import Connection, Message, parse_addresses, text_of
+from shmbroker.client.connection import Connection, parse_addresses, text_of
 from shmbroker.client.faults import (
     NAME_DIRECTORY,
     RUN_AS_OWNER,
@@ -44,6 +46,11 @@ from shmbroker.wire.api_keys import (
     LIST_SEGMENTS,
     OFFSET_COMMIT,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.wire.codec import Message
+
 
 CONTROL_SOCKET = "control.sock"
 COMMIT_S_MAX = 5.0
@@ -80,7 +87,7 @@ class BrokerClient:
         self._control: Connection | None = None
         self._until_s: float | None = None
 
-    def __enter__(self) -> "BrokerClient":
+    def __enter__(self) -> BrokerClient:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,12 +15,14 @@ Rules:
 * What the leader no longer has is told by the exact range, and skipped if the query allows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from shmbroker import clock
-from shmbroker.client.connection import Connection, Message
+from shmbroker.client.connection import Connection
 from shmbroker.client.faults import ClusterFault, LaterFault, refuse
 from shmbroker.client.reader.aborted import AbortedTransaction, find_ends
 from shmbroker.client.reader.asking import Consumer
@@ -36,6 +38,11 @@ from shmbroker.records.batch_layout import (
 )
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import FETCH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.wire.codec import Message
+
 
 Lose = Callable[[str], None]
 """Told of records that are gone; raises if the query must not go on without them."""

@@ -229,7 +229,7 @@ def test_a_topic_with_an_error_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) 
 def test_a_broker_that_is_not_known_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(OSError("gone"))
     cluster = cluster_of(monkeypatch, a=Broker(described()), c=broker)
-    with pytest.raises(ConnectionError, match="broker 7 is not there"):
+    with pytest.raises(ConnectionError, match="broker 7 is not in the cluster"):
         cluster.ask_broker(7, FETCH, {})
     cluster.refresh(["t"])
     with pytest.raises(OSError, match="gone"):
