@@ -90,7 +90,7 @@ def check_into(address: str, root: Path) -> int:
     """Whether the flights can go into a broker: 1, and a sentence, if not. With any Python, before
     there is an environment, as that takes minutes to make."""
     sys.path.insert(0, str(root))
-    from shmbroker.client import admin as questions
+    from shmbroker.client.admin import has_topic
     from shmbroker.client.faults import ClusterFault
 
     host, _, port = address.rpartition(":")
@@ -98,7 +98,7 @@ def check_into(address: str, root: Path) -> int:
         print(f"demo: --into takes HOST:PORT, not {address!r}", file=sys.stderr)
         return 1
     try:
-        is_there = questions.has_topic([(host.strip("[]"), int(port))], TOPIC)
+        is_there = has_topic([(host.strip("[]"), int(port))], TOPIC)
     except ClusterFault as fault:
         print(f"demo: {fault}", file=sys.stderr)
         return 1

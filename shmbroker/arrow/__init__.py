@@ -14,12 +14,8 @@ from shmbroker.arrow.reader import COLUMNS, read, scan
 from shmbroker.client.faults import ClusterFault, DataLossFault, DeliveryFault
 from shmbroker.client.producer.producer import PartitionWritten, Producer, Written, write
 
-BrokerFault = ClusterFault
-"""The name that reading had for it."""
-
 __all__ = [
     "COLUMNS",
-    "BrokerFault",
     "ClusterFault",
     "DataLossFault",
     "DeliveryFault",

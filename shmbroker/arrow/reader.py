@@ -11,14 +11,13 @@ fetched, and decoded the same (`client.reader.reading`). Rules:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
 from shmbroker.client import faults
+from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Topic
-from shmbroker.client.connection import parse_addresses
 from shmbroker.client.nearest import nearest
 from shmbroker.client.reader import decode
 from shmbroker.client.reader.asking import (
@@ -45,7 +44,7 @@ CLIENT_ID = "shmbroker-arrow"
 _ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_WORDS = {
+WORDS = {
     faults.ACCEPT_LOSS: " (read with fails_on_data_loss=False to go on without them)",
     faults.RUN_AS_OWNER: ": run this as the broker's user",
     faults.NAME_DIRECTORY: (
@@ -146,7 +145,7 @@ def scan(
     )
     reading = Reading(consumer, _word("way", way, (AUTO, FILES, FETCH)), fails_on_data_loss)
     schema = decode.arrow_schema(chosen, views)
-    with _own_words(), BrokerClient(consumer, data_directory) as client:
+    with faults.told_in(WORDS), BrokerClient(consumer, data_directory) as client:
         pieces = _plan(client, reading, topic, partitions, start, end)
     batches = _batches(pieces, reading, chosen, views)
     return pa.RecordBatchReader.from_batches(schema, batches)
@@ -241,17 +240,6 @@ def _number(name: str, where: object) -> int:
 def _batches(
     pieces: list[Piece], reading: Reading, columns: tuple[str, ...], has_views: bool
 ) -> Iterator[pa.RecordBatch]:
-    with _own_words():
+    with faults.told_in(WORDS):
         for piece in pieces:
             yield from read_piece(piece, reading, columns, has_views)
-
-
-@contextmanager
-def _own_words() -> Iterator[None]:
-    """What faults advise, told with the arguments of `read`."""
-    try:
-        yield
-    except faults.Advised as fault:
-        if fault.advice not in _WORDS:
-            raise
-        raise fault.in_words(_WORDS) from fault.__cause__

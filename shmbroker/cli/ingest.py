@@ -3,11 +3,13 @@
 pyspark and pyarrow are imported when a command runs: they take longer than all of its help.
 """
 
+from __future__ import annotations
+
 import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -16,6 +18,7 @@ from shmbroker.cli.outcome import EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFaul
 from shmbroker.cli.output import print_json
 from shmbroker.cli.words import parse_moment
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.spark.ingest.checkpoint import Kept
     from shmbroker.spark.ingest.plan import Plan
@@ -269,7 +272,7 @@ def _check_usage(cluster: Cluster, given: dict[str, Any]) -> None:
             raise click.UsageError(f"-o can't set {name}: {why}.")
 
 
-def _asked(cluster: Cluster, topic: str, topics: tuple[str, ...], given: dict[str, Any]) -> "Asked":
+def _asked(cluster: Cluster, topic: str, topics: tuple[str, ...], given: dict[str, Any]) -> Asked:
     """What the command line asks for one of its topics."""
     from shmbroker.spark.ingest.files import local_path
     from shmbroker.spark.ingest.prepare import Asked
@@ -307,7 +310,7 @@ def _start(text: str | None) -> str | None:
         raise click.UsageError(f"--from takes earliest, latest or a time: {error}.") from None
 
 
-def _check_one_table(ingests: "list[Kept]") -> None:
+def _check_one_table(ingests: list[Kept]) -> None:
     from shmbroker.spark.ingest.checkpoint import check_goes_with
 
     first = ingests[0].plan
@@ -317,12 +320,12 @@ def _check_one_table(ingests: "list[Kept]") -> None:
 
 
 def _run(
-    ingests: "list[Kept]",
-    asked: "list[Asked]",
-    session: "Session",
-    stopping: "Stopping",
-    bar: "_Bar",
-) -> "list[Totals]":
+    ingests: list[Kept],
+    asked: list[Asked],
+    session: Session,
+    stopping: Stopping,
+    bar: _Bar,
+) -> list[Totals]:
     """Run those that have something to do; Spark is not started for nothing."""
     from shmbroker.spark.ingest import files, prepare, run
 
@@ -340,14 +343,14 @@ def _run(
     return done
 
 
-def _replayed(ingests: "list[Kept]", letters: str | None) -> "list[Totals]":
+def _replayed(ingests: list[Kept], letters: str | None) -> list[Totals]:
     from shmbroker.spark.ingest.replay import replay
 
     fields = _dead_letter(letters) if letters else {}
     return [replay(kept.plan._replace(**fields)) for kept in ingests]
 
 
-def _tell(ingests: "list[Kept]", done: "list[Totals]", as_json: bool, is_replay: bool) -> None:
+def _tell(ingests: list[Kept], done: list[Totals], as_json: bool, is_replay: bool) -> None:
     documents = [
         {"topic": kept.plan.topic, "path": kept.plan.path, **totals._asdict()}
         for kept, totals in zip(ingests, done, strict=True)
@@ -359,7 +362,7 @@ def _tell(ingests: "list[Kept]", done: "list[Totals]", as_json: bool, is_replay:
         click.echo((replay_summary if is_replay else summary)(kept.plan, totals))
 
 
-def _plan(cluster: Cluster, topic: str, given: dict[str, Any]) -> "tuple[Plan, list[str]]":
+def _plan(cluster: Cluster, topic: str, given: dict[str, Any]) -> tuple[Plan, list[str]]:
     """What was asked for, and which fields of it were named."""
     from shmbroker.spark.ingest.files import local_path
     from shmbroker.spark.ingest.plan import Plan
@@ -430,7 +433,7 @@ class _Bar:
         self._topic = topic
         self._bar: Any = None
 
-    def show(self, terminal: TextIO, each: "list[Totals]") -> None:
+    def show(self, terminal: TextIO, each: list[Totals]) -> None:
         """Where they are."""
         if self._bar is None:
             from tqdm import tqdm
@@ -454,7 +457,7 @@ class _Bar:
             self._bar.close()
 
 
-def summary(plan: "Plan", totals: "Totals") -> str:
+def summary(plan: Plan, totals: Totals) -> str:
     """One or two lines on what was done."""
     if not totals.micro_batches and not totals.behind:
         return (
@@ -480,7 +483,7 @@ def summary(plan: "Plan", totals: "Totals") -> str:
     return text
 
 
-def replay_summary(plan: "Plan", totals: "Totals") -> str:
+def replay_summary(plan: Plan, totals: Totals) -> str:
     """A line on what has become of dead letters."""
     text = (
         f"{plan.topic}: {_count(totals.rows, 'dead letter')} became rows in {plan.path},"

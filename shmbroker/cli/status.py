@@ -69,7 +69,7 @@ def command(cluster: Cluster, as_json: bool) -> None:
 
 def gather(cluster: Cluster) -> dict[str, Any]:
     """All that is shown, but for `problems`."""
-    from shmbroker.client import admin as questions
+    from shmbroker.client.admin import fenced_brokers, log_dirs
 
     admin = cluster.admin()
     there = metadata(admin, cluster)
@@ -81,10 +81,10 @@ def gather(cluster: Cluster) -> dict[str, Any]:
     is_plain = cluster.security == PLAINTEXT
     for broker in brokers:
         address = str(broker["host"]), int(broker["port"])
-        ask = partial(questions.log_dirs, address, None)
+        ask = partial(log_dirs, address, None)
         found = _told(ask) if is_plain else None
         broker["log_dirs"] = None if found is None else list(map(_directory, found))
-    fenced = _told(partial(questions.fenced_brokers, addresses)) if is_plain else None
+    fenced = _told(partial(fenced_brokers, addresses)) if is_plain else None
     return {
         "cluster_id": there.cluster_id,
         "brokers": brokers,

@@ -257,7 +257,7 @@ def _sizes(
     cluster: Cluster, brokers: Mapping[int, Any], leaders: Mapping[Partition, int]
 ) -> dict[Partition, int]:
     """Bytes of these partitions on the disks of these leaders, as far as they tell."""
-    from shmbroker.client import admin as questions
+    from shmbroker.client.admin import log_dirs
     from shmbroker.client.faults import ClusterFault
 
     found: dict[Partition, int] = {}
@@ -267,7 +267,7 @@ def _sizes(
             if broker == leader:
                 wanted.setdefault(topic, []).append(partition)
         try:
-            dirs = questions.log_dirs((brokers[leader].host, brokers[leader].port), wanted)
+            dirs = log_dirs((brokers[leader].host, brokers[leader].port), wanted)
         except (KeyError, ClusterFault):
             continue
         found |= {

@@ -1,12 +1,13 @@
-"""A Kafka client library, under `arrow`, `spark`, the tools and the command line.
+"""A Kafka client library, under `arrow`, `spark` and `cli`.
 
-    connection  one socket: blocking; and the matching of answers to requests, which the producer's
-                never-blocking connections share
+    addresses   where brokers listen
+    connection  one socket that blocks; what matches answers to requests on any socket
     cluster     brokers, leaders, and who is asked
     versions    the version of each API that is spoken
     retries     what fails for a while is tried again
-    faults      all that goes wrong, and what its users can do about it
-    admin       single questions for the command line
+    faults      all that goes wrong, and what users of the client can do about it
+    nearest     which name was meant
+    admin       the questions of the command line that confluent-kafka has no call for
     producer    Arrow columns to topics
     reader      topics to Arrow columns
 

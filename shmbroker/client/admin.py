@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from shmbroker.client import faults
+from shmbroker.client.addresses import Address, addresses_text
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.connection import Address, text_of
 from shmbroker.client.faults import ClusterFault, NoBrokerFault
 from shmbroker.client.retries import patiently
 from shmbroker.metadata.topic_names import METADATA_TOPIC
@@ -58,7 +58,7 @@ def ask(
         with Cluster(addresses, CLIENT_ID, ANSWER_S) as cluster:
             return cluster.ask_any(api_key, body, version)
     except NoBrokerFault as fault:
-        about = f"{text_of(addresses[:1])} gives no answer to {name_of(api_key)}"
+        about = f"{addresses_text(addresses[:1])} gives no answer to {name_of(api_key)}"
         raise ClusterFault(f"{about}: {fault.reason}") from fault
 
 

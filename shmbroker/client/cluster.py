@@ -17,9 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from shmbroker import __version__, clock
-from shmbroker.client.connection import Address, Connection, connect, text_of
+from shmbroker.client.addresses import Address, addresses_text
+from shmbroker.client.connection import Connection, connect
 from shmbroker.client.faults import ClusterFault, NoBrokerFault, refuse
-from shmbroker.client.versions import PLAIN, READING, lacking
+from shmbroker.client.versions import PLAIN, lacking
 from shmbroker.errors import ProtocolFault
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import API_VERSIONS, METADATA, name_of
@@ -53,7 +54,7 @@ class Topic(NamedTuple):
 class Cluster:
     """The brokers behind these addresses; for any thread.
 
-    With `versions` READING each first connection is asked whether the broker serves them.
+    With ApiVersions among `versions` whoever is asked first says whether it serves them.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class Cluster:
                     continue
                 self._connection = connection
                 return answer
-        raise NoBrokerFault(text_of(self.bootstrap), reason)
+        raise NoBrokerFault(addresses_text(self.bootstrap), reason)
 
     def ask_broker(self, broker_id: int, api_key: int, body: Message) -> Message:
         """One broker's answer; OSError or ProtocolFault if it gives none."""
@@ -192,7 +193,7 @@ class Cluster:
         return connect(address, self.answer_s, self.client_id, self._versions)
 
     def _greet(self, connection: Connection) -> None:
-        if self._versions is not READING:
+        if API_VERSIONS not in self._versions:
             return
         myself = {"client_software_name": SOFTWARE_NAME, "client_software_version": __version__}
         answer = connection.ask(API_VERSIONS, myself)

@@ -3,8 +3,7 @@
     Exchange     numbers requests and matches answers to them; has no socket
     Connection   an Exchange over a socket that blocks: TCP, or a broker's control socket
 
-The producer's connections never block, and have their own (`producer.connection`) around the same
-Exchange.
+The producer's never block: `producer.connection` has them, around the same Exchange.
 
 Rules:
 
@@ -17,11 +16,12 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from shmbroker import tcp
+from shmbroker.client.addresses import Address, addresses_text
 from shmbroker.client.versions import PLAIN
-from shmbroker.errors import ConfigFault, ProtocolFault
+from shmbroker.errors import ProtocolFault
 from shmbroker.wire import codec, frame
 from shmbroker.wire.api_keys import name_of
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 FRAME_BYTES_MAX = 256 << 20
 CONNECT_S_MAX = 5.0
-
-Address = tuple[str, int]
 
 
 class Exchange:
@@ -136,25 +134,4 @@ def connect(
     connected = socket.create_connection(address, min(timeout_s, CONNECT_S_MAX))
     connected.settimeout(timeout_s)
     tcp.tune(connected)
-    return Connection(connected, text_of([address]), client_id, versions)
-
-
-def parse_addresses(bootstrap_servers: str, setting: str = "bootstrap_servers") -> list[Address]:
-    """ "host:port,host:port" as pairs; ConfigFault, which names the setting, if there is none or
-    one is not that."""
-    if not isinstance(bootstrap_servers, str):
-        raise ConfigFault(f"{setting} is text, HOST:PORT,…, not {bootstrap_servers!r}")
-    found = []
-    for text in filter(None, map(str.strip, bootstrap_servers.split(","))):
-        host, _, port = text.rpartition(":")
-        if not host or not port.isdecimal() or not port.isascii() or int(port) > 65535:
-            raise ConfigFault(f"{setting}: {text!r} is not HOST:PORT")
-        found.append((host.strip("[]"), int(port)))
-    if not found:
-        raise ConfigFault(f"{setting} names no broker: give HOST:PORT")
-    return found
-
-
-def text_of(addresses: Sequence[Address]) -> str:
-    """host:port,host:port"""
-    return ",".join(f"{host}:{port}" for host, port in addresses)
+    return Connection(connected, addresses_text([address]), client_id, versions)

@@ -1,11 +1,12 @@
 """Faults of clients, beside those of `shmbroker.errors`.
 
 A fault says what is wrong. What its reader can do about it may depend on how the client is used:
-then the fault has an advice, told in words that fit everywhere unless who knows better tells it in
-its own (`Advised.in_words`).
+then the fault has an advice, in words that fit everywhere. A user of the client that has better
+ones puts them in (`told_in`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Self
 
 from shmbroker.errors import Fault, StorageFault
@@ -33,6 +34,17 @@ class Advised(Fault):
         """The same fault, with another text for its advice where `words` has one."""
         told = type(self)(self.text, words.get(self.advice, self.advice))
         return told.with_traceback(self.__traceback__)
+
+
+@contextmanager
+def told_in(words: Mapping[str, str]) -> Iterator[None]:
+    """Advised faults leave in these words."""
+    try:
+        yield
+    except Advised as fault:
+        if fault.advice not in words:
+            raise
+        raise fault.in_words(words) from fault.__cause__
 
 
 class ClusterFault(Advised):

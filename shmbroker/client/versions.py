@@ -2,8 +2,8 @@
 
     PLAIN     to brokers that were not asked what they serve: one request less. Kafka knows all of
               them since 3.0, but DescribeLogDirs and DescribeQuorum since 3.3
-    READING   by readers, who ask first (`lacking`). Topics are named by their ids, so that one that
-              was made again is noticed; all but the last are Apache Kafka's since 3.1
+    READING   by readers, who ask first (ApiVersions, `lacking`). Topics are named by their ids, so
+              that one that was made again is noticed; all but the last are Apache Kafka's since 3.1
 
 Rule: who builds a request by hand has one version in mind, so there is no range to choose from: a
 broker that lacks the version is told by name, and not asked in another.

@@ -16,10 +16,12 @@ interpreter lock is released meanwhile; nothing is allocated; what is wrong is a
 SHMBROKER_KERNELS: `off` does without, `required` makes it an ImportError if they are missing.
 """
 
+from __future__ import annotations
+
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -28,7 +30,7 @@ _wanted = os.environ.get("SHMBROKER_KERNELS", "on").lower()
 BUILD = 5
 """What `kernels.h` says, too: a build of an earlier source is as good as none."""
 
-native: "ModuleType | None" = None
+native: ModuleType | None = None
 if _wanted != "off":
     try:
         native = import_module("shmbroker.kernels._native")

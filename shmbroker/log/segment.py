@@ -33,7 +33,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from errno import EDQUOT, EFBIG, EINVAL, ENOSPC, ENOSYS
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
@@ -55,6 +55,8 @@ from shmbroker.records.batch_layout import (
     MAGIC,
 )
 from shmbroker.signs import waiting_for_disk
+
+TYPE_CHECKING = False
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ fit what is there is a CorruptFault, and a group's memory is bounded, compressed
 from collections.abc import Iterator
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from shmbroker.records.batch_layout import (
     RECORDS_POSITION,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 

@@ -14,12 +14,11 @@ Nothing read here is believed: positions beyond the data read some byte that is 
 result counts only if the records fill their batch exactly.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from shmbroker.errors import CorruptFault
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

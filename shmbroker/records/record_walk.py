@@ -14,7 +14,6 @@ does not lead to where it must is a ProtocolFault.
 """
 
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from shmbroker.records.batch_layout import NO_TIMESTAMP
 from shmbroker.records.record_lengths import varints
 from shmbroker.records.validation import TIMESTAMP_MAX, TIMESTAMP_MIN, Faults, skip_headers
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 

@@ -8,9 +8,12 @@ Spark finds it by itself once the package is installed (`pyspark_shmbroker`). No
 imported before it is used: Python processes of Spark's come through here at their start.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.spark.lag import LagListener, add_lag
     from shmbroker.spark.ranges import read_ranges

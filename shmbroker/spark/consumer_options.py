@@ -6,7 +6,7 @@ way only, or refused, as it would change what is read or promises what isn't the
 Kafka doesn't know is refused, too.
 """
 
-from shmbroker.client.connection import parse_addresses
+from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.reader.asking import Consumer
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.option_values import Given, check_setting, choice, count, number

@@ -5,7 +5,8 @@ Spark's Kafka source.
     task     maps its pieces of the log files, or fetches them, and decodes them into Arrow batches
 
 The driver's part runs in a Python process of Spark's, so no state is shared with the program that
-built the query. Rules:
+built the query. What it alone needs (`driver`) is imported where it plans: tasks start without, and
+so does Spark's search for data sources. Rules:
 
 * What a range of offsets yields never depends on when it is read: Spark writes the end of a
   micro-batch down before it reads it, and reads it again after a crash. So exactly-once sinks are.
@@ -15,9 +16,11 @@ built the query. Rules:
   they can't be committed is a warning.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -35,24 +38,26 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from shmbroker import clock
-from shmbroker.client.cluster import Topic
-from shmbroker.client.reader.asking import LATEST, OFFSET_MAX, Ends
-from shmbroker.client.reader.broker_client import BrokerClient
+from shmbroker.client.reader.asking import LATEST, OFFSET_MAX, Ends, partition_text
 from shmbroker.client.reader.planning import Piece
-from shmbroker.client.reader.tasks import Plan, text_of
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.ids import random_uuid, uuid_text
-from shmbroker.spark import driver, ranges, worker
 from shmbroker.spark import options as source_options
+from shmbroker.spark import worker
 from shmbroker.spark.offsets import from_json, to_json
 from shmbroker.spark.options import QUERY_ID, Options
 from shmbroker.spark.pushdown import Bounds, bounds_of
-from shmbroker.spark.reading import read
+from shmbroker.spark.reading import read, reading_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Filter
     from pyspark.sql.types import StructType
+
+    from shmbroker.client.cluster import Topic
+    from shmbroker.client.reader.broker_client import BrokerClient
+    from shmbroker.client.reader.tasks import Plan
 
 logger = logging.getLogger("shmbroker.spark")
 
@@ -90,17 +95,19 @@ class ShmbrokerDataSource(DataSource):
         worker.freeze()
         options = source_options.parse_any(self.options)
         if options.emits_ranges:
+            from shmbroker.spark import ranges
+
             return ranges.SCHEMA
         return SCHEMA + (HEADERS_SCHEMA if options.has_headers else "")
 
     @worker.told_plainly()
-    def reader(self, schema: "StructType") -> "BatchReader":
+    def reader(self, schema: StructType) -> BatchReader:
         """A batch query."""
         worker.freeze()
         options = _parsed(self.options, is_stream=False)
         return (PushdownBatchReader if options.has_pushdown else BatchReader)(options, schema)
 
-    def streamReader(self, schema: "StructType") -> "StreamReader | RefusedReader":
+    def streamReader(self, schema: StructType) -> StreamReader | RefusedReader:
         """A streaming query."""
         try:
             return StreamReader(_parsed(self.options, is_stream=True), schema)
@@ -108,7 +115,7 @@ class ShmbrokerDataSource(DataSource):
             return RefusedReader(fault)
 
     @worker.told_plainly()
-    def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write."""
         from shmbroker.spark import producer_options, sink
 
@@ -116,7 +123,7 @@ class ShmbrokerDataSource(DataSource):
         return sink.BatchWriter(options, schema, overwrite)
 
     @worker.told_plainly()
-    def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A streaming write. Output mode update never comes here: Spark refuses it."""
         from shmbroker.spark import producer_options, sink
 
@@ -139,13 +146,15 @@ class _Reads(worker.Shipped):
     required: frozenset[str]
     """Those that the query's schema says to be NOT NULL; Spark wants the same of the batches."""
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a task's records, or what they are planned by, as Arrow batches."""
         worker.freeze()
         if not isinstance(partition, Task):
             return  # Spark's way to say that there is nothing to read
-        reading = driver.reading(self.options)
+        reading = reading_of(self.options)
         if self.options.emits_ranges:
+            from shmbroker.spark import ranges
+
             yield ranges.to_batch(partition.pieces, reading).select(self.columns)
             return
         for piece in partition.pieces:
@@ -156,7 +165,7 @@ class _Reads(worker.Shipped):
 class BatchReader(_Reads, DataSourceReader):
     """A batch query: the range of every partition is fixed when it is planned."""
 
-    def __init__(self, options: Options, schema: "StructType") -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.columns, self.required = _columns(schema, options)
         self.bounds = Bounds()
@@ -164,6 +173,8 @@ class BatchReader(_Reads, DataSourceReader):
     @worker.told_plainly()
     def partitions(self) -> list[InputPartition]:
         """The tasks; they are planned from one list of files per leader."""
+        from shmbroker.spark import driver
+
         options = self.options
         with driver.connect(options) as client:
             topics = driver.find_topics(client, options)
@@ -178,7 +189,7 @@ class BatchReader(_Reads, DataSourceReader):
 class PushdownBatchReader(BatchReader):
     """One that Spark offers filters: apart, as Spark refuses it where pushing down is off."""
 
-    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Remember what the filters spare; all of them stay with Spark."""
         self.bounds = bounds_of(filters)
         return filters
@@ -187,7 +198,7 @@ class PushdownBatchReader(BatchReader):
 class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query: Spark asks for offsets, and for the tasks between two of them."""
 
-    def __init__(self, options: Options, schema: "StructType") -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
         self.columns, self.required = _columns(schema, options)
         self._client: BrokerClient | None = None
@@ -201,6 +212,8 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @worker.told_plainly()
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query starts."""
+        from shmbroker.spark import driver
+
         client = self._connected()
         topics = driver.find_topics(client, self.options)
         wanted = driver.wanted_partitions(self.options, topics)
@@ -212,6 +225,8 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @worker.told_plainly()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends: the high watermarks, as far as the limits allow."""
+        from shmbroker.spark import driver
+
         client = self._connected()
         topics = driver.find_topics(client, self.options, is_new=False)
         self._commit(start, topics)  # all before it is written by now
@@ -224,7 +239,7 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic_partition, end in ends.items():
             begun = starts[topic_partition]
             if end < begun:
-                name = text_of(topic_partition)
+                name = partition_text(topic_partition)
                 self._lose(f"{name} ends at {end}, but it was read up to {begun}")
         if self._target is not None:
             ends = {
@@ -262,6 +277,8 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @worker.told_plainly()
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of an available-now query."""
+        from shmbroker.spark import driver
+
         client = self._connected()
         topics = driver.find_topics(client, self.options, is_new=False)
         wanted = driver.wanted_partitions(self.options, topics)
@@ -270,6 +287,8 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @worker.told_plainly()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a micro-batch; what they yield is a function of these offsets alone."""
+        from shmbroker.spark import driver
+
         client = self._connected()
         topics = driver.find_topics(client, self.options, is_new=False)
         ends, topic_ids = from_json(end)
@@ -295,6 +314,8 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """A micro-batch up to this end is written. (Spark says so one batch later, and never of
         the last one; so `latestOffset` does it, too.)"""
+        from shmbroker.spark import driver
+
         self._commit(end, driver.find_topics(self._connected(), self.options, is_new=False))
 
     def stop(self) -> None:
@@ -304,11 +325,15 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
         worker.leave_if_jvm_has()
 
     def _connected(self) -> BrokerClient:
+        from shmbroker.spark import driver
+
         if self._client is None:
             self._client = driver.connect(self.options)
         return self._client
 
     def _lose(self, text: str) -> None:
+        from shmbroker.spark import driver
+
         driver.lose(self.options, text)
 
     def _waits(self, starts: Ends, ends: Ends) -> bool:
@@ -364,7 +389,9 @@ class StreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 starts = {tp: offset for tp, offset in starts.items() if tp[0] != name}
         gone = sorted(set(starts) - set(wanted))
         if gone:
-            self._lose(f"partitions that were read are gone: {', '.join(map(text_of, gone))}")
+            self._lose(
+                f"partitions that were read are gone: {', '.join(map(partition_text, gone))}"
+            )
         return {topic_partition: starts.get(topic_partition, 0) for topic_partition in wanted}
 
 
@@ -434,8 +461,8 @@ _MAY_BE_NULL = frozenset({"key", "value", "headers"})
 
 
 def _declared(
-    batches: "Iterable[pa.RecordBatch]", required: frozenset[str]
-) -> "Iterator[pa.RecordBatch]":
+    batches: Iterable[pa.RecordBatch], required: frozenset[str]
+) -> Iterator[pa.RecordBatch]:
     """The same columns, these of them declared to have no nulls."""
     import pyarrow as pa
 
@@ -447,7 +474,7 @@ def _declared(
         yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
-def _columns(schema: "StructType", options: Options) -> tuple[tuple[str, ...], frozenset[str]]:
+def _columns(schema: StructType, options: Options) -> tuple[tuple[str, ...], frozenset[str]]:
     """The columns to decode, all or those of a narrower schema that the query was given; which of
     them it declares NOT NULL."""
     if options.emits_ranges:

@@ -11,19 +11,24 @@ DataLossFault unless failOnDataLoss is false.
 from collections.abc import Mapping, Sequence
 
 from shmbroker.client.cluster import Topic
-from shmbroker.client.faults import NoFilesFault
+from shmbroker.client.faults import NoFilesFault, told_in
 from shmbroker.client.reader import tasks
-from shmbroker.client.reader.asking import EARLIEST, LATEST, Ends, TopicPartition
+from shmbroker.client.reader.asking import (
+    EARLIEST,
+    LATEST,
+    Ends,
+    TopicPartition,
+    partition_text,
+)
 from shmbroker.client.reader.broker_client import BrokerClient, PartitionFiles
 from shmbroker.client.reader.planning import Range, ends_within_bytes
-from shmbroker.client.reader.reading import Reading
 from shmbroker.client.reader.segment_files import GoneFault, SegmentFiles
-from shmbroker.client.reader.tasks import Plan, Terms, partition_files, text_of, without_files
+from shmbroker.client.reader.tasks import Plan, Terms, partition_files, without_files
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import uuid_text
 from shmbroker.spark.offsets import within_limit
 from shmbroker.spark.options import Options, Position
-from shmbroker.spark.reading import in_spark_s_words
+from shmbroker.spark.reading import WORDS, reading_of
 
 
 def connect(options: Options) -> BrokerClient:
@@ -31,15 +36,10 @@ def connect(options: Options) -> BrokerClient:
     return BrokerClient(options.consumer, options.data_directory)
 
 
-def reading(options: Options) -> Reading:
-    """What tasks need of these options."""
-    return Reading(options.consumer, options.read_way, options.fails_on_data_loss)
-
-
 def terms(options: Options) -> Terms:
     """How these options want a read to be planned."""
     return Terms(
-        reading(options),
+        reading_of(options),
         options.hold_ms,
         options.tasks_min,
         options.records_per_task_max,
@@ -72,7 +72,7 @@ def wanted_partitions(options: Options, topics: Mapping[str, Topic]) -> list[Top
     return wanted
 
 
-@in_spark_s_words()
+@told_in(WORDS)
 def resolve(
     client: BrokerClient,
     options: Options,
@@ -92,7 +92,8 @@ def resolve(
         raise ConfigFault(
             "No offset matched from request of "
             + ", ".join(
-                f"topic-partition {text_of(tp)} and timestamp {named[tp]}" for tp in sorted(late)
+                f"topic-partition {partition_text(tp)} and timestamp {named[tp]}"
+                for tp in sorted(late)
             )
             + "; startingOffsetsByTimestampStrategy=latest starts at the end there"
         )
@@ -122,8 +123,8 @@ def _each_of(
         raise ConfigFault(
             f"Partitions specified for Kafka {kind}{'start' if is_start else 'end'} offsets don't"
             f" match what are assigned: {cure}; missing:"
-            f" {', '.join(map(text_of, missing)) or 'none'}; not read:"
-            f" {', '.join(map(text_of, unknown)) or 'none'}"
+            f" {', '.join(map(partition_text, missing)) or 'none'}; not read:"
+            f" {', '.join(map(partition_text, unknown)) or 'none'}"
             + ("; partialOffsets=true reads all of those that are missing" if missing else "")
         )
     assert position.everywhere is not None or not missing
@@ -146,7 +147,7 @@ def find_ends(
     return tasks.find_ends(client, terms(options), topics, starts)
 
 
-@in_spark_s_words()
+@told_in(WORDS)
 def plan_tasks(
     client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
 ) -> Plan:
@@ -154,7 +155,7 @@ def plan_tasks(
     return tasks.plan_tasks(client, terms(options), topics, starts, ends)
 
 
-@in_spark_s_words()
+@told_in(WORDS)
 def way_of(
     client: BrokerClient, options: Options, topics: Mapping[str, Topic], partition: TopicPartition
 ) -> str:
@@ -162,7 +163,7 @@ def way_of(
     return tasks.way_of(client, terms(options), topics, partition)
 
 
-@in_spark_s_words()
+@told_in(WORDS)
 def within_limits(
     client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
 ) -> Ends:
@@ -211,7 +212,7 @@ def _within_estimate(
     }
 
 
-@in_spark_s_words()
+@told_in(WORDS)
 def lose(options: Options, text: str) -> None:
     """Tell of records that are gone: a DataLossFault, or a warning if the query goes on without."""
-    reading(options).lose(text)
+    reading_of(options).lose(text)

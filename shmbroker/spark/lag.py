@@ -10,16 +10,19 @@ but its progress holds all that they are made of, the end of the micro-batch and
 Kafka's own tools show the same as the lag of the query's consumer group, which the source commits.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from shmbroker.spark.offsets import behind_latest
 from shmbroker.spark.options import TOPIC_IDS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
@@ -57,10 +60,10 @@ class LagListener(StreamingQueryListener):
         self.latest: dict[str, Metrics] = {}
         self._names: dict[str, str] = {}
 
-    def onQueryStarted(self, event: "QueryStartedEvent") -> None:
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing to tell yet."""
 
-    def onQueryProgress(self, event: "QueryProgressEvent") -> None:
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A micro-batch ended."""
         progress = add_lag(event.progress)
         name = progress["name"] or str(progress["id"])
@@ -70,10 +73,10 @@ class LagListener(StreamingQueryListener):
                 self.latest[name] = dict(source["metrics"])
                 self.on_lag(name, self.latest[name])
 
-    def onQueryIdle(self, event: "QueryIdleEvent") -> None:
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """There was nothing to read."""
 
-    def onQueryTerminated(self, event: "QueryTerminatedEvent") -> None:
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Forget it."""
         self.latest.pop(self._names.pop(str(event.id), ""), None)
 

@@ -46,8 +46,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shmbroker.client.nearest import nearest
-from shmbroker.client.reader.asking import EARLIEST, LATEST, Consumer
-from shmbroker.client.reader.tasks import HOLD_MS
+from shmbroker.client.reader.asking import EARLIEST, HOLD_MS, LATEST, Consumer
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.consumer_options import SETTINGS, consumer, refuse_settings
 from shmbroker.spark.option_values import (

@@ -15,9 +15,11 @@ A row is one piece of one task; a task of the plan is one partition of the DataF
 `plan` is what `read_ranges` needs, as JSON; the others are for people, and for joins.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shmbroker.client.reader.aborted import AbortedTransaction
 from shmbroker.client.reader.asking import Consumer
@@ -27,6 +29,7 @@ from shmbroker.errors import ConfigFault, CorruptFault
 from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.spark.reading import read
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -39,7 +42,7 @@ SCHEMA = (
 DEFAULT_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 
-def to_batch(pieces: Sequence[Piece], reading: Reading) -> "pa.RecordBatch":
+def to_batch(pieces: Sequence[Piece], reading: Reading) -> pa.RecordBatch:
     """The rows of one task."""
     import pyarrow as pa
 
@@ -59,8 +62,8 @@ def to_batch(pieces: Sequence[Piece], reading: Reading) -> "pa.RecordBatch":
 
 
 def read_ranges(
-    batches: "Iterable[pa.RecordBatch]", columns: Sequence[str] = DEFAULT_COLUMNS
-) -> "Iterator[pa.RecordBatch]":
+    batches: Iterable[pa.RecordBatch], columns: Sequence[str] = DEFAULT_COLUMNS
+) -> Iterator[pa.RecordBatch]:
     """Yield the records of these rows as Arrow batches, in the order of their offsets in each row.
 
     For a function given to `mapInArrow`. ConfigFault if the rows aren't those of emit=ranges.
@@ -69,7 +72,7 @@ def read_ranges(
         yield from read(piece, reading, tuple(columns))
 
 
-def pieces_of(batches: "Iterable[pa.RecordBatch]") -> Iterator[tuple[Piece, Reading]]:
+def pieces_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Piece, Reading]]:
     """Yield what these rows plan. ConfigFault if they aren't those of emit=ranges."""
     for batch in batches:
         if "plan" not in batch.schema.names:

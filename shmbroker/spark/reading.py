@@ -1,16 +1,19 @@
-"""Planned pieces to Arrow batches, and what faults advise, in the words of Spark's users."""
+"""Planned pieces to Arrow batches, by Spark's options; what faults advise, for Spark's users."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from shmbroker.client import faults
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import Reading
 from shmbroker.client.reader.reading import read as read_piece
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from shmbroker.spark.options import Options
 
 WORDS = {
     faults.ACCEPT_LOSS: " (set the source option failOnDataLoss to false to go on without them)",
@@ -23,18 +26,12 @@ WORDS = {
 }
 
 
-@contextmanager
-def in_spark_s_words() -> Iterator[None]:
-    """Faults that advise something leave in these words."""
-    try:
-        yield
-    except faults.Advised as fault:
-        if fault.advice not in WORDS:
-            raise
-        raise fault.in_words(WORDS) from fault.__cause__
+def reading_of(options: Options) -> Reading:
+    """What tasks need of these options."""
+    return Reading(options.consumer, options.read_way, options.fails_on_data_loss)
 
 
-def read(piece: Piece, reading: Reading, columns: tuple[str, ...]) -> "Iterator[pa.RecordBatch]":
+def read(piece: Piece, reading: Reading, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """Yield the piece's records as Arrow batches with these columns."""
-    with in_spark_s_words():
+    with faults.told_in(WORDS):
         yield from read_piece(piece, reading, columns)

@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from shmbroker import clock
-from shmbroker.client.faults import ClusterFault
-from shmbroker.errors import ConfigFault
+from shmbroker.errors import ConfigFault, Fault
 from shmbroker.spark.offsets import from_json
 from shmbroker.spark.options import TOPIC_IDS
 from shmbroker.spark.session import java_home, session_conf
@@ -51,7 +50,7 @@ _FAULT = re.compile(r"shmbroker\.[\w.]+Fault: ([^\n]*)")
 _CONDITION = re.compile(r"^\[[A-Z_.0-9]+\] ")
 
 
-class QueryFault(ClusterFault):
+class QueryFault(Fault):
     """A query ended by a failure, or can't be made."""
 
 

@@ -34,11 +34,13 @@ Exactly once
 Readers see records as soon as they are written, not when the micro-batch is committed.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -52,6 +54,7 @@ from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.spark import worker
 from shmbroker.spark.producer_options import Sink
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
@@ -96,7 +99,7 @@ class Committed(WriterCommitMessage):
 class BatchWriter(worker.Shipped, DataSourceArrowWriter):
     """`df.write`: rows are there when the write returns."""
 
-    def __init__(self, sink: Sink, schema: "StructType", overwrite: bool) -> None:
+    def __init__(self, sink: Sink, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigFault(
                 "Save mode Overwrite not allowed for Kafka. Allowed save mode is Append:"
@@ -105,7 +108,7 @@ class BatchWriter(worker.Shipped, DataSourceArrowWriter):
         name = uuid_text(random_uuid()) if sink.app_id is None else f"app:{sink.app_id}"
         self.writing = Writing(sink, _columns(schema, sink.topic), name, sink.app_version)
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """A task's rows."""
         return write_rows(iterator, self.writing)
 
@@ -113,10 +116,10 @@ class BatchWriter(worker.Shipped, DataSourceArrowWriter):
 class StreamWriter(worker.Shipped, DataSourceStreamArrowWriter):
     """`df.writeStream`: rows are there when their micro-batch is committed."""
 
-    def __init__(self, sink: Sink, schema: "StructType") -> None:
+    def __init__(self, sink: Sink, schema: StructType) -> None:
         self.writing = Writing(sink, _columns(schema, sink.topic), "", 0)
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """A task's rows of one micro-batch."""
         task = TaskContext.get()
         assert task is not None
@@ -134,7 +137,7 @@ class StreamWriter(worker.Shipped, DataSourceStreamArrowWriter):
 # --- the driver ----------------------------------------------------------------------------------
 
 
-def _columns(schema: "StructType", topic: str | None) -> dict[str, int]:
+def _columns(schema: StructType, topic: str | None) -> dict[str, int]:
     """Where the sink's columns are; the rules and texts of Spark's Kafka sink."""
     from pyspark.sql.types import (
         ArrayType,
@@ -187,7 +190,7 @@ def _columns(schema: "StructType", topic: str | None) -> dict[str, int]:
 # --- a task --------------------------------------------------------------------------------------
 
 
-def identity_of(name: str, version: int, task: int) -> "Identity":
+def identity_of(name: str, version: int, task: int) -> Identity:
     """The producer id and epoch of a task in one write of a series."""
     from shmbroker.client.producer.delivery import Identity
 
@@ -196,7 +199,7 @@ def identity_of(name: str, version: int, task: int) -> "Identity":
     return Identity(_OWN_IDS | digest % _OWN_IDS, version % VERSIONS)
 
 
-def write_rows(batches: "Iterator[pa.RecordBatch]", writing: Writing) -> Committed:
+def write_rows(batches: Iterator[pa.RecordBatch], writing: Writing) -> Committed:
     """A task's rows, as `writing.columns` says where they are, into their topics."""
     from shmbroker.client.producer.producer import Producer
 
@@ -222,14 +225,14 @@ def write_rows(batches: "Iterator[pa.RecordBatch]", writing: Writing) -> Committ
 class _TaskWriter:
     """Hands a task's rows to its producer, without those that are there already."""
 
-    def __init__(self, producer: "Producer", writing: Writing, identity: "Identity | None") -> None:
+    def __init__(self, producer: Producer, writing: Writing, identity: Identity | None) -> None:
         self._producer = producer
         self._writing = writing
         self._identity = identity
         self._stored: dict[str, Stored] = {}
         self._left_out = 0
 
-    def write(self, batch: "pa.RecordBatch") -> None:
+    def write(self, batch: pa.RecordBatch) -> None:
         """A batch of rows; `producer.columns` cuts it where it must."""
         if not batch.num_rows:
             return
@@ -265,7 +268,7 @@ class _TaskWriter:
             )
         return Committed(self._producer.written().records, self._left_out)
 
-    def _ask(self, topic: str, identity: "Identity") -> None:
+    def _ask(self, topic: str, identity: Identity) -> None:
         from shmbroker.client.producer.written import stored_by
 
         wait_s = self._writing.sink.producer.get("max_block_ms", _BLOCK_MS) / 1000
@@ -278,7 +281,7 @@ class _TaskWriter:
             )
             self._producer.go_on(topic, stored.sequences)
 
-    def _left(self, topic: str, rows: "pa.RecordBatch") -> "pa.RecordBatch":
+    def _left(self, topic: str, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that are not there."""
         import pyarrow as pa
 
@@ -308,7 +311,7 @@ class _TaskWriter:
         return rows.filter(pa.array(left))
 
 
-def _ready(name: str, column: "pa.Array") -> "pa.Array":
+def _ready(name: str, column: pa.Array) -> pa.Array:
     """A column as the producer takes it."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -322,7 +325,7 @@ def _ready(name: str, column: "pa.Array") -> "pa.Array":
     return column
 
 
-def _topics(column: "pa.Array") -> list[str]:
+def _topics(column: pa.Array) -> list[str]:
     import pyarrow.compute as pc
 
     return [name.as_py() for name in pc.unique(column)]

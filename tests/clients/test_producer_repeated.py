@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from shmbroker.arrow import DeliveryFault, Producer
+from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.connection import parse_addresses
 from shmbroker.client.faults import FencedFault
 from shmbroker.client.producer import producer as producer_module
 from shmbroker.client.producer.delivery import Identity

@@ -9,6 +9,7 @@ from shmbroker.client.reader.reading import read
 from shmbroker.errors import Fault
 from shmbroker.records.batch import encode_batch
 from shmbroker.spark import driver, options
+from shmbroker.spark.reading import reading_of
 from shmbroker.testing.broker import Broker
 from tests.acknowledged_load import wait_until
 from tests.raw_client import RawClient
@@ -47,7 +48,7 @@ def planned(address: str, hold: str, **more: str) -> tuple[options.Options, list
 
 def offsets(parsed: options.Options, tasks: list[list[Piece]]) -> list[int]:
     """What its tasks read."""
-    reading = driver.reading(parsed)
+    reading = reading_of(parsed)
     return [
         offset
         for task in tasks

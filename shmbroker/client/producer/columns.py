@@ -16,7 +16,7 @@ fit, nothing is copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from shmbroker.client.producer.encoding import BinaryColumn, HeaderColumn
 from shmbroker.errors import ConfigFault
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.client.producer.encoding import Ints, Rows
 

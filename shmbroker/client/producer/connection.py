@@ -19,7 +19,8 @@ from collections import deque
 from struct import Struct
 
 from shmbroker import tcp
-from shmbroker.client.connection import CONNECT_S_MAX, Address, Exchange, text_of
+from shmbroker.client.addresses import Address, addresses_text
+from shmbroker.client.connection import CONNECT_S_MAX, Exchange
 from shmbroker.client.producer.delivery import Batch, PartitionQueue
 from shmbroker.client.versions import PLAIN
 from shmbroker.wire import frame
@@ -57,7 +58,7 @@ class Request:
         self.sent_s = sent_s
 
 
-class Connection:
+class LeaderConnection:
     """Towards one broker; OSError or ProtocolFault: it has ended, `requests` were not answered."""
 
     def __init__(self, broker_id: int, address: Address, client_id: str) -> None:
@@ -66,7 +67,7 @@ class Connection:
         self.socket.setblocking(False)
         tcp.tune(self.socket)
         self.requests: deque[Request] = deque()
-        self._exchange = Exchange(text_of([address]), client_id)
+        self._exchange = Exchange(addresses_text([address]), client_id)
         self._out: deque[memoryview] = deque()
         self._in = bytearray()
 

@@ -12,13 +12,14 @@ Rule: a step never writes beyond the end it was given, and a row is written whol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from shmbroker.kernels import native
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 

@@ -16,7 +16,6 @@ Source: Kafka `BuiltInPartitioner`, KIP-480, KIP-794.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,7 @@ from shmbroker.client.producer.columns import Chunk
 from shmbroker.client.producer.encoding import BinaryColumn, Columns, murmur2
 from shmbroker.errors import ConfigFault
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 

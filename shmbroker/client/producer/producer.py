@@ -29,17 +29,17 @@ import selectors
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shmbroker import clock
+from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.connection import parse_addresses
 from shmbroker.client.faults import DeliveryFault
 from shmbroker.client.producer import delivery
 from shmbroker.client.producer.columns import Chunk, chunks
-from shmbroker.client.producer.connection import Connection, Sent
+from shmbroker.client.producer.connection import LeaderConnection, Sent
 from shmbroker.client.producer.delivery import NO_IDENTITY, Batch, Identity, PartitionQueue
 from shmbroker.client.producer.encoding import (
     CLOSED,
@@ -58,6 +58,7 @@ from shmbroker.records import codecs
 from shmbroker.records.batch_layout import HEADER_SIZE
 from shmbroker.wire import error_codes
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.client.producer.encoding import Rows
     from shmbroker.wire.codec import Message
@@ -218,7 +219,7 @@ class Producer:
         self._is_asleep = False
         self._wakes_s = 0.0  # when it wakes by itself
         self._has_news = False  # since the sending thread made its last plan
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, LeaderConnection] = {}
         self._reconnect: dict[int, tuple[float, float]] = {}  # not before, next rest
         self._wants_metadata = False
         self._metadata_s = 0.0  # not before
@@ -683,14 +684,14 @@ class Producer:
             return
         self._watch(connection)
 
-    def _connect(self, broker_id: int) -> Connection:
-        connection = Connection(broker_id, self.cluster.brokers[broker_id], self._client_id)
+    def _connect(self, broker_id: int) -> LeaderConnection:
+        connection = LeaderConnection(broker_id, self.cluster.brokers[broker_id], self._client_id)
         self._connections[broker_id] = connection
         assert self._selector is not None
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
         return connection
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: LeaderConnection) -> None:
         """Look for what the connection waits for; without acks, what is sent is delivered."""
         assert self._selector is not None
         events = selectors.EVENT_READ

@@ -1,14 +1,16 @@
 """The columns of a decoded topic, and what both engines make them with."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from shmbroker.records.batch_layout import TRANSACTIONAL_BIT
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -50,7 +52,7 @@ def arrow_schema(columns: Sequence[str], has_views: bool = False) -> pa.Schema:
     return pa.schema(list(column_types(columns, has_views).items()))
 
 
-def plain(kind: pa.DataType, values: "NDArray[np.generic]") -> pa.Array:
+def plain(kind: pa.DataType, values: NDArray[np.generic]) -> pa.Array:
     """A column of numbers around the memory of these.
 
     `pa.array` would do, but what it takes of Python's objects it looks at with pandas, where that
@@ -100,10 +102,10 @@ def header_pairs(names: pa.Array, contents: pa.Array) -> pa.StructArray:
 
 def is_aborted(
     aborted: Sequence[tuple[int, int, int]],
-    producer_id: "NDArray[np.int64]",
-    base_offset: "NDArray[np.int64]",
-    attributes: "NDArray[np.int64]",
-) -> "NDArray[np.bool_]":
+    producer_id: NDArray[np.int64],
+    base_offset: NDArray[np.int64],
+    attributes: NDArray[np.int64],
+) -> NDArray[np.bool_]:
     """Which batches belong to an aborted transaction (producer id, first and last offset)."""
     found = np.zeros(len(base_offset), np.bool_)
     for aborted_id, first_offset, last_offset in aborted:

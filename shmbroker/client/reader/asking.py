@@ -11,6 +11,9 @@ LATEST = -1
 
 OFFSET_MAX = (1 << 63) - 1
 
+HOLD_MS = 10 * 60 * 1000
+"""How long the files of a plan stay, though retention drops them, unless the reader says it."""
+
 
 class Consumer(NamedTuple):
     """How brokers are asked."""
@@ -27,3 +30,8 @@ class Consumer(NamedTuple):
     fetch_bytes: int = 8 << 20
     """Bytes asked for with one fetch; up to two answers are in memory at a time."""
     fetch_wait_ms: int = 500
+
+
+def partition_text(topic_partition: TopicPartition) -> str:
+    """topic-0"""
+    return f"{topic_partition[0]}-{topic_partition[1]}"

@@ -1,4 +1,4 @@
-"""What the Spark source asks a broker: a small synchronous Kafka client, and the control socket.
+"""What a reader asks: the brokers of a cluster, and the control socket of a shmbroker.
 
     bootstrap broker   ApiVersions, Metadata, DescribeLogDirs (where the data directory is),
                        FindCoordinator
@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from shmbroker import clock
+from shmbroker.client.addresses import addresses_text, parse_addresses
 from shmbroker.client.cluster import Cluster, Topic
-from shmbroker.client.connection import Connection, parse_addresses, text_of
+from shmbroker.client.connection import Connection
 from shmbroker.client.faults import (
     NAME_DIRECTORY,
     RUN_AS_OWNER,
@@ -356,8 +357,8 @@ class BrokerClient:
         except (FileNotFoundError, NotADirectoryError):
             control.close()
             raise NoFilesFault(
-                f"there is no {path}: the broker at {text_of(self.cluster.bootstrap)} is not a"
-                " running shmbroker on this host",
+                f"there is no {path}: the broker at {addresses_text(self.cluster.bootstrap)}"
+                " is not a running shmbroker on this host",
                 NAME_DIRECTORY,
             ) from None
         except PermissionError:

@@ -6,8 +6,9 @@ decode   batch by batch the CRC, then, as its bytes are still in the cache, fiel
          buffers of an Arrow batch
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from shmbroker.kernels import native
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import COMPRESSION_MASK, LZ4
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -137,7 +139,7 @@ def decode(
             raise CorruptFault(f"a batch between {first} and {position}: {fault}") from fault
 
 
-def _check_crcs(data: memoryview, batches: "Table") -> None:
+def _check_crcs(data: memoryview, batches: Table) -> None:
     assert native is not None
     at, high = batches[:, POSITION].copy(), batches[:, HIGH].copy()
     bad = native.check_crcs(data, at, high)
@@ -156,7 +158,7 @@ class _Unpacker:
         self.has_views = has_views
         self.buffer = np.empty(0, np.uint8)
 
-    def unpack(self, batches: "Table") -> Iterator[tuple["NDArray[np.uint8]", "Table"]]:
+    def unpack(self, batches: Table) -> Iterator[tuple[NDArray[np.uint8], Table]]:
         """(bytes, their batches) of at most SCRATCH_BYTES, unless a single batch is larger."""
         first = used = 0
         if self.has_views:
@@ -226,7 +228,7 @@ class _Rows:
         self._room: dict[str, int] = {}
 
     def read(
-        self, raw: "memoryview | NDArray[np.uint8]", batches: "Table", checks_crc: bool
+        self, raw: memoryview | NDArray[np.uint8], batches: Table, checks_crc: bool
     ) -> Iterator[pa.RecordBatch]:
         """The rows of these batches, whose records lie in `raw`; checks_crc: the batches, too."""
         assert native is not None
@@ -318,7 +320,7 @@ class _Block:
         self,
         rows: int,
         state: list[int],
-        raw: "memoryview | NDArray[np.uint8]",
+        raw: memoryview | NDArray[np.uint8],
         schema: pa.Schema,
         constants: ConstantColumns,
     ) -> pa.RecordBatch:

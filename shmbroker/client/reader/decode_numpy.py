@@ -10,8 +10,9 @@ and here, block by block, all rows are parsed at once: one or two gathers for ea
 (behind a record's length and its attributes; every number is a zigzag varint).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ from shmbroker.records.batch_layout import TIMESTAMP_TYPE_BIT
 from shmbroker.records.batch_scan import Group, gather, scan
 from shmbroker.records.record_lengths import find_records, varints
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -95,7 +97,7 @@ def _without(aborted: Sequence[tuple[int, int, int]], group: Group) -> Group:
     return Group(group.raw, group.low[is_left], group.high[is_left], header[is_left])
 
 
-def _blocks(bodies: "Int64s") -> Iterator[tuple[int, int]]:
+def _blocks(bodies: Int64s) -> Iterator[tuple[int, int]]:
     """Cut the rows into blocks of at most BLOCK_ROWS and about BLOCK_BYTES, one row at least."""
     row, rows = 0, len(bodies)
     while row < rows:
@@ -113,11 +115,11 @@ class _Block:
 
     def __init__(
         self,
-        raw: "Bytes",
-        bodies: "Int64s",
-        ends: "Int64s",
-        header: "NDArray[np.void]",
-        rows_of: "Int64s",
+        raw: Bytes,
+        bodies: Int64s,
+        ends: Int64s,
+        header: NDArray[np.void],
+        rows_of: Int64s,
     ) -> None:
         self.raw = raw
         self.bodies = bodies
@@ -125,7 +127,7 @@ class _Block:
         self.header = header
         self.rows_of = rows_of
 
-    def per_row(self, field: str) -> "Int64s":
+    def per_row(self, field: str) -> Int64s:
         """A field of each row's batch header."""
         return np.repeat(self.header[field].astype(np.int64), self.rows_of)
 
@@ -216,11 +218,11 @@ class _Rows:
 
     def _alike(
         self,
-        raw: "Bytes",
+        raw: Bytes,
         rows: Alike,
         layout: Layout,
-        offset: "Int64s",
-        base_ms: "Int64s",
+        offset: Int64s,
+        base_ms: Int64s,
         chosen: slice,
     ) -> pa.RecordBatch:
         built = self.constants.of(chosen.stop - chosen.start)
@@ -243,7 +245,7 @@ class _Rows:
                 built[name] = _alike(raw, at[chosen], size)
         return pa.RecordBatch.from_arrays([built[name] for name in self.types], schema=self.schema)
 
-    def _offsets(self, block: _Block, delta: "Int64s") -> tuple["Int64s", slice]:
+    def _offsets(self, block: _Block, delta: Int64s) -> tuple[Int64s, slice]:
         """The offsets of all rows, and which rows are in the range."""
         # they must grow, so of each batch's rows in this block only the last can be too large
         last = delta[np.cumsum(block.rows_of) - 1]
@@ -258,7 +260,7 @@ class _Rows:
         return offset, slice(first, end)
 
 
-def _timestamps(block: _Block, delta_ms: "Int64s") -> tuple["Int64s", "NDArray[np.int32]"]:
+def _timestamps(block: _Block, delta_ms: Int64s) -> tuple[Int64s, NDArray[np.int32]]:
     """Microseconds and type (0 create time, 1 log append time) of all rows."""
     is_append = block.header["attributes"] & TIMESTAMP_TYPE_BIT != 0
     kind = np.repeat(is_append.astype(np.int32), block.rows_of)
@@ -270,7 +272,7 @@ def _timestamps(block: _Block, delta_ms: "Int64s") -> tuple["Int64s", "NDArray[n
     return ms * 1000, kind
 
 
-def _headers(raw: "Bytes", count: "Int64s", at: "Int64s", ends: "Int64s") -> pa.Array:
+def _headers(raw: Bytes, count: Int64s, at: Int64s, ends: Int64s) -> pa.Array:
     """The headers column: null in a row without any, as Spark's Kafka source has it."""
     first = np.cumsum(count) - count
     total = int(count.sum())
@@ -300,18 +302,18 @@ def _headers(raw: "Bytes", count: "Int64s", at: "Int64s", ends: "Int64s") -> pa.
     )
 
 
-def _validity(is_valid: "NDArray[np.bool_]") -> pa.Buffer | None:
+def _validity(is_valid: NDArray[np.bool_]) -> pa.Buffer | None:
     if is_valid.all():
         return None
     return pa.py_buffer(np.packbits(is_valid, bitorder="little"))
 
 
-def _strings(kind: pa.DataType, raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
+def _strings(kind: pa.DataType, raw: Bytes, at: Int64s, length: Int64s) -> pa.Array:
     """A column of the strings at these growing positions; a negative length is a null."""
     return _views(raw, at, length) if kind == pa.binary_view() else _binary(raw, at, length)
 
 
-def _views(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
+def _views(raw: Bytes, at: Int64s, length: Int64s) -> pa.Array:
     """Arrow's binary view: up to 12 bytes in itself, of more the first 4 and the place in `raw`."""
     validity = _validity(length >= 0)
     size = np.maximum(length, 0)
@@ -329,7 +331,7 @@ def _views(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
     return pa.Array.from_buffers(pa.binary_view(), len(at), buffers)
 
 
-def _binary(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
+def _binary(raw: Bytes, at: Int64s, length: Int64s) -> pa.Array:
     """A binary column of the strings at these growing positions; a negative length is a null.
 
     Arrow copies them: the range is laid out as string, gap, string, gap, … and the even ones are
@@ -358,7 +360,7 @@ def _binary(raw: "Bytes", at: "Int64s", length: "Int64s") -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), n, [validity, offsets, body])
 
 
-def _alike(raw: "Bytes", at: "Int64s", size: int) -> pa.Array:
+def _alike(raw: Bytes, at: Int64s, size: int) -> pa.Array:
     """A binary column of strings of one size."""
     n = len(at)
     offsets = pa.py_buffer(np.arange(n + 1, dtype=np.int32) * size)

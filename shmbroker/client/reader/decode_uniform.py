@@ -11,12 +11,15 @@ is believed: everything known is compared, record by record, and batches among w
 differs are left to whoever can read all.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from shmbroker.records.batch_scan import Group, gather
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -33,12 +36,12 @@ _WORD_BYTES = 8
 class Alike(NamedTuple):
     """The records of some batches, in order."""
 
-    number: "Int64s"
+    number: Int64s
     """Of each in its batch: its offset delta."""
-    time_bits: "Words"
+    time_bits: Words
     """Timestamp deltas, as zigzag numbers."""
-    key: "Int64s"
-    value: "Int64s"
+    key: Int64s
+    value: Int64s
 
 
 class Layout:
@@ -90,7 +93,7 @@ class Layout:
         self._key += self._start[:-1]
 
     @classmethod
-    def guess(cls, group: Group) -> "Layout | None":
+    def guess(cls, group: Group) -> Layout | None:
         """What the first record of a group has; None if that is out of the question."""
         count = group.header["count"].max()
         first = group.raw[group.low[0] : group.low[0] + (1 << 14)].tobytes()
@@ -113,7 +116,7 @@ class Layout:
         filled = self._start[group.header["count"].astype(np.int64)]
         return bool((group.high - group.low == filled).all())
 
-    def rows(self, raw: "Bytes", low: "Int64s", count: "Int64s") -> Alike | None:
+    def rows(self, raw: Bytes, low: Int64s, count: Int64s) -> Alike | None:
         """The records of these batches, or None if any is not as foretold."""
         base = np.repeat(low, count)
         index = np.arange(len(base)) - np.repeat(np.cumsum(count) - count, count)

@@ -11,9 +11,11 @@ Which way was taken is logged: once for each reason as a warning where a planned
 used, for each piece at level INFO.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from shmbroker.client.faults import ACCEPT_LOSS, CAN_FETCH, DataLossFault, NoFilesFault
 from shmbroker.client.reader.aborted import AbortedTransaction
@@ -22,6 +24,7 @@ from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.segment_files import map_piece
 from shmbroker.errors import CorruptFault
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -53,7 +56,7 @@ Decode = Callable[[memoryview, int, int], "Iterator[pa.RecordBatch]"]
 
 def read(
     piece: Piece, reading: Reading, columns: tuple[str, ...], has_views: bool = False
-) -> "Iterator[pa.RecordBatch]":
+) -> Iterator[pa.RecordBatch]:
     """Yield the piece's records as Arrow batches with these columns; `has_views`: see `decode`."""
     from shmbroker.client.reader.decode import decode
 

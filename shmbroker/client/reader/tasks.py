@@ -16,7 +16,15 @@ from shmbroker import clock
 from shmbroker.client.cluster import Topic
 from shmbroker.client.faults import NoFilesFault
 from shmbroker.client.reader.aborted import AbortedTransaction
-from shmbroker.client.reader.asking import EARLIEST, LATEST, OFFSET_MAX, Ends, TopicPartition
+from shmbroker.client.reader.asking import (
+    EARLIEST,
+    HOLD_MS,
+    LATEST,
+    OFFSET_MAX,
+    Ends,
+    TopicPartition,
+    partition_text,
+)
 from shmbroker.client.reader.broker_client import BrokerClient, PartitionFiles
 from shmbroker.client.reader.planning import Piece, Range, plan
 from shmbroker.client.reader.reading import AUTO, FETCH, FILES, Reading, warn_once
@@ -25,8 +33,6 @@ from shmbroker.errors import ConfigFault, Fault
 
 PLAN_TRIES = 3
 """Retention may delete a segment between the list and the look at it; then a new list is asked."""
-
-HOLD_MS = 10 * 60 * 1000
 
 T = TypeVar("T")
 
@@ -172,7 +178,7 @@ def _watermark(terms: Terms, files: PartitionFiles) -> int:
 
 def _range(terms: Terms, files: PartitionFiles, start: int, end: int) -> Range:
     """What is to be read of a partition; tells of what is not there any more."""
-    name = text_of((files.topic, files.partition))
+    name = partition_text((files.topic, files.partition))
     first, watermark = files.log_start_offset, _watermark(terms, files)
     start = {EARLIEST: first, LATEST: watermark}.get(start, start)
     end = {EARLIEST: first, LATEST: watermark}.get(end, end)
@@ -199,8 +205,3 @@ def _range(terms: Terms, files: PartitionFiles, start: int, end: int) -> Range:
     size = files.size * (end - start) // max(1, files.high_watermark - first)
     topic = (files.topic, files.partition, files.topic_id)
     return Range(*topic, start, end, files.segments, size, aborted)
-
-
-def text_of(topic_partition: TopicPartition) -> str:
-    """topic-0"""
-    return f"{topic_partition[0]}-{topic_partition[1]}"

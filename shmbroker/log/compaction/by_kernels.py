@@ -6,7 +6,6 @@ unless it changes.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from shmbroker.records.batch_layout import (
     HEADER_SIZE,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 

@@ -6,7 +6,7 @@ of batches that change, and there only runs of survivors.
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from shmbroker.records.batch_layout import (
 from shmbroker.records.batch_scan import HEADER, gather
 from shmbroker.records.record_lengths import find_records, varints
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 

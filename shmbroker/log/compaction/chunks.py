@@ -8,7 +8,7 @@ by CHUNK_BYTES, or what a single batch may decompress to.
 import os
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from shmbroker.records.batch_layout import (
     RECORDS_POSITION,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 

@@ -28,7 +28,7 @@ decompress to, and the map's bytes. Whatever is damaged is a CorruptFault.
 import os
 from collections.abc import Callable, Iterator
 from errno import EDQUOT, EFBIG, ENOSPC
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,7 @@ if native is not None:
 else:
     from shmbroker.log.compaction import by_numpy as engine  # type: ignore[no-redef]
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 

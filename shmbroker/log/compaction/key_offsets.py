@@ -20,10 +20,10 @@ k slots before did not settle. It begins small and grows fourfold, up to the byt
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 

@@ -38,6 +38,8 @@ interrupted is finished by the next one, or by the next ingest. Between the last
 miss rows, for milliseconds: merge when nobody reads, or use Delta, where it is one commit.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import json
@@ -46,13 +48,13 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from shmbroker.client.faults import ClusterFault
-from shmbroker.errors import ConfigFault
+from shmbroker.errors import ConfigFault, Fault
 from shmbroker.ids import random_uuid
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -68,7 +70,7 @@ BATCHES_KEPT = 100
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
-class FilesFault(ClusterFault):
+class FilesFault(Fault):
     """The files of a table can't be committed, or merged."""
 
 
@@ -462,7 +464,7 @@ def merge(path: str, wanted: Merge) -> int:
     return os.path.getsize(final)
 
 
-def _as(schema: "pa.Schema", table: "pa.Table") -> "pa.Table":
+def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
     """A table with these columns, null where it lacks them; ValueError if it has others."""
     import pyarrow as pa
 

@@ -31,7 +31,7 @@ from shmbroker.spark.ingest import files, schema, values
 from shmbroker.spark.ingest.checkpoint import EARLIEST, Kept
 from shmbroker.spark.ingest.plan import DELTA, Plan
 from shmbroker.spark.offsets import to_json
-from shmbroker.spark.reading import read
+from shmbroker.spark.reading import read, reading_of
 
 SAMPLE_RECORDS = 10_000
 """What a schema is found out from: the first records, shared by the partitions."""
@@ -431,7 +431,7 @@ def sample(source: Mapping[str, str]) -> list[bytes]:
         ends = ends | client.offsets(topics, {tp: n for tp, n in ends.items() if n < 0})
         share = SAMPLE_RECORDS // max(1, sum(end > starts[tp] for tp, end in ends.items())) + 1
         ends = {tp: min(end, starts[tp] + share) for tp, end in ends.items()}
-        reading = driver.reading(parsed)
+        reading = reading_of(parsed)
         for pieces in driver.plan_tasks(client, parsed, topics, starts, ends).tasks:
             for piece in pieces:
                 for batch in read(piece, reading, ("value",)):

@@ -25,7 +25,7 @@ from shmbroker.spark.ingest.plan import RAW_COLUMNS, Plan
 from shmbroker.spark.ingest.prepare import is_unfinished, settle
 from shmbroker.spark.ingest.run import Totals, added
 from shmbroker.spark.ingest.sink import HeadersOf, TaskWriter, commit_batch
-from shmbroker.spark.reading import read
+from shmbroker.spark.reading import read, reading_of
 
 LETTERS_MAX = 100_000
 """Of one document; letters are held in memory until they are written."""
@@ -136,7 +136,7 @@ def _in_topic(plan: Plan) -> Iterator[pa.RecordBatch]:
         wanted = driver.wanted_partitions(parsed, topics)
         starts = driver.resolve(client, parsed, topics, wanted, is_start=True)
         ends = driver.resolve(client, parsed, topics, wanted, is_start=False)
-        reading = driver.reading(parsed)
+        reading = reading_of(parsed)
         tasks = driver.plan_tasks(client, parsed, topics, starts, ends).tasks
     for pieces in tasks:
         for piece in pieces:

@@ -30,10 +30,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from shmbroker.client.faults import ClusterFault
 from shmbroker.client.reader.arrow_columns import COLUMNS, arrow_schema
 from shmbroker.client.reader.planning import Piece
 from shmbroker.client.reader.reading import Reading
+from shmbroker.errors import Fault
 from shmbroker.ids import random_uuid
 from shmbroker.spark import worker
 from shmbroker.spark.ingest import files, values
@@ -74,7 +74,7 @@ HeadersOf = Callable[[pa.RecordBatch], pa.Array]
 """The headers of some rows of a batch."""
 
 
-class BadRecordFault(ClusterFault):
+class BadRecordFault(Fault):
     """A value is not what the schema says, and there is no place for dead letters."""
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from shmbroker.client import cluster as cluster_module
 from shmbroker.client import faults, retries
+from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.admin import ask
 from shmbroker.client.cluster import Cluster, Topic
-from shmbroker.client.connection import Connection, Exchange, parse_addresses
+from shmbroker.client.connection import Connection, Exchange
 from shmbroker.client.faults import (
     ClusterFault,
     DataLossFault,
@@ -355,4 +356,4 @@ def test_spark_and_arrow_have_words_for_every_advice() -> None:
     from shmbroker.spark.reading import WORDS
 
     every = {faults.ACCEPT_LOSS, faults.RUN_AS_OWNER, faults.NAME_DIRECTORY, faults.CAN_FETCH}
-    assert set(WORDS) == set(reader._WORDS) == every
+    assert set(WORDS) == set(reader.WORDS) == every
