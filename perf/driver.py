@@ -16,21 +16,10 @@ from collections import deque
 from struct import Struct
 from typing import Any
 
+from shmbroker.client.connection import Exchange
 from shmbroker.records.batch import encode_batch
-from shmbroker.wire import codec
-from shmbroker.wire.frame import parse_response_header, request_frame
+from shmbroker.wire.api_keys import CREATE_TOPICS, DELETE_TOPICS, FETCH, LIST_OFFSETS, PRODUCE
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 3, 19, 20
-DESCRIBE_QUORUM = 55
-NAMES = {
-    PRODUCE: "Produce",
-    FETCH: "Fetch",
-    LIST_OFFSETS: "ListOffsets",
-    METADATA: "Metadata",
-    CREATE_TOPICS: "CreateTopics",
-    DELETE_TOPICS: "DeleteTopics",
-    DESCRIBE_QUORUM: "DescribeQuorum",
-}
 PRODUCE_VERSION = 9
 FETCH_VERSION = 11
 
@@ -104,14 +93,23 @@ class Connection:
     def ask(self, key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
         """One request, encoded and decoded in full: for what is not measured."""
         self.socket.sendall(frame_of(key, version, body))
-        answer = bytes(self.answer())
-        _, at = parse_response_header(key, version, answer)
-        return codec.decode_all(NAMES[key] + "Response", version, answer, at)
+        return answer_in(key, version, bytes(self.answer()))
 
 
 def frame_of(key: int, version: int, body: dict[str, Any]) -> bytes:
-    encoded = codec.encode(NAMES[key] + "Request", version, body)
-    return request_frame(key, version, 1, "perf", encoded)
+    """A request that can be sent again and again: its correlation id is always 1."""
+    return _exchange().request(key, version, body)
+
+
+def answer_in(key: int, version: int, content: bytes) -> dict[str, Any]:
+    """The decoded answer to such a request."""
+    exchange = _exchange()
+    exchange.next_id(key, version)
+    return exchange.answer(content)
+
+
+def _exchange() -> Exchange:
+    return Exchange("the broker", "perf")
 
 
 # ── topics ──────────────────────────────────────────────────────────────────────────────────────
