@@ -344,6 +344,22 @@ def test_an_advice_is_told_in_the_words_of_who_knows() -> None:
     assert str(DataLossFault("gone").in_words({faults.ACCEPT_LOSS: "!"})) == "gone"
 
 
+def test_a_user_of_the_client_tells_advices_in_its_words() -> None:
+    cause = OSError("why")
+
+    @faults.told_in({faults.ACCEPT_LOSS: ": say so"})
+    def told(fault: Exception) -> None:
+        raise fault from cause
+
+    with pytest.raises(DataLossFault, match=r"^gone: say so$") as raised:
+        told(DataLossFault("gone", faults.ACCEPT_LOSS))
+    assert raised.value.__cause__ is cause
+    for other in (DataLossFault("gone", faults.CAN_FETCH), ClusterFault("no"), ConfigFault("no")):
+        with pytest.raises(type(other)) as raised:
+            told(other)
+        assert raised.value is other
+
+
 def test_faults_are_pickled_whole() -> None:
     fault = pickle.loads(pickle.dumps(DataLossFault("gone", faults.ACCEPT_LOSS)))
     assert isinstance(fault, Fault)
