@@ -35,7 +35,7 @@ from shmbroker.client.faults import (
     refuse,
 )
 from shmbroker.client.reader.asking import Consumer, TopicPartition
-from shmbroker.client.reader.planning import Segment
+from shmbroker.client.reader.planning import ListedSegment
 from shmbroker.client.retries import patiently
 from shmbroker.client.versions import READING
 from shmbroker.errors import ProtocolFault
@@ -70,7 +70,7 @@ class PartitionFiles(NamedTuple):
     log_start_offset: int
     high_watermark: int
     last_stable_offset: int
-    segments: tuple[Segment, ...]
+    segments: tuple[ListedSegment, ...]
     size: int = 0
 
 
@@ -200,7 +200,7 @@ class BrokerClient:
             node_name = os.path.basename(node) or f"node-{leader}"
             directory = os.path.join(self._find_data(), node_name, partition)
         segments = tuple(
-            Segment(
+            ListedSegment(
                 os.path.join(directory, s["file_name"]),
                 s["inode"],
                 s["base_offset"],

@@ -39,7 +39,7 @@ TASK_BYTES_MIN = 4 << 20
 INDEX_ENTRY = Struct(">ii")
 
 
-class Segment(NamedTuple):
+class ListedSegment(NamedTuple):
     """A segment file as its leader lists it; offsets [base_offset, end_offset) lie in its first
     `valid_bytes`."""
 
@@ -62,7 +62,7 @@ class Range(NamedTuple):
     topic_id: bytes
     start_offset: int
     end_offset: int
-    segments: Sequence[Segment]
+    segments: Sequence[ListedSegment]
     size: int = 0
     aborted: tuple[AbortedTransaction, ...] = ()
 
@@ -87,7 +87,7 @@ class Piece(NamedTuple):
     aborted: tuple[AbortedTransaction, ...] = ()
 
 
-class OffsetIndex(Sequence[tuple[int, int]]):
+class IndexEntries(Sequence[tuple[int, int]]):
     """The (last_offset, position) entries of an index file, as far as they are filled and valid.
 
     `data` is the file's content; it may be longer (allocated ahead, zeros) or hold entries beyond
@@ -110,10 +110,10 @@ class OffsetIndex(Sequence[tuple[int, int]]):
         return self.base_offset + relative, position
 
 
-IndexOf = Callable[[Segment], Sequence[tuple[int, int]]]
+IndexOf = Callable[[ListedSegment], Sequence[tuple[int, int]]]
 
 
-class Batch(NamedTuple):
+class BatchSpan(NamedTuple):
     """What a batch's header says of its offsets and its size in bytes, head included."""
 
     base_offset: int
@@ -121,10 +121,10 @@ class Batch(NamedTuple):
     size: int
 
 
-BatchAt = Callable[[Segment, int], Batch | None]
+BatchAt = Callable[[ListedSegment, int], BatchSpan | None]
 """The batch at this position of a segment; None if no whole one begins there."""
 
-HeaderAt = Callable[[Segment, int], int | None]
+HeaderAt = Callable[[ListedSegment, int], int | None]
 """The base offset of the batch at this position of a segment; None if no batch begins there."""
 
 
@@ -156,7 +156,7 @@ def plan(
     if tasks_min > 1:
         target = min(target, max(1, total // tasks_min))
         task_bytes = min(task_bytes, target)
-    pieces: list[tuple[Segment | None, Piece]] = []
+    pieces: list[tuple[ListedSegment | None, Piece]] = []
     for segment, piece in whole:
         if piece.high - piece.low <= target + target // 4:
             pieces.append((segment, piece))
@@ -177,7 +177,7 @@ def plan(
 
 def _whole(
     r: Range, index_of: IndexOf, header_at: HeaderAt
-) -> Iterable[tuple[Segment | None, Piece]]:
+) -> Iterable[tuple[ListedSegment | None, Piece]]:
     """One piece for each segment with records of the range, and one for what has to be fetched."""
     fetched_end = min(r.end_offset, r.segments[0].base_offset) if r.segments else r.end_offset
     if r.start_offset < fetched_end:
@@ -207,7 +207,7 @@ def _whole(
 
 
 def _trimmed(
-    piece: Piece, segment: Segment | None, index_of: IndexOf, header_at: HeaderAt
+    piece: Piece, segment: ListedSegment | None, index_of: IndexOf, header_at: HeaderAt
 ) -> Piece:
     """The piece with as few bytes as the index allows for its offsets."""
     if segment is None:
@@ -269,7 +269,7 @@ def _split(whole: P, count: int) -> Iterator[P]:
 
 
 def _begin(
-    index: Sequence[tuple[int, int]], segment: Segment, start: int, header_at: HeaderAt
+    index: Sequence[tuple[int, int]], segment: ListedSegment, start: int, header_at: HeaderAt
 ) -> tuple[int, int | None]:
     """Where to begin so as to meet `start`: (position, base offset there); 0 if in doubt."""
     found = bisect_right(index, start, key=_last_offset) - 1
@@ -281,7 +281,9 @@ def _begin(
     return 0, None
 
 
-def _stop(index: Sequence[tuple[int, int]], segment: Segment, end: int, header_at: HeaderAt) -> int:
+def _stop(
+    index: Sequence[tuple[int, int]], segment: ListedSegment, end: int, header_at: HeaderAt
+) -> int:
     """Where everything is at or beyond `end`; the valid bytes if in doubt."""
     found = bisect_left(index, end - 1, key=_last_offset) + 1
     if found < len(index):
@@ -296,7 +298,7 @@ def _cut(
     piece: Piece,
     target: int,
     index: Sequence[tuple[int, int]],
-    segment: Segment,
+    segment: ListedSegment,
     header_at: HeaderAt,
 ) -> Iterable[Piece]:
     """Parts of about `target` bytes, as far as the index knows boundaries."""
@@ -344,7 +346,7 @@ def ends_within_bytes(
     return ends
 
 
-Span = list[tuple[Segment, int, int]]
+Span = list[tuple[ListedSegment, int, int]]
 """The bytes [low, high) of each segment that hold a range's batches and no others."""
 
 
@@ -363,7 +365,7 @@ def _span(r: Range, index_of: IndexOf, batch_at: BatchAt) -> Span:
     return span
 
 
-def _position_of(segment: Segment, offset: int, index_of: IndexOf, batch_at: BatchAt) -> int:
+def _position_of(segment: ListedSegment, offset: int, index_of: IndexOf, batch_at: BatchAt) -> int:
     """Where the batch begins that holds `offset`, or else the first one after it."""
     position = 0
     index = index_of(segment)

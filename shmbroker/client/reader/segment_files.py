@@ -15,7 +15,7 @@ from struct import error as StructError
 
 from shmbroker.client.faults import RUN_AS_OWNER, DataLossFault, NoFilesFault
 from shmbroker.client.reader.aborted import AbortedTransaction, parse_index
-from shmbroker.client.reader.planning import Batch, OffsetIndex, Piece, Segment
+from shmbroker.client.reader.planning import BatchSpan, IndexEntries, ListedSegment, Piece
 from shmbroker.errors import CorruptFault
 from shmbroker.ids import uuid_from_text, uuid_text
 from shmbroker.records.batch_layout import (
@@ -39,7 +39,7 @@ class SegmentFiles:
 
     def __init__(self) -> None:
         self._descriptors: dict[str, int] = {}
-        self._indexes: dict[str, OffsetIndex] = {}
+        self._indexes: dict[str, IndexEntries] = {}
 
     def __enter__(self) -> "SegmentFiles":
         return self
@@ -50,11 +50,11 @@ class SegmentFiles:
             os.close(descriptor)
         self._descriptors.clear()
 
-    def index_of(self, segment: Segment) -> OffsetIndex:
+    def index_of(self, segment: ListedSegment) -> IndexEntries:
         """The segment's offset index; an empty one if there is none."""
         index = self._indexes.get(segment.path)
         if index is None:
-            index = OffsetIndex(
+            index = IndexEntries(
                 _file_bytes(_beside(segment.path, ".index")),
                 segment.base_offset,
                 segment.valid_bytes,
@@ -62,12 +62,12 @@ class SegmentFiles:
             self._indexes[segment.path] = index
         return index
 
-    def header_at(self, segment: Segment, position: int) -> int | None:
+    def header_at(self, segment: ListedSegment, position: int) -> int | None:
         """The base offset of the batch at `position`; None if no whole one begins there."""
         batch = self.batch_at(segment, position)
         return None if batch is None else batch.base_offset
 
-    def batch_at(self, segment: Segment, position: int) -> Batch | None:
+    def batch_at(self, segment: ListedSegment, position: int) -> BatchSpan | None:
         """The batch at `position`; None if no whole one begins there."""
         descriptor = self._descriptors.get(segment.path)
         if descriptor is None:
@@ -80,11 +80,11 @@ class SegmentFiles:
         if header[H_MAGIC] != MAGIC or not HEADER_SIZE <= size <= segment.valid_bytes - position:
             return None
         base_offset = header[H_BASE_OFFSET]
-        return Batch(base_offset, base_offset + header[H_LAST_OFFSET_DELTA] + 1, size)
+        return BatchSpan(base_offset, base_offset + header[H_LAST_OFFSET_DELTA] + 1, size)
 
 
 def aborted_transactions(
-    segments: Iterable[Segment], start_offset: int, end_offset: int
+    segments: Iterable[ListedSegment], start_offset: int, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
     """The aborted transactions with records in this range; `segments` are those that reach beyond
     its start, as a marker may lie far behind its transaction."""

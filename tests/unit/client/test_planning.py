@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmbroker.client.reader import planning
-from shmbroker.client.reader.planning import OffsetIndex, Piece, Range, Segment, plan
+from shmbroker.client.reader.planning import IndexEntries, ListedSegment, Piece, Range, plan
 
 MIB = 1 << 20
 
@@ -17,14 +17,14 @@ class Model:
     """Segments as lists of batches (position, first offset, last offset), with a sparse index."""
 
     batches: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[ListedSegment] = field(default_factory=list)
     indexes: dict[str, bytes] = field(default_factory=dict)
 
     def add(self, batches: list[tuple[int, int, int]], size: int, end: int, every: int) -> None:
         base = batches[0][1]
         name = f"{base:020}.log"
         self.batches[name] = batches
-        self.segments.append(Segment(name, base, base, end, size))
+        self.segments.append(ListedSegment(name, base, base, end, size))
         entries = [
             struct.pack(">ii", last - base, position)
             for i, (position, _, last) in enumerate(batches)
@@ -32,10 +32,10 @@ class Model:
         ]
         self.indexes[name] = b"".join(entries) + bytes(80)
 
-    def index_of(self, segment: Segment) -> OffsetIndex:
-        return OffsetIndex(self.indexes[segment.path], segment.base_offset, segment.valid_bytes)
+    def index_of(self, segment: ListedSegment) -> IndexEntries:
+        return IndexEntries(self.indexes[segment.path], segment.base_offset, segment.valid_bytes)
 
-    def header_at(self, segment: Segment, at: int) -> int | None:
+    def header_at(self, segment: ListedSegment, at: int) -> int | None:
         return next((b for p, b, _ in self.batches[segment.path] if p == at), None)
 
     def offsets_in(self, piece: Piece) -> list[int]:
@@ -160,14 +160,14 @@ def test_a_range_in_the_middle_stops_early() -> None:
 
 def test_the_index_ends_where_it_is_not_filled_or_not_valid() -> None:
     entries = struct.pack(">iiiiii", 5, 100, 9, 200, 20, 300)
-    assert list(OffsetIndex(entries + bytes(400), 1000, 10_000)) == [
+    assert list(IndexEntries(entries + bytes(400), 1000, 10_000)) == [
         (1005, 100),
         (1009, 200),
         (1020, 300),
     ]
-    assert len(OffsetIndex(entries, 1000, 300)) == 2
-    assert len(OffsetIndex(bytes(4096), 0, 300)) == 0
-    assert len(OffsetIndex(b"", 0, 300)) == 0
+    assert len(IndexEntries(entries, 1000, 300)) == 2
+    assert len(IndexEntries(bytes(4096), 0, 300)) == 0
+    assert len(IndexEntries(b"", 0, 300)) == 0
 
 
 def test_limits_are_in_order() -> None:

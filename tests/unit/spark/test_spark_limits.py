@@ -5,7 +5,13 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shmbroker.client.reader.planning import Batch, OffsetIndex, Range, Segment, ends_within_bytes
+from shmbroker.client.reader.planning import (
+    BatchSpan,
+    IndexEntries,
+    ListedSegment,
+    Range,
+    ends_within_bytes,
+)
 from shmbroker.spark.offsets import behind_latest, to_json, within_limit
 
 
@@ -14,8 +20,8 @@ class Log:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.batches: dict[str, dict[int, Batch]] = {}
-        self.segments: list[Segment] = []
+        self.batches: dict[str, dict[int, BatchSpan]] = {}
+        self.segments: list[ListedSegment] = []
         self.indexes: dict[str, bytes] = {}
         self.end_offset = 0
 
@@ -25,14 +31,14 @@ class Log:
         base, position, index, batches = self.end_offset, 0, b"", {}
         for i, (records, size) in enumerate(sizes):
             end = self.end_offset + records
-            batches[position] = Batch(self.end_offset, end, size)
+            batches[position] = BatchSpan(self.end_offset, end, size)
             if i and i % every == 0:
                 index += struct.pack(">ii", end - 1 - base, position)
             position += size
             self.end_offset = end
         self.batches[path] = batches
         self.indexes[path] = index + bytes(80)
-        self.segments.append(Segment(path, 1, base, self.end_offset, position))
+        self.segments.append(ListedSegment(path, 1, base, self.end_offset, position))
 
     def bytes_of(self, start: int, end: int) -> int:
         """Of all batches with any of these offsets."""
@@ -54,11 +60,11 @@ class Log:
 def limited(logs: list[Log], ranges: list[Range], bytes_max: int) -> list[int]:
     paths = {path: log for log in logs for path in log.batches}
 
-    def index_of(segment: Segment) -> OffsetIndex:
+    def index_of(segment: ListedSegment) -> IndexEntries:
         data = paths[segment.path].indexes[segment.path]
-        return OffsetIndex(data, segment.base_offset, segment.valid_bytes)
+        return IndexEntries(data, segment.base_offset, segment.valid_bytes)
 
-    def batch_at(segment: Segment, position: int) -> Batch | None:
+    def batch_at(segment: ListedSegment, position: int) -> BatchSpan | None:
         return paths[segment.path].batches[segment.path].get(position)
 
     return ends_within_bytes(ranges, bytes_max, index_of, batch_at)
