@@ -1,6 +1,7 @@
 # What is run often, in an environment that has the extras test, dev and spark (scripts/test makes one).
 
 PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
+JOBS ?= $(shell nproc)
 export PYTHONPATH := .
 
 .PHONY: kernels check lint types test tidy format perf demo clean
@@ -9,7 +10,7 @@ kernels:  ## the compiled kernels, beside their sources
 	$(PYTHON) -W ignore setup.py --quiet build_ext --inplace
 
 check: lint types  ## what should be done before a commit: under two minutes
-	$(PYTHON) -m pytest tests/unit tests/property tests/tidy
+	$(PYTHON) -m pytest -n $(JOBS) tests/unit tests/property tests/tidy
 
 lint:  ## style and import contracts
 	$(PYTHON) -m ruff check .
