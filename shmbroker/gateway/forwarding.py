@@ -16,7 +16,7 @@ from functools import partial
 
 from shmbroker.apis import table
 from shmbroker.apis.gateway import api_versions
-from shmbroker.controller.refusals import not_controller
+from shmbroker.apis.refusals import not_controller
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import Request

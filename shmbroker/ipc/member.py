@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from shmbroker import clock
 from shmbroker.ipc.peer import Peer
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
@@ -118,10 +117,10 @@ class Member:
             self.supervisor.ring()
 
     def sign(self, now: float) -> None:
-        """Leave a sign of life, ten times a second at most."""
+        """Leave a sign of life, ten times a second at most. `now`: monotonic seconds."""
         if now >= self._next_sign:
             self._next_sign = now + SIGN_INTERVAL_S
-            self.words[self._liveness_index] = clock.monotonic_ns()
+            self.words[self._liveness_index] = int(now * 1e9)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 

@@ -11,13 +11,15 @@ Rules of this file:
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.ipc.operation_layout import (
+    EXECUTE,
     EXECUTE_FLAG_PARTS,
     EXECUTE_HEAD,
+    EXECUTE_PART,
     EXECUTED,
     EXECUTED_FLAG_CLOSE,
     EXECUTED_FLAG_NOT_EXECUTED,
@@ -118,6 +120,24 @@ class Executor:
         self.parts: dict[tuple[int, int], bytearray] = {}
         self.unfinished: deque[tuple[Call, Steps]] = deque()
         """Requests with steps left, the next to advance first."""
+
+    def take(self, peers: Iterable[Peer]) -> bool:
+        """Execute every forwarded request that the rings hold; True if there was one."""
+        had_work = False
+        for peer in peers:
+            reader = peer.reader
+            if not reader.poll():
+                continue
+            had_work = True
+            while (entry := reader.next()) is not None:
+                operation, index, length = entry
+                if operation == EXECUTE_PART:
+                    self.on_part(peer, reader.data, index, length)
+                    continue
+                assert operation == EXECUTE, operation
+                self.on_execute(peer, reader.data, index, length)
+            reader.release()
+        return had_work
 
     def on_part(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTE_PART entry."""

@@ -26,8 +26,6 @@ from collections.abc import Callable
 from shmbroker import clock, signs
 from shmbroker.errors import Fault
 from shmbroker.ipc.member import Member
-from shmbroker.ipc.operation_adapter import Executor
-from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_PART
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes import output
@@ -105,24 +103,6 @@ class SleepingChild(Child):
         super().__init__(shared, slot)
         self.epoll = select.epoll()
         self.epoll.register(self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET)
-
-    def execute_waiting(self, executor: Executor) -> bool:
-        """Have every forwarded request executed that the rings hold; True if there was one."""
-        had_work = False
-        for peer in self.peers:
-            reader = peer.reader
-            if not reader.poll():
-                continue
-            had_work = True
-            while (entry := reader.next()) is not None:
-                operation, index, length = entry
-                if operation == EXECUTE_PART:
-                    executor.on_part(peer, reader.data, index, length)
-                    continue
-                assert operation == EXECUTE, operation
-                executor.on_execute(peer, reader.data, index, length)
-            reader.release()
-        return had_work
 
     def has_news(self) -> bool:
         """Whether something has come for which nobody may have rung, as this was up yet."""

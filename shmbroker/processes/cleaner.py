@@ -70,7 +70,7 @@ class Cleaner(SleepingChild):
         self.say_running()
         while not self.must_stop:
             self.check_control()
-            had_work = self.execute_waiting(self.executor)
+            had_work = self.executor.take(self.peers)
             self.publish()
             self.sign(clock.monotonic())
             if not had_work:

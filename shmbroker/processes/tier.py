@@ -120,7 +120,7 @@ class Tier(SleepingChild):
         while not self.must_stop:
             self.check_control()
             self.follow_metadata()
-            had_work = self.execute_waiting(self.executor)
+            had_work = self.executor.take(self.peers)
             while not self.done.empty():
                 self.done.get()()
                 had_work = True

@@ -17,7 +17,7 @@ Pure, but for `standing_of`, which is handed in: what the signs are, and when, a
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from shmbroker.processes.attention import Attention
+from shmbroker.ipc.attention import Attention
 from shmbroker.signs import WAITS_FOR_DISK, describe
 
 LOOK_S = 1.0

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import Protocol
 
 from shmbroker import clock
 from shmbroker.controller.raft.metadata_log import MetadataLog
@@ -26,10 +27,12 @@ from shmbroker.log.faults import DiskFullFault
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
     from shmbroker.controller.raft.metadata_log import Record
+    from shmbroker.controller.raft.quorum import Chance
     from shmbroker.controller.raft.quorum_description import Replica
-    from shmbroker.controller.raft.voter_links import VoterLinks
+    from shmbroker.controller.raft.quorum_messages import Answer, Request
     from shmbroker.log.config import LogConfig
 
 logger = logging.getLogger("shmbroker")
@@ -43,6 +46,36 @@ class NotControllerFault(Fault):
     """Somebody else leads the metadata log, or nobody does."""
 
 
+class Clock(Protocol):
+    """The time, as the module `clock` gives it."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+
+
+class Links(Protocol):
+    """The way to the other voters: `voter_links`."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` has something to give though nobody wakes for it."""
+
+    def send(self, voter: int, request_id: Any, message: Request | Answer, /) -> None:
+        """A request to a voter; or an answer, to where the request with this id came from."""
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """What there is to tell the quorum: (method, arguments after the time …)."""
+
+    def wait(self, timeout_s: float, /) -> None:
+        """Until something is there to be taken, or the time is over. `Voter.append` waits so in the
+        middle of a turn: others have turns meanwhile, and this voter has none."""
+
+    def close(self) -> None: ...
+
+
 class _Chance:
     """Chance for timeouts: numbers of the system's."""
 
@@ -53,7 +86,10 @@ class _Chance:
 class Voter:
     """Make one with `open`, `start` it, then call `turn` often."""
 
-    def __init__(self, log: MetadataLog, quorum: Quorum, links: VoterLinks | None) -> None:
+    def __init__(
+        self, log: MetadataLog, quorum: Quorum, links: Links | None, clock: Clock = clock
+    ) -> None:
+        self.clock = clock
         self.log = log
         self.quorum = quorum
         self.links = links
@@ -68,9 +104,10 @@ class Voter:
         node_directory: str,
         node_id: int,
         voters: Iterable[int] = (),
-        links: VoterLinks | None = None,
+        links: Links | None = None,
         *,
-        now_ms: Callable[[], int] = clock.now_ms,
+        clock: Clock = clock,
+        chance: Chance | None = None,
         log_config: LogConfig | None = None,
         timeouts: Timeouts | None = None,
         others_have: bool = False,
@@ -80,7 +117,7 @@ class Voter:
         others_have: other voters run, and have stored what they are; one that has not, has lost it.
         CorruptFault, StorageFault: as `MetadataLog.open`.
         """
-        log = MetadataLog.open(node_directory, now_ms, log_config)
+        log = MetadataLog.open(node_directory, clock.now_ms, log_config)
         state = QuorumState(log.directory)
         all_voters = sorted(voters) or [node_id]
         if state.data_version == 0:
@@ -95,15 +132,15 @@ class Voter:
             all_voters,
             log,
             state,
-            _Chance(),
+            chance or _Chance(),
             timeouts or Timeouts(),
             must_catch_up=must_catch_up,
         )
-        return cls(log, quorum, links)
+        return cls(log, quorum, links, clock)
 
     def start(self) -> None:
         """Begin: the only voter leads from here on. StorageFault."""
-        self.quorum.start(_now())
+        self.quorum.start(self._now())
         self._send()
 
     # ── what it is ──────────────────────────────────────────────────────────────────────────────
@@ -144,12 +181,12 @@ class Voter:
             for call, *arguments in self.links.take():
                 had_work = True
                 try:
-                    getattr(quorum, call)(_now(), *arguments)
+                    getattr(quorum, call)(self._now(), *arguments)
                 except DiskFullFault as fault:
                     logger.error("%s; the metadata log can't follow", fault)
                     for voter in quorum.others:
-                        quorum.retry_at[voter] = _now() + DISK_RETRY_MS
-            now = _now()
+                        quorum.retry_at[voter] = self._now() + DISK_RETRY_MS
+            now = self._now()
             if now >= quorum.next_deadline():
                 quorum.tick(now)
             self._send()
@@ -159,7 +196,7 @@ class Voter:
 
     def rest_s(self) -> float:
         """How long nothing will be due, in seconds."""
-        return max(0.0, (self.quorum.next_deadline() - _now()) / 1000)
+        return max(0.0, (self.quorum.next_deadline() - self._now()) / 1000)
 
     def append(self, records: list[Record], now_ms: int) -> int:
         """Commit one decision as one batch; the new committed offset.
@@ -172,10 +209,10 @@ class Voter:
             raise NotControllerFault("This is not the active controller.")
         epoch = quorum.epoch
         end_offset = self.log.append(epoch, records, now_ms)
-        quorum.on_appended(_now())
+        quorum.on_appended(self._now())
         self._send()
         self.log.flush()
-        quorum.on_flushed(_now())
+        quorum.on_flushed(self._now())
         self._send()
         while quorum.high_watermark < end_offset:
             assert self.links is not None, "the only voter is a majority"
@@ -188,7 +225,7 @@ class Voter:
 
     def replicas(self, now_ms: int) -> list[Replica]:
         """The voters as the leader knows them."""
-        quorum, offset_ms = self.quorum, now_ms - _now()
+        quorum, offset_ms = self.quorum, now_ms - self._now()
         rows: list[Replica] = []
         for voter, progress in quorum.progress.items():
             if voter == self.node_id:
@@ -203,12 +240,12 @@ class Voter:
 
     def on_voter_lost(self, voter: int) -> None:
         """The process of another voter has died."""
-        self.quorum.on_voter_lost(_now(), voter)
+        self.quorum.on_voter_lost(self._now(), voter)
         self._send()
 
     def resign(self) -> None:
         """Let somebody else lead: for a clean end."""
-        self.quorum.resign(_now())
+        self.quorum.resign(self._now())
         self._send()
 
     def close(self) -> None:
@@ -216,6 +253,10 @@ class Voter:
         if self.links is not None:
             self.links.close()
         self.log.close()
+
+    def _now(self) -> int:
+        """Milliseconds, as the quorum counts them."""
+        return int(self.clock.monotonic() * 1000)
 
     def _send(self) -> None:
         outbox = self.quorum.outbox
@@ -231,10 +272,6 @@ class Voter:
         quorum = self.quorum
         leader = f", led by {quorum.leader_id}" if quorum.leader_id >= 0 else ""
         logger.debug("%s in epoch %d%s", STATE_NAMES[quorum.state], quorum.epoch, leader)
-
-
-def _now() -> int:
-    return clock.monotonic_ns() // 1_000_000
 
 
 def _nothing() -> None:

@@ -16,13 +16,14 @@ from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.records.batch import iterate_batches, iterate_records
 from shmbroker.records.batch_layout import CONTROL_BIT
 from shmbroker.wire import codec
+from tests.support.family_memory import VirtualClock
 
 LOG = "__cluster_metadata-0/00000000000000000000.log"
 
 
 def open_alone(directory: Path, node_id: int = 1) -> Voter:
     """The only voter, on the log in a directory."""
-    voter = Voter.open(str(directory), node_id, now_ms=lambda: NOW_MS)
+    voter = Voter.open(str(directory), node_id, clock=VirtualClock())
     voter.start()
     return voter
 
@@ -48,7 +49,7 @@ def test_an_epoch_begins_with_its_leader(tmp_path: Path) -> None:
     assert header[2] == 1
     assert header[5] & CONTROL_BIT
     ((offset, timestamp, key, value, _),) = list(iterate_records(content))
-    assert (offset, timestamp, key) == (0, NOW_MS, bytes((0, 0, 0, 2)))
+    assert (offset, timestamp, key) == (0, VirtualClock().now_ms(), bytes((0, 0, 0, 2)))
     message = codec.decode_all("LeaderChangeMessage", 0, value)
     assert message["leader_id"] == 3
     assert [voter["voter_id"] for voter in message["voters"]] == [3]

@@ -12,6 +12,7 @@ from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.voter import Voter
 from shmbroker.controller.raft.voter_change import judge, look
 from shmbroker.errors import ConfigFault
+from tests.support.family_memory import VirtualClock
 
 
 def now_ms() -> int:
@@ -33,7 +34,7 @@ def directories(tmp_path: Path, count: int = 3) -> dict[int, str]:
 
 def write_alone(tmp_path: Path, node_id: int, decisions: int) -> int:
     """Decisions of the only voter; where its log then ends."""
-    voter = Voter.open(str(tmp_path / f"node-{node_id}"), node_id, now_ms=now_ms)
+    voter = Voter.open(str(tmp_path / f"node-{node_id}"), node_id, clock=VirtualClock())
     voter.start()
     for level in range(decisions):
         voter.append([("FeatureLevelRecord", 0, {"name": "t", "feature_level": level})], NOW_MS)

@@ -2,10 +2,12 @@
 
 import pytest
 
-from shmbroker.ipc.member import SIGN_INTERVAL_S
-from shmbroker.processes.attention import Attention
-from shmbroker.processes.child import Child
-from shmbroker.processes.controller import AWAY_S, LOOK_S
+from shmbroker.controller.broker_watch import AWAY_S
+from shmbroker.controller.controller import LOOK_S
+from shmbroker.ipc.attention import Attention
+from shmbroker.ipc.member import SIGN_INTERVAL_S, Member
+from shmbroker.shm.counters import DOORBELL, LIVENESS_NS, Counters, layout_size
+from shmbroker.shm.doorbell import Doorbell
 
 TIMEOUT_S = 2.0
 
@@ -37,14 +39,17 @@ def test_after_a_standstill_the_others_get_their_time_again() -> None:
     assert attention.is_enough(back + TIMEOUT_S + LOOK_S)
 
 
-def test_a_child_signs_when_it_is_up_and_not_more_often_than_need_be() -> None:
-    child = Child.__new__(Child)
-    child.words = memoryview(bytearray(8)).cast("Q")
-    child._liveness_index = 0
-    child._next_sign = 0.0
+def test_a_member_signs_when_it_is_up_and_not_more_often_than_need_be() -> None:
+    counters = Counters(memoryview(bytearray(layout_size(1))), 1)
+    doorbell = Doorbell(-1, counters.words, counters.at(0, DOORBELL))
+    member = Member(0, counters, doorbell, doorbell, [])
+    liveness = counters.at(0, LIVENESS_NS)
     signed = 0
     for step in range(1000):  # a turn each millisecond
-        child.words[0] = 0
-        child.sign(50.0 + step / 1000)
-        signed += child.words[0] != 0
+        now = 50.0 + step / 1000
+        counters.words[liveness] = 0
+        member.sign(now)
+        if counters.words[liveness]:
+            signed += 1
+            assert counters.words[liveness] == pytest.approx(now * 1e9, abs=1)
     assert signed == pytest.approx(1 / SIGN_INTERVAL_S, abs=1)

@@ -1,4 +1,4 @@
-"""A process that can't boot, as the supervisor and the controllers see it."""
+"""A process that can't boot, as the supervisor sees it."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,6 @@ import pytest
 
 from shmbroker import clock
 from shmbroker.processes.child import EXIT_BOOT_FAULT
-from shmbroker.processes.controller import ControllerProcess
 from shmbroker.processes.shared_resources import CONTROLLER, IO_WORKER, NETWORK_WORKER, Slot
 from shmbroker.processes.stopping import Stop
 from shmbroker.processes.supervisor import (
@@ -20,12 +19,7 @@ from shmbroker.processes.supervisor import (
     Supervisor,
 )
 from shmbroker.shm.counters import (
-    INCARNATION,
-    METADATA_APPLIED,
     STATE,
-    STATE_NONE,
-    STATE_RUNNING,
-    STATE_STARTING,
     STATE_UNABLE,
     Counters,
     layout_size,
@@ -56,18 +50,6 @@ def supervisor(shared: Any, tmp_path: Path) -> Supervisor:
     made.ports = {number: ("h", number) for number in IDS}
     made.is_new, made.is_ready = False, True
     made.running = {slot.index: Running(slot) for slot in SLOTS}
-    return made
-
-
-@pytest.fixture
-def controller(shared: Any) -> ControllerProcess:
-    made = ControllerProcess.__new__(ControllerProcess)
-    made.shared, made.counters, made.words = shared, shared.counters, shared.counters.words
-    at = made.counters.at
-    made._brokers = [
-        (slot.number, at(slot.index, STATE), at(slot.index, METADATA_APPLIED))
-        for slot in shared.of_role(IO_WORKER)
-    ]
     return made
 
 
@@ -103,40 +85,3 @@ def test_try_that_fails_while_the_family_stops_is_no_unclean_stop(
         running.why, running.pid, running.pidfd = why, 4711, os.dup(0)
         supervisor._on_death(running.pidfd)
         assert supervisor.exit_status == status
-
-
-def test_nobody_waits_for_a_broker_that_cannot_boot(controller: ControllerProcess) -> None:
-    words, at = controller.words, controller.counters.at
-    for index, state in enumerate((STATE_UNABLE, STATE_STARTING, STATE_RUNNING)):
-        words[at(index, STATE)] = state
-    words[at(2, METADATA_APPLIED)] = 7
-    assert controller.pending() == {1}
-
-
-def test_broker_that_could_not_boot_before_has_not_lived_through_it(
-    controller: ControllerProcess,
-) -> None:
-    """Only one that has served in this family died alone, with all it wrote in the page cache."""
-    words, at = controller.words, controller.counters.at
-    known = SimpleNamespace(broker_epoch=5)
-    unclean = {"broker_id": 0, "previous_broker_epoch": -1}
-    words[at(0, INCARNATION)] = 2
-    assert not controller.was_clean(unclean, known)
-    words[at(0, METADATA_APPLIED)] = 7
-    assert controller.was_clean(unclean, known)
-
-
-@pytest.mark.parametrize("state", [STATE_NONE, STATE_UNABLE])
-def test_controller_that_takes_over_fences_who_is_dead(
-    controller: ControllerProcess, state: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words, at = controller.words, controller.counters.at
-    for index in range(3):
-        words[at(index, STATE)] = STATE_RUNNING
-    words[at(0, STATE)], words[at(0, INCARNATION)] = state, 2
-    fenced: list[tuple[int, bool]] = []
-    monkeypatch.setattr(controller, "set_fenced", lambda *what: fenced.append(what))
-    image = SimpleNamespace(brokers={})
-    monkeypatch.setattr(controller, "leading", lambda: SimpleNamespace(image=image))
-    controller.take_over_brokers()
-    assert fenced == [(0, True)]

@@ -3,7 +3,7 @@
 import pytest
 
 from shmbroker.apis import table
-from shmbroker.controller.refusals import not_controller
+from shmbroker.apis.refusals import not_controller
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import NOT_CONTROLLER
 

@@ -1,0 +1,66 @@
+"""What a controller begins with: its directory, and the voter on it."""
+
+from __future__ import annotations
+
+import os
+
+from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
+from shmbroker.controller.raft.quorum import Timeouts
+from shmbroker.controller.raft.quorum_state import FILE_NAME as QUORUM_STATE
+from shmbroker.controller.raft.voter import Voter
+from shmbroker.log.config import LogConfig
+from shmbroker.log.meta_properties import require_meta_properties
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from shmbroker.config import BrokerConfig
+    from shmbroker.controller.raft.quorum import Chance
+    from shmbroker.controller.raft.voter import Clock, Links
+
+
+def open_voter(
+    clock: Clock,
+    config: BrokerConfig,
+    node_id: int,
+    voters: Collection[int],
+    cluster_id: str,
+    links: Links | None,
+    *,
+    is_successor: bool,
+    chance: Chance | None = None,
+) -> Voter:
+    """The voter of a node, with the family's settings, not started. `voters`: all of them.
+
+    is_successor: another process was this controller since the family started. The supervisor
+    gives a family that starts what one voter has lost (`voter_change`), and nobody does later.
+    ConfigFault if the directory is of another cluster or node; CorruptFault, StorageFault: as
+    `Voter.open`.
+    """
+    directory = config.nodes[node_id]
+    require_meta_properties(directory, node_id, cluster_id)
+    write_bootstrap_checkpoint(directory, clock.now_ms())
+    others = [config.metadata_directory(number) for number in voters if number != node_id]
+    return Voter.open(
+        directory,
+        node_id,
+        voters,
+        links,
+        clock=clock,
+        chance=chance,
+        log_config=LogConfig(
+            {
+                "segment.bytes": str(config["metadata.log.segment.bytes"]),
+                "segment.ms": str(config["metadata.log.segment.ms"]),
+            }
+        ),
+        timeouts=Timeouts(
+            config["controller.quorum.election.timeout.ms"],
+            config["controller.quorum.fetch.timeout.ms"],
+            config["controller.quorum.request.timeout.ms"],
+            config["controller.quorum.election.backoff.max.ms"],
+        ),
+        others_have=is_successor
+        and any(os.path.exists(os.path.join(each, QUORUM_STATE)) for each in others),
+    )

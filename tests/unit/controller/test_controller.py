@@ -1,0 +1,360 @@
+"""Turns of controllers: who leads, what is published, who is answered when, and how one ends."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmbroker.controller.controller import REST_S, STOP_WAIT_S
+from shmbroker.controller.raft.quorum import LEADER
+from shmbroker.controller.requests import APPLY_WAIT_S, AUTO_CREATE
+from shmbroker.errors import StorageFault
+from shmbroker.ipc.operation_layout import EXECUTED_FLAG_NOT_EXECUTED
+from shmbroker.log.faults import DiskFullFault
+from shmbroker.shm.counters import (
+    DISK,
+    DISK_IS_FULL,
+    METADATA_END_OFFSET_WORD,
+    STATE,
+    STATE_RUNNING,
+    STATE_STOPPING,
+)
+from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NOT_CONTROLLER
+from tests.support.controller_family import ControllerFamily
+
+CREATE_TOPICS = (19, 7, "CreateTopics")
+THREE = (1, 2, 3)
+
+Make = Callable[..., ControllerFamily]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[ControllerFamily] = []
+
+    def make(brokers: int = 1, controllers: int = 1, **settings: str) -> ControllerFamily:
+        made.append(ControllerFamily(tmp_path, brokers, controllers, **settings))
+        return made[-1]
+
+    yield make
+    for family in made:
+        family.close()
+
+
+def topic(name: str, *, partitions: int = 1, replicas: int = 1) -> dict[str, Any]:
+    return {"name": name, "num_partitions": partitions, "replication_factor": replicas}
+
+
+def create(*topics: dict[str, Any]) -> dict[str, Any]:
+    return {"topics": list(topics), "timeout_ms": 1000, "validate_only": False}
+
+
+def at_work(family: ControllerFamily) -> int:
+    """Register all brokers with the active controller, which there soon is; its id."""
+    active = family.until(family.active)
+    for number in family.brokers:
+        asked = family.register(number, of=active.number)
+        assert family.until(asked.answer)["error_code"] == 0
+    family.apply()
+    family.until(lambda: not active.brokers.pending())
+    return int(active.number)
+
+
+def leaders(family: ControllerFamily, name: str, of: int) -> list[int]:
+    """Of a topic's partitions, as a controller knows them."""
+    image = family.controllers[of].follower.image
+    return [partition.leader_id for partition in image.topics_by_name[name].partitions]
+
+
+# ── one controller ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_only_voter_is_active_before_its_first_turn_and_rests_in_it(make: Make) -> None:
+    family = make()
+    assert family.counters.metadata_leader() == (1, 1, True)
+    committed = family.controllers[1].voter.committed_offset
+    assert family.words[METADATA_END_OFFSET_WORD] == committed > 0
+    assert family.words[family.counters.at(family.slots[1], STATE)] == STATE_RUNNING
+    assert family.controllers[1].turn() == REST_S
+
+
+def test_a_turn_with_work_is_followed_by_another_at_once(make: Make) -> None:
+    family = make()
+    asked = family.register(1)
+    assert family.controllers[1].turn() == 0.0
+    assert asked.answer() == {
+        "throttle_time_ms": 0,
+        "error_code": 0,
+        "broker_epoch": family.controllers[1].follower.image.brokers[1].broker_epoch,
+    }
+    assert family.controllers[1].turn() > 0.0
+
+
+def test_a_decision_is_published_at_once_and_answered_when_all_have_applied_it(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    before = family.words[METADATA_END_OFFSET_WORD]
+    asked = family.ask(*CREATE_TOPICS, create(topic("t")))
+    family.turn()
+    assert family.words[METADATA_END_OFFSET_WORD] > before
+    family.apply(1)
+    family.turn()
+    assert asked.answer() is None
+    family.apply(2)
+    family.turn()
+    assert [row["name"] for row in asked.answer()["topics"]] == ["t"]
+
+
+def test_brokers_that_apply_nothing_are_waited_for_up_to_a_minute(make: Make) -> None:
+    family = make()
+    at_work(family)
+    asked = family.ask(*CREATE_TOPICS, create(topic("t")))
+    family.turn()
+    family.clock.sleep(APPLY_WAIT_S - 1)
+    family.sign()
+    family.turn()
+    assert asked.answer() is None
+    family.clock.sleep(1)
+    family.sign()
+    family.turn()
+    assert asked.answer()["topics"][0]["error_code"] == 0
+
+
+def test_a_broker_that_hangs_keeps_nobody_waiting(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    asked = family.ask(*CREATE_TOPICS, create(topic("t", replicas=2)))
+    family.turn()
+    family.apply(1)
+    for _ in range(300):
+        family.sign(2)
+        family.clock.sleep(0.1)
+        family.turn()
+        family.apply(1)
+    assert family.controllers[1].brokers.hanging == {2}
+    assert asked.answer()["topics"][0]["error_code"] == 0
+    assert leaders(family, "t", 1) == [1]
+    family.until(lambda: not family.controllers[1].brokers.hanging)
+    assert not family.controllers[1].follower.image.brokers[2].is_fenced
+
+
+def test_the_silence_of_a_standstill_is_nobodys_death(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t", replicas=2))).answer, 90)
+    family.clock.sleep(3600)
+    family.turn()
+    assert not family.controllers[1].brokers.hanging
+
+
+def test_a_broker_that_dies_is_fenced_in_the_turn_that_sees_it(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t", replicas=2))).answer, 90)
+    (was,) = leaders(family, "t", 1)
+    family.die(was)
+    family.turn()
+    assert leaders(family, "t", 1) == [3 - was]
+    assert family.controllers[1].follower.image.brokers[was].is_fenced
+
+
+def test_others_lead_what_a_broker_without_room_leads(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t", replicas=2))).answer, 90)
+    (was,) = leaders(family, "t", 1)
+    family.words[family.counters.at(family.brokers[was], DISK)] = DISK_IS_FULL
+    family.until(lambda: leaders(family, "t", 1) == [3 - was])
+
+
+def test_a_long_request_takes_a_step_a_turn_and_others_come_between(make: Make) -> None:
+    family = make()
+    at_work(family)
+    many = [topic(f"t{at}", partitions=100) for at in range(30)]
+    asked = family.ask(*CREATE_TOPICS, create(*many))
+    family.turn()
+    first = len(family.controllers[1].follower.image.topics_by_name)
+    assert 0 < first < 30
+    short = family.ask(46, 0, "ListPartitionReassignments", {"timeout_ms": 1, "topics": None})
+    family.turn()
+    assert short.answer() is not None and asked.answer() is None
+
+
+def test_topics_that_somebody_uses_are_created_with_the_defaults(make: Make) -> None:
+    family = make(num_partitions="3")
+    at_work(family)
+    asked = family.ask(*CREATE_TOPICS, create(topic("t")), client_id=AUTO_CREATE)
+    family.turn()
+    family.apply()
+    family.turn()
+    assert asked.answer() == {"throttle_time_ms": 0, "topics": []}
+    assert len(leaders(family, "t", 1)) == 3
+
+
+def test_a_full_disk_fails_a_request_and_ends_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = make()
+    at_work(family)
+    controller = family.controllers[1]
+
+    def refuse(*_: Any) -> int:
+        raise DiskFullFault("no room")
+
+    monkeypatch.setattr(controller.voter, "append", refuse)
+    asked = family.ask(*CREATE_TOPICS, create(topic("t")))
+    family.turn()
+    assert asked.answer()["topics"][0]["error_code"] == KAFKA_STORAGE_ERROR
+
+
+def test_a_fault_of_the_disk_ends_the_turn(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = make()
+    at_work(family)
+
+    def fail(*_: Any) -> int:
+        raise StorageFault("gone")
+
+    monkeypatch.setattr(family.controllers[1].voter, "append", fail)
+    family.ask(*CREATE_TOPICS, create(topic("t")))
+    with pytest.raises(StorageFault, match="gone"):
+        family.controllers[1].turn()
+
+
+def test_a_successor_knows_what_was_decided_and_who_died_meanwhile(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t", replicas=2))).answer, 90)
+    (was,) = leaders(family, "t", 1)
+    family.end(1)
+    family.die(was)
+    family.start(1)
+    assert family.counters.metadata_leader() == (2, 1, True)
+    assert leaders(family, "t", 1) == [3 - was]
+
+
+def test_only_who_has_served_in_this_family_has_all_after_its_death(make: Make) -> None:
+    """The page cache has what it wrote; another family may be another start of the machine."""
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t", replicas=2))).answer, 90)
+    family.end(1)
+    family = make(brokers=2)
+    family.until(family.register(1).answer)
+    brokers = family.controllers[1].follower.image.brokers
+    assert brokers[1].is_fenced, "it may lack something"
+    family.until(family.register(2, previous_epoch=brokers[2].broker_epoch).answer)
+    assert not family.controllers[1].follower.image.brokers[2].is_fenced, "it stopped cleanly"
+    family.apply()
+    family.die(1)
+    family.turn()
+    family.until(family.register(1).answer)
+    assert not family.controllers[1].follower.image.brokers[1].is_fenced
+
+
+def test_the_only_voter_stops_at_once(make: Make) -> None:
+    family = make()
+    controller = family.controllers[1]
+    controller.must_stop = True
+    assert controller.turn() == 0.0
+    assert controller.is_over
+    assert family.words[family.counters.at(family.slots[1], STATE)] == STATE_STOPPING
+
+
+# ── three of them ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_three_elect_one_and_the_others_have_what_it_decides(make: Make) -> None:
+    family = make(brokers=3, controllers=3)
+    number = at_work(family)
+    asked = family.ask(*CREATE_TOPICS, create(topic("t", replicas=3)), of=number)
+    family.until(lambda: family.apply() or asked.answer())
+    assert asked.answer()["topics"][0]["error_code"] == 0
+    family.until(lambda: all("t" in one.follower.image.topics_by_name for one in all_of(family)))
+    assert [one.active is not None for one in all_of(family)].count(True) == 1
+
+
+def all_of(family: ControllerFamily) -> list[Any]:
+    return list(family.controllers.values())
+
+
+def test_who_is_not_active_says_that_it_did_nothing(make: Make) -> None:
+    family = make(brokers=3, controllers=3)
+    number = at_work(family)
+    other = next(one for one in THREE if one != number)
+    asked = family.ask(*CREATE_TOPICS, create(topic("t")), of=other)
+    family.turn()
+    assert asked.answer() is None and asked.flags() == EXECUTED_FLAG_NOT_EXECUTED
+
+
+def test_another_takes_over_from_one_that_dies(make: Make) -> None:
+    family = make(brokers=3, controllers=3)
+    number = at_work(family)
+    epoch = family.counters.metadata_leader()[0]
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t")), of=number).answer, 90)
+    family.end(number)
+    successor = family.until(lambda: family.active() if family.active() is not None else None)
+    assert successor.number != number
+    assert family.counters.metadata_leader()[0] > epoch
+    assert "t" in successor.follower.image.topics_by_name
+
+
+def test_one_that_lost_the_vote_disowns_it_and_answers_nobody(make: Make) -> None:
+    family = make(brokers=3, controllers=3)
+    number = at_work(family)
+    controller = family.controllers[number]
+    controller.voter.resign()
+    asked = family.ask(*CREATE_TOPICS, create(topic("t")), of=number)
+    controller.turn()
+    assert controller.active is None
+    assert not family.counters.metadata_leader()[2]
+    assert asked.answer() is None and asked.flags() == EXECUTED_FLAG_NOT_EXECUTED
+    assert family.until(family.active).number in THREE
+
+
+def test_a_request_that_the_vote_is_lost_under_is_answered_not_controller(make: Make) -> None:
+    family = make(brokers=3, controllers=3)
+    number = at_work(family)
+    controller = family.controllers[number]
+    for other in THREE:  # nobody hears it any more: it can't commit
+        if other != number:
+            family.end(other)
+    family.wires.let_others_run = lambda _node_id, timeout_s: family.clock.sleep(timeout_s)
+    asked = family.ask(*CREATE_TOPICS, create(topic("t")), of=number)
+    controller.turn()
+    assert asked.answer()["topics"][0]["error_code"] == NOT_CONTROLLER
+    controller.turn()
+    assert controller.active is None
+
+
+def test_a_leader_that_stops_hands_over_when_the_others_have_all(make: Make) -> None:
+    family = make(brokers=3, controllers=3)
+    controller = family.controllers[at_work(family)]
+    controller.must_stop = True
+    end_offset = controller.voter.log_end_offset
+    family.until(lambda: controller.is_over, STOP_WAIT_S / 2)
+    assert controller.voter.quorum.state != LEADER
+    others = [one for one in all_of(family) if one is not controller]
+    assert all(one.voter.log_end_offset >= end_offset for one in others)
+
+
+def test_a_voter_that_stops_takes_no_requests_and_waits_for_the_others_a_while(make: Make) -> None:
+    family = make(brokers=3, controllers=3)
+    number = at_work(family)
+    controller = family.controllers[number]
+    for other in THREE:  # they run, but hear nothing
+        if other != number:
+            family.controllers.pop(other).close()
+    controller.voter.log.append(controller.voter.epoch, [feature()], 0)
+    controller.must_stop = True
+    begin = family.clock.now
+    asked = family.ask(*CREATE_TOPICS, create(topic("t")), of=number)
+    assert not controller.has_news()
+    while not controller.is_over:
+        family.clock.sleep(controller.turn() or 0.01)
+    assert STOP_WAIT_S <= family.clock.now - begin < STOP_WAIT_S + 1
+    assert asked.answer() is None and asked.flags() is None
+
+
+def feature() -> Any:
+    return "FeatureLevelRecord", 0, {"name": "metadata.version", "feature_level": 1}
