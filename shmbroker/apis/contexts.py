@@ -1,8 +1,9 @@
 """What an API module may ask of the process that answers: one Protocol for each kind of process.
 
-   GatewayContext   a network worker: the metadata image, and who is alive
-   RequestContext   … with what it takes to start a request and to complete it
-   BrokerContext    an I/O worker: its partitions, its groups, its log directory
+   GatewayContext     a network worker: the metadata image, and who is alive
+   RequestContext     … with what it takes to start a request and to complete it
+   BrokerContext      an I/O worker: its partitions, its groups, its log directory
+   ControllerContext  the active controller: its decisions, and what it sees of the brokers
 
 Rules of this file:
 * An API module is given one of these and nothing else, so a test can give it a plain object.
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from shmbroker.broker.partition_store import PartitionStore
     from shmbroker.broker.tiering import Tiering
     from shmbroker.config import BrokerConfig
+    from shmbroker.controller.active_controller import ActiveController
+    from shmbroker.controller.broker_watch import BrokerWatch
     from shmbroker.errors import StorageFault
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.inflight import Request as Request
     from shmbroker.groups.coordinator import GroupCoordinator
-    from shmbroker.ipc.operation_adapter import Call, Steps
+    from shmbroker.ipc.operation_adapter import Answer, Call, Steps
     from shmbroker.ipc.passed_files import FileTable
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.log_directory import LogDirectory
@@ -109,6 +112,18 @@ class BrokerApi(Api, Protocol):
         self, broker: BrokerContext, call: Call, body: dict[str, Any], /
     ) -> dict[str, Any] | Steps | None:
         """The answer; None if the call is replied to later; a generator that comes to it."""
+
+
+class ControllerApi(Api, Protocol):
+    """A module of an API that the active controller answers."""
+
+    def answer(
+        self, controller: ControllerContext, call: Call, body: dict[str, Any], /
+    ) -> Answer | Steps:
+        """The answer; None if the call is replied to later; a generator that comes to it."""
+
+    def not_controller(self, version: int, body: dict[str, Any], /) -> dict[str, Any]:
+        """The answer to a request that was, or may have been, in vain: see `apis.refusals`."""
 
 
 class ControllerLink(Protocol):
@@ -238,3 +253,45 @@ class BrokerContext(Protocol):
 
     def wait_for_producer_ids(self, on_here: Callable[[], None], /) -> bool:
         """Call back when producer ids have come; False if there is nothing to wait for."""
+
+
+class ControllerContext(Protocol):
+    """The active controller, as the APIs see it that it answers.
+
+    A module may end with NotControllerFault or a StorageFault out of a decision: who calls it gives
+    the answer then.
+    """
+
+    @property
+    def decisions(self) -> ActiveController:
+        """Who decides; what it has decided is durable when it returns."""
+
+    @property
+    def brokers(self) -> BrokerWatch:
+        """What shared memory shows of the brokers."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time."""
+
+    def decide(self, call: Call, body: dict[str, Any]) -> Answer:
+        """Have a request decided as a whole; its answer, see `answer_when_applied`."""
+
+    def decide_in_parts(self, call: Call, body: dict[str, Any]) -> Answer | Steps:
+        """Have a request decided, part after part where it is about very many things; its answer,
+        see `answer_when_applied`."""
+
+    def settle(self) -> None:
+        """Decide who leads after unclean ends, once all is known."""
+
+    def publish_committed(self) -> None:
+        """Let everybody read what is decided: at once, where nobody's answer waits for it."""
+
+    def answer_when_applied(self, call: Call, answer: dict[str, Any]) -> Answer:
+        """The answer; None if there is something new: then it is published, and the call replied to
+        when the brokers have applied it."""
+
+    def park(self, call: Call, answer: dict[str, Any]) -> None:
+        """Reply to a call when the brokers have applied all that is decided by now."""
+
+    def say_full(self, line: str) -> None:
+        """Log, once, that the disk of the metadata log is full."""

@@ -30,7 +30,27 @@ from shmbroker.apis.broker import (
     offset_for_leader_epoch,
     sync_group,
 )
-from shmbroker.apis.contexts import Api, BrokerApi, GatewayApi
+from shmbroker.apis.contexts import Api, BrokerApi, ControllerApi, GatewayApi
+from shmbroker.apis.controller import (
+    add_raft_voter,
+    allocate_producer_ids,
+    alter_configs,
+    alter_partition,
+    alter_partition_reassignments,
+    broker_heartbeat,
+    broker_registration,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_quorum,
+    elect_leaders,
+    incremental_alter_configs,
+    list_partition_reassignments,
+    remove_raft_voter,
+    tell_log_ends,
+    unregister_broker,
+    update_features,
+)
 from shmbroker.apis.gateway import (
     alter_replica_log_dirs,
     api_versions,
@@ -121,25 +141,33 @@ GROUP_KEYS = frozenset(
 ON_CONTROL_SOCKET: tuple[BrokerApi, ...] = (list_segments,)
 """Served by I/O workers too, but only to whoever may open the control socket."""
 
-IN_CONTROLLER = (
-    # api key, name, least version, highest version
-    (19, "CreateTopics", 2, 7),
-    (20, "DeleteTopics", 1, 6),
-    (33, "AlterConfigs", 0, 2),
-    (37, "CreatePartitions", 0, 3),
-    (43, "ElectLeaders", 0, 2),
-    (44, "IncrementalAlterConfigs", 0, 1),
-    (45, "AlterPartitionReassignments", 0, 1),
-    (46, "ListPartitionReassignments", 0, 0),
-    (55, "DescribeQuorum", 0, 2),
-    (57, "UpdateFeatures", 0, 2),
-    (64, "UnregisterBroker", 0, 0),
-    (80, "AddRaftVoter", 0, 1),
-    (81, "RemoveRaftVoter", 0, 0),
+IN_CONTROLLER: tuple[ControllerApi, ...] = (
+    create_topics,
+    delete_topics,
+    alter_configs,
+    create_partitions,
+    elect_leaders,
+    incremental_alter_configs,
+    alter_partition_reassignments,
+    list_partition_reassignments,
+    describe_quorum,
+    update_features,
+    unregister_broker,
+    add_raft_voter,
+    remove_raft_voter,
 )
-"""Decided by `controller`, which has one entry for each."""
 
-CONTROLLER_KEYS = {row[0]: row[1] for row in IN_CONTROLLER}
+OF_BROKERS: tuple[ControllerApi, ...] = (
+    alter_partition,
+    broker_registration,
+    broker_heartbeat,
+    allocate_producer_ids,
+    tell_log_ends,
+)
+"""Answered by the controller too, but only to the brokers of the family."""
+
+CONTROLLER_APIS = {module.API_KEY: module for module in IN_CONTROLLER}
+"""Those that clients may ask for, by key."""
 
 
 def group_ids_of(body: dict[str, Any]) -> list[str] | None:
@@ -154,11 +182,10 @@ def group_ids_of(body: dict[str, Any]) -> list[str] | None:
 
 def advertised() -> list[dict[str, Any]]:
     """The rows of an ApiVersions answer, in api-key order."""
-    served: tuple[Api, ...] = (*HOT, *IN_NETWORK_WORKER, *IN_IO_WORKER)
+    served: tuple[Api, ...] = (*HOT, *IN_NETWORK_WORKER, *IN_IO_WORKER, *IN_CONTROLLER)
     rows = [
         (module.API_KEY, module.VERSION_MIN_ADVERTISED, module.VERSION_MAX) for module in served
     ]
-    rows += [(key, low, high) for key, _, low, high in IN_CONTROLLER]
     return [
         {"api_key": key, "min_version": low, "max_version": high} for key, low, high in sorted(rows)
     ]

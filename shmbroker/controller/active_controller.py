@@ -198,7 +198,7 @@ class ActiveController:
     def handle(
         self, api_name: str, version: int, request: dict[str, Any], now_ms: int
     ) -> dict[str, Any]:
-        """Serve a request of an API of `apis.table.IN_CONTROLLER`: the response to send, all of it
+        """Serve a request of an API of `apis.controller`: the response to send, all of it
         durable."""
         records, response = self._decide(api_name, version, request, now_ms)
         if not records:

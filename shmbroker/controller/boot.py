@@ -15,9 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from shmbroker.clock import Clock
     from shmbroker.config import BrokerConfig
     from shmbroker.controller.raft.quorum import Chance
-    from shmbroker.controller.raft.voter import Clock, Links
+    from shmbroker.controller.raft.voter import Links
 
 
 def open_voter(

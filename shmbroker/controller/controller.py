@@ -52,9 +52,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from shmbroker.clock import Clock
     from shmbroker.config import BrokerConfig
     from shmbroker.controller.raft.quorum_description import Replica
-    from shmbroker.controller.raft.voter import Clock
     from shmbroker.ipc.peer import Peer
     from shmbroker.shm.doorbell import Doorbell
 

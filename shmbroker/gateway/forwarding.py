@@ -15,8 +15,8 @@ from __future__ import annotations
 from functools import partial
 
 from shmbroker.apis import table
+from shmbroker.apis.controller import create_topics
 from shmbroker.apis.gateway import api_versions
-from shmbroker.apis.refusals import not_controller
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import Request
@@ -56,15 +56,13 @@ class PlainApis:
         submit = self.submit
         for here in table.IN_NETWORK_WORKER + table.UNADVERTISED:
             submit[here.API_KEY] = partial(self._answer_here, here)
-        for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET:
+        for module in (*table.IN_IO_WORKER, *table.ON_CONTROL_SOCKET, *table.IN_CONTROLLER):
             submit[module.API_KEY] = partial(
                 self._forward, module.API_KEY, module.NAME, module.VERSION_MIN, module.VERSION_MAX
             )
         for module in table.WITH_STANDING_ANSWERS:
             key = module.API_KEY
             submit[key] = partial(self._forward_or_repeat, submit[key])
-        for row in table.IN_CONTROLLER:
-            submit[row[0]] = partial(self._forward, *row)
 
     # ── from the image ──────────────────────────────────────────────────────────────────────────
 
@@ -138,7 +136,7 @@ class PlainApis:
         self.worker.token = token = self.worker.token + 1
         controller = self.worker.link.peer()
         if controller is None or not try_execute(
-            controller, token, 19, version, b"auto-create", body
+            controller, token, create_topics.API_KEY, version, create_topics.AUTO_CREATE, body
         ):
             self.finish_again(request)
             return
@@ -169,7 +167,7 @@ class PlainApis:
             raise ProtocolFault(f"unknown api key {api_key}")
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
-        if api_key in table.CONTROLLER_KEYS:
+        if api_key in table.CONTROLLER_APIS:
             peer = self.worker.link.peer()
         elif connection.listener.is_control:
             peer = self._control_target(api_key, name, version, view, body_at)
@@ -181,7 +179,7 @@ class PlainApis:
                 raise ProtocolFault(f"broker {peer.number} hangs or stops")
         host = connection.client.rpartition(":")[0].encode()
         request = Request(connection, api_key, version, correlation_id)
-        if api_key in table.CONTROLLER_KEYS:
+        if api_key in table.CONTROLLER_APIS:
             request.body = (client_id, bytes(view[body_at:]), host)
             if peer is None:  # nobody is the active controller just now: somebody will be
                 view.release()
@@ -238,13 +236,11 @@ class PlainApis:
 
     def fail_at_controller(self, request: Request) -> None:
         """Nobody knows whether it was done: say NOT_CONTROLLER, and the client will look."""
-        name = table.CONTROLLER_KEYS[request.api_key]
-        decoded = codec.decode_request(name, request.api_version, request.body[1])
-        answer = not_controller(name, request.api_version, decoded)
-        body = codec.encode(name + "Response", request.api_version, answer)
-        request.response = [
-            response_frame(request.api_key, request.api_version, request.correlation_id, body)
-        ]
+        module, version = table.CONTROLLER_APIS[request.api_key], request.api_version
+        decoded = codec.decode_request(module.NAME, version, request.body[1])
+        answer = module.not_controller(version, decoded)
+        body = codec.encode(module.NAME + "Response", version, answer)
+        request.response = [response_frame(request.api_key, version, request.correlation_id, body)]
         self.worker.touched.add(request.connection)
 
     def _forward_or_repeat(

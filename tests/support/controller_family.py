@@ -19,7 +19,6 @@ from shmbroker.controller.raft.quorum_messages import (
 )
 from shmbroker.ipc.member import Member
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_HEAD, EXECUTED, EXECUTED_HEAD
-from shmbroker.ipc.peer import Peer
 from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, write_meta_properties
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
@@ -34,13 +33,10 @@ from shmbroker.shm.counters import (
     layout_size,
 )
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
-from shmbroker.shm.ring import RingReader, RingWriter
-from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
 from shmbroker.wire import codec
-from tests.support.family_memory import VirtualClock
+from tests.support.family_memory import FarEnd, VirtualClock
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
-RING_BYTES = 1 << 16
 ANSWERS = (VoteAnswer, EpochAnswer, FetchAnswer, SnapshotAnswer)
 STEP_S = 0.01
 """What passes while a voter waits."""
@@ -120,14 +116,13 @@ class ControllerFamily:
         self.clock = VirtualClock()
         self.wires = Wires()
         self.wires.let_others_run = self._let_others_run
-        self.rings: dict[tuple[int, int], memoryview] = {}
-        """By the slots that write and read."""
+        self.ends: dict[tuple[int, int], FarEnd] = {}
+        """The brokers' ends of the rings, by the ids of broker and controller."""
         for slot in range(1, slots):
             self.words[at(slot, INCARNATION)] = 1
         for broker in self.brokers.values():
             self.words[at(broker, STATE)] = STATE_RUNNING
             for slot in self.slots.values():
-                self.rings[broker, slot], self.rings[slot, broker] = ring(), ring()
                 self.words[self.counters.acknowledgement(slot, broker)] = 1
         self.sign()
         self.words[CONTROL_GENERATION_WORD] = 1
@@ -144,9 +139,18 @@ class ControllerFamily:
         """A controller's process, the first or a successor."""
         slot = self.slots[number]
         links = WiredLinks(self.wires, number) if len(self.ids) > 1 else None
-        peers = [self.peer(slot, broker, broker_id) for broker_id, broker in self.brokers.items()]
-        supervisor = self.doorbells[0]
-        member = Member(slot, self.counters, self.doorbells[slot], supervisor, peers)
+        ends = [
+            FarEnd(broker, "io-worker", broker_id, self.doorbells[broker])
+            for broker_id, broker in self.brokers.items()
+        ]
+        self.ends |= {(end.peer.number, number): end for end in ends}
+        member = Member(
+            slot,
+            self.counters,
+            self.doorbells[slot],
+            self.doorbells[0],
+            [end.peer for end in ends],
+        )
         voter = open_voter(
             self.clock,
             self.config,
@@ -168,17 +172,6 @@ class ControllerFamily:
         """A controller's process ends, and the supervisor says so."""
         self.controllers.pop(number).close()
         self._dies(self.slots[number])
-
-    def peer(self, slot: int, other: int, number: int) -> Peer:
-        """The way from one slot to another."""
-        return Peer(
-            other,
-            "io-worker",
-            number,
-            RingWriter(*parts_of_ring(self.rings[slot, other])),
-            RingReader(*parts_of_ring(self.rings[other, slot])),
-            self.doorbells[other],
-        )
 
     def close(self) -> None:
         for controller in self.controllers.values():
@@ -235,6 +228,14 @@ class ControllerFamily:
         """The supervisor says that a broker is dead."""
         self._dies(self.brokers[number])
 
+    def succeed(self, number: int) -> None:
+        """A dead broker has a successor, as all controllers have seen the death."""
+        for (broker, _), end in self.ends.items():
+            if broker == number:
+                end.attach()
+        self.words[self.counters.at(self.brokers[number], STATE)] = STATE_RUNNING
+        self.words[CONTROL_GENERATION_WORD] += 1
+
     def _dies(self, slot: int) -> None:
         at = self.counters.at
         self.words[at(slot, STATE)] = 0
@@ -254,31 +255,18 @@ class ControllerFamily:
     ) -> Asked:
         """Put a request of a broker on its ring to a controller."""
         self._token += 1
-        slot, controller = self.brokers[broker], self.slots[of]
         head = EXECUTE_HEAD.pack(self._token, key, version, len(client_id), 0, 0)
-        payload = head + client_id + codec.encode(f"{name}Request", version, body)
-        writer = RingWriter(*parts_of_ring(self.rings[slot, controller]))
-        index = writer.claim(EXECUTE, len(payload))
-        assert index >= 0
-        writer.data[index : index + len(payload)] = payload
-        writer.publish()
+        encoded = codec.encode(f"{name}Request", version, body)
+        self.ends[broker, of].send(EXECUTE, head + client_id + encoded)
         return Asked(self, self._token, name, version)
 
     def take_results(self) -> None:
-        """What the brokers' rings hold."""
-        for (_, to), view in self.rings.items():
-            if to not in self.brokers.values():
-                continue
-            reader = RingReader(*parts_of_ring(view))
-            if not reader.poll():
-                continue
-            while (entry := reader.next()) is not None:
-                operation, index, length = entry
+        """What the rings to the brokers hold."""
+        for end in self.ends.values():
+            for operation, payload in end.taken():
                 assert operation == EXECUTED
-                content = bytes(reader.data[index : index + length])
-                token, flags, _ = EXECUTED_HEAD.unpack_from(content)
-                self.results[token] = flags, content[EXECUTED_HEAD.size :]
-            reader.release()
+                token, flags, _ = EXECUTED_HEAD.unpack_from(payload)
+                self.results[token] = flags, payload[EXECUTED_HEAD.size :]
 
     def register(self, number: int, *, of: int = 1, previous_epoch: int = -1) -> Asked:
         """BrokerRegistration of a broker that starts; -1 if it did not stop cleanly before."""
@@ -318,9 +306,3 @@ class Asked:
             return None
         content = self._family.results[self._token][1]
         return codec.decode_all(f"{self._name}Response", self._version, content)
-
-
-def ring() -> memoryview:
-    view = memoryview(bytearray(ring_bytes(RING_BYTES)))
-    create_ring(view)
-    return view

@@ -90,6 +90,12 @@ class FarEnd:
             RingReader(*parts_of_ring(back)),
             doorbell,
         )
+        self._rings = there, back
+        self.attach()
+
+    def attach(self) -> None:
+        """Begin where the rings are: a successor does, when the peer has reset its halves."""
+        there, back = self._rings
         self.reader = RingReader(*parts_of_ring(there))
         self.writer = RingWriter(*parts_of_ring(back))
 

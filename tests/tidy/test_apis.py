@@ -62,24 +62,22 @@ def test_every_module_is_in_the_table_once():
         *table.UNADVERTISED,
         *table.IN_IO_WORKER,
         *table.ON_CONTROL_SOCKET,
+        *table.IN_CONTROLLER,
+        *table.OF_BROKERS,
     )
     assert sorted(map(id_of, listed)) == sorted(map(id_of, MODULES))
 
 
 def test_table_is_in_api_key_order():
-    for rows in (table.HOT, table.IN_NETWORK_WORKER, table.IN_IO_WORKER):
+    for rows in (
+        table.HOT,
+        table.IN_NETWORK_WORKER,
+        table.IN_IO_WORKER,
+        table.IN_CONTROLLER,
+        table.OF_BROKERS,
+    ):
         keys = [module.API_KEY for module in rows]
         assert keys == sorted(keys)
-    keys = [row[0] for row in table.IN_CONTROLLER]
-    assert keys == sorted(keys)
-
-
-@pytest.mark.parametrize("row", table.IN_CONTROLLER, ids=lambda row: row[1])
-def test_controller_rows_agree_with_api_keys(row):
-    key, name, low, high = row
-    found, first, last, _ = api_keys.TABLE[key]
-    assert name == found
-    assert first <= low <= high <= last
 
 
 def test_document_is_what_the_code_and_its_data_say():

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from shmbroker.clock import Clock
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.controller.raft.quorum import Chance
     from shmbroker.controller.raft.quorum_description import Replica
@@ -44,16 +45,6 @@ DISK_RETRY_MS = 1000
 
 class NotControllerFault(Fault):
     """Somebody else leads the metadata log, or nobody does."""
-
-
-class Clock(Protocol):
-    """The time, as the module `clock` gives it."""
-
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
 
 
 class Links(Protocol):

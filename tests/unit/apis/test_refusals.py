@@ -3,14 +3,14 @@
 import pytest
 
 from shmbroker.apis import table
-from shmbroker.apis.refusals import not_controller
+from shmbroker.apis.contexts import ControllerApi
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import NOT_CONTROLLER
 
 ROWS = [
-    (name, version)
-    for _, name, least, most in table.IN_CONTROLLER
-    for version in range(least, most + 1)
+    pytest.param(module, version, id=f"{module.NAME}-{version}")
+    for module in table.IN_CONTROLLER + table.OF_BROKERS
+    for version in range(module.VERSION_MIN, module.VERSION_MAX + 1)
 ]
 REQUESTS = {
     "CreateTopics": {
@@ -29,12 +29,13 @@ def request_of(name: str, version: int) -> dict:
     return REQUESTS.get(name.removeprefix("Incremental"), {})
 
 
-@pytest.mark.parametrize(("name", "version"), ROWS)
-def test_every_answer_says_not_controller(name: str, version: int) -> None:
+@pytest.mark.parametrize(("module", "version"), ROWS)
+def test_every_answer_says_not_controller(module: ControllerApi, version: int) -> None:
+    name = module.NAME
     request = request_of(name, version)
     encoded = codec.encode(name + "Request", version, request)
     decoded = codec.decode_all(name + "Request", version, encoded)
-    answer = not_controller(name, version, decoded)
+    answer = module.not_controller(version, decoded)
     body = codec.encode(name + "Response", version, answer)
     found = codec.decode_all(name + "Response", version, body)
     rows = [found, *found.get("topics", ()), *found.get("responses", ()), *found.get("results", ())]

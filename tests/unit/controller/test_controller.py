@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from shmbroker.apis.controller.create_topics import AUTO_CREATE
 from shmbroker.controller.controller import REST_S, STOP_WAIT_S
 from shmbroker.controller.raft.quorum import LEADER
-from shmbroker.controller.requests import APPLY_WAIT_S, AUTO_CREATE
+from shmbroker.controller.requests import APPLY_WAIT_S
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import EXECUTED_FLAG_NOT_EXECUTED
 from shmbroker.log.faults import DiskFullFault
@@ -248,6 +249,7 @@ def test_only_who_has_served_in_this_family_has_all_after_its_death(make: Make) 
     family.apply()
     family.die(1)
     family.turn()
+    family.succeed(1)
     family.until(family.register(1).answer)
     assert not family.controllers[1].follower.image.brokers[1].is_fenced
 

@@ -22,6 +22,7 @@ def served() -> Iterator[tuple[str, int]]:
         *table.UNADVERTISED,
         *table.IN_IO_WORKER,
         *table.ON_CONTROL_SOCKET,
+        *table.IN_CONTROLLER,
     )
     rows = [
         (
@@ -31,7 +32,6 @@ def served() -> Iterator[tuple[str, int]]:
         )
         for module in modules
     ]
-    rows += [row[1:] for row in table.IN_CONTROLLER]
     for name, low, high in rows:
         for version in range(low, high + 1):
             yield name, version

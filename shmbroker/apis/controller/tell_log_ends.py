@@ -1,0 +1,38 @@
+"""TellLogEnds (key 20007, our own): where a broker's logs end, and what they lack.
+
+Versions: 0.
+Where: the active controller. Brokers of the family ask it over their rings; no client may.
+
+After an unclean end, or when a replica lacks what it had, or its leader what was committed
+(`controller.decisions.lost_replicas`).
+"""
+
+from __future__ import annotations
+
+from shmbroker.apis.refusals import ERROR
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shmbroker.apis.contexts import ControllerContext
+    from shmbroker.ipc.operation_adapter import Answer, Call
+
+API_KEY = 20007
+NAME = "TellLogEnds"
+VERSION_MIN = 0
+VERSION_MAX = 0
+VERSION_MIN_ADVERTISED = 0
+
+
+def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer:
+    """Who leads the partitions about which there was something to decide."""
+    answered = controller.decisions.log_ends(body, controller.now_ms())
+    controller.settle()
+    controller.publish_committed()
+    return answered
+
+
+def not_controller(version: int, body: dict[str, Any]) -> dict[str, Any]:
+    """NOT_CONTROLLER."""
+    return ERROR | {"topics": []}
