@@ -252,13 +252,18 @@ class ControllerFamily:
         broker: int = 1,
         of: int = 1,
         client_id: bytes = b"",
+        flags: int = 0,
     ) -> Asked:
         """Put a request of a broker on its ring to a controller."""
         self._token += 1
-        head = EXECUTE_HEAD.pack(self._token, key, version, len(client_id), 0, 0)
+        head = EXECUTE_HEAD.pack(self._token, key, version, len(client_id), flags, 0)
         encoded = codec.encode(f"{name}Request", version, body)
         self.ends[broker, of].send(EXECUTE, head + client_id + encoded)
         return Asked(self, self._token, name, version)
+
+    def next_token(self) -> int:
+        """That of the next request."""
+        return self._token + 1
 
     def take_results(self) -> None:
         """What the rings to the brokers hold."""

@@ -1,5 +1,7 @@
 """Turns of controllers: who leads, what is published, who is answered when, and how one ends."""
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,14 +10,22 @@ import pytest
 
 from shmbroker.apis.controller.create_topics import AUTO_CREATE
 from shmbroker.controller.controller import REST_S, STOP_WAIT_S
+from shmbroker.controller.decisions.lost_replicas import HAS
 from shmbroker.controller.raft.quorum import LEADER
 from shmbroker.controller.requests import APPLY_WAIT_S
 from shmbroker.errors import StorageFault
-from shmbroker.ipc.operation_layout import EXECUTED_FLAG_NOT_EXECUTED
+from shmbroker.ipc.operation_layout import (
+    EXECUTE_FLAG_PARTS,
+    EXECUTE_PART,
+    EXECUTED_FLAG_CLOSE,
+    EXECUTED_FLAG_NOT_EXECUTED,
+    TOKEN,
+)
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.shm.counters import (
     DISK,
     DISK_IS_FULL,
+    LIVENESS_NS,
     METADATA_END_OFFSET_WORD,
     STATE,
     STATE_RUNNING,
@@ -60,6 +70,10 @@ def at_work(family: ControllerFamily) -> int:
     family.apply()
     family.until(lambda: not active.brokers.pending())
     return int(active.number)
+
+
+def all_of(family: ControllerFamily) -> list[Any]:
+    return list(family.controllers.values())
 
 
 def leaders(family: ControllerFamily, name: str, of: int) -> list[int]:
@@ -193,6 +207,138 @@ def test_topics_that_somebody_uses_are_created_with_the_defaults(make: Make) -> 
     assert len(leaders(family, "t", 1)) == 3
 
 
+def test_brokers_that_sleep_are_woken_by_a_decision(make: Make) -> None:
+    family = make()
+    at_work(family)
+    family.doorbells[family.brokers[1]].say_sleeping()
+    family.ask(*CREATE_TOPICS, create(topic("t")))
+    family.turn()
+    assert os.eventfd_read(family.eventfds[family.brokers[1]]) == 1
+
+
+def test_every_turn_leaves_a_sign_of_life(make: Make) -> None:
+    family = make()
+    liveness = family.counters.at(family.slots[1], LIVENESS_NS)
+    for _ in range(3):
+        family.clock.sleep(1)
+        family.controllers[1].turn()
+        assert family.words[liveness] == int(family.clock.now * 1e9)
+
+
+def test_what_one_broker_changes_the_others_read_in_the_same_turn(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t", replicas=2))).answer, 90)
+    image = family.controllers[1].follower.image
+    at = image.topics_by_name["t"].partitions[0]
+    leader = at.leader_id
+    epoch = image.brokers[leader].broker_epoch
+    row = {
+        "partition_index": 0,
+        "leader_epoch": at.leader_epoch,
+        "new_isr_with_epochs": [{"broker_id": leader, "broker_epoch": epoch}],
+        "leader_recovery_state": 0,
+        "partition_epoch": at.partition_epoch,
+    }
+    topics = [{"topic_id": image.topics_by_name["t"].topic_id, "partitions": [row]}]
+    body = {"broker_id": leader, "broker_epoch": epoch, "topics": topics}
+    asked = family.ask(56, 3, "AlterPartition", body, broker=leader)
+    before = family.words[METADATA_END_OFFSET_WORD]
+    family.controllers[1].turn()
+    assert family.words[METADATA_END_OFFSET_WORD] == before + 1
+    assert asked.answer()["topics"][0]["partitions"][0]["isr"] == [leader]
+
+
+def test_a_broker_may_stop_when_all_know_who_leads_in_its_place(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t", replicas=2))).answer, 90)
+    (was,) = leaders(family, "t", 1)
+    epoch = family.controllers[1].follower.image.brokers[was].broker_epoch
+    body = {"broker_id": was, "broker_epoch": epoch, "want_shut_down": True}
+    asked = family.ask(63, 1, "BrokerHeartbeat", body, broker=was)
+    family.turn()
+    assert leaders(family, "t", 1) == [3 - was]
+    assert asked.answer() is None
+    family.apply()
+    family.turn()
+    assert asked.answer()["should_shut_down"]
+
+
+def test_half_a_request_is_forgotten_with_the_broker_that_has_sent_it(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    token = family.next_token()
+    family.ends[2, 1].send(EXECUTE_PART, TOKEN.pack(token) + b"half a request")
+    family.turn()
+    family.die(2)
+    family.turn()
+    family.succeed(2)
+    parts = EXECUTE_FLAG_PARTS
+    body = {"timeout_ms": 1, "topics": None}
+    asked = family.ask(46, 0, "ListPartitionReassignments", body, broker=2, flags=parts)
+    family.turn()
+    assert asked.answer()["error_code"] == 0
+
+
+def test_a_broker_in_doubt_serves_in_the_turn_in_which_all_is_known(make: Make) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t", replicas=2))).answer, 90)
+    family.end(1)
+    family = make(brokers=2)
+    controller = family.controllers[1]
+    for number in family.brokers:
+        family.register(number)
+        controller.turn()
+    image = controller.follower.image
+    assert all(broker.is_fenced for broker in image.brokers.values())
+    row = {"partition_index": 0, "state": HAS, "leader_epoch": -1, "last_epoch": 0, "epochs": []}
+    for number in family.brokers:
+        body = {
+            "broker_id": number,
+            "broker_epoch": image.brokers[number].broker_epoch,
+            "is_last": True,
+            "topics": [
+                {
+                    "topic_id": image.topics_by_name["t"].topic_id,
+                    "partitions": [row | {"end_offset": number}],
+                }
+            ],
+        }
+        family.ask(20007, 0, "TellLogEnds", body, broker=number)
+        controller.turn()
+    assert not any(broker.is_fenced for broker in controller.follower.image.brokers.values())
+    assert leaders(family, "t", 1) == [2]
+
+
+def test_a_broker_waits_for_room_where_the_disk_is_full_and_that_is_said_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    family = make(brokers=2)
+    at_work(family)
+    family.until(family.ask(*CREATE_TOPICS, create(topic("t", replicas=2))).answer, 90)
+    family.end(1)
+    family = make(brokers=3)
+    controller = family.controllers[1]
+
+    def refuse(*_: Any) -> int:
+        raise DiskFullFault("no room")
+
+    monkeypatch.setattr(controller.voter, "append", refuse)
+    with caplog.at_level("ERROR"):
+        for _ in range(2):
+            asked = family.register(1)
+            controller.turn()
+            assert asked.answer()["error_code"] == NOT_CONTROLLER
+        assert [line for line in caplog.messages if "has to wait" in line] == [
+            "no room; broker 1 has to wait"
+        ]
+    unknown = family.register(3)
+    controller.turn()  # nobody knows it: it is asked again, and the controller goes on
+    assert unknown.flags() == EXECUTED_FLAG_CLOSE
+
+
 def test_a_full_disk_fails_a_request_and_ends_nothing(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,10 +422,6 @@ def test_three_elect_one_and_the_others_have_what_it_decides(make: Make) -> None
     assert [one.active is not None for one in all_of(family)].count(True) == 1
 
 
-def all_of(family: ControllerFamily) -> list[Any]:
-    return list(family.controllers.values())
-
-
 def test_who_is_not_active_says_that_it_did_nothing(make: Make) -> None:
     family = make(brokers=3, controllers=3)
     number = at_work(family)
@@ -299,6 +441,61 @@ def test_another_takes_over_from_one_that_dies(make: Make) -> None:
     assert successor.number != number
     assert family.counters.metadata_leader()[0] > epoch
     assert "t" in successor.follower.image.topics_by_name
+
+
+def test_a_death_among_the_voters_is_acted_on_at_once(make: Make) -> None:
+    family = make(controllers=3, brokers=3)
+    number = at_work(family)
+    begin = family.clock.now
+    family.end(number)
+    family.until(family.active)
+    silence_s = family.config["controller.quorum.fetch.timeout.ms"] / 1000
+    assert family.clock.now - begin < silence_s
+
+
+def test_who_waits_for_a_majority_leaves_signs_of_life(make: Make) -> None:
+    family = make(controllers=3, brokers=3)
+    number = at_work(family)
+    liveness = family.counters.at(family.slots[number], LIVENESS_NS)
+    seen: list[int] = []
+    run = family.wires.let_others_run
+
+    def watch(node_id: int, timeout_s: float) -> None:
+        if node_id == number and len(seen) < 5:  # the others are slow
+            family.clock.sleep(0.2)
+            seen.append(family.words[liveness])
+        else:
+            run(node_id, timeout_s)
+
+    family.wires.let_others_run = watch
+    asked = family.ask(*CREATE_TOPICS, create(topic("t")), of=number)
+    family.until(lambda: family.apply() or asked.answer())
+    assert len(seen) == 5 and seen == sorted(set(seen))
+
+
+def test_one_that_wakes_up_stores_nothing_over_a_later_leader(make: Make) -> None:
+    family = make(controllers=3, brokers=3)
+    controller = family.controllers[at_work(family)]
+    later = controller.active_epoch + 1
+    family.counters.store_metadata_leader(later, 9)
+    family.words[METADATA_END_OFFSET_WORD] = 5
+    controller.publish_committed()
+    assert family.counters.metadata_leader() == (later, 9, True)
+    assert family.words[METADATA_END_OFFSET_WORD] == 5
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_successor_that_has_lost_its_log_does_not_vote_before_it_has_it(
+    make: Make, is_lost: bool
+) -> None:
+    family = make(controllers=3, brokers=3)
+    at_work(family)
+    family.until(lambda: all(one.voter.committed_offset > 3 for one in all_of(family)))
+    family.end(2)
+    if is_lost:
+        shutil.rmtree(family.config.metadata_directory(2))
+    assert family.start(2).voter.quorum.must_catch_up == is_lost
+    family.until(lambda: not family.controllers[2].voter.quorum.must_catch_up)
 
 
 def test_one_that_lost_the_vote_disowns_it_and_answers_nobody(make: Make) -> None:
