@@ -4,7 +4,7 @@ A group belongs to the partition of `__consumer_offsets` that its id hashes to; 
 partition coordinates it. Each partition led here has a `Shard`: its groups and their offsets.
 
 Rules of this file:
-* What is answered is in the log: effects run in order, and a STORE writes before the next ANSWER.
+* What is answered is in the log: effects run in order, and a store writes before the next reply.
   Where the log has several replicas, answers are held until the in-sync ones have all that was
   there when they were given (`held_answers`).
 * One timer for a group, on a heap; a timer that comes too early is set again. Nothing here ever
@@ -24,14 +24,13 @@ from __future__ import annotations
 
 import logging
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from shmbroker.errors import Fault
 from shmbroker.groups import group_log
+from shmbroker.groups.classic.effects import Reply, StoreAssigned, StoreEmptied
 from shmbroker.groups.classic.group import (
-    ANSWER,
-    ASSIGNED,
     CONSUMER,
-    EMPTIED,
     EMPTY,
     STABLE,
     Group,
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
 
     from shmbroker.config import BrokerConfig
     from shmbroker.groups.caller import Caller, HeldCaller
-    from shmbroker.groups.classic.group import Effect
+    from shmbroker.groups.classic.effects import Effect, Store
     from shmbroker.groups.offset_store import Committed
     from shmbroker.replica.partition import Partition
     from shmbroker.shm.standing import StandingAnswers
@@ -75,6 +74,15 @@ REPLAYS_PER_STEP = 100
 """Records or groups between two turns of the worker."""
 NO_RETENTION = -1
 TIME_MAX = 2**63 - 1
+
+
+class _Timer(NamedTuple):
+    """The first in a heap of them is due first."""
+
+    due_ms: int
+    sequence: int
+    """What is due at the same time goes in the order in which it was set."""
+    what: AnyGroup | Shard
 
 
 class Shard:
@@ -138,7 +146,7 @@ class GroupCoordinator:
         """Some partitions may be here soon; the owner says so."""
         self.wake_ms = NEVER
         """When `run_due` has something to do."""
-        self._timers: list[tuple[int, int, Group | ConsumerGroup | Shard]] = []
+        self._timers: list[_Timer] = []
         self._sequence = 0
 
     # ── partitions ──────────────────────────────────────────────────────────────────────────────
@@ -173,7 +181,8 @@ class GroupCoordinator:
             self._unborn.pop(group.group_id, None)
             self.withdraw(group)
             for effect in group.on_gone(error_codes.NOT_COORDINATOR, self.now_ms()):
-                self._answer(effect)
+                if isinstance(effect, Reply):  # nothing is stored of a group that is gone
+                    self._reply(effect)
             self.memory.forget(group)
 
     def on_high_watermark(self, partition: Partition) -> None:
@@ -219,7 +228,7 @@ class GroupCoordinator:
             self._load_some(self.loading[0])
         timers = self._timers
         due = []
-        while timers and timers[0][0] <= now_ms:
+        while timers and timers[0].due_ms <= now_ms:
             due.append(heappop(timers))
         # Each once: whatever is due again at once has to wait for the next turn.
         for due_ms, _, what in due:
@@ -237,11 +246,11 @@ class GroupCoordinator:
         self._set_wake()
 
     def _set_wake(self) -> None:
-        self.wake_ms = 0 if self.loading else self._timers[0][0] if self._timers else NEVER
+        self.wake_ms = 0 if self.loading else self._timers[0].due_ms if self._timers else NEVER
 
     def _push(self, due_ms: int, what: AnyGroup | Shard) -> None:
         self._sequence += 1
-        heappush(self._timers, (due_ms, self._sequence, what))
+        heappush(self._timers, _Timer(due_ms, self._sequence, what))
         if due_ms < self.wake_ms:
             self.wake_ms = due_ms
 
@@ -250,8 +259,8 @@ class GroupCoordinator:
         if group.grants and not group.is_as_granted():
             self.withdraw(group)
         for effect in effects:
-            if effect[0] == ANSWER:
-                self._answer(effect)
+            if isinstance(effect, Reply):
+                self._reply(effect)
             elif isinstance(group, Group):
                 error = self._store(group, effect)
                 self._run(group, group.on_stored(effect, error, self.now_ms()))
@@ -262,18 +271,18 @@ class GroupCoordinator:
         if group.is_idle() and group.owner.store.is_empty_of(group.group_id):
             self._idle[group.group_id] = group
 
-    def _answer(self, effect: Effect) -> None:
+    def _reply(self, effect: Reply) -> None:
         try:
-            effect[1].reply(effect[2])
+            effect.call.reply(effect.body)
         except Fault:
             # Of one member; the others' answers must go out all the same.
             logger.exception("an answer can't be sent")
 
-    def _store(self, group: Group, effect: Effect) -> int:
-        value = group.record(effect[3] if effect[1] == ASSIGNED else None)
+    def _store(self, group: Group, store: Store) -> int:
+        value = group.record(store.assignments if isinstance(store, StoreAssigned) else None)
         shard: Shard = group.owner
         error = self._append(shard, [group_log.group_record(group.group_id, value)])
-        if error and effect[1] == EMPTIED:
+        if error and isinstance(store, StoreEmptied):
             logger.warning(
                 "group %s is empty, which could not be stored: %s",
                 group.group_id,
@@ -524,7 +533,8 @@ class GroupCoordinator:
             return word, self.standing.value(word)
         grant: tuple[int, int] | None = self.standing.grant()
         if grant is not None:
-            group.add_grant(member_id, grant[0])
+            word, _ = grant
+            group.add_grant(member_id, word)
         return grant
 
     def withdraw(self, group: AnyGroup) -> None:

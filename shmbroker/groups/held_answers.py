@@ -11,6 +11,7 @@ told would go back. So an answer waits until they have what the log held when it
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,15 +23,26 @@ if TYPE_CHECKING:
     Needs = list[tuple[Partition, int]]
 
 
+class _Held(NamedTuple):
+    """An answer that waits for one partition, and then for others."""
+
+    end_offset: int
+    """The high watermark that it waits for."""
+    call: HeldCaller
+    body: dict[str, Any]
+    grant: tuple[int, int] | None
+    needs: Needs
+    """What is left after this partition."""
+
+
 class HeldAnswers:
     """Those of one coordinator, by the partition they wait for."""
 
     __slots__ = ("_by_partition",)
 
     def __init__(self) -> None:
-        self._by_partition: dict[
-            Partition, deque[tuple[int, HeldCaller, dict[str, Any], tuple[int, int] | None, Needs]]
-        ] = {}
+        self._by_partition: dict[Partition, deque[_Held]] = {}
+        """In the order of their offsets."""
 
     def __len__(self) -> int:
         return sum(map(len, self._by_partition.values()))
@@ -56,7 +68,7 @@ class HeldAnswers:
         for number, (partition, end_offset) in enumerate(needs):
             if partition.high_watermark < end_offset:
                 held = self._by_partition.setdefault(partition, deque())
-                held.append((end_offset, call, body, grant, needs[number + 1 :]))
+                held.append(_Held(end_offset, call, body, grant, needs[number + 1 :]))
                 return True
         return False
 
@@ -65,7 +77,7 @@ class HeldAnswers:
         held = self._by_partition.get(partition)
         if held is None:
             return
-        while held and held[0][0] <= partition.high_watermark:
+        while held and held[0].end_offset <= partition.high_watermark:
             _, call, body, grant, needs = held.popleft()
             if not self._hold(needs, call, body, grant):
                 call.reply(body, grant)
@@ -74,9 +86,9 @@ class HeldAnswers:
 
     def fail(self, partition: Partition, error_code: int) -> None:
         """It has another leader: what waits for it may never be true."""
-        for _, call, body, _, _ in self._by_partition.pop(partition, ()):
-            _set_errors(body, error_code)
-            call.reply(body)
+        for each in self._by_partition.pop(partition, ()):
+            _set_errors(each.body, error_code)
+            each.call.reply(each.body)
 
 
 def _set_errors(body: Any, error_code: int) -> None:

@@ -21,7 +21,7 @@ from shmbroker.groups.classic.embedded_protocol import (
 from shmbroker.groups.classic.group import CONSUMER, Group
 from shmbroker.groups.classic.member import Member
 from shmbroker.groups.consumer.group import ConsumerGroup
-from shmbroker.groups.consumer.member import ConsumerMember
+from shmbroker.groups.consumer.member import ClassicPart, ConsumerMember
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,24 +44,25 @@ def to_consumer(
     new = ConsumerGroup(group.group_id, settings, make_member_id, group.owner)
     new.epoch = new.assignment_epoch = group.generation_id
     for member in group.members.values():
-        metadata = member.metadata(group.protocol_name) or member.protocols[0][1]
+        _, first_metadata = member.protocols[0]
+        metadata = member.metadata(group.protocol_name) or first_metadata
         subscription = subscription_of(metadata)
         assigned = assignment_of(member.assignment, topics.image.topics_by_name)
         if subscription is None or assigned is None:
             return None, "its members don't speak the consumers' embedded protocol"
-        if assigned[1]:
+        if assigned.has_user_data:
             return None, "its assignor has data of its own, which would be lost"
         consumer = ConsumerMember(member.member_id)
         consumer.instance_id = member.instance_id
-        consumer.rack_id = subscription[1]["rack_id"] or None
+        consumer.rack_id = subscription.message["rack_id"] or None
         consumer.client_id = member.client_id
         consumer.client_host = member.client_host
         consumer.rebalance_timeout_ms = member.rebalance_timeout_ms
-        consumer.subscribed_topics = frozenset(subscription[1]["topics"])
-        consumer.classic = (member.session_timeout_ms, member.protocols)
+        consumer.subscribed_topics = frozenset(subscription.message["topics"])
+        consumer.classic = ClassicPart(member.session_timeout_ms, member.protocols)
         consumer.epoch = consumer.previous_epoch = group.generation_id
-        consumer.assigned = assigned[0]
-        new.add(consumer, assigned[0])
+        consumer.assigned = assigned.partitions
+        new.add(consumer, assigned.partitions)
     new.look_at(topics)
     return new, ""
 
@@ -94,6 +95,6 @@ def to_classic(
     new.adopt(members, group.epoch, now_ms)
     for adopted, (_, target) in zip(members, downgrade.members, strict=True):
         subscription = subscription_of(adopted.metadata(new.protocol_name))
-        version = subscription[0] if subscription is not None else 0
+        version = subscription.version if subscription is not None else 0
         adopted.assignment = encode_assignment(version, target, topics.image.topics_by_id)
     return new

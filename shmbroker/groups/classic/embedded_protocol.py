@@ -10,6 +10,7 @@ Source: Kafka's ConsumerProtocol.
 from __future__ import annotations
 
 from struct import Struct
+from typing import NamedTuple
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.wire import codec
@@ -26,22 +27,39 @@ VERSION_MAX = 3
 _VERSION = Struct(">h")
 
 
-def subscription_of(metadata: bytes) -> tuple[int, dict[str, Any]] | None:
-    """(version, ConsumerProtocolSubscription); None if it isn't one."""
+class Embedded(NamedTuple):
+    """A message of this protocol, as it was encoded in `version`."""
+
+    version: int
+    message: dict[str, Any]
+
+
+class EmbeddedAssignment(NamedTuple):
+    """What a ConsumerProtocolAssignment says."""
+
+    partitions: Assignment
+    has_user_data: bool
+
+
+def subscription_of(metadata: bytes) -> Embedded | None:
+    """A ConsumerProtocolSubscription; None if it isn't one."""
     return _decode("ConsumerProtocolSubscription", metadata)
 
 
-def assignment_of(data: bytes, topics_by_name: dict[str, Any]) -> tuple[Assignment, bool] | None:
-    """(partitions by topic id, whether there is user data); None if it isn't one.
+def assignment_of(data: bytes, topics_by_name: dict[str, Any]) -> EmbeddedAssignment | None:
+    """A ConsumerProtocolAssignment; None if it isn't one.
 
     Nothing at all is an assignment of nothing.
     """
     if not data:
-        return {}, False
+        return EmbeddedAssignment({}, False)
     found = _decode("ConsumerProtocolAssignment", data)
     if found is None:
         return None
-    return by_topic_id(found[1]["assigned_partitions"], topics_by_name), bool(found[1]["user_data"])
+    message = found.message
+    return EmbeddedAssignment(
+        by_topic_id(message["assigned_partitions"], topics_by_name), bool(message["user_data"])
+    )
 
 
 def by_topic_id(rows: list[dict[str, Any]], topics_by_name: dict[str, Any]) -> Assignment:
@@ -68,7 +86,7 @@ def encode_assignment(
     return _VERSION.pack(version) + codec.encode("ConsumerProtocolAssignment", version, message)
 
 
-def _decode(name: str, data: bytes) -> tuple[int, dict[str, Any]] | None:
+def _decode(name: str, data: bytes) -> Embedded | None:
     if len(data) < 2:
         return None
     version: int = _VERSION.unpack_from(data)[0]
@@ -76,6 +94,7 @@ def _decode(name: str, data: bytes) -> tuple[int, dict[str, Any]] | None:
         return None
     try:
         decode = codec.decoder(name, min(version, VERSION_MAX))
-        return version, decode(data, 2, codec.REQUEST_ELEMENTS_MAX)[0]
+        message, _ = decode(data, 2, codec.REQUEST_ELEMENTS_MAX)
     except ProtocolFault:
         return None
+    return Embedded(version, message)

@@ -8,11 +8,7 @@
 
 Rules of this file:
 * Pure: the time comes in as an argument, member ids come from a function that the owner passes,
-  and what is to happen is returned as a list of effects, tuples to be executed in their order:
-      (ANSWER, call, body)                        answer a parked JoinGroup or SyncGroup
-      (STORE, EMPTIED, None)                      write the group's record, which has no members
-      (STORE, ASSIGNED, generation, assignments)  write it with these; then `on_stored`
-      (STORE, REPLACED, undo)                     write it as it is; then `on_stored`
+  and what is to happen is returned as a list of `effects`, to be executed in their order.
 * A parked call is answered exactly once; a second call of the same member sends the first away.
 * `generation_id` never falls. At COMPLETING and STABLE there are members, and one of them leads.
 * Deadlines are only ever looked at by `on_time`; `wake_ms` is never later than the first of them,
@@ -28,6 +24,7 @@ Source: KIP-62, 134 (initial delay), 345 (static members), 389 (size), 394 (memb
 
 from __future__ import annotations
 
+from shmbroker.groups.classic.effects import Reply, StoreAssigned, StoreEmptied, StoreReplaced
 from shmbroker.groups.classic.member import NEVER, Member, subscribed_topics
 from shmbroker.groups.group_memory import (
     GROUP_BYTES,
@@ -44,9 +41,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.groups.caller import Caller
+    from shmbroker.groups.classic.effects import Effect, Store
     from shmbroker.groups.classic.member import Protocols
-
-    Effect = tuple[Any, ...]
 
 # States, as clients read them.
 EMPTY = "Empty"
@@ -54,13 +50,6 @@ PREPARING = "PreparingRebalance"
 COMPLETING = "CompletingRebalance"
 STABLE = "Stable"
 DEAD = "Dead"
-
-# Effects, and what is stored.
-ANSWER = 0
-STORE = 1
-EMPTIED = 0
-ASSIGNED = 1
-REPLACED = 2
 
 NEW_MEMBER_TIMEOUT_MS = 300_000
 """How long a new member may wait for its first rebalance: its client may be gone for good."""
@@ -254,21 +243,21 @@ class Group:
             elif self.state == PREPARING:
                 error = _REBALANCE
         if error:
-            self._effects.append((ANSWER, call, {"error_code": error}))
+            self._effects.append(Reply(call, {"error_code": error}))
             return self._take_effects()
         member = self.members[member_id]
         self.pending_syncs.discard(member_id)
         if not self.pending_syncs:
             self._sync_deadline_ms = NEVER
         if self.state == STABLE:
-            self._effects.append((ANSWER, call, self._assignment_of(member)))
+            self._effects.append(Reply(call, self._assignment_of(member)))
             return self._take_effects()
         self._answer_sync(member, {"error_code": _REBALANCE})
         member.sync_call = call
         if member_id == self.leader_id:
             given = {row["member_id"]: row["assignment"] for row in assignments}
             stored = {each: given.get(each, b"") for each in self.members}
-            self._effects.append((STORE, ASSIGNED, self.generation_id, stored))
+            self._effects.append(StoreAssigned(self.generation_id, stored))
         return self._take_effects()
 
     def on_heartbeat(
@@ -333,23 +322,26 @@ class Group:
                 self._maybe_complete_join(now_ms)
         return errors, self._take_effects()
 
-    def on_stored(self, effect: Effect, error: int, now_ms: int) -> list[Effect]:
-        """A STORE is done (error 0) or has failed."""
-        what = effect[1]
-        if what == ASSIGNED and self.state == COMPLETING and effect[2] == self.generation_id:
+    def on_stored(self, store: Store, error: int, now_ms: int) -> list[Effect]:
+        """A store is done (error 0) or has failed."""
+        if isinstance(store, StoreReplaced):
+            self._finish_replacement(store, error, now_ms)
+        elif (
+            isinstance(store, StoreAssigned)
+            and self.state == COMPLETING
+            and store.generation_id == self.generation_id
+        ):
             if error:
                 self._prepare_rebalance(now_ms, error)
             else:
                 self._set_state(STABLE, now_ms)
-                assignments = effect[3]
+                assignments = store.assignments
                 self._assignment_bytes = sum(map(len, assignments.values()))
                 for member in self.members.values():
                     member.assignment = assignments.get(member.member_id, b"")
                     if member.sync_call is not None:
                         self._answer_sync(member, self._assignment_of(member))
                         self._see(member, now_ms)
-        elif what == REPLACED:
-            self._finish_replacement(effect[2], error, now_ms)
         return self._take_effects()
 
     def on_time(self, now_ms: int) -> list[Effect]:
@@ -624,7 +616,7 @@ class Group:
             self._update(call, member, joining)
             self._rebalance_or_complete(now_ms)
         else:
-            self._effects.append((ANSWER, call, self._generation_for(member)))
+            self._effects.append(Reply(call, self._generation_for(member)))
 
     def _update(self, call: Caller, member: Member, joining: Member) -> None:
         self._count(member, -1)
@@ -655,8 +647,7 @@ class Group:
         self._update(call, new, joining)
         if self.state == STABLE:
             if self._select_protocol() == self.protocol_name:
-                undo = (old, new, was_leader, version)
-                self._effects.append((STORE, REPLACED, undo))
+                self._effects.append(StoreReplaced(old, new, was_leader, version))
             else:
                 self._prepare_rebalance(now_ms)
         elif self.state == COMPLETING:
@@ -686,10 +677,8 @@ class Group:
             self.pending_syncs.discard(old.member_id)
             self.pending_syncs.add(new.member_id)
 
-    def _finish_replacement(
-        self, undo: tuple[Member, Member, bool, int], error: int, now_ms: int
-    ) -> None:
-        old, new, was_leader, version = undo
+    def _finish_replacement(self, replaced: StoreReplaced, error: int, now_ms: int) -> None:
+        old, new, was_leader, version = replaced
         if self.members.get(new.member_id) is not new:
             return
         if error:
@@ -770,7 +759,7 @@ class Group:
             self.protocol_name = None
             self.subscribed_topics = self._topics()
             self._set_state(EMPTY, now_ms)
-            self._effects.append((STORE, EMPTIED, None))
+            self._effects.append(StoreEmptied())
             return
         self.protocol_name = self._select_protocol()
         self.subscribed_topics = self._topics()
@@ -955,16 +944,16 @@ class Group:
         }
 
     def _refuse_join(self, call: Caller, member_id: str, error: int) -> None:
-        self._effects.append((ANSWER, call, _join_refusal(member_id, error)))
+        self._effects.append(Reply(call, _join_refusal(member_id, error)))
 
     def _answer_join(self, member: Member, body: dict[str, Any]) -> None:
-        self._effects.append((ANSWER, member.join_call, body))
+        self._effects.append(Reply(member.join_call, body))
         member.join_call = None
         self._awaiting_join -= 1
 
     def _answer_sync(self, member: Member, body: dict[str, Any]) -> None:
         if member.sync_call is not None:
-            self._effects.append((ANSWER, member.sync_call, body))
+            self._effects.append(Reply(member.sync_call, body))
             member.sync_call = None
 
     def _take_effects(self) -> list[Effect]:

@@ -70,18 +70,34 @@ class Topics:
 class Change:
     """What a request does to its group once `records` are in the log."""
 
-    __slots__ = ("downgrade", "records", "seen_offset", "timers", "wants_regexes")
+    __slots__ = ("deadlines", "downgrade", "records", "seen_offset", "wants_regexes")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.timers: list[tuple[str, str, int]] = []
-        """(member id, name of the deadline, time)."""
+        self.deadlines: dict[str, Deadlines] = {}
+        """By member id."""
         self.seen_offset = -1
         """The `changed_offset` that the group knows now; -1: as before."""
         self.wants_regexes = False
         """`resolve_regexes` shall follow."""
         self.downgrade: Downgrade | None = None
         """It becomes a classic group."""
+
+    def deadlines_of(self, member_id: str) -> Deadlines:
+        """The new deadlines of a member, to be filled in."""
+        return self.deadlines.setdefault(member_id, Deadlines())
+
+
+class Deadlines:
+    """New deadlines of a member; None: as it was."""
+
+    __slots__ = ("join_ms", "revoke_ms", "session_ms", "sync_ms")
+
+    def __init__(self) -> None:
+        self.session_ms: int | None = None
+        self.revoke_ms: int | None = None
+        self.join_ms: int | None = None
+        self.sync_ms: int | None = None
 
 
 class Downgrade:

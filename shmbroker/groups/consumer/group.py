@@ -25,6 +25,8 @@ Source: KIP-848; Kafka's ConsumerGroup, GroupMetadataManager, TargetAssignmentBu
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from shmbroker.groups.classic.embedded_protocol import (
     by_topic_id,
     encode_assignment,
@@ -43,6 +45,7 @@ from shmbroker.groups.consumer.member import (
     STABLE,
     UNRELEASED,
     UNREVOKED,
+    ClassicPart,
     ConsumerMember,
     reconcile,
 )
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from shmbroker.groups.classic.effects import Effect
     from shmbroker.groups.consumer.answers import Answer
     from shmbroker.groups.consumer.assignors import Assignment
     from shmbroker.groups.consumer.change import ConsumerSettings, Topics
@@ -83,6 +87,15 @@ MEMBER_ID_REQUIRED_FROM = 4
 MEMBER_EPOCH_FROM = 9
 """Version of OffsetCommit that knows member epochs."""
 _UNKNOWN_MEMBER = error_codes.UNKNOWN_MEMBER_ID
+
+
+class ResolvedRegex(NamedTuple):
+    """The topics that match an expression of members."""
+
+    topics: frozenset[str]
+    offset: int
+    """Of the metadata log: they were looked for as of there."""
+    looked_ms: int
 
 
 class ConsumerGroup:
@@ -147,8 +160,8 @@ class ConsumerGroup:
         """Topic id, partition: member id."""
         self.regex_counts: dict[str, int] = {}
         """How many members are subscribed by an expression."""
-        self.regexes: dict[str, tuple[frozenset[str], int, int]] = {}
-        """Expression to (topics, offset of the metadata log, time)."""
+        self.regexes: dict[str, ResolvedRegex] = {}
+        """By expression."""
         self.grants: dict[str, int] = {}
         """The owner's: members with a standing answer to their heartbeats, and its word."""
         self.counted_bytes = 0
@@ -261,11 +274,10 @@ class ConsumerGroup:
         moved = self._reconcile(change, new, owned, are_topics_new, now_ms, topics)
         if moved is None:
             return refusal(error_codes.FENCED_MEMBER_EPOCH), None
-        session_ms = now_ms + self.session_timeout_ms
-        change.timers.append((moved.member_id, "deadline_ms", session_ms))
+        deadlines = change.deadlines_of(moved.member_id)
+        deadlines.session_ms = now_ms + self.session_timeout_ms
         if old.classic is not None:
-            change.timers.append((moved.member_id, "join_deadline_ms", NEVER))
-            change.timers.append((moved.member_id, "sync_deadline_ms", NEVER))
+            deadlines.join_ms = deadlines.sync_ms = NEVER
         answer = self._heartbeat_answer(moved)
         is_full = (
             body["rebalance_timeout_ms"] != NO_TIMEOUT
@@ -304,9 +316,9 @@ class ConsumerGroup:
         resolved = {}
         is_new = False
         for regex, names in found.items():
-            resolved[regex] = (names, image.offset, now_ms)
+            resolved[regex] = ResolvedRegex(names, image.offset, now_ms)
             known = self.regexes.get(regex)
-            is_new = is_new or names != (known[0] if known is not None else frozenset())
+            is_new = is_new or names != (known.topics if known is not None else frozenset())
             change.records.append(
                 stored.regex_record(self.group_id, regex, names, image.offset, now_ms)
             )
@@ -345,10 +357,11 @@ class ConsumerGroup:
         old, error = self._find(change, member_id, instance_id, is_joining, is_classic=True)
         if old is None:
             return join_refusal(error), None
-        found = subscription_of(protocols[0][1])
+        protocol_name, metadata = protocols[0]
+        found = subscription_of(metadata)
         if found is None:
             return join_refusal(error_codes.UNKNOWN_SERVER_ERROR), None
-        subscription = found[1]
+        subscription = found.message
         new = old.copy()
         if instance_id is not None:
             new.instance_id = instance_id
@@ -363,7 +376,7 @@ class ConsumerGroup:
         new.subscribed_regex = ""
         new.client_id = client_id
         new.client_host = client_host
-        new.classic = (body["session_timeout_ms"], protocols)
+        new.classic = ClassicPart(body["session_timeout_ms"], protocols)
         replaced = self.members.get(self.static_members.get(instance_id or "", ""))
         error, _, are_topics_new = self._update(change, old, new, now_ms, topics)
         if error:
@@ -380,17 +393,15 @@ class ConsumerGroup:
             self._downgrade(change, [replaced], moved, is_bumped)
             generation_id = self.epoch
         else:
-            session = now_ms + body["session_timeout_ms"]
-            change.timers += [
-                (moved.member_id, "join_deadline_ms", NEVER),
-                (moved.member_id, "deadline_ms", session),
-                (moved.member_id, "sync_deadline_ms", now_ms + max(rebalance_timeout_ms, 0)),
-            ]
+            deadlines = change.deadlines_of(moved.member_id)
+            deadlines.session_ms = now_ms + body["session_timeout_ms"]
+            deadlines.join_ms = NEVER
+            deadlines.sync_ms = now_ms + max(rebalance_timeout_ms, 0)
         return {
             "error_code": 0,
             "generation_id": generation_id,
             "protocol_type": CONSUMER,
-            "protocol_name": protocols[0][0],
+            "protocol_name": protocol_name,
             "leader": "",
             "skip_assignment": False,
             "member_id": moved.member_id,
@@ -402,19 +413,19 @@ class ConsumerGroup:
         member, error = self._known_classic(body)
         if member is None or member.classic is None:
             return {"error_code": error}
-        session_timeout_ms, protocols = member.classic
+        protocol_name, metadata = member.classic.protocols[0]
         if body["protocol_type"] not in (None, CONSUMER) or body["protocol_name"] not in (
             None,
-            protocols[0][0],
+            protocol_name,
         ):
             return {"error_code": error_codes.INCONSISTENT_GROUP_PROTOCOL}
         if self.epoch > member.epoch and member.state != UNREVOKED:
             self._expect_join(member, now_ms)
             return {"error_code": error_codes.REBALANCE_IN_PROGRESS}
-        found = subscription_of(protocols[0][1])
-        version = found[0] if found is not None else 0
+        found = subscription_of(metadata)
+        version = found.version if found is not None else 0
         member.sync_deadline_ms = NEVER
-        self._see(member, now_ms + session_timeout_ms)
+        self._see(member, now_ms + member.classic.session_timeout_ms)
         return {
             "error_code": 0,
             "protocol_type": body["protocol_type"],
@@ -427,7 +438,7 @@ class ConsumerGroup:
         member, error = self._known_classic(body)
         if member is None or member.classic is None:
             return error
-        self._see(member, now_ms + member.classic[0])
+        self._see(member, now_ms + member.classic.session_timeout_ms)
         if (
             member.epoch < self.epoch
             or member.state == UNREVOKED
@@ -539,7 +550,7 @@ class ConsumerGroup:
     def is_subscribed(self, topic: str) -> bool:
         """Whether a member may be reading this topic."""
         return any(topic in member.subscribed_topics for member in self.members.values()) or any(
-            topic in names for names, _, _ in self.regexes.values()
+            topic in found.topics for found in self.regexes.values()
         )
 
     def is_simple(self) -> bool:
@@ -567,7 +578,7 @@ class ConsumerGroup:
         """The group epoch is one for these topics."""
         self.metadata_hash = self._hash(self.members.values(), self.regexes, topics)
 
-    def on_gone(self, error: int, now_ms: int) -> list[Any]:
+    def on_gone(self, error: int, now_ms: int) -> list[Effect]:
         """Deleted, or another broker's now; nobody waits here."""
         self.wake_ms = NEVER
         self.members = {}  # an old timer may keep us for a while
@@ -597,11 +608,11 @@ class ConsumerGroup:
             self.replay(*record)
         if change.seen_offset >= 0:
             self._seen_offset = change.seen_offset
-        for member_id, name, deadline_ms in change.timers:
+        for member_id, deadlines in change.deadlines.items():
             member = self.members.get(member_id)
             if member is not None:
-                setattr(member, name, deadline_ms)
-                self._wake_by(deadline_ms)
+                member.expect(deadlines)
+                self._wake_by(member.next_deadline_ms())
 
     def replay(self, record_type: int, key: dict[str, Any], value: dict[str, Any] | None) -> None:
         """Take in a record, of this group; others are passed over. The order doesn't matter."""
@@ -623,10 +634,10 @@ class ConsumerGroup:
             regex = key["regular_expression"]
             known = self.regexes.pop(regex, None)
             if known is not None:
-                self._regex_bytes -= names_bytes(known[0])
+                self._regex_bytes -= names_bytes(known.topics)
             if value is not None:
                 names = frozenset(value["topics"])
-                self.regexes[regex] = names, value["version"], value["timestamp"]
+                self.regexes[regex] = ResolvedRegex(names, value["version"], value["timestamp"])
                 self._regex_bytes += names_bytes(names)
         elif record_type == stored.PARTITION_METADATA:
             self.has_partition_metadata = value is not None
@@ -657,7 +668,7 @@ class ConsumerGroup:
         classic = value["classic_member_metadata"]
         member.classic = None
         if classic is not None:
-            member.classic = (
+            member.classic = ClassicPart(
                 classic["session_timeout_ms"],
                 tuple((row["name"], row["metadata"]) for row in classic["supported_protocols"]),
             )
@@ -878,14 +889,14 @@ class ConsumerGroup:
         """The ids of the topics that a member is subscribed to, as far as they exist."""
         names = member.subscribed_topics
         if member.subscribed_regex in self.regexes:
-            names |= self.regexes[member.subscribed_regex][0]
+            names |= self.regexes[member.subscribed_regex].topics
         by_name = topics.image.topics_by_name
         return frozenset(by_name[name].topic_id for name in names if name in by_name)
 
     def _hash(
         self,
         members: Iterable[ConsumerMember],
-        regexes: dict[str, tuple[frozenset[str], int, int]],
+        regexes: dict[str, ResolvedRegex],
         topics: Topics,
     ) -> int:
         """Of the topics of all members: names, ids, numbers of partitions. 0: of none."""
@@ -895,7 +906,7 @@ class ConsumerGroup:
         for member in members:
             names |= member.subscribed_topics
             if member.subscribed_regex in regexes:
-                names |= regexes[member.subscribed_regex][0]
+                names |= regexes[member.subscribed_regex].topics
         by_name = topics.image.topics_by_name
         found = [by_name[name] for name in sorted(names) if name in by_name]
         if not found:
@@ -927,16 +938,16 @@ class ConsumerGroup:
         wanted = self.regex_counts.keys() if regexes is None else set(regexes)
         if not wanted:
             return False
-        looked_ms, version = -NEVER, 0
+        looked_ms, offset = -NEVER, 0
         if self.regexes:
-            looked_ms = max(at_ms for _, _, at_ms in self.regexes.values())
-            version = min(version for _, version, _ in self.regexes.values())
+            looked_ms = max(found.looked_ms for found in self.regexes.values())
+            offset = min(found.offset for found in self.regexes.values())
         if now_ms <= looked_ms + REGEX_INTERVAL_MS:
             return False
         return (
             is_wanted
             or len(wanted) != len(self.regexes)
-            or version < topics.created_offset
+            or offset < topics.created_offset
             or now_ms > looked_ms + self._settings.regex_refresh_ms
         )
 
@@ -970,7 +981,7 @@ class ConsumerGroup:
                 revoke_ms = NEVER
                 if moved.state == UNREVOKED:
                     revoke_ms = now_ms + max(moved.rebalance_timeout_ms, 0)
-                change.timers.append((moved.member_id, "revoke_deadline_ms", revoke_ms))
+                change.deadlines_of(moved.member_id).revoke_ms = revoke_ms
         return moved
 
     def _target(self, change: Change, member: ConsumerMember) -> tuple[int, Assignment]:
@@ -1007,7 +1018,7 @@ class ConsumerGroup:
         names = {name for name, _ in protocols}
         for member in self.members.values():
             if member.classic is not None:
-                names &= {name for name, _ in member.classic[1]}
+                names &= {name for name, _ in member.classic.protocols}
         return bool(names)
 
     def _can_become_classic(self, gone: list[ConsumerMember], coming: int) -> bool:

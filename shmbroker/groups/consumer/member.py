@@ -20,6 +20,8 @@ Source: KIP-848; Kafka's ConsumerGroupMember, CurrentAssignmentBuilder.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from shmbroker.groups.classic.member import Protocols
     from shmbroker.groups.consumer.assignors import Assignment
+    from shmbroker.groups.consumer.change import Deadlines
 
     Owned = list[dict[str, Any]] | None
     """What a member says it has: rows of topic id and partitions; None if it says nothing."""
@@ -65,6 +68,13 @@ FIELDS = (
 )
 
 
+class ClassicPart(NamedTuple):
+    """What a member that speaks the classic protocol has besides."""
+
+    session_timeout_ms: int
+    protocols: Protocols
+
+
 class ConsumerMember:
     """One member; `assigned` and `revoking` are topic id to partitions."""
 
@@ -88,8 +98,8 @@ class ConsumerMember:
         """In RE2 syntax; neither "" nor None is one."""
         self.assignor: str | None = None
         """The one it would like the group to have."""
-        self.classic: tuple[int, Protocols] | None = None
-        """Session timeout and protocols of a member that speaks the classic protocol."""
+        self.classic: ClassicPart | None = None
+        """None: it speaks the new protocol."""
         self.epoch = 0
         self.previous_epoch = -1
         """The one before: an answer with the new one may have been lost."""
@@ -121,7 +131,7 @@ class ConsumerMember:
         texts = (self.instance_id, self.rack_id, self.client_id, self.subscribed_regex)
         size = MEMBER_BYTES + len(self.member_id) + sum(len(text or "") for text in texts)
         if self.classic is not None:
-            size += protocols_bytes(self.classic[1])
+            size += protocols_bytes(self.classic.protocols)
         return size + names_bytes(self.subscribed_topics)
 
     def is_like(self, other: ConsumerMember) -> bool:
@@ -140,6 +150,17 @@ class ConsumerMember:
             self.join_deadline_ms,
             self.sync_deadline_ms,
         )
+
+    def expect(self, deadlines: Deadlines) -> None:
+        """Take over the deadlines that are new."""
+        if deadlines.session_ms is not None:
+            self.deadline_ms = deadlines.session_ms
+        if deadlines.revoke_ms is not None:
+            self.revoke_deadline_ms = deadlines.revoke_ms
+        if deadlines.join_ms is not None:
+            self.join_deadline_ms = deadlines.join_ms
+        if deadlines.sync_ms is not None:
+            self.sync_deadline_ms = deadlines.sync_ms
 
     def moved(
         self, epoch: int, state: int, assigned: Assignment, revoking: Assignment

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from shmbroker.groups.classic.group import ANSWER, Group, Settings
+from shmbroker.groups.classic.effects import Effect, Reply, StoreAssigned
+from shmbroker.groups.classic.group import Group, Settings
 
 START_MS = 1_000_000
 SESSION_MS = 10_000
@@ -38,13 +39,14 @@ class Table:
         self.ids += 1
         return f"{prefix}-{self.ids}"
 
-    def run(self, effects: list[Any]) -> None:
+    def run(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if effect[0] == ANSWER:
-                effect[1].reply(effect[2])
+            if isinstance(effect, Reply):
+                effect.call.reply(effect.body)
                 continue
             if not self.storage_error:
-                self.stored.append(self.group.record(effect[3] if len(effect) == 4 else None))
+                assignments = effect.assignments if isinstance(effect, StoreAssigned) else None
+                self.stored.append(self.group.record(assignments))
             self.run(self.group.on_stored(effect, self.storage_error, self.now_ms))
 
     def wait(self, ms: int) -> None:

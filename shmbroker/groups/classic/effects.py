@@ -1,0 +1,51 @@
+"""What a classic group wants done: `Group` returns these, its owner executes them in their order.
+
+A store writes the group's record; when that is done or has failed, the owner tells the group by
+`Group.on_stored`, whose effects come before those that follow the store.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shmbroker.groups.caller import Caller
+    from shmbroker.groups.classic.member import Member
+
+
+class Reply(NamedTuple):
+    """Answer a JoinGroup or SyncGroup."""
+
+    call: Caller
+    body: dict[str, Any]
+
+
+class StoreEmptied(NamedTuple):
+    """Store the group, which has no members any more."""
+
+
+class StoreAssigned(NamedTuple):
+    """Store the group with what its leader has assigned."""
+
+    generation_id: int
+    """The one that it is for: there may be another by the time that it is stored."""
+    assignments: dict[str, bytes]
+    """Of every member, by its id."""
+
+
+class StoreReplaced(NamedTuple):
+    """Store the group as it is: a static member has come back under another id."""
+
+    old: Member
+    """Put back if it can't be stored."""
+    new: Member
+    was_leader: bool
+    version: int
+    """Of the JoinGroup by which it came back."""
+
+
+Store = StoreEmptied | StoreAssigned | StoreReplaced
+Effect = Reply | Store
