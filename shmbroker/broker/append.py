@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from shmbroker.broker.delayed_produce import DelayedProduces
 from shmbroker.broker.group_commit import GroupCommit
+from shmbroker.broker.waiting_ack import WaitingAck
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     APPEND_BATCH_AT,
@@ -31,9 +32,11 @@ from shmbroker.records.batch import check_batch
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
     COMPRESSION_MASK,
+    H_ATTRIBUTES,
     H_COUNT,
     H_LENGTH,
     H_MAGIC,
+    H_MAX_TIMESTAMP,
     H_PRODUCER_ID,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -165,16 +168,14 @@ class Appender:
                     return
                 end_offset = duplicate_offset + last_offset_delta + 1
                 deadline_ms = now_ms + timeout_ms if acks == ACKS_ALL else 0
+                ack = (
+                    peer, token, partition, duplicate_offset, duplicate_time, end_offset,
+                    deadline_ms,
+                )  # fmt: skip
                 if partition.is_fsync and duplicate_offset >= log.recovery_point:
-                    self.group_commit.add(
-                        peer, token, partition, duplicate_offset, duplicate_time, end_offset,
-                        deadline_ms,
-                    )  # fmt: skip
+                    self.group_commit.add(ack)
                 else:
-                    self.on_durable(
-                        peer, token, partition, duplicate_offset, duplicate_time, end_offset,
-                        deadline_ms, None,
-                    )  # fmt: skip
+                    self.on_durable(ack, None)
                 return
         if batch_end - at > partition.segment_bytes_max:
             self.refuse(peer, token, error_codes.RECORD_LIST_TOO_LARGE, None)
@@ -204,16 +205,16 @@ class Appender:
         partition.advance_high_watermark()
         self.appended.add(partition)
         if log.log_end_offset - log.recovery_point >= partition.flush_messages:
-            self.group_commit.add(
+            self.group_commit.add((
                 peer, token, partition, base_offset, append_time, log.log_end_offset,
                 now_ms + timeout_ms if acks == ACKS_ALL else 0,
-            )  # fmt: skip
+            ))  # fmt: skip
             return
         if acks == ACKS_ALL and partition.high_watermark < log.log_end_offset:
-            self.delayed.add(
+            self.delayed.add((
                 peer, token, partition, base_offset, append_time, log.log_end_offset,
                 now_ms + timeout_ms,
-            )  # fmt: skip
+            ))  # fmt: skip
             return
         # The result, written where it goes.
         writer = peer.writer
@@ -235,7 +236,7 @@ class Appender:
         now_ms: int,
     ) -> tuple[int, Refusal | None]:
         """The checks that most batches do not need: (largest timestamp, why it is refused)."""
-        attributes, max_timestamp = header[5], header[8]
+        attributes, max_timestamp = header[H_ATTRIBUTES], header[H_MAX_TIMESTAMP]
         if attributes & COMPRESSION_MASK == ZSTD and flags & APPEND_FLAG_NO_ZSTD:
             return -1, Refusal(error_codes.UNSUPPORTED_COMPRESSION_TYPE, None, [])
         if attributes & TRANSACTIONAL_BIT:
@@ -262,18 +263,9 @@ class Appender:
             return judge_records(batch, header, rules)
         return max_timestamp, refuse_stamps(header, rules)
 
-    def on_durable(
-        self,
-        peer: Peer,
-        token: int,
-        partition: Partition,
-        base_offset: int,
-        append_time: int,
-        end_offset: int,
-        deadline_ms: int,
-        fault: str | None,
-    ) -> None:
+    def on_durable(self, ack: WaitingAck, fault: str | None) -> None:
         """The disk has it or has failed; with a deadline, the in-sync replicas must have it too."""
+        peer, token, partition, base_offset, append_time, end_offset, deadline_ms = ack
         if fault is not None:
             self.refuse(peer, token, _STORAGE, fault)
             return
@@ -284,9 +276,7 @@ class Appender:
                 error = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
                 self.refuse(peer, token, error if partition.is_leader else _NOT_LEADER, None)
                 return
-            self.delayed.add(
-                peer, token, partition, base_offset, append_time, end_offset, deadline_ms
-            )
+            self.delayed.add(ack)
             return
         self.done(peer, token, base_offset, append_time, partition.log.log_start_offset)
 

@@ -1,6 +1,6 @@
 """Acks that wait for the in-sync replicas: acks=all where there is more than one.
 
-They wait at their partition, in the order of their offsets, for its high watermark. Whoever moves
+They wait by partition, in the order of their offsets, for its high watermark. Whoever moves
 that calls `complete`; a change of leader or too few in-sync replicas ends the wait with an error
 that clients retry, and so does the time that the client gave it.
 
@@ -12,6 +12,16 @@ Source: Kafka's DelayedProduce. Unlike there, acks whose in-sync replicas get to
 (NOT_ENOUGH_REPLICAS_AFTER_APPEND) at once, not when their time is over.
 """
 
+from collections import deque
+
+from shmbroker.broker.waiting_ack import (
+    ACK_DEADLINE_MS,
+    ACK_END_OFFSET,
+    ACK_PARTITION,
+    ACK_PEER,
+    ACK_TOKEN,
+    WaitingAck,
+)
 from shmbroker.ipc.operation_layout import APPENDED, APPENDED_HEAD
 from shmbroker.ipc.peer import Peer
 from shmbroker.replica.partition import Partition
@@ -26,41 +36,36 @@ class DelayedProduces:
     __slots__ = ("_next_expiry_ms", "partitions")
 
     def __init__(self) -> None:
-        self.partitions: dict[Partition, None] = {}
-        """Those with acks that wait."""
+        self.partitions: dict[Partition, deque[WaitingAck]] = {}
+        """Those with acks that wait, and these, in the order of their offsets."""
         self._next_expiry_ms = 0
 
-    def add(
-        self,
-        peer: Peer,
-        token: int,
-        partition: Partition,
-        base_offset: int,
-        append_time: int,
-        end_offset: int,
-        deadline_ms: int,
-    ) -> None:
-        """Answer when the high watermark is at `end_offset`."""
-        partition.waiting.append((end_offset, peer, token, base_offset, append_time, deadline_ms))
-        self.partitions[partition] = None
+    def add(self, ack: WaitingAck) -> None:
+        """Answer when the high watermark is at its end offset."""
+        partition = ack[ACK_PARTITION]
+        waiting = self.partitions.get(partition)
+        if waiting is None:
+            waiting = self.partitions[partition] = deque()
+        waiting.append(ack)
 
     def complete(self, partition: Partition) -> None:
         """Its high watermark has moved."""
-        waiting = partition.waiting
+        waiting = self.partitions.get(partition)
+        if waiting is None:
+            return
         high_watermark = partition.high_watermark
         start = partition.log.log_start_offset
         pack = APPENDED_HEAD.pack
-        while waiting and waiting[0][0] <= high_watermark:
-            _, peer, token, base_offset, append_time, _ = waiting.popleft()
+        while waiting and waiting[0][ACK_END_OFFSET] <= high_watermark:
+            peer, token, _, base_offset, append_time, _, _ = waiting.popleft()
             peer.send(APPENDED, pack(token, 0, 0, 0, base_offset, append_time, start))
         if not waiting:
-            self.partitions.pop(partition, None)
+            del self.partitions[partition]
 
     def fail(self, partition: Partition, error_code: int) -> None:
         """Nobody here can say any more when it will be on all of them."""
-        while partition.waiting:
-            _refuse(partition.waiting.popleft(), error_code)
-        self.partitions.pop(partition, None)
+        for ack in self.partitions.pop(partition, ()):
+            _refuse(ack, error_code)
 
     def look_at(self, partition: Partition) -> None:
         """Its leader or its in-sync replicas have changed."""
@@ -74,25 +79,26 @@ class DelayedProduces:
         if now_ms < self._next_expiry_ms:
             return
         self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
-        for partition in list(self.partitions):
-            waiting = partition.waiting
-            if all(row[5] > now_ms for row in waiting):
-                continue
-            for row in [row for row in waiting if row[5] <= now_ms]:
-                waiting.remove(row)
-                _refuse(row, error_codes.REQUEST_TIMED_OUT)
-            if not waiting:
-                del self.partitions[partition]
+        for partition, waiting in list(self.partitions.items()):
+            due = [ack for ack in waiting if ack[ACK_DEADLINE_MS] <= now_ms]
+            if due:
+                self._keep(partition, [ack for ack in waiting if ack[ACK_DEADLINE_MS] > now_ms])
+            for ack in due:
+                _refuse(ack, error_codes.REQUEST_TIMED_OUT)
 
     def drop_peer(self, peer: Peer) -> None:
         """That network worker is dead: nobody waits for its acks."""
-        for partition in list(self.partitions):
-            kept = [row for row in partition.waiting if row[1] is not peer]
-            partition.waiting.clear()
-            partition.waiting.extend(kept)
-            if not kept:
-                del self.partitions[partition]
+        for partition, waiting in list(self.partitions.items()):
+            self._keep(partition, [ack for ack in waiting if ack[ACK_PEER] is not peer])
+
+    def _keep(self, partition: Partition, kept: list[WaitingAck]) -> None:
+        """These alone wait there now."""
+        if kept:
+            self.partitions[partition] = deque(kept)
+        else:
+            del self.partitions[partition]
 
 
-def _refuse(row: tuple[int, Peer, int, int, int, int], error_code: int) -> None:
-    row[1].send(APPENDED, APPENDED_HEAD.pack(row[2], error_code, 0, 0, -1, -1, -1))
+def _refuse(ack: WaitingAck, error_code: int) -> None:
+    head = APPENDED_HEAD.pack(ack[ACK_TOKEN], error_code, 0, 0, -1, -1, -1)
+    ack[ACK_PEER].send(APPENDED, head)

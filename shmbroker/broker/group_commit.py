@@ -14,17 +14,16 @@ Rules of this file:
 
 from __future__ import annotations
 
+from shmbroker.broker.waiting_ack import ACK_PARTITION, ACK_PEER
 from shmbroker.errors import StorageFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
+    from shmbroker.broker.waiting_ack import WaitingAck
     from shmbroker.ipc.peer import Peer
-    from shmbroker.replica.partition import Partition
-
-    Waiting = tuple[Peer, int, Partition, int, int, int, int]
+    from shmbroker.log.partition_log import PartitionLog
 
 
 class GroupCommit:
@@ -34,34 +33,19 @@ class GroupCommit:
 
     def __init__(
         self,
-        sync: Callable[[list[Any], Callable[[Exception | None], None]], None],
-        answer: Callable[[Peer, int, Partition, int, int, int, int, str | None], None],
+        sync: Callable[[list[PartitionLog], Callable[[Exception | None], None]], None],
+        answer: Callable[[WaitingAck, str | None], None],
     ) -> None:
-        """`sync(logs, on_done)`: make logs durable. `answer`: a row of `waiting`, and a fault."""
+        """`sync(logs, on_done)`: make logs durable. `answer`: an ack, and a fault."""
         self._sync = sync
         self._answer = answer
-        self.waiting: list[Waiting] = []
-        """(peer, token, partition, base offset, append time, end offset, deadline) of the next job.
-        """
+        self.waiting: list[WaitingAck] = []
+        """For the next job."""
         self._is_syncing = False
 
-    def add(
-        self,
-        peer: Peer,
-        token: int,
-        partition: Partition,
-        base_offset: int,
-        append_time: int,
-        end_offset: int,
-        deadline_ms: int,
-    ) -> None:
-        """Answer this append once all that its log holds now is durable.
-
-        deadline_ms: 0, or how long it then may wait for the in-sync replicas.
-        """
-        self.waiting.append(
-            (peer, token, partition, base_offset, append_time, end_offset, deadline_ms)
-        )
+    def add(self, ack: WaitingAck) -> None:
+        """Answer this append once all that its log holds now is durable."""
+        self.waiting.append(ack)
 
     def start(self, *, at_once: bool = False) -> None:
         """Begin the next job, unless one is under way or nobody waits.
@@ -70,20 +54,20 @@ class GroupCommit:
         """
         if not self.waiting or (self._is_syncing and not at_once):
             return
-        rows, self.waiting = self.waiting, []
-        logs = list(dict.fromkeys(row[2].log for row in rows))
+        acks, self.waiting = self.waiting, []
+        logs = list(dict.fromkeys(ack[ACK_PARTITION].log for ack in acks))
         self._is_syncing = True
         try:
-            self._sync(logs, lambda fault: self._on_done(rows, fault))
+            self._sync(logs, lambda fault: self._on_done(acks, fault))
         except StorageFault as fault:
-            self._on_done(rows, fault)
+            self._on_done(acks, fault)
 
-    def _on_done(self, rows: list[Waiting], fault: Exception | None) -> None:
+    def _on_done(self, acks: list[WaitingAck], fault: Exception | None) -> None:
         self._is_syncing = False
         detail = None if fault is None else str(fault)
-        for row in rows:
-            self._answer(*row, detail)
+        for ack in acks:
+            self._answer(ack, detail)
 
     def drop_peer(self, peer: Peer) -> None:
         """That network worker is dead: nobody waits for its acks."""
-        self.waiting = [row for row in self.waiting if row[0] is not peer]
+        self.waiting = [ack for ack in self.waiting if ack[ACK_PEER] is not peer]

@@ -19,8 +19,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import deque
-
 from shmbroker.metadata.image import RECOVERING
 from shmbroker.replica.follower import Follower
 from shmbroker.replica.throttle import throttled_brokers
@@ -81,7 +79,6 @@ class Partition:
         "timestamp_before_max_ms",
         "topic",
         "topic_id",
-        "waiting",
         "waits_for",
     )
 
@@ -128,8 +125,6 @@ class Partition:
         self.is_under_min_in_sync = False
         self.followed_rows: list[Any] = []
         """What `broker.replication.follower_reads` keeps for each follower that reads."""
-        self.waiting: deque[Any] = deque()
-        """Acks that wait for the high watermark (`broker.delayed_produce`), by offset."""
         self.on_config(log.config)
 
     def on_config(self, config: LogConfig) -> None:

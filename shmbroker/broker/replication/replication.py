@@ -118,7 +118,7 @@ class Replication:
 
     def on_high_watermark(self, partition: Partition) -> None:
         """It has moved."""
-        if partition.waiting:
+        if self.delayed.partitions:
             self.delayed.complete(partition)
         self.reads.on_high_watermark(partition)
         self._on_high_watermark(partition)

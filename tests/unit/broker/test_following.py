@@ -254,7 +254,7 @@ def test_acks_wait_for_the_in_sync_replicas(nodes):
     settle(nodes)
     leader, client = nodes[0], Ring(9)
     end = leader.append(b"x")
-    leader.delayed.add(client, 77, leader.partition, 0, -1, end, 5000)
+    leader.delayed.add((client, 77, leader.partition, 0, -1, end, 5000))
     nodes[1].turn()
     leader.turn()
     assert not client.entries
@@ -275,7 +275,7 @@ def test_acks_that_can_not_come_are_refused(nodes, leader_id, in_sync, error):
     leader.partition.min_in_sync_replicas = 2
     leader.lead(1, 0)
     end = leader.append(b"x")
-    leader.delayed.add(client, 5, leader.partition, 0, -1, end, 5000)
+    leader.delayed.add((client, 5, leader.partition, 0, -1, end, 5000))
     leader.lead(leader_id, 1, in_sync)
     ((_, payload),) = client.entries
     assert int.from_bytes(payload[8:10], "little") == error
@@ -285,7 +285,8 @@ def test_an_ack_whose_time_is_over(nodes):
     leader, client = nodes[0], Ring(9)
     leader.lead(1, 0)
     for token, deadline in ((1, 3000), (2, 2000)):
-        leader.delayed.add(client, token, leader.partition, 0, -1, leader.append(b"x"), deadline)
+        end = leader.append(b"x")
+        leader.delayed.add((client, token, leader.partition, 0, -1, end, deadline))
     leader.delayed.expire(2500)
     ((_, payload),) = client.entries
     assert payload[:10] == (2).to_bytes(8, "little") + error_codes.REQUEST_TIMED_OUT.to_bytes(
