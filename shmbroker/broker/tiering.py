@@ -32,7 +32,12 @@ from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.segment import Segment
-from shmbroker.records.batch_layout import LOG_OVERHEAD
+from shmbroker.records.batch_layout import (
+    H_BASE_OFFSET,
+    H_LAST_OFFSET_DELTA,
+    H_LENGTH,
+    LOG_OVERHEAD,
+)
 from shmbroker.replica.partition import Partition
 from shmbroker.tier.remote_log import NEVER, RemoteLog, RemoteSegment
 from shmbroker.wire.api_keys import TIER_COPY, TIER_DELETE, TIER_FETCH, TIER_FIND, TIER_LOAD
@@ -574,8 +579,8 @@ class Tiering:
                 if not min_one_batch:
                     return chunk, position, 0
                 for found, header in chunk.headers(position, chunk.size):
-                    limit = found + header[1] + LOG_OVERHEAD
-                    next_offset = header[0] + header[6] + 1
+                    limit = found + header[H_LENGTH] + LOG_OVERHEAD
+                    next_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
                     break
         if next_offset != chunk.end_offset:
             if len(remote.boundaries) >= BOUNDARIES_KEPT:

@@ -33,6 +33,12 @@ from shmbroker.log.quarantine import has_place, keep_piece, whole_batch_at
 from shmbroker.log.segment import OFFSETS_MAX
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
+    H_BASE_OFFSET,
+    H_COUNT,
+    H_LAST_OFFSET_DELTA,
+    H_LEADER_EPOCH,
+    H_LENGTH,
+    H_MAGIC,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -112,10 +118,10 @@ class _Expected:
         """Before it offsets may be missing."""
 
     def fits(self, header: tuple[int, ...]) -> bool:
-        last = header[0] + header[6]
+        last = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
         return (
-            self.offset <= header[0] <= last < min(self.limit, self.base + OFFSETS_MAX)
-            and header[12] >= 0
+            self.offset <= header[H_BASE_OFFSET] <= last < min(self.limit, self.base + OFFSETS_MAX)
+            and header[H_COUNT] >= 0
         )
 
     @property
@@ -150,17 +156,17 @@ def survey(
         place = _place_of(content, position, header, due, is_behind_hole) if header else None
         if header is not None and place is not None:
             base_offset, leader_epoch = place
-            end = position + LOG_OVERHEAD + header[1]
+            end = position + LOG_OVERHEAD + header[H_LENGTH]
             stamp = None
-            if place != (header[0], header[2]):
-                stamp = STAMP.pack(base_offset, header[1], leader_epoch)
-                moved.append((position, header[0], base_offset))
+            if place != (header[H_BASE_OFFSET], header[H_LEADER_EPOCH]):
+                stamp = STAMP.pack(base_offset, header[H_LENGTH], leader_epoch)
+                moved.append((position, header[H_BASE_OFFSET], base_offset))
             if is_behind_hole:
                 holes[-1] = holes[-1]._replace(end_offset=base_offset)
             elif base_offset > due.offset and due.is_dense:
                 holes.append(Hole(position, position, due.offset, base_offset))
             kept.append(Kept(position, end, stamp))
-            due.offset, due.epoch = base_offset + header[6] + 1, leader_epoch
+            due.offset, due.epoch = base_offset + header[H_LAST_OFFSET_DELTA] + 1, leader_epoch
             position, is_behind_hole = end, False
             continue
         end = _next_batch(content, position, header, due)
@@ -198,28 +204,33 @@ def _place_of(
     is_behind_hole: bool,
 ) -> tuple[int, int] | None:
     """(base offset, leader epoch) that a whole batch has by its neighbours; None: nobody knows."""
-    end = position + LOG_OVERHEAD + header[1]
+    end = position + LOG_OVERHEAD + header[H_LENGTH]
     follower = whole_batch_at(content, end)
     if follower is not None:
-        follows = follower[0]
+        follows = follower[H_BASE_OFFSET]
     elif end == len(content) and due.limit < NO_LIMIT:
         follows = due.limit
     else:
         follows = -1
-    if header[6] < 0:
+    if header[H_LAST_OFFSET_DELTA] < 0:
         return None
-    epoch = header[2]
-    if epoch < due.epoch or (follower is not None and due.epoch <= follower[2] < epoch):
+    epoch = header[H_LEADER_EPOCH]
+    if epoch < due.epoch or (
+        follower is not None and due.epoch <= follower[H_LEADER_EPOCH] < epoch
+    ):
         epoch = due.epoch
-    count = header[6] + 1
-    if header[0] != due.offset:
-        if header[0] < due.offset or due.offset <= follows < header[0] + count:
+    count = header[H_LAST_OFFSET_DELTA] + 1
+    if header[H_BASE_OFFSET] != due.offset:
+        if (
+            header[H_BASE_OFFSET] < due.offset
+            or due.offset <= follows < header[H_BASE_OFFSET] + count
+        ):
             # It can't be there. If it fits exactly between its neighbours, it belongs there.
             is_proven = follows == due.offset + count and not is_behind_hole
             return (due.offset, epoch) if is_proven else None
-        if due.is_dense and not is_behind_hole and follows != header[0] + count:
+        if due.is_dense and not is_behind_hole and follows != header[H_BASE_OFFSET] + count:
             return None
-    return (header[0], epoch) if due.fits(header) else None
+    return (header[H_BASE_OFFSET], epoch) if due.fits(header) else None
 
 
 def _next_batch(
@@ -228,7 +239,7 @@ def _next_batch(
     """Where the next batch begins behind one that is wrong; the end if there is none."""
     size = len(content)
     if header is not None:
-        return position + LOG_OVERHEAD + header[1]
+        return position + LOG_OVERHEAD + header[H_LENGTH]
     claimed = _claimed_end(content, position)
     if claimed == size:
         return size
@@ -254,8 +265,8 @@ def _claimed_end(content: mmap.mmap | bytes, position: int) -> int:
     if position + HEADER_SIZE > len(content):
         return 0
     header = BATCH_HEADER.unpack_from(content, position)
-    end = position + LOG_OVERHEAD + header[1]
-    is_one = header[3] == MAGIC and position + HEADER_SIZE <= end <= len(content)
+    end = position + LOG_OVERHEAD + header[H_LENGTH]
+    is_one = header[H_MAGIC] == MAGIC and position + HEADER_SIZE <= end <= len(content)
     return end if is_one else 0
 
 

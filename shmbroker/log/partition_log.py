@@ -55,6 +55,12 @@ from shmbroker.log.segment import OFFSETS_MAX, WRITE_BYTES_MIN, Segment
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_COUNT,
+    H_LAST_OFFSET_DELTA,
+    H_LENGTH,
+    H_MAX_TIMESTAMP,
     LOG_OVERHEAD,
     MAX_TIMESTAMP_POSITION,
     STAMP,
@@ -538,7 +544,9 @@ class PartitionLog:
             raise
         if end == position and min_one_batch:
             for found, header in segment.headers(position, segment.size):
-                return found + header[1] + LOG_OVERHEAD, header[0] + header[6] + 1
+                return found + header[H_LENGTH] + LOG_OVERHEAD, header[H_BASE_OFFSET] + header[
+                    H_LAST_OFFSET_DELTA
+                ] + 1
         return end, next_offset
 
     def _end_in(self, segment: Segment, end_offset: int) -> int:
@@ -563,10 +571,12 @@ class PartitionLog:
             if header is None:
                 if 0 <= self.cleaned_offset <= offset and not self.config.is_compacted:
                     raise CorruptFault(f"{segment.path} does not hold offset {offset}")
-            elif header[0] < segment.end_offset:
+            elif header[H_BASE_OFFSET] < segment.end_offset:
                 return segment, position
             else:
-                raise CorruptFault(f"{segment.path} holds offset {header[0]}: it is another's")
+                raise CorruptFault(
+                    f"{segment.path} holds offset {header[H_BASE_OFFSET]}: it is another's"
+                )
             number += 1
 
     def segment_number(self, offset: int) -> int:
@@ -620,7 +630,7 @@ class PartitionLog:
             first = segment.offset_before(timestamp)
             position, _ = segment.find(max(first, self.local_start_offset))
             for found, header in segment.headers(position, segment.size):
-                if header[8] >= timestamp:
+                if header[H_MAX_TIMESTAMP] >= timestamp:
                     record = self._record_in(segment, found, header, timestamp)
                     if record is not None:
                         return record
@@ -634,7 +644,7 @@ class PartitionLog:
             return -1, -1
         position, _ = best.find(best.max_timestamp_offset)
         for found, header in best.headers(position, best.size):
-            if header[8] >= timestamp:
+            if header[H_MAX_TIMESTAMP] >= timestamp:
                 record = self._record_in(best, found, header, timestamp)
                 if record is not None:
                     return record
@@ -644,8 +654,11 @@ class PartitionLog:
         self, segment: Segment, position: int, header: tuple[int, ...], timestamp: int
     ) -> tuple[int, int] | None:
         """The first readable record of a batch that is not older than `timestamp`."""
-        if header[5] & TIMESTAMP_TYPE_BIT and header[12] == header[6] + 1:
-            return header[8], max(header[0], self.log_start_offset)
+        if (
+            header[H_ATTRIBUTES] & TIMESTAMP_TYPE_BIT
+            and header[H_COUNT] == header[H_LAST_OFFSET_DELTA] + 1
+        ):
+            return header[H_MAX_TIMESTAMP], max(header[H_BASE_OFFSET], self.log_start_offset)
         return first_not_older(segment.batch_at(position), timestamp, self.log_start_offset)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
@@ -674,7 +687,7 @@ class PartitionLog:
             self.segments.pop().remove()
         segment = self.segments[-1]
         position, header = segment.find(offset)
-        end_offset = header[0] if header is not None else offset
+        end_offset = header[H_BASE_OFFSET] if header is not None else offset
         segment.truncate(position, min(end_offset, offset))
         sync_directory(self.directory)
         self._end_at(segment.end_offset)

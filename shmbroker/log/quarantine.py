@@ -23,6 +23,10 @@ from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
+    H_BASE_OFFSET,
+    H_CRC,
+    H_LENGTH,
+    H_MAGIC,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -98,7 +102,7 @@ def put_tail_aside(path: str, position: int, *, is_any: bool = False) -> int:
                 return 0
             if not is_any:
                 header = BATCH_HEADER.unpack_from(content, found)
-                name = file_name(max(header[0], 0), LOG)
+                name = file_name(max(header[H_BASE_OFFSET], 0), LOG)
             with waiting_for_disk():
                 tail = content[found:].rstrip(b"\0")
     if not tail:
@@ -163,9 +167,9 @@ def whole_batch_at(content: mmap.mmap | bytes, position: int) -> tuple[int, ...]
     if position + HEADER_SIZE > len(content):
         return None
     header = BATCH_HEADER.unpack_from(content, position)
-    end = position + LOG_OVERHEAD + header[1]
-    if header[3] != MAGIC or not position + HEADER_SIZE <= end <= len(content):
+    end = position + LOG_OVERHEAD + header[H_LENGTH]
+    if header[H_MAGIC] != MAGIC or not position + HEADER_SIZE <= end <= len(content):
         return None
-    if header[4] != crc32c(content[position + ATTRIBUTES_POSITION : end]):
+    if header[H_CRC] != crc32c(content[position + ATTRIBUTES_POSITION : end]):
         return None
     return header

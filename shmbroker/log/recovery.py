@@ -54,6 +54,16 @@ from shmbroker.log.segment import OFFSETS_MAX, Segment
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CONTROL_BIT,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BASE_SEQUENCE,
+    H_CRC,
+    H_LAST_OFFSET_DELTA,
+    H_LEADER_EPOCH,
+    H_LENGTH,
+    H_MAX_TIMESTAMP,
+    H_PRODUCER_EPOCH,
+    H_PRODUCER_ID,
     HEADER_SIZE,
     LOG_OVERHEAD,
 )
@@ -241,7 +251,7 @@ def _rebuild_epochs(log: PartitionLog) -> None:
     for segment in log.segments:
         try:
             for _, header in segment.headers(0, segment.size):
-                epochs.assign(header[2], header[0])
+                epochs.assign(header[H_LEADER_EPOCH], header[H_BASE_OFFSET])
         except CorruptFault:
             pass  # What follows still counts.
 
@@ -263,11 +273,11 @@ def _name_impossible_epochs(log: PartitionLog) -> None:
 def _check_epochs(log: PartitionLog, header: tuple[int, ...]) -> None:
     """Whether the epoch history has a batch that is known to be right; else it is made anew."""
     epochs = log.leader_epochs
-    if 0 <= header[2] != epochs.epoch_at(header[0]):
+    if 0 <= header[H_LEADER_EPOCH] != epochs.epoch_at(header[H_BASE_OFFSET]):
         logger.warning(
             "%s does not fit the batch at offset %d; made anew from the batches",
             epochs.path,
-            header[0],
+            header[H_BASE_OFFSET],
         )
         _rebuild_epochs(log)
 
@@ -333,8 +343,8 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
         else:
             found, header = last
             batch = memoryview(segment.read_bytes(found, position - found))
-            if crc32c(batch[ATTRIBUTES_POSITION:]) == header[4]:
-                next_offset = header[0] + header[6] + 1
+            if crc32c(batch[ATTRIBUTES_POSITION:]) == header[H_CRC]:
+                next_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
     except CorruptFault:
         pass
     if next_offset < 0 or end_offset not in (None, next_offset):
@@ -409,9 +419,12 @@ def _begins_well(segment: Segment) -> bool:
     """Whether a segment's first batch is right, by its CRC and by the segment's name."""
     try:
         for _, header in segment.headers(0, segment.size):
-            batch = memoryview(segment.read_bytes(0, header[1] + LOG_OVERHEAD))
-            is_right = crc32c(batch[ATTRIBUTES_POSITION:]) == header[4] and header[6] >= 0
-            return is_right and 0 <= header[0] - segment.base_offset < OFFSETS_MAX
+            batch = memoryview(segment.read_bytes(0, header[H_LENGTH] + LOG_OVERHEAD))
+            is_right = (
+                crc32c(batch[ATTRIBUTES_POSITION:]) == header[H_CRC]
+                and header[H_LAST_OFFSET_DELTA] >= 0
+            )
+            return is_right and 0 <= header[H_BASE_OFFSET] - segment.base_offset < OFFSETS_MAX
     except CorruptFault:
         pass
     return False
@@ -512,7 +525,7 @@ def _scan_segment(
         # may be wrong.
         try:
             for _, header in segment.headers(start, segment.size):
-                if header[0] == expected:
+                if header[H_BASE_OFFSET] == expected:
                     _check_epochs(log, header)
                 break
         except CorruptFault:
@@ -522,28 +535,32 @@ def _scan_segment(
     max_timestamp, max_offset = segment.max_timestamp_so_far, segment.max_timestamp_offset
     indexed_at = size = start
     for position, header in segment.good_batches(start, segment.size):
-        if header[0] != expected and not (
-            header[0] > expected and (expected < gaps_end or not position)
+        if header[H_BASE_OFFSET] != expected and not (
+            header[H_BASE_OFFSET] > expected and (expected < gaps_end or not position)
         ):
             break
-        last_offset = header[0] + header[6]
-        if header[2] < epoch or header[6] < 0 or last_offset - base >= 2**31:
+        last_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
+        if (
+            header[H_LEADER_EPOCH] < epoch
+            or header[H_LAST_OFFSET_DELTA] < 0
+            or last_offset - base >= 2**31
+        ):
             break
         if last_offset >= following:
             break
-        if header[2] > epoch:
-            epoch = header[2]
-            epochs.assign(epoch, header[0])
+        if header[H_LEADER_EPOCH] > epoch:
+            epoch = header[H_LEADER_EPOCH]
+            epochs.assign(epoch, header[H_BASE_OFFSET])
         if not position:
-            segment.first_timestamp = header[8]
-        if header[8] > max_timestamp:
-            max_timestamp, max_offset = header[8], last_offset
+            segment.first_timestamp = header[H_MAX_TIMESTAMP]
+        if header[H_MAX_TIMESTAMP] > max_timestamp:
+            max_timestamp, max_offset = header[H_MAX_TIMESTAMP], last_offset
         if position - indexed_at > interval:
             indexed_at = position
             if offset_index.append(last_offset - base, position):
                 time_index.maybe_append(max_timestamp, max_offset - base)
         expected = last_offset + 1
-        size = position + header[1] + LOG_OVERHEAD
+        size = position + header[H_LENGTH] + LOG_OVERHEAD
     segment.set_max_timestamp(max_timestamp, max_offset)
     segment.end_offset = expected
     is_whole = size == segment.size
@@ -623,7 +640,7 @@ def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
             if not segment.is_rebuilt:
                 _mend_time_index(segment)
                 for _, header in segment.headers(position, segment.size):
-                    return position, header[0]
+                    return position, header[H_BASE_OFFSET]
         except CorruptFault:
             pass
     index.truncate(0)
@@ -647,8 +664,10 @@ def _mend_time_index(segment: Segment) -> None:
     for position, header in segment.headers(start, segment.size):
         if position > end:
             break
-        if header[8] > segment.max_timestamp_so_far:
-            segment.set_max_timestamp(header[8], header[0] + header[6])
+        if header[H_MAX_TIMESTAMP] > segment.max_timestamp_so_far:
+            segment.set_max_timestamp(
+                header[H_MAX_TIMESTAMP], header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
+            )
         if position in due:
             times.maybe_append(
                 segment.max_timestamp_so_far, segment.max_timestamp_offset - segment.base_offset
@@ -674,15 +693,18 @@ def _fits_last_batch(log: PartitionLog, known: ProducerState, now_ms: int) -> bo
         _, header = segment.find(log.log_end_offset - 1)
     except CorruptFault:
         return True
-    if header is None or header[9] < 0 or header[5] & CONTROL_BIT:
+    if header is None or header[H_PRODUCER_ID] < 0 or header[H_ATTRIBUTES] & CONTROL_BIT:
         return True
-    entry = known.producers.get(header[9])
+    entry = known.producers.get(header[H_PRODUCER_ID])
     if entry is None:  # It may have expired.
-        return bool(header[8] <= now_ms - log.config.producer_id_expiration_ms)
+        return bool(header[H_MAX_TIMESTAMP] <= now_ms - log.config.producer_id_expiration_ms)
     return (
-        entry.epoch >= header[10]
+        entry.epoch >= header[H_PRODUCER_EPOCH]
         and entry.batches[-1:] != []
-        and (entry.batches[-1][2] + entry.batches[-1][1] == header[0] + header[6])
+        and (
+            entry.batches[-1][2] + entry.batches[-1][1]
+            == header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
+        )
     )
 
 
@@ -724,8 +746,15 @@ def rebuild_producers(
         try:
             position, _ = segment.find(start)
             for _, header in segment.headers(position, segment.size):
-                if header[9] >= 0 and not header[5] & CONTROL_BIT:
-                    state.update(header[9], header[10], header[11], header[6], header[0], header[8])
+                if header[H_PRODUCER_ID] >= 0 and not header[H_ATTRIBUTES] & CONTROL_BIT:
+                    state.update(
+                        header[H_PRODUCER_ID],
+                        header[H_PRODUCER_EPOCH],
+                        header[H_BASE_SEQUENCE],
+                        header[H_LAST_OFFSET_DELTA],
+                        header[H_BASE_OFFSET],
+                        header[H_MAX_TIMESTAMP],
+                    )
         except CorruptFault:
             continue  # Damage below the recovery point: whoever reads there is told.
     state.merge(known)

@@ -50,6 +50,12 @@ from shmbroker.log.time_index import TIMESTAMP, TimeIndex
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
+    H_BASE_OFFSET,
+    H_CRC,
+    H_LAST_OFFSET_DELTA,
+    H_LENGTH,
+    H_MAGIC,
+    H_MAX_TIMESTAMP,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -260,9 +266,11 @@ class Segment:
         self.first_timestamp = -1
         try:
             for _, header in self.headers(0, end):
-                self.first_timestamp = header[8]
-                if header[8] > self.max_timestamp_so_far:
-                    self.set_max_timestamp(header[8], header[0] + header[6])
+                self.first_timestamp = header[H_MAX_TIMESTAMP]
+                if header[H_MAX_TIMESTAMP] > self.max_timestamp_so_far:
+                    self.set_max_timestamp(
+                        header[H_MAX_TIMESTAMP], header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
+                    )
                 break
         except CorruptFault:
             pass  # Whoever reads there is told.
@@ -314,11 +322,16 @@ class Segment:
                 return False
             newest = self.time_index.last()
             for position, header in self.headers(start, self.size):
-                if position - start > gap or (newest and is_finished and header[8] > newest[0]):
+                if position - start > gap or (
+                    newest and is_finished and header[H_MAX_TIMESTAMP] > newest[0]
+                ):
                     return False
             if newest or not is_finished:
                 return newest is None or self.is_time_sound(newest)
-            return all(header[8] <= 0 for _, header in self.headers(0, min(self.size, start + 1)))
+            return all(
+                header[H_MAX_TIMESTAMP] <= 0
+                for _, header in self.headers(0, min(self.size, start + 1))
+            )
         except CorruptFault:
             return True  # It is the segment itself: whoever reads there is told.
 
@@ -337,7 +350,11 @@ class Segment:
         offset = self.base_offset + entry[1]
         _, header = self.find(offset)
         # Older Kafka stored the offset of the record, not of the batch's last one.
-        return header is not None and header[8] == entry[0] and header[0] <= offset
+        return (
+            header is not None
+            and header[H_MAX_TIMESTAMP] == entry[0]
+            and header[H_BASE_OFFSET] <= offset
+        )
 
     def indexed_position(self, target: int, column: int) -> int:
         """Where an indexed batch at or before the target begins: looked at, then believed."""
@@ -354,7 +371,10 @@ class Segment:
     def _is_sound(self, entry: tuple[int, ...]) -> bool:
         try:
             for _, header in self.headers(entry[1], self.size):
-                return header[0] + header[6] == self.base_offset + entry[0]
+                return (
+                    header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
+                    == self.base_offset + entry[0]
+                )
         except CorruptFault:
             pass
         return False
@@ -369,7 +389,11 @@ class Segment:
         self.is_rebuilt = self._are_indexes_loaded = True
         with residency.waiting():
             for position, header in self.headers(0, self.size):
-                if not 0 <= header[0] + header[6] - self.base_offset < 1 << 31:
+                if (
+                    not 0
+                    <= header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] - self.base_offset
+                    < 1 << 31
+                ):
                     raise CorruptFault(f"{self.path}: the batch at position {position} is damaged")
             logger.warning("%s: an index is missing or wrong; both are rebuilt", self.path)
             self._rebuild_indexes()
@@ -380,9 +404,9 @@ class Segment:
         self.set_max_timestamp(-1, -1)
         indexed_at = 0
         for position, header in self.headers(0, self.size):
-            last_offset = header[0] + header[6]
-            if header[8] > self.max_timestamp_so_far:
-                self.set_max_timestamp(header[8], last_offset)
+            last_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
+            if header[H_MAX_TIMESTAMP] > self.max_timestamp_so_far:
+                self.set_max_timestamp(header[H_MAX_TIMESTAMP], last_offset)
             if position - indexed_at > self._config.index_interval_bytes:
                 indexed_at = position
                 self.add_index_entry(position, last_offset)
@@ -423,8 +447,8 @@ class Segment:
                 if len(chunk) < HEADER_SIZE:
                     raise CorruptFault(f"{self.path} ends in a batch at {position}")
             header = BATCH_HEADER.unpack_from(chunk, at)
-            size = header[1] + LOG_OVERHEAD
-            if header[3] != MAGIC or not HEADER_SIZE <= size <= end - position:
+            size = header[H_LENGTH] + LOG_OVERHEAD
+            if header[H_MAGIC] != MAGIC or not HEADER_SIZE <= size <= end - position:
                 raise CorruptFault(f"{self.path} has no whole batch at {position}")
             yield position, header
             position += size
@@ -446,14 +470,14 @@ class Segment:
                 if len(data) < HEADER_SIZE:
                     return
             header = unpack(data, at)
-            size = header[1] + LOG_OVERHEAD
-            if header[3] != MAGIC or not HEADER_SIZE <= size <= end - position:
+            size = header[H_LENGTH] + LOG_OVERHEAD
+            if header[H_MAGIC] != MAGIC or not HEADER_SIZE <= size <= end - position:
                 return
             if at + size > len(data):
                 data, start, at = self._chunk(position, end, max(size, _JUDGING_BYTES)), position, 0
                 if len(data) < size:
                     return
-            if crc32c(data[at + ATTRIBUTES_POSITION : at + size]) != header[4]:
+            if crc32c(data[at + ATTRIBUTES_POSITION : at + size]) != header[H_CRC]:
                 return
             yield position, header
             position += size
@@ -485,8 +509,15 @@ class Segment:
             for _, (at, header) in zip(
                 range(JUDGED_BATCHES_MAX), self.good_batches(position, limit), strict=False
             ):
-                base_offset, next_offset = header[0], header[0] + header[6] + 1
-                if header[6] < 0 or next_offset > end_offset or base_offset < self.base_offset:
+                base_offset, next_offset = (
+                    header[H_BASE_OFFSET],
+                    header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1,
+                )
+                if (
+                    header[H_LAST_OFFSET_DELTA] < 0
+                    or next_offset > end_offset
+                    or base_offset < self.base_offset
+                ):
                     break
                 if following < 0:
                     if is_dense and not base_offset <= offset < next_offset:
@@ -495,7 +526,7 @@ class Segment:
                     break
                 last = at, header, following
                 following = next_offset
-                end = at + header[1] + LOG_OVERHEAD
+                end = at + header[H_LENGTH] + LOG_OVERHEAD
                 if end >= bound:
                     break
             if last is not None and not self._is_in_place(*last, is_dense=is_dense):
@@ -521,14 +552,18 @@ class Segment:
 
         expected: where the batch before ends; -1: nobody has looked.
         """
-        end = position + header[1] + LOG_OVERHEAD
-        next_offset = header[0] + header[6] + 1
+        end = position + header[H_LENGTH] + LOG_OVERHEAD
+        next_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
         try:
             for _, behind in self.headers(end, self.size):
-                if behind[0] == next_offset or (not is_dense and behind[0] > next_offset):
+                if behind[H_BASE_OFFSET] == next_offset or (
+                    not is_dense and behind[H_BASE_OFFSET] > next_offset
+                ):
                     return True
                 before = self._end_before(position) if expected < 0 else expected
-                return header[0] == before or (not is_dense and behind[0] < before)
+                return header[H_BASE_OFFSET] == before or (
+                    not is_dense and behind[H_BASE_OFFSET] < before
+                )
         except CorruptFault:
             pass  # A neighbour that is damaged says nothing.
         return True
@@ -538,7 +573,7 @@ class Segment:
         end_offset = self.base_offset
         start = self.indexed_position(position - 1, POSITION) if position else 0
         for _, header in self.headers(start, position):
-            end_offset = header[0] + header[6] + 1
+            end_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
         return end_offset
 
     def note_judged(self, start: int, end: int, next_offset: int) -> None:
@@ -570,7 +605,7 @@ class Segment:
     def batch_at(self, position: int) -> bytes:
         """The whole batch that begins at `position`."""
         for _, header in self.headers(position, self.size):
-            return self.read_bytes(position, header[1] + LOG_OVERHEAD)
+            return self.read_bytes(position, header[H_LENGTH] + LOG_OVERHEAD)
         raise CorruptFault(f"{self.path} has no batch at {position}")
 
     def offset_before(self, timestamp: int) -> int:
@@ -591,7 +626,7 @@ class Segment:
         relative = offset - self.base_offset
         position = self.indexed_position(relative, RELATIVE_OFFSET) if relative > 0 else 0
         for found, header in self.headers(position, self.size):
-            if header[0] + header[6] >= offset:
+            if header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] >= offset:
                 return found, header
         return self.size, None
 
@@ -599,10 +634,10 @@ class Segment:
         """(end, next offset) of the whole batches in [position, limit); (position, -1) for none."""
         end, next_offset = max(self.indexed_position(limit, POSITION), position), -1
         for found, header in self.headers(end, self.size):
-            batch_end = found + header[1] + LOG_OVERHEAD
+            batch_end = found + header[H_LENGTH] + LOG_OVERHEAD
             if batch_end > limit:
-                return found, header[0] if found > position else -1
-            end, next_offset = batch_end, header[0] + header[6] + 1
+                return found, header[H_BASE_OFFSET] if found > position else -1
+            end, next_offset = batch_end, header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
         return end, next_offset
 
     def read_ahead(self, position: int, length: int) -> None:
@@ -791,8 +826,10 @@ class Segment:
         place = None
         for place in self.headers(position, end):
             header = place[1]
-            if header[8] > self.max_timestamp_so_far:
-                self.set_max_timestamp(header[8], header[0] + header[6])
+            if header[H_MAX_TIMESTAMP] > self.max_timestamp_so_far:
+                self.set_max_timestamp(
+                    header[H_MAX_TIMESTAMP], header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
+                )
         return place
 
     def close(self) -> None:

@@ -27,6 +27,10 @@ from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
     CONTROL_BIT,
+    H_BASE_OFFSET,
+    H_LAST_OFFSET_DELTA,
+    H_MAGIC,
+    H_MAX_TIMESTAMP,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -161,7 +165,10 @@ class MetadataLogReader:
         header = os.pread(self._file, HEADER_SIZE, found[1])
         if len(header) == HEADER_SIZE:
             row = BATCH_HEADER.unpack(header)
-            if row[3] == MAGIC and row[0] + row[6] == base_offset + found[0]:
+            if (
+                row[H_MAGIC] == MAGIC
+                and row[H_BASE_OFFSET] + row[H_LAST_OFFSET_DELTA] == base_offset + found[0]
+            ):
                 return found[1]
         return 0
 
@@ -244,7 +251,7 @@ class MetadataLogReader:
                 raise CorruptFault(f"{path}: {fault}") from None
         self.next_offset = last_offset + 1
         self.epoch = epoch
-        self.last_timestamp_ms = header[8]
+        self.last_timestamp_ms = header[H_MAX_TIMESTAMP]
 
     def _take_record(self, record: MetadataRecord, records: list[MetadataRecord]) -> None:
         name = record[2]

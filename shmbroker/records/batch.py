@@ -27,6 +27,9 @@ from shmbroker.records.batch_layout import (
     BATCH_HEADER,
     COMPRESSION_MASK,
     CONTROL_BIT,
+    H_COUNT,
+    H_LENGTH,
+    H_MAGIC,
     HEADER_SIZE,
     LENGTH_MIN,
     LENGTH_POSITION,
@@ -293,8 +296,8 @@ def iterate_batches(data: bytes | memoryview) -> Iterator[tuple[int, tuple[int, 
     position, end = 0, len(data)
     while end - position >= HEADER_SIZE:
         header = BATCH_HEADER.unpack_from(data, position)
-        size = header[1] + LOG_OVERHEAD
-        if size < HEADER_SIZE or header[3] != MAGIC:
+        size = header[H_LENGTH] + LOG_OVERHEAD
+        if size < HEADER_SIZE or header[H_MAGIC] != MAGIC:
             raise ProtocolFault(f"no record batch at position {position}")
         if size > end - position:
             return
@@ -319,7 +322,7 @@ def iterate_records(batch: bytes | memoryview, position: int = 0) -> Iterator[Re
     block = codecs.decompress(codec, memoryview(batch)[position + RECORDS_POSITION : end])
     block = block if isinstance(block, bytes) else bytes(block)
     at, end = 0, len(block)
-    for _ in range(header[12]):
+    for _ in range(header[H_COUNT]):
         at, timestamp_delta, offset_delta, key, value, headers = _decode_record(block, at, end)
         timestamp = base_timestamp + timestamp_delta
         if attributes & TIMESTAMP_TYPE_BIT:

@@ -27,6 +27,14 @@ from shmbroker.log.time_index import TimeIndex
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_COUNT,
+    H_CRC,
+    H_LAST_OFFSET_DELTA,
+    H_LENGTH,
+    H_MAGIC,
+    H_MAX_TIMESTAMP,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -85,16 +93,25 @@ class Batches:
         next_offset, end_offset = self.next_offset, self.end_offset
         while end - position >= HEADER_SIZE:
             header = unpack(data, position)
-            batch_end = position + header[1] + LOG_OVERHEAD
-            if header[3] != MAGIC or batch_end < position + HEADER_SIZE or header[6] < 0:
+            batch_end = position + header[H_LENGTH] + LOG_OVERHEAD
+            if (
+                header[H_MAGIC] != MAGIC
+                or batch_end < position + HEADER_SIZE
+                or header[H_LAST_OFFSET_DELTA] < 0
+            ):
                 raise CorruptFault(f"{self.name} has no batch at {at + position}")
             if batch_end > end:
                 return
-            if crc32c(data[position + ATTRIBUTES_POSITION : batch_end]) != header[4]:
+            if crc32c(data[position + ATTRIBUTES_POSITION : batch_end]) != header[H_CRC]:
                 raise CorruptFault(f"{self.name} has a wrong CRC at {at + position}")
-            if header[0] < next_offset or header[0] + header[6] >= end_offset:
-                raise CorruptFault(f"{self.name} has offset {header[0]} at {at + position}")
-            next_offset = self.next_offset = header[0] + header[6] + 1
+            if (
+                header[H_BASE_OFFSET] < next_offset
+                or header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] >= end_offset
+            ):
+                raise CorruptFault(
+                    f"{self.name} has offset {header[H_BASE_OFFSET]} at {at + position}"
+                )
+            next_offset = self.next_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
             yield position, header
             position = batch_end
 
@@ -161,7 +178,7 @@ def _check_log(path: str, segment: RemoteSegment, on_progress: Callable[[int], N
                 data = memoryview(rest + piece if rest else piece)
                 used = 0
                 for at, header in batches.walk(data, position):
-                    used = at + header[1] + LOG_OVERHEAD
+                    used = at + header[H_LENGTH] + LOG_OVERHEAD
                 position += used
                 rest = bytes(data[used:])
                 on_progress(len(piece))
@@ -375,11 +392,12 @@ class _Reader:
         return [
             (
                 at,
-                header[0],
-                at + header[1] + LOG_OVERHEAD,
-                header[8],
-                header[0] + header[6],
-                bool(header[5] & TIMESTAMP_TYPE_BIT) and header[12] == header[6] + 1,
+                header[H_BASE_OFFSET],
+                at + header[H_LENGTH] + LOG_OVERHEAD,
+                header[H_MAX_TIMESTAMP],
+                header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA],
+                bool(header[H_ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
+                and header[H_COUNT] == header[H_LAST_OFFSET_DELTA] + 1,
             )
             for at, header in self.batches.walk(memoryview(data), position)
         ]

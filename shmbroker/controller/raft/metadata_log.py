@@ -56,6 +56,10 @@ from shmbroker.records.batch import control_batch, encode_batch, iterate_batches
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CONTROL_LEADER_CHANGE,
+    H_BASE_OFFSET,
+    H_LAST_OFFSET_DELTA,
+    H_LEADER_EPOCH,
+    H_LENGTH,
     LOG_OVERHEAD,
 )
 from shmbroker.signs import sign, waiting_for_disk
@@ -368,7 +372,7 @@ def _put_damaged_snapshots_aside(directory: str) -> None:
             with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as map_:
                 position = 0
                 while header := whole_batch_at(map_, position):
-                    position += header[1] + LOG_OVERHEAD
+                    position += header[H_LENGTH] + LOG_OVERHEAD
         if size and position == size:
             return
         put_aside(directory, [path])
@@ -417,10 +421,13 @@ def _refuse_damage(directory: str) -> None:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
         position = epoch = 0
         while header := whole_batch_at(content, position):
-            if header[0] != expected or header[2] < epoch:
+            if header[H_BASE_OFFSET] != expected or header[H_LEADER_EPOCH] < epoch:
                 break
-            expected, epoch = header[0] + header[6] + 1, header[2]
-            position += header[1] + LOG_OVERHEAD
+            expected, epoch = (
+                header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1,
+                header[H_LEADER_EPOCH],
+            )
+            position += header[H_LENGTH] + LOG_OVERHEAD
         if find_whole_batch(content, position) >= 0:
             raise CorruptFault(
                 f"{path}: the batch at position {position} is damaged, and committed records "

@@ -20,6 +20,10 @@ from shmbroker.records.batch_layout import (
     BATCH_HEADER,
     COMPRESSION_MASK,
     DELETE_HORIZON_BIT,
+    H_ATTRIBUTES,
+    H_BASE_TIMESTAMP,
+    H_COUNT,
+    H_MAX_TIMESTAMP,
     HEADER_SIZE,
     LENGTH_POSITION,
     LOG_OVERHEAD,
@@ -187,12 +191,12 @@ class Records:
                 block = b"".join([view[low:high] for low, high in runs[batch]])
             fields = list(BATCH_HEADER.unpack_from(chunk.raw.data, at[batch]))
             if gets_horizon[batch]:
-                fields[5] |= DELETE_HORIZON_BIT
-                fields[7] = horizon_ms
-            fields[8] = int(max_timestamp[batch])
-            fields[12] = int(self.kept[batch])
-            packed = codecs.compress(fields[5] & COMPRESSION_MASK, block)
-            yield batch, sealed(fields, packed), fields[8]
+                fields[H_ATTRIBUTES] |= DELETE_HORIZON_BIT
+                fields[H_BASE_TIMESTAMP] = horizon_ms
+            fields[H_MAX_TIMESTAMP] = int(max_timestamp[batch])
+            fields[H_COUNT] = int(self.kept[batch])
+            packed = codecs.compress(fields[H_ATTRIBUTES] & COMPRESSION_MASK, block)
+            yield batch, sealed(fields, packed), fields[H_MAX_TIMESTAMP]
 
     def _runs(self, taken: "Flags") -> dict[int, list[tuple[int, int]]]:
         """Of these batches: where runs of surviving records stand."""

@@ -21,6 +21,9 @@ from shmbroker.records.batch_layout import (
     BATCH_HEADER,
     COMPRESSION_MASK,
     CONTROL_BIT,
+    H_ATTRIBUTES,
+    H_CRC,
+    H_LENGTH,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -178,6 +181,6 @@ def _joined(
 
 def sealed(fields: list[int], block: bytes) -> bytes:
     """A batch of these header fields and records: its length and CRC are made."""
-    fields[1] = HEADER_SIZE - LOG_OVERHEAD + len(block)
-    fields[4] = crc32c(block, crc32c(_AFTER_CRC.pack(*fields[5:])))
+    fields[H_LENGTH] = HEADER_SIZE - LOG_OVERHEAD + len(block)
+    fields[H_CRC] = crc32c(block, crc32c(_AFTER_CRC.pack(*fields[H_ATTRIBUTES:])))
     return BATCH_HEADER.pack(*fields) + block

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from shmbroker.errors import CorruptFault
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.segment import Segment
+from shmbroker.records.batch_layout import H_MAX_TIMESTAMP
 
 _NEVER = 2**63 - 1
 
@@ -75,7 +76,7 @@ def _newest(segment: Segment) -> int:
 def _oldest(segment: Segment) -> int:
     """The timestamp of the first batch; far ahead where there is none, so that it never is late."""
     for _, header in segment.headers(0, segment.size):
-        if header[8] > 0:
-            return header[8]
+        if header[H_MAX_TIMESTAMP] > 0:
+            return header[H_MAX_TIMESTAMP]
         break
     return _NEVER >> 1

@@ -21,7 +21,14 @@ import os
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import remove_files, sync_directory
 from shmbroker.log.file_names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name, offset_of
-from shmbroker.records.batch_layout import BATCH_HEADER, HEADER_SIZE, LOG_OVERHEAD
+from shmbroker.records.batch_layout import (
+    BATCH_HEADER,
+    H_BASE_OFFSET,
+    H_LAST_OFFSET_DELTA,
+    H_LENGTH,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+)
 
 CLEANED = ".cleaned"
 SWAP = ".swap"
@@ -136,10 +143,10 @@ def _end_offset(path: str, base_offset: int) -> int:
                 if len(raw) < HEADER_SIZE:
                     raise CorruptFault(f"{path} has no whole batch at {position}")
                 header = BATCH_HEADER.unpack(raw)
-                position += header[1] + LOG_OVERHEAD
-                if header[1] < HEADER_SIZE - LOG_OVERHEAD or position > size:
+                position += header[H_LENGTH] + LOG_OVERHEAD
+                if header[H_LENGTH] < HEADER_SIZE - LOG_OVERHEAD or position > size:
                     raise CorruptFault(f"{path} has no whole batch before {position}")
-                end_offset = header[0] + header[6] + 1
+                end_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
     except OSError as error:
         raise StorageFault(f"can't read {path}: {error}") from error
     return end_offset

@@ -47,6 +47,11 @@ from shmbroker.records.batch_layout import (
     CONTROL_BIT,
     CONTROL_COMMIT,
     DELETE_HORIZON_BIT,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BASE_TIMESTAMP,
+    H_COUNT,
+    H_PRODUCER_ID,
     HEADER_SIZE,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
@@ -237,7 +242,7 @@ class _Transactions:
                     header = BATCH_HEADER.unpack_from(chunk.raw.data, at)
                     for offset, _, key, _, _ in iterate_records(chunk.raw.data, at):
                         is_commit = control_type(key or b"") == CONTROL_COMMIT
-                        markers.setdefault(header[9], []).append((offset, is_commit))
+                        markers.setdefault(header[H_PRODUCER_ID], []).append((offset, is_commit))
         return markers
 
     def are_committed(self, chunk: Chunk) -> "Flags":
@@ -247,10 +252,10 @@ class _Transactions:
         result = []
         for at in chunk.data.at.tolist():
             header = BATCH_HEADER.unpack_from(chunk.raw.data, at)
-            is_committed = not header[5] & TRANSACTIONAL_BIT
+            is_committed = not header[H_ATTRIBUTES] & TRANSACTIONAL_BIT
             if not is_committed:
-                for offset, is_commit in self._markers.get(header[9], ()):
-                    if offset > header[0]:
+                for offset, is_commit in self._markers.get(header[H_PRODUCER_ID], ()):
+                    if offset > header[H_BASE_OFFSET]:
                         is_committed = is_commit
                         break
             result.append(is_committed)
@@ -468,9 +473,9 @@ def _size(chunk: Chunk) -> int:
 def _empty_batch(data: memoryview, at: int) -> bytes:
     """The header of a batch with nothing in it (Kafka `DefaultRecordBatch.writeEmptyHeader`)."""
     fields = list(BATCH_HEADER.unpack_from(data, at))
-    fields[5] &= TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT
-    fields[7] = NO_TIMESTAMP
-    fields[12] = 0
+    fields[H_ATTRIBUTES] &= TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT
+    fields[H_BASE_TIMESTAMP] = NO_TIMESTAMP
+    fields[H_COUNT] = 0
     return sealed(fields, b"")
 
 
