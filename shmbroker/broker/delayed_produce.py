@@ -12,8 +12,6 @@ Source: Kafka's DelayedProduce. Unlike there, acks whose in-sync replicas get to
 (NOT_ENOUGH_REPLICAS_AFTER_APPEND) at once, not when their time is over.
 """
 
-from collections import deque
-
 from shmbroker.broker.waiting_ack import (
     ACK_DEADLINE_MS,
     ACK_END_OFFSET,
@@ -24,47 +22,36 @@ from shmbroker.broker.waiting_ack import (
 )
 from shmbroker.ipc.operation_layout import APPENDED, APPENDED_HEAD
 from shmbroker.ipc.peer import Peer
+from shmbroker.replica.offset_waits import OffsetWaits
 from shmbroker.replica.partition import Partition
 from shmbroker.wire import error_codes
 
 EXPIRY_INTERVAL_MS = 100
 
 
-class DelayedProduces:
-    """Those of one I/O worker."""
+class DelayedProduces(OffsetWaits[WaitingAck]):
+    """Those of one broker."""
 
-    __slots__ = ("_next_expiry_ms", "partitions")
+    __slots__ = ("_next_expiry_ms",)
 
     def __init__(self) -> None:
-        self.partitions: dict[Partition, deque[WaitingAck]] = {}
-        """Those with acks that wait, and these, in the order of their offsets."""
+        super().__init__()
         self._next_expiry_ms = 0
 
     def add(self, ack: WaitingAck) -> None:
         """Answer when the high watermark is at its end offset."""
-        partition = ack[ACK_PARTITION]
-        waiting = self.partitions.get(partition)
-        if waiting is None:
-            waiting = self.partitions[partition] = deque()
-        waiting.append(ack)
+        self.wait(ack[ACK_PARTITION], ack[ACK_END_OFFSET], ack)
 
     def complete(self, partition: Partition) -> None:
         """Its high watermark has moved."""
-        waiting = self.partitions.get(partition)
-        if waiting is None:
-            return
-        high_watermark = partition.high_watermark
         start = partition.log.log_start_offset
         pack = APPENDED_HEAD.pack
-        while waiting and waiting[0][ACK_END_OFFSET] <= high_watermark:
-            peer, token, _, base_offset, append_time, _, _ = waiting.popleft()
+        for peer, token, _, base_offset, append_time, _, _ in self.due(partition):
             peer.send(APPENDED, pack(token, 0, 0, 0, base_offset, append_time, start))
-        if not waiting:
-            del self.partitions[partition]
 
     def fail(self, partition: Partition, error_code: int) -> None:
         """Nobody here can say any more when it will be on all of them."""
-        for ack in self.partitions.pop(partition, ()):
+        for ack in self.take(partition):
             _refuse(ack, error_code)
 
     def look_at(self, partition: Partition) -> None:
@@ -79,24 +66,12 @@ class DelayedProduces:
         if now_ms < self._next_expiry_ms:
             return
         self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
-        for partition, waiting in list(self.partitions.items()):
-            due = [ack for ack in waiting if ack[ACK_DEADLINE_MS] <= now_ms]
-            if due:
-                self._keep(partition, [ack for ack in waiting if ack[ACK_DEADLINE_MS] > now_ms])
-            for ack in due:
-                _refuse(ack, error_codes.REQUEST_TIMED_OUT)
+        for ack in self.drop_where(lambda ack: ack[ACK_DEADLINE_MS] <= now_ms):
+            _refuse(ack, error_codes.REQUEST_TIMED_OUT)
 
     def drop_peer(self, peer: Peer) -> None:
         """That network worker is dead: nobody waits for its acks."""
-        for partition, waiting in list(self.partitions.items()):
-            self._keep(partition, [ack for ack in waiting if ack[ACK_PEER] is not peer])
-
-    def _keep(self, partition: Partition, kept: list[WaitingAck]) -> None:
-        """These alone wait there now."""
-        if kept:
-            self.partitions[partition] = deque(kept)
-        else:
-            del self.partitions[partition]
+        self.drop_where(lambda ack: ack[ACK_PEER] is peer)
 
 
 def _refuse(ack: WaitingAck, error_code: int) -> None:

@@ -10,8 +10,9 @@ told would go back. So an answer waits until they have what the log held when it
 
 from __future__ import annotations
 
-from collections import deque
 from typing import NamedTuple
+
+from shmbroker.replica.offset_waits import OffsetWaits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 class _Held(NamedTuple):
     """An answer that waits for one partition, and then for others."""
 
-    end_offset: int
-    """The high watermark that it waits for."""
     call: HeldCaller
     body: dict[str, Any]
     grant: tuple[int, int] | None
@@ -35,17 +34,10 @@ class _Held(NamedTuple):
     """What is left after this partition."""
 
 
-class HeldAnswers:
-    """Those of one coordinator, by the partition they wait for."""
+class HeldAnswers(OffsetWaits[_Held]):
+    """Those of one coordinator."""
 
-    __slots__ = ("_by_partition",)
-
-    def __init__(self) -> None:
-        self._by_partition: dict[Partition, deque[_Held]] = {}
-        """In the order of their offsets."""
-
-    def __len__(self) -> int:
-        return sum(map(len, self._by_partition.values()))
+    __slots__ = ()
 
     def hold(
         self,
@@ -60,35 +52,27 @@ class HeldAnswers:
             for partition in partitions
             if partition.high_watermark < partition.log.log_end_offset
         ]
-        return self._hold(needs, call, body, grant)
+        return self._hold(_Held(call, body, grant, needs))
 
-    def _hold(
-        self, needs: Needs, call: HeldCaller, body: dict[str, Any], grant: tuple[int, int] | None
-    ) -> bool:
-        for number, (partition, end_offset) in enumerate(needs):
+    def _hold(self, held: _Held) -> bool:
+        for number, (partition, end_offset) in enumerate(held.needs):
             if partition.high_watermark < end_offset:
-                held = self._by_partition.setdefault(partition, deque())
-                held.append(_Held(end_offset, call, body, grant, needs[number + 1 :]))
+                rest = held.needs[number + 1 :]
+                self.wait(partition, end_offset, held._replace(needs=rest))
                 return True
         return False
 
     def release(self, partition: Partition) -> None:
         """Its high watermark has moved: send what has waited for that."""
-        held = self._by_partition.get(partition)
-        if held is None:
-            return
-        while held and held[0].end_offset <= partition.high_watermark:
-            _, call, body, grant, needs = held.popleft()
-            if not self._hold(needs, call, body, grant):
-                call.reply(body, grant)
-        if not held:
-            self._by_partition.pop(partition, None)
+        for held in self.due(partition):
+            if not self._hold(held):
+                held.call.reply(held.body, held.grant)
 
     def fail(self, partition: Partition, error_code: int) -> None:
         """It has another leader: what waits for it may never be true."""
-        for each in self._by_partition.pop(partition, ()):
-            _set_errors(each.body, error_code)
-            each.call.reply(each.body)
+        for held in self.take(partition):
+            _set_errors(held.body, error_code)
+            held.call.reply(held.body)
 
 
 def _set_errors(body: Any, error_code: int) -> None:
