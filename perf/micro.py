@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from perf import driver
 from shmbroker.broker.append import Appender
-from shmbroker.config import BrokerConfig, broker_layers, effective_topic_configs
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.produce import ProduceApi
@@ -38,6 +37,8 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import check_batch
 from shmbroker.replica.partition import Partition
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.layers import broker_layers, effective_topic_configs
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from shmbroker.broker.partition_store import PartitionStore
     from shmbroker.broker.tiering import Tiering
-    from shmbroker.config import BrokerConfig
     from shmbroker.controller.active_controller import ActiveController
     from shmbroker.controller.broker_watch import BrokerWatch
     from shmbroker.errors import StorageFault
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from shmbroker.metadata.follower import MetadataFollower
     from shmbroker.metadata.image import MetadataImage, TopicImage
     from shmbroker.replica.partition import Partition
+    from shmbroker.settings.broker_config import BrokerConfig
 
     Submit = Callable[[Connection, bytearray, int, int, int, int], bool]
     """Start the request whose frame without its size is in buffer[start:end]: (connection, buffer,

@@ -38,7 +38,6 @@ from shmbroker.broker.registration import Registration
 from shmbroker.broker.replication.replication import Replication
 from shmbroker.broker.tiering import Tiering
 from shmbroker.clock import Clock
-from shmbroker.config import BrokerConfig
 from shmbroker.errors import StorageFault
 from shmbroker.groups.coordinator import GroupCoordinator
 from shmbroker.ids import random_uuid, uuid_dashed
@@ -70,6 +69,7 @@ from shmbroker.metadata.changes import (
 )
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.purgatory import Purgatory
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     CLEANER_RATE,
     CLEANER_WANTED,

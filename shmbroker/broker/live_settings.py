@@ -1,7 +1,7 @@
 """The settings of one broker as they are now: its own, the cluster's, and those of its topics.
 
 They may change while it runs: the layers that the metadata image has come before the ones that the
-process was started with (`config.broker_layers`).
+process was started with (`settings.layers`).
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from shmbroker.config import (
-    BrokerConfig,
-    broker_layers,
-    effective_broker_config,
-    effective_topic_configs,
-)
 from shmbroker.log.config import LogConfig
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 from shmbroker.records import validation
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.layers import (
+    broker_layers,
+    effective_broker_config,
+    effective_topic_configs,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

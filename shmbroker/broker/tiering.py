@@ -50,7 +50,7 @@ from shmbroker.wire.error_codes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.config import BrokerConfig
+    from shmbroker.settings.broker_config import BrokerConfig
 
 logger = logging.getLogger("shmbroker")
 

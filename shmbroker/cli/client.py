@@ -22,7 +22,8 @@ from typing import Any, Protocol
 import click
 
 from shmbroker.cli.outcome import CommandFault, say, sentence
-from shmbroker.config import OWN_PREFIX, idle_complaint
+from shmbroker.settings.setting import OWN_PREFIX
+from shmbroker.settings.without_effect import idle_complaint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from shmbroker import clock
 from shmbroker.cli.serve_flags import FLAGS
-from shmbroker.config import BrokerConfig
 from shmbroker.errors import Fault
+from shmbroker.settings.broker_config import BrokerConfig
 
 
 def default_data_directory() -> str:

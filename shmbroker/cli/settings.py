@@ -5,15 +5,11 @@ But for one thing: what else has to be set for one to be seen at work.
 
 from typing import Any
 
-from shmbroker.config import (
-    BROKER_SETTINGS,
-    TOPIC_SETTINGS,
-    TYPE_NAMES,
-    WITHOUT_EFFECT,
-    Setting,
-)
 from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
 from shmbroker.metadata.group_configs import GROUP_SETTINGS
+from shmbroker.settings.setting import TYPE_NAMES, Setting
+from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
+from shmbroker.settings.without_effect import WITHOUT_EFFECT
 
 _TABLES = {
     "topic": TOPIC_SETTINGS,

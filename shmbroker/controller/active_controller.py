@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 
-from shmbroker.config import broker_layers
 from shmbroker.controller.bootstrap import (
     FEATURE_LEVELS,
     bootstrap_records,
@@ -44,6 +43,7 @@ from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import BROKER_RESOURCE, NO_LEADER
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC
+from shmbroker.settings.layers import broker_layers
 from shmbroker.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
     KAFKA_STORAGE_ERROR,
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
-    from shmbroker.config import BrokerConfig
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.controller.raft.quorum_description import Replica
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.settings.broker_config import BrokerConfig
 
 logger = logging.getLogger("shmbroker")
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from shmbroker.clock import Clock
-    from shmbroker.config import BrokerConfig
     from shmbroker.controller.raft.quorum import Chance
     from shmbroker.controller.raft.voter import Links
+    from shmbroker.settings.broker_config import BrokerConfig
 
 
 def open_voter(

@@ -22,9 +22,9 @@ from shmbroker.signs import waiting_for_disk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.config import BrokerConfig
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.settings.broker_config import BrokerConfig
 
 _MIN_ISR = "min.insync.replicas"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from shmbroker.clock import Clock
-    from shmbroker.config import BrokerConfig
     from shmbroker.controller.raft.quorum_description import Replica
     from shmbroker.ipc.peer import Peer
+    from shmbroker.settings.broker_config import BrokerConfig
     from shmbroker.shm.doorbell import Doorbell
 
 logger = logging.getLogger("shmbroker")

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from shmbroker.config import BrokerConfig
 from shmbroker.gateway.connection import Connection
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.image import MetadataImage
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire import error_codes
 
 GONE_TOLD_S = 5.0

@@ -6,7 +6,8 @@ user reaches, is left out of every limit: whoever looks after the broker gets in
 
 from collections.abc import Callable
 
-from shmbroker.config import INT_MAX, address_limits
+from shmbroker.settings.setting import INT_MAX
+from shmbroker.settings.table import address_limits
 from shmbroker.shm.address_counts import AddressCounts, packed_address
 
 

@@ -25,7 +25,6 @@ from shmbroker.apis import table
 from shmbroker.apis.broker import join_group, sync_group
 from shmbroker.apis.contexts import MetadataLink
 from shmbroker.clock import Clock
-from shmbroker.config import BrokerConfig, broker_layers, effective_broker_config
 from shmbroker.gateway import fetch, produce
 from shmbroker.gateway import forwarding as plain
 from shmbroker.gateway.awake import APPEND_BYTES_MAX, Awake
@@ -44,6 +43,8 @@ from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.changes import BrokerChanged, ConfigChanged
 from shmbroker.metadata.image import BROKER_RESOURCE, TopicImage
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.layers import broker_layers, effective_broker_config
 from shmbroker.shm.address_counts import AddressCounts
 from shmbroker.shm.counters import (
     METADATA_APPLIED,

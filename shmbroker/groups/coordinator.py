@@ -61,11 +61,11 @@ if TYPE_CHECKING:
     AnyGroup = Group | ConsumerGroup
     from typing import Any
 
-    from shmbroker.config import BrokerConfig
     from shmbroker.groups.caller import Caller, HeldCaller
     from shmbroker.groups.classic.effects import Effect, Store
     from shmbroker.groups.offset_store import Committed
     from shmbroker.replica.partition import Partition
+    from shmbroker.settings.broker_config import BrokerConfig
     from shmbroker.shm.standing import StandingAnswers
 
 logger = logging.getLogger("shmbroker")

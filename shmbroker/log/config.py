@@ -8,8 +8,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.config import TOPIC_SETTINGS
 from shmbroker.errors import ConfigFault
+from shmbroker.settings.table import TOPIC_SETTINGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

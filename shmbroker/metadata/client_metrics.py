@@ -7,7 +7,7 @@ Source: Kafka's `ClientMetricsConfigs`.
 
 from __future__ import annotations
 
-from shmbroker.config import INT, LIST, Setting
+from shmbroker.settings.setting import INT, LIST, Setting
 from shmbroker.wire.error_codes import INVALID_CONFIG, INVALID_REQUEST, NONE
 
 TYPE_CHECKING = False

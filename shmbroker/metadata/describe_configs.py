@@ -9,22 +9,6 @@ Source: Kafka's `ConfigHelper` (`describeConfigs`, `configSynonyms`), KIP-226, K
 
 from __future__ import annotations
 
-from shmbroker.config import (
-    BROKER_SETTINGS,
-    OWN_PREFIX,
-    SOURCE_BROKER_LOGGER,
-    SOURCE_CLIENT_METRICS,
-    SOURCE_DEFAULT,
-    SOURCE_DYNAMIC_DEFAULT_BROKER,
-    SOURCE_GROUP,
-    SOURCE_STATIC_BROKER,
-    SOURCE_TOPIC,
-    TOPIC_SETTINGS,
-    BrokerConfig,
-    Setting,
-    broker_layers,
-    effective_topic_config,
-)
 from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
 from shmbroker.metadata.group_configs import GROUP_SETTINGS, group_default
 from shmbroker.metadata.image import (
@@ -37,6 +21,20 @@ from shmbroker.metadata.image import (
 )
 from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import topic_name_complaint
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.layers import (
+    SOURCE_BROKER_LOGGER,
+    SOURCE_CLIENT_METRICS,
+    SOURCE_DEFAULT,
+    SOURCE_DYNAMIC_DEFAULT_BROKER,
+    SOURCE_GROUP,
+    SOURCE_STATIC_BROKER,
+    SOURCE_TOPIC,
+    broker_layers,
+    effective_topic_config,
+)
+from shmbroker.settings.setting import OWN_PREFIX, Setting
+from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
 from shmbroker.wire.error_codes import (
     INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,

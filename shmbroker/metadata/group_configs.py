@@ -9,14 +9,15 @@ Source: Kafka's `GroupConfig`, KIP-848, KIP-932, KIP-1071.
 
 from __future__ import annotations
 
-from shmbroker.config import BROKER_SETTINGS, INT, STRING, Setting
+from shmbroker.settings.setting import INT, STRING, Setting
+from shmbroker.settings.table import BROKER_SETTINGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from shmbroker.config import BrokerConfig
+    from shmbroker.settings.broker_config import BrokerConfig
 
 _OFFSET_RESET = "share.auto.offset.reset"
 

@@ -22,8 +22,8 @@ from shmbroker.shm.counters import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.config import BrokerConfig
     from shmbroker.metadata.changes import MetadataChange
+    from shmbroker.settings.broker_config import BrokerConfig
 
 
 class ActiveLink:

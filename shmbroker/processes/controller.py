@@ -4,7 +4,6 @@ import select
 from pathlib import Path
 
 from shmbroker import clock
-from shmbroker.config import BrokerConfig
 from shmbroker.controller.boot import open_voter
 from shmbroker.controller.controller import Controller, Family
 from shmbroker.controller.raft.voter_links import VoterLinks
@@ -15,6 +14,7 @@ from shmbroker.processes.shared_resources import (
     SharedResources,
     Slot,
 )
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.doorbell import EPOLL_EVENTS
 
 

@@ -8,7 +8,6 @@ from shmbroker.broker.broker import Broker
 from shmbroker.broker.disk_reserve import space_of
 from shmbroker.broker.flusher import Flusher
 from shmbroker.broker.ports import Disk, Peers, Tables
-from shmbroker.config import BrokerConfig
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.log_directory import LogDirectory
@@ -23,6 +22,7 @@ from shmbroker.processes.shared_resources import (
     SharedResources,
     Slot,
 )
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.standing import StandingAnswers
 
 

@@ -3,7 +3,6 @@
 import select
 
 from shmbroker import clock
-from shmbroker.config import BrokerConfig
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import RETRY_S, Brokers, Gateway, Siblings
 from shmbroker.ipc.passed_files import FileTable
@@ -16,6 +15,7 @@ from shmbroker.processes.shared_resources import (
     SharedResources,
     Slot,
 )
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.address_counts import AddressCounts
 from shmbroker.shm.counters import CONTROL_GENERATION_WORD
 from shmbroker.shm.words import words_of

@@ -80,7 +80,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
-    from shmbroker.config import BrokerConfig
+    from shmbroker.settings.broker_config import BrokerConfig
 
 logger = logging.getLogger("shmbroker")
 

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker import clock
-from shmbroker.config import BrokerConfig
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import uuid_from_text
 from shmbroker.ipc.member import BACKLOG_RETRY_S
@@ -35,6 +34,7 @@ from shmbroker.metadata.image import TOPIC_RESOURCE
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import REST_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of, topic_prefix
 from shmbroker.tier.object_store import StoreFault, open_store, store_url

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from shmbroker.config import OWN_PREFIX, TOPIC_SETTINGS
 from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
 from shmbroker.metadata.group_configs import GROUP_SETTINGS
+from shmbroker.settings.setting import OWN_PREFIX
+from shmbroker.settings.table import TOPIC_SETTINGS
 from shmbroker.testing.broker import Broker
 from tests.processes.wire_expectations import FLAGS
 from tests.raw_client import RawClient

@@ -10,7 +10,6 @@ import os
 import random
 from typing import Any
 
-from shmbroker.config import BrokerConfig, broker_layers
 from shmbroker.controller.decisions import configs, election, in_sync, lost_replicas, reassignment
 from shmbroker.controller.decisions.doubts import Doubts
 from shmbroker.controller.decisions.topics import Cluster, config_record
@@ -23,6 +22,8 @@ from shmbroker.metadata.image import (
     MetadataImage,
     PartitionImage,
 )
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.layers import broker_layers
 from shmbroker.wire import codec
 
 TOPIC_ID = b"t" * 16

@@ -33,7 +33,6 @@ from typing import Any
 from shmbroker.broker.append import Appender
 from shmbroker.broker.replication.log_ends import LACKS
 from shmbroker.broker.replication.replication import Replication
-from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
@@ -50,6 +49,7 @@ from shmbroker.log.partition_log import PartitionLog
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
 from shmbroker.replica.partition import Partition
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire import error_codes
 from shmbroker.wire.metadata_records import decode_metadata_record, encode_metadata_record
 

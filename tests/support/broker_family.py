@@ -12,7 +12,6 @@ from shmbroker.broker.disk_reserve import Space
 from shmbroker.broker.flusher import OnFlushed
 from shmbroker.broker.ports import Disk, Peers, Tables
 from shmbroker.broker.registration import BROKER_REGISTRATION
-from shmbroker.config import BrokerConfig
 from shmbroker.ipc.member import Member
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -26,6 +25,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     INCARNATION,

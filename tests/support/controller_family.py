@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from shmbroker.config import BrokerConfig
 from shmbroker.controller.boot import open_voter
 from shmbroker.controller.controller import Controller, Family
 from shmbroker.controller.raft.quorum_messages import (
@@ -20,6 +19,7 @@ from shmbroker.controller.raft.quorum_messages import (
 from shmbroker.ipc.member import Member
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_HEAD, EXECUTED, EXECUTED_HEAD
 from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, write_meta_properties
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     DOORBELL,

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shmbroker.config import BrokerConfig
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
 from shmbroker.ipc.member import Member
 from shmbroker.ipc.passed_files import FileTable
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.address_counts import AddressCounts, table_bytes
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,

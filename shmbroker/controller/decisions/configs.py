@@ -12,17 +12,6 @@ Pure functions of a request and an image, with the checks, codes and words of Ka
 
 from __future__ import annotations
 
-from shmbroker.config import (
-    BROKER_SETTINGS,
-    LIST,
-    TOPIC_SETTINGS,
-    broker_layers,
-    effective_broker_config,
-    effective_topic_config,
-    idle_complaint,
-    validate_broker_config,
-    validate_topic_configs,
-)
 from shmbroker.controller.decisions.topics import config_record
 from shmbroker.metadata.client_metrics import client_metrics_complaint
 from shmbroker.metadata.describe_configs import LOGGERS
@@ -37,6 +26,11 @@ from shmbroker.metadata.image import (
 )
 from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import topic_name_complaint
+from shmbroker.settings.checks import validate_broker_config, validate_topic_configs
+from shmbroker.settings.layers import broker_layers, effective_broker_config, effective_topic_config
+from shmbroker.settings.setting import LIST
+from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
+from shmbroker.settings.without_effect import idle_complaint
 from shmbroker.wire.error_codes import (
     INVALID_CONFIG,
     INVALID_REQUEST,
@@ -52,9 +46,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from shmbroker.config import BrokerConfig
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.settings.broker_config import BrokerConfig
 
     Complaint = tuple[int, str | None]
     Layers = tuple[tuple[int, Mapping[str, str]], ...]

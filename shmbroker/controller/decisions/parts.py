@@ -16,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from shmbroker.config import BrokerConfig
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.settings.broker_config import BrokerConfig
 
     Row = dict[str, Any]
 

@@ -12,13 +12,6 @@ Fenced brokers follow where there aren't enough others, as in Kafka.
 
 from __future__ import annotations
 
-from shmbroker.config import (
-    OWN_PREFIX,
-    TOPIC_SETTINGS,
-    effective_topic_config,
-    effective_topic_value,
-    validate_topic_configs,
-)
 from shmbroker.controller.decisions.partition_change import ONLINE, UNCLEAN, Rules
 from shmbroker.ids import ZERO_UUID
 from shmbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS
@@ -30,6 +23,10 @@ from shmbroker.metadata.topic_names import (
     collision_key,
     topic_name_complaint,
 )
+from shmbroker.settings.checks import validate_topic_configs
+from shmbroker.settings.layers import effective_topic_config, effective_topic_value
+from shmbroker.settings.setting import OWN_PREFIX
+from shmbroker.settings.table import TOPIC_SETTINGS
 from shmbroker.wire.error_codes import (
     INVALID_CONFIG,
     INVALID_PARTITIONS,
@@ -51,9 +48,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
-    from shmbroker.config import BrokerConfig
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+    from shmbroker.settings.broker_config import BrokerConfig
 
     Decision = tuple[list[Record], dict[str, Any]]
     Layers = tuple[tuple[int, Mapping[str, str]], ...]
@@ -84,7 +81,7 @@ class Cluster:
         self.image = image
         self.config = config
         self.layers = layers
-        """Where topic settings come from below the topic (`config.broker_layers`)."""
+        """Where topic settings come from below the topic (`settings.layers`)."""
         self.new_topic_id = new_topic_id
         self.brokers = [id_ for id_, broker in sorted(image.brokers.items()) if broker.is_active]
         """Ids of the brokers at work, in order."""

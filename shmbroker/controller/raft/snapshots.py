@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from shmbroker.config import BrokerConfig
     from shmbroker.controller.raft.metadata_log import MetadataLog, Record
     from shmbroker.metadata.follower import MetadataFollower
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.settings.broker_config import BrokerConfig
 
 logger = logging.getLogger("shmbroker")
 

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from typing import Any
 
-    from shmbroker.config import BrokerConfig
     from shmbroker.groups.consumer.answers import Answer
     from shmbroker.groups.consumer.assignors import Assignment
     from shmbroker.groups.consumer.records import Record
     from shmbroker.groups.coordinator import GroupCoordinator, Shard
     from shmbroker.metadata.changes import MetadataChange
+    from shmbroker.settings.broker_config import BrokerConfig
 
 logger = logging.getLogger("shmbroker")
 

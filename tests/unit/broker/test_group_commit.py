@@ -11,12 +11,12 @@ import pytest
 
 from shmbroker.broker.append import Appender
 from shmbroker.broker.partition_store import PartitionStore
-from shmbroker.config import effective_topic_configs
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key, random_uuid
 from shmbroker.ipc.operation_layout import APPEND_CONSTANT, APPENDED_HEAD, TOKEN
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
+from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NONE
 from tests.raw_client import batch_of

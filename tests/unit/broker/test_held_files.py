@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from shmbroker.broker.partition_store import PartitionStore
-from shmbroker.config import effective_topic_configs
 from shmbroker.ids import random_uuid
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
+from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
 
 NOW_MS = 1_000_000

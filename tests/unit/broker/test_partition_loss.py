@@ -11,7 +11,6 @@ import pytest
 
 from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.partition_store import PartitionStore
-from shmbroker.config import effective_topic_configs
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import random_uuid
 from shmbroker.log.checkpoints import CLEANER, LOG_START_OFFSET, read_offsets
@@ -20,6 +19,7 @@ from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_metadata import read_mark
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
+from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
 
 NOW_MS = 1_000_000

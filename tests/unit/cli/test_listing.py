@@ -11,9 +11,10 @@ from shmbroker.cli import commands, settings
 from shmbroker.cli.client import Cluster, matching, pairs
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_table
-from shmbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, WITHOUT_EFFECT
 from shmbroker.log.config import LogConfig
 from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
+from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
+from shmbroker.settings.without_effect import WITHOUT_EFFECT
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 
@@ -137,7 +138,14 @@ def test_every_setting_is_explained() -> None:
     assert settings.names() >= WITHOUT_EFFECT.keys()
 
 
-TABLES = ("config.py", "cli/settings.py", "metadata/group_configs.py", "metadata/client_metrics.py")
+TABLES = (
+    "settings/table.py",
+    "settings/without_effect.py",
+    "settings/checks.py",
+    "cli/settings.py",
+    "metadata/group_configs.py",
+    "metadata/client_metrics.py",
+)
 
 
 def test_settings_without_effect_are_those_that_no_module_reads() -> None:
@@ -159,7 +167,7 @@ def test_settings_without_effect_are_those_that_no_module_reads() -> None:
     }  # fmt: skip
     given = {name for name, row in BROKER_SETTINGS.items() if row.is_given}
     idle = settings.names() - read - by_synonym - given
-    assert idle == WITHOUT_EFFECT.keys(), "what is read now goes from the table in config.py"
+    assert idle == WITHOUT_EFFECT.keys(), "what is read now goes from settings/without_effect.py"
 
 
 def test_explain_says_what_has_no_effect() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from controller_at_work import CLUSTER_ID, NOW_MS, Start, join
 
-from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.settings.broker_config import BrokerConfig
 
 
 @pytest.fixture

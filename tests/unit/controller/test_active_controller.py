@@ -11,7 +11,6 @@ from controller_at_work import CLUSTER_ID, DIRECTORY_ID, NOW_MS, Start, at, crea
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.log.faults import DiskFullFault
@@ -25,6 +24,7 @@ from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import TOPIC_RESOURCE, MetadataImage
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire.error_codes import BROKER_ID_NOT_REGISTERED, NONE, STALE_BROKER_EPOCH
 
 

@@ -10,7 +10,6 @@ import pytest
 from controller_at_work import DIRECTORY_ID, NOW_MS, Start, join
 from decision_cases import topic
 
-from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.decisions.election import PREFERRED, UNCLEAN, elect_leaders
 from shmbroker.controller.decisions.topics import Cluster
@@ -25,6 +24,7 @@ from shmbroker.metadata.image import (
     PartitionImage,
     TopicImage,
 )
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire import codec
 
 

@@ -13,9 +13,11 @@ from decision_cases import ALL, PREFIX, Case, answers_of
 from feature_cases import CASES as FEATURE_CASES
 from feature_cases import request_of
 
-from shmbroker.config import BROKER_SETTINGS, OWN_PREFIX, BrokerConfig
 from shmbroker.metadata.describe_configs import describe_configs
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.setting import OWN_PREFIX
+from shmbroker.settings.table import BROKER_SETTINGS
 from shmbroker.wire import api_keys, codec, frame
 
 pytestmark = pytest.mark.oracle

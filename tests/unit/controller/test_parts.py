@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.decisions.parts import WEIGHT_MAX, joined, parts_of
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire import error_codes
 
 VERSION = {

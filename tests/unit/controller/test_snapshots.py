@@ -7,7 +7,6 @@ from random import Random
 import pytest
 from controller_at_work import CLUSTER_ID, DIRECTORY_ID, NOW_MS, join
 
-from shmbroker.config import BrokerConfig
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.controller.raft.quorum import FOLLOWER, LEADER, Quorum
@@ -20,6 +19,7 @@ from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.metadata.image_records import image_records
 from shmbroker.metadata.log_reader import MetadataLogReader, snapshot_ids, snapshot_name
+from shmbroker.settings.broker_config import BrokerConfig
 from tests.damaged_directory import Damage, empty, fill, flip, flip_last, halve, zero
 
 METADATA = "__cluster_metadata-0"

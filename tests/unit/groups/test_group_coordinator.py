@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from shmbroker.config import BrokerConfig, effective_topic_configs
 from shmbroker.errors import StorageFault
 from shmbroker.groups import group_log
 from shmbroker.groups.classic.group import Group
@@ -19,6 +18,8 @@ from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import control_batch, encode_batch, iterate_batches
 from shmbroker.records.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, LOG_OVERHEAD
 from shmbroker.replica.partition import Partition
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.wire import error_codes
 from tests.unit.groups.groups_at_work import START_MS, Call
 

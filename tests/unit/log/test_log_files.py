@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from shmbroker.config import TOPIC_SETTINGS
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.log import checkpoints, file_names
 from shmbroker.log.checkpoints import read_offsets, write_offsets
@@ -16,6 +15,7 @@ from shmbroker.log.meta_properties import (
     write_meta_properties,
 )
 from shmbroker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from shmbroker.settings.table import TOPIC_SETTINGS
 
 # --- names ---
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from shmbroker.config import BROKER_SETTINGS, OWN_PREFIX, TOPIC_SETTINGS, BrokerConfig
 from shmbroker.metadata.describe_configs import ENTRIES_MAX, LOGGERS, describe_configs
 from shmbroker.metadata.group_configs import GROUP_SETTINGS
 from shmbroker.metadata.image import (
@@ -14,6 +13,9 @@ from shmbroker.metadata.image import (
     MetadataImage,
     TopicImage,
 )
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.setting import OWN_PREFIX
+from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import POLICY_VIOLATION
 

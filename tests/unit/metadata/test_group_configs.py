@@ -2,9 +2,9 @@
 
 import pytest
 
-from shmbroker.config import BrokerConfig
 from shmbroker.errors import ConfigFault
 from shmbroker.metadata.group_configs import group_config, validate_group_configs
+from shmbroker.settings.broker_config import BrokerConfig
 
 SESSION = "consumer.session.timeout.ms"
 HEARTBEAT = "consumer.heartbeat.interval.ms"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shmbroker.config import BrokerConfig
 from shmbroker.processes.active_link import ActiveLink
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import METADATA_END_OFFSET_WORD, Counters, layout_size
 
 

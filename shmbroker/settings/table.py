@@ -1,243 +1,30 @@
-"""Settings: each one once, with Kafka's name, type, default, allowed values and what it is for.
+"""The table: each setting once, with Kafka's name, type, default, allowed values and purpose.
 
-* A *topic setting* (`segment.bytes`) has its value from, in this order: the topic's own override,
-  the broker's dynamic value, the dynamic value of all brokers, the broker's file and flags, the
-  default. Below the topic it goes by its *synonyms*: broker settings such as `log.segment.bytes`.
-* A *broker setting* is static (read once, at start) or dynamic (IncrementalAlterConfigs may change
-  it while it runs). Settings that Kafka doesn't have are named `shmbroker.*`.
-* Values are text, in Kafka's notation, until `Setting.parse`. Refusals are ValueErrors with Kafka's
-  words (`org.apache.kafka.common.config.ConfigDef`), as clients get to see them; what is wrong in a
-  file or a flag becomes a ConfigFault of one sentence.
-* Kafka settings that mean nothing here are not in the table: unknown, so refused in a file. Some
-  that do nothing are kept and shown all the same, as tools and files of Kafka's have them:
-  `WITHOUT_EFFECT` says why they do nothing, and whoever sets one is told.
-
-Where a default differs from Kafka's, its row says so.
+Where a default differs from Kafka's, its row says so. Settings that Kafka doesn't have are named
+`shmbroker.*`. Kafka settings that mean nothing here are not in the table: unknown, so refused in a
+file.
 """
 
 from __future__ import annotations
 
-from shmbroker.errors import ConfigFault
+from shmbroker.settings.setting import (
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    INT_MAX,
+    INT_MAX_TEXT,
+    LIST,
+    LONG,
+    LONG_MAX_TEXT,
+    SHORT,
+    STRING,
+    Setting,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable
     from typing import Any
-
-# Types, numbered as DescribeConfigs v3 does (`ConfigType`).
-BOOLEAN = 1
-STRING = 2
-INT = 3
-SHORT = 4
-LONG = 5
-DOUBLE = 6
-LIST = 7
-
-TYPE_NAMES = {
-    BOOLEAN: "BOOLEAN",
-    STRING: "STRING",
-    INT: "INT",
-    SHORT: "SHORT",
-    LONG: "LONG",
-    DOUBLE: "DOUBLE",
-    LIST: "LIST",
-}
-
-# Where a value is from, numbered as DescribeConfigs v1 does (`ConfigSource`).
-SOURCE_TOPIC = 1
-SOURCE_DYNAMIC_BROKER = 2
-SOURCE_DYNAMIC_DEFAULT_BROKER = 3
-SOURCE_STATIC_BROKER = 4
-SOURCE_DEFAULT = 5
-SOURCE_BROKER_LOGGER = 6
-SOURCE_CLIENT_METRICS = 7
-SOURCE_GROUP = 8
-
-OWN_PREFIX = "shmbroker."
-
-_BITS = {SHORT: 16, INT: 32, LONG: 64}
-_LONG_MAX = str(2**63 - 1)
-INT_MAX = 2**31 - 1
-_INT_MAX = str(INT_MAX)
-_UNITS = {
-    "ms": "milliseconds",
-    "minutes": "minutes",
-    "hours": "hours",
-    "bytes": "bytes",
-    "ratio": "fraction",
-}
-
-
-_STORED_AS_THEY_COME = "batches are stored as their producer has compressed them."
-_NO_METRICS = "nobody receives metrics of clients."
-_NO_SHARE_GROUPS = "share groups are not served."
-_NO_STREAMS_GROUPS = "streams groups are not served."
-_EACH_MINUTE = "it is done once a minute, and at a clean stop."
-
-WITHOUT_EFFECT = {
-    "compression.gzip.level": _STORED_AS_THEY_COME,
-    "compression.lz4.level": _STORED_AS_THEY_COME,
-    "compression.type": _STORED_AS_THEY_COME,
-    "compression.zstd.level": _STORED_AS_THEY_COME,
-    "leader.imbalance.per.broker.percentage": "every partition is given back to its first replica, "
-    "as Apache Kafka does without ZooKeeper.",
-    "log.cleaner.io.buffer.load.factor": "it is 0.7.",
-    "log.cleaner.io.buffer.size": "it is about 16 MiB.",
-    "log.cleaner.threads": "there is one cleaner.",
-    "log.flush.offset.checkpoint.interval.ms": _EACH_MINUTE,
-    "log.flush.start.offset.checkpoint.interval.ms": "they are written as soon as they move.",
-    "log.preallocate": "segments always grow in allocated extents.",
-    "preallocate": "segments always grow in allocated extents.",
-    "producer.id.expiration.ms": "they are forgotten a day after the last batch, when a log is "
-    "opened.",
-    "queued.max.requests": "256 Produce requests of a connection may be in flight, and the memory "
-    "between the processes bounds all of them together (shmbroker.ring.data.bytes).",
-    "replica.high.watermark.checkpoint.interval.ms": _EACH_MINUTE,
-    # Of groups and of client metrics subscriptions
-    "interval.ms": _NO_METRICS,
-    "match": _NO_METRICS,
-    "metrics": _NO_METRICS,
-    "share.auto.offset.reset": _NO_SHARE_GROUPS,
-    "share.heartbeat.interval.ms": _NO_SHARE_GROUPS,
-    "share.isolation.level": _NO_SHARE_GROUPS,
-    "share.record.lock.duration.ms": _NO_SHARE_GROUPS,
-    "share.session.timeout.ms": _NO_SHARE_GROUPS,
-    "streams.heartbeat.interval.ms": _NO_STREAMS_GROUPS,
-    "streams.initial.rebalance.delay.ms": _NO_STREAMS_GROUPS,
-    "streams.num.standby.replicas": _NO_STREAMS_GROUPS,
-    "streams.session.timeout.ms": _NO_STREAMS_GROUPS,
-}
-"""Settings that nothing here goes by, whatever their value, and why."""
-
-_WHAT_HAPPENS = {"compression.type": "producer", "log.cleaner.threads": "1"}
-"""Values of them that say what is the case anyway."""
-
-
-class Setting:
-    """One row of the table."""
-
-    __slots__ = (
-        "allowed",
-        "check",
-        "default",
-        "documentation",
-        "is_dynamic",
-        "is_given",
-        "is_hidden",
-        "least",
-        "most",
-        "name",
-        "synonyms",
-        "type",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        type_: int,
-        default: str | None,
-        documentation: str,
-        *,
-        least: int | None = None,
-        most: int | None = None,
-        allowed: tuple[str, ...] = (),
-        check: Callable[[Any], str | None] | None = None,
-        is_dynamic: bool = False,
-        is_given: bool = False,
-        is_hidden: bool = False,
-        synonyms: tuple[tuple[str, int], ...] = (),
-    ) -> None:
-        self.name = name
-        self.type = type_
-        self.default = default
-        """As text; None where there is none."""
-        self.documentation = documentation
-        if name in WITHOUT_EFFECT:
-            self.documentation += f" It has no effect here: {WITHOUT_EFFECT[name]}"
-        self.least = least
-        self.most = most
-        """Inclusive bounds of a number."""
-        self.allowed = allowed
-        """The only words of a STRING, or of a LIST's items; empty: any."""
-        self.check = check
-        """What the fields above can't say: the parsed value to a complaint or None."""
-        self.is_dynamic = is_dynamic
-        self.is_given = is_given
-        """Follows from other settings; shown to clients, refused in files and flags."""
-        self.is_hidden = is_hidden
-        """Shown to clients only where it is set, as in Kafka."""
-        self.synonyms = synonyms
-        """Of a topic setting: (broker setting, factor to this setting's unit), first wins."""
-
-    @property
-    def unit(self) -> str:
-        """What a number counts: "bytes", "milliseconds", … or "" for plain things."""
-        return _UNITS.get(self.name.rpartition(".")[2], "")
-
-    def parse(self, text: str, *, least: int | None = None) -> Any:
-        """The value; ValueError with Kafka's words if the text isn't allowed. `least`: instead of
-        the row's own."""
-        stripped = text.strip()
-        if self.type == LIST:
-            return self._parse_list(stripped)
-        value = self._parse_scalar(stripped, text)
-        least = self.least if least is None else least
-        if least is not None and value < least:
-            raise self._refusal(value, f"Value must be at least {least}")
-        if self.most is not None and value > self.most:
-            raise self._refusal(value, f"Value must be no more than {self.most}")
-        if self.allowed and value not in self.allowed:
-            raise self._refusal(value, f"String must be one of: {', '.join(self.allowed)}")
-        if self.check is not None and (complaint := self.check(value)):
-            raise self._refusal(value, complaint)
-        return value
-
-    def text(self, value: Any) -> str | None:
-        """A parsed value as Kafka prints it (`ConfigDef.convertToString`)."""
-        if value is None:
-            return None
-        if self.type == BOOLEAN:
-            return "true" if value else "false"
-        if self.type == LIST:
-            return ",".join(value)
-        if self.type == DOUBLE:
-            return _java_double(value)
-        return str(value)
-
-    def _parse_scalar(self, text: str, whole: str) -> Any:
-        if self.type == BOOLEAN:
-            if text.lower() not in ("true", "false"):
-                raise self._refusal(whole, "Expected value to be either true or false")
-            return text.lower() == "true"
-        if self.type in _BITS:
-            digits = text[1:] if text[:1] in ("-", "+") else text
-            if len(digits) <= 40 and digits.isascii() and digits.isdigit():
-                value = int(text)
-                if value.bit_length() < _BITS[self.type] or value == -1 << _BITS[self.type] - 1:
-                    return value
-            raise self._refusal(whole, f"Not a number of type {TYPE_NAMES[self.type]}")
-        if self.type == DOUBLE:
-            try:
-                return float(text.replace("_", "x"))
-            except ValueError:
-                raise self._refusal(whole, "Not a number of type DOUBLE") from None
-        return text
-
-    def _parse_list(self, text: str) -> list[str]:
-        items = [item.strip() for item in text.split(",")] if text else []
-        if "" in items and self.check is None:
-            raise ValueError(f"Configuration '{self.name}' values must not be empty.")
-        for item in items if self.allowed else ():
-            if item not in self.allowed:
-                raise self._refusal(item, f"String must be one of: {', '.join(self.allowed)}")
-        if self.check is not None and (complaint := self.check(items)):
-            raise self._refusal(f"[{', '.join(items)}]", complaint)
-        return list(dict.fromkeys(filter(None, items)))
-
-    def _refusal(self, shown: object, reason: str) -> ValueError:
-        if isinstance(shown, float):
-            shown = _java_double(shown)
-        return ValueError(f"Invalid value {shown} for configuration {self.name}: {reason}")
 
 
 TOPIC_SETTINGS: dict[str, Setting] = {}
@@ -329,22 +116,6 @@ def _log_directories(items: list[str]) -> str | None:
     return None
 
 
-def _java_double(value: float) -> str:
-    """As `Double.toString`: plain digits from 1e-3 up to 1e7, else "1.0E-4"."""
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return repr(float(value))
-    for digits in range(17):  # the shortest that reads back as the same number
-        text = f"{value:.{digits}e}"
-        if float(text) == value:
-            break
-    mantissa, _, power = text.partition("e")
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(power)}"
-
-
 # -- topic settings, each with its broker synonym; in the order of the alphabet --------------------
 
 _topic(
@@ -410,7 +181,7 @@ _topic(
     "flush.messages",
     "log.flush.interval.messages",
     LONG,
-    _LONG_MAX,
+    LONG_MAX_TEXT,
     "Number of records after which a log is flushed to disk; the largest number leaves it to the "
     "page cache.",
     least=1,
@@ -419,7 +190,7 @@ _topic(
     "flush.ms",
     "log.flush.interval.ms",
     LONG,
-    _LONG_MAX,
+    LONG_MAX_TEXT,
     "Time after which what was appended is flushed to disk; the largest number leaves it to the "
     "page cache.",
     also=(("log.flush.scheduler.interval.ms", 1),),
@@ -473,7 +244,7 @@ _topic(
     "max.compaction.lag.ms",
     "log.cleaner.max.compaction.lag.ms",
     LONG,
-    _LONG_MAX,
+    LONG_MAX_TEXT,
     "Longest time that a record may wait before it is compacted.",
     least=1,
 )
@@ -497,7 +268,7 @@ _topic(
     "message.timestamp.before.max.ms",
     "log.message.timestamp.before.max.ms",
     LONG,
-    _LONG_MAX,
+    LONG_MAX_TEXT,
     "How far a record's timestamp may lie behind the broker's clock (CreateTime only).",
     least=0,
 )
@@ -679,7 +450,7 @@ _broker(
 _broker(
     "log.flush.scheduler.interval.ms",
     LONG,
-    _LONG_MAX,
+    LONG_MAX_TEXT,
     "How often logs are looked through for one whose flush.ms is over.",
 )
 _broker(
@@ -898,7 +669,7 @@ _broker(
 _broker(
     "group.max.size",
     INT,
-    _INT_MAX,
+    INT_MAX_TEXT,
     "Members that a group may have.",
     least=1,
 )
@@ -947,7 +718,7 @@ _broker(
 _broker(
     "group.consumer.max.size",
     INT,
-    _INT_MAX,
+    INT_MAX_TEXT,
     "Members that a consumer group (KIP-848) may have.",
     least=1,
 )
@@ -997,7 +768,7 @@ _broker(
 _broker(
     "max.connections",
     INT,
-    _INT_MAX,
+    INT_MAX_TEXT,
     "Open connections of the whole broker family; more are closed at once, with a line in the log. "
     "The control socket is open to its user whatever this says.",
     least=0,
@@ -1006,7 +777,7 @@ _broker(
 _broker(
     "max.connections.per.ip",
     INT,
-    _INT_MAX,
+    INT_MAX_TEXT,
     "Open connections from one address to the whole broker family; more are closed at once, with a "
     "line in the log.",
     least=0,
@@ -1060,7 +831,7 @@ _broker(
 _broker(
     "leader.replication.throttled.rate",
     LONG,
-    _LONG_MAX,
+    LONG_MAX_TEXT,
     "Bytes a second that a broker gives to followers of the partitions whose "
     "leader.replication.throttled.replicas name it. Followers in sync count, but never wait.",
     least=0,
@@ -1070,7 +841,7 @@ _broker(
 _broker(
     "follower.replication.throttled.rate",
     LONG,
-    _LONG_MAX,
+    LONG_MAX_TEXT,
     "Bytes a second that a broker copies of the partitions whose "
     "follower.replication.throttled.replicas name it. Replicas in sync count, but never wait.",
     least=0,
@@ -1369,449 +1140,3 @@ _broker(
     "Address this broker tells its clients.",
     is_given=True,
 )
-
-_KAFKAS_NAMES = {"node.id": "shmbroker.node.id", "broker.id": "shmbroker.node.id"}
-"""What Kafka's server.properties calls a setting that here is one of the family."""
-
-
-def idle_complaint(name: str, value: str) -> str | None:
-    """What to tell whoever gives a setting a value that changes nothing here; None: it does."""
-    reason = WITHOUT_EFFECT.get(name)
-    if reason is None or value.strip() == _WHAT_HAPPENS.get(name):
-        return None
-    return f"{name} has no effect here: {reason}"
-
-
-class BrokerConfig:
-    """The static settings of the family: what file and flags say, over the defaults."""
-
-    __slots__ = ("_values", "nodes", "static")
-
-    def __init__(self, static: Mapping[str, str] | None = None) -> None:
-        """`static`: setting to text, for those that were set; ConfigFault for a wrong one."""
-        self.nodes: dict[int, str] = {}
-        """The log directory of each broker by its id, in the order of ports and slots: what was
-        found on the disk decides on ids, so the supervisor fills it in before it forks."""
-        self.static: dict[str, str] = {}
-        """What was set, as text; DescribeConfigs calls it the static broker config."""
-        self._values = dict(_defaults)
-        for name, text in (static or {}).items():
-            self._set(name, text, "")
-        self._check()
-
-    @classmethod
-    def load(
-        cls,
-        path: str | None = None,
-        assignments: Sequence[str] = (),
-        flags: Iterable[tuple[str, str, str]] = (),
-    ) -> BrokerConfig:
-        """From a file (TOML if its name ends so, else Java properties), `--set key=value`
-        assignments, and flags as (flag, setting, text); the later of these wins.
-
-        ConfigFault, one sentence with the fix, for anything unknown, malformed or not allowed.
-        """
-        config = cls()
-        if path is not None:
-            for name, text in _read_file(path).items():
-                config._set(name, text, f" in {path}")
-        for assignment in assignments:
-            name, equals, text = assignment.partition("=")
-            if not equals:
-                raise ConfigFault(f"--set takes key=value, not {assignment!r}.")
-            config._set(name.strip(), text, " given by --set")
-        for flag, name, text in flags:
-            config._set(name, text, f" given by {flag}")
-        config._check()
-        return config
-
-    def __getitem__(self, name: str) -> Any:
-        """The parsed value of a broker setting; None where it has neither value nor default."""
-        return self._values[name]
-
-    @property
-    def is_tier_enabled(self) -> bool:
-        """Whether there is a remote store: said, or one is named and nothing else said."""
-        if "remote.log.storage.system.enable" in self.static:
-            return bool(self["remote.log.storage.system.enable"])
-        return self["shmbroker.tier.store"] is not None
-
-    def identity(self, broker_id: int, host: str, port: int, log_dir: str) -> dict[str, str]:
-        """What one broker of the family is, as the settings that Kafka says it with."""
-        listener = f"PLAINTEXT://{host}:{port}"
-        return {
-            "node.id": str(broker_id),
-            "broker.id": str(broker_id),
-            "log.dirs": log_dir,
-            "listeners": listener,
-            "advertised.listeners": listener,
-        }
-
-    def idle_complaints(self) -> list[str]:
-        """A sentence for each setting that was set and changes nothing."""
-        complaints = (idle_complaint(name, text) for name, text in self.static.items())
-        return [complaint for complaint in complaints if complaint is not None]
-
-    def places(self, data_directory: str) -> list[str]:
-        """Where the log directory of each broker is, or is to be made."""
-        named: list[str] = self["shmbroker.log.dirs"]
-        first = self["shmbroker.node.id"]
-        unnamed = range(first + len(named), first + self["shmbroker.io.workers"])
-        return [*named, *(f"{data_directory}/node-{number}" for number in unnamed)]
-
-    @property
-    def broker_ids(self) -> Collection[int]:
-        """Ids of the family's brokers, in order of slots."""
-        first = self["shmbroker.node.id"]
-        return self.nodes or range(first, first + self["shmbroker.io.workers"])
-
-    def metadata_directory(self, number: int) -> str:
-        """The metadata log of controller `number`, beside the broker of the same id."""
-        return self.nodes[number] + "/__cluster_metadata-0"
-
-    def _set(self, name: str, text: str, where: str) -> None:
-        name = _KAFKAS_NAMES.get(name, name)
-        setting = BROKER_SETTINGS.get(name)
-        if setting is None:
-            raise ConfigFault(f"{name}{where} is no setting of a broker{_hint(name)}.")
-        if setting.is_given:
-            raise ConfigFault(
-                f"{name}{where} can't be set, it follows from shmbroker.host, shmbroker.port and "
-                "shmbroker.data."
-            )
-        try:
-            self._values[name] = setting.parse(text)
-        except ValueError as refusal:
-            raise ConfigFault(f"{str(refusal).rstrip('.')}{where and ','}{where}.") from None
-        self.static[name] = text
-
-    def _follow_replicas(self) -> None:
-        """Settings that shmbroker.replicas is the default of."""
-        replicas = self["shmbroker.replicas"]
-        if replicas == 1:
-            return
-        if replicas > self["shmbroker.io.workers"]:
-            if "shmbroker.io.workers" in self.static:
-                raise ConfigFault(
-                    f"{replicas} replicas need as many brokers, but --io-workers is "
-                    f"{self['shmbroker.io.workers']}: raise it, or lower --replicas."
-                )
-            self._set("shmbroker.io.workers", str(replicas), "")
-        for name, value in (
-            ("default.replication.factor", replicas),
-            ("offsets.topic.replication.factor", min(replicas, 3)),
-            ("min.insync.replicas", 2 if replicas >= 3 else 1),
-        ):
-            if name not in self.static:
-                self._set(name, str(value), "")
-
-    def _check(self) -> None:
-        self._follow_replicas()
-        workers = self["shmbroker.io.workers"]
-        if self["shmbroker.controllers"] > workers:
-            raise ConfigFault(
-                f"{self['shmbroker.controllers']} controllers need as many brokers to lie beside, "
-                f"but there are {workers}: raise --replicas or --io-workers."
-            )
-        named = len(self["shmbroker.log.dirs"])
-        if named > workers:
-            raise ConfigFault(
-                f"{named} log directories are named for {workers} brokers: name fewer, or raise "
-                "--replicas or --io-workers."
-            )
-        if not self["max.connections.per.ip"] and not self["max.connections.per.ip.overrides"]:
-            raise ConfigFault(
-                "max.connections.per.ip is 0, which nobody can connect with: raise it, or name "
-                "addresses in max.connections.per.ip.overrides."
-            )
-        for name in ("default.replication.factor", "offsets.topic.replication.factor"):
-            if self[name] > workers:
-                raise ConfigFault(
-                    f"{name} is {self[name]}, but there are {workers} brokers: "
-                    "lower it, or raise shmbroker.io.workers."
-                )
-        for what in ("heartbeat.interval.ms", "session.timeout.ms"):
-            least, value, most = (
-                self[f"group.consumer.{which}{what}"] for which in ("min.", "", "max.")
-            )
-            if not least <= value <= most:
-                raise ConfigFault(
-                    f"group.consumer.{what} is {value}, but must lie between "
-                    f"group.consumer.min.{what} ({least}) and group.consumer.max.{what} ({most})."
-                )
-        if self["shmbroker.port"] + workers - 1 > 65535:
-            raise ConfigFault(
-                f"shmbroker.port {self['shmbroker.port']} leaves no room for {workers} ports."
-            )
-        for what in ("bytes", "ms"):
-            total, local = (
-                int(effective_topic_config(name, {}, ((SOURCE_STATIC_BROKER, self.static),))[0])
-                for name in (f"retention.{what}", f"local.retention.{what}")
-            )
-            if self.is_tier_enabled and total >= 0 and (local == -1 or local > total):
-                raise ConfigFault(
-                    f"log.local.retention.{what} is {local}, but must not be more than "
-                    f"log.retention.{what} ({total})."
-                )
-
-
-def validate_topic_config(name: str, value: str | None) -> str | None:
-    """What is wrong with one topic setting, in Kafka's words (INVALID_CONFIG); None: nothing."""
-    setting = TOPIC_SETTINGS.get(name)
-    if setting is None:
-        return f"Unknown topic config name: {name}"
-    if value is None:
-        return f"Null value not supported for topic configs: {name}"
-    try:
-        setting.parse(value)
-    except ValueError as refusal:
-        return str(refusal)
-    return None
-
-
-def validate_topic_configs(
-    configs: Mapping[str, str],
-    before: Mapping[str, str] | None = None,
-    config: BrokerConfig | None = None,
-) -> str | None:
-    """The same for all overrides of a topic, with what they must be to each other.
-
-    before: the topic's overrides so far. config: what stands behind them; as with Kafka, only what
-    was set at the broker's start.
-    """
-    for name in configs:
-        if name not in TOPIC_SETTINGS:
-            return validate_topic_config(name, "")
-    for name, value in configs.items():
-        if complaint := validate_topic_config(name, value):
-            return complaint
-    least, most = (
-        int(configs.get(name) or TOPIC_SETTINGS[name].default or 0)
-        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
-    )
-    if least > most:
-        return (
-            f"conflict topic config setting min.compaction.lag.ms ({least}) > "
-            f"max.compaction.lag.ms ({most})"
-        )
-    return _tier_complaint(configs, before or {}, config)
-
-
-def _is_true(values: Mapping[str, str], name: str) -> bool:
-    return values.get(name, "").strip().lower() == "true"
-
-
-def _tier_complaint(
-    configs: Mapping[str, str],
-    before: Mapping[str, str],
-    config: BrokerConfig | None,
-) -> str | None:
-    """What is wrong with a topic's settings for tiered storage, in the order and the words of
-    Kafka's `LogConfig.validateTopicLogConfigValues`."""
-    if not _is_true(configs, "remote.storage.enable"):
-        if _is_true(before, "remote.storage.enable") and not _is_true(
-            configs, "remote.log.delete.on.disable"
-        ):
-            return (
-                "It is invalid to disable remote storage without deleting remote data. If you want "
-                "to keep the remote data and turn to read only, please set "
-                "`remote.storage.enable=true,remote.log.copy.disable=true`. If you want to disable "
-                "remote storage and delete all remote data, please set "
-                "`remote.storage.enable=false,remote.log.delete.on.disable=true`."
-            )
-        return None
-    if config is None or not config.is_tier_enabled:
-        return (
-            "Tiered Storage functionality is disabled in the broker. "
-            "Topic cannot be configured with remote log storage."
-        )
-    layers = ((SOURCE_STATIC_BROKER, config.static),)
-    policy, _ = effective_topic_config("cleanup.policy", configs, layers)
-    if {item.strip() for item in policy.split(",")} - {"", "delete"}:
-        return (
-            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy "
-            "being an empty list."
-        )
-    limits = {
-        name: int(effective_topic_config(name, configs, layers)[0])
-        for name in ("local.retention.bytes", "local.retention.ms",
-                     "retention.bytes", "retention.ms")
-    }  # fmt: skip
-    for what in ("retention.bytes", "retention.ms"):
-        total, local = limits[what], limits[f"local.{what}"]
-        if total < 0 or local == -2:
-            continue
-        complaint = f"Invalid value {local} for configuration local.{what}: Value must not be "
-        if local == -1:
-            return f"{complaint}-1 as {what} value is set as {total}."
-        if local > total:
-            return f"{complaint}more than {what} property value: {total}"
-    if _is_true(configs, "remote.log.copy.disable"):
-        for what in ("retention.bytes", "retention.ms"):
-            if limits[f"local.{what}"] not in (-2, limits[what]):
-                return (
-                    f"When `remote.log.copy.disable` is set to true, the `local.{what}` and "
-                    f"`{what}` must be set to the identical value because there will be no more "
-                    "logs copied to the remote storage."
-                )
-    return None
-
-
-def validate_broker_config(name: str, value: str) -> str | None:
-    """What is wrong with a broker setting's value, in Kafka's words; None for unknown names too,
-    which Kafka keeps for whatever plugin may look for them."""
-    setting = BROKER_SETTINGS.get(name)
-    if setting is None:
-        return None
-    try:
-        setting.parse(value)
-    except ValueError as refusal:
-        return str(refusal)
-    return None
-
-
-def broker_layers(
-    config: BrokerConfig, dynamic_broker: Mapping[str, str], dynamic_default: Mapping[str, str]
-) -> tuple[tuple[int, Mapping[str, str]], ...]:
-    """Where a broker's values are looked for, first wins: (source, setting to text)."""
-    return (
-        (SOURCE_DYNAMIC_BROKER, dynamic_broker),
-        (SOURCE_DYNAMIC_DEFAULT_BROKER, dynamic_default),
-        (SOURCE_STATIC_BROKER, config.static),
-    )
-
-
-def effective_broker_config(
-    name: str, config: BrokerConfig, layers: tuple[tuple[int, Mapping[str, str]], ...]
-) -> Any:
-    """The parsed value of a dynamic broker setting. A stored value that isn't allowed here
-    (another version wrote it) gives way to the next."""
-    for _, values in layers:
-        if name in values:
-            try:
-                return BROKER_SETTINGS[name].parse(values[name])
-            except ValueError:
-                continue
-    return config[name]
-
-
-def effective_topic_config(
-    name: str,
-    overrides: Mapping[str, str],
-    layers: tuple[tuple[int, Mapping[str, str]], ...],
-) -> tuple[str, int]:
-    """(text, source) of a topic setting: as stored where it was set, the default else
-    (Kafka: `KafkaConfigSchema.resolveEffectiveTopicConfig`)."""
-    setting = TOPIC_SETTINGS[name]
-    if name in overrides:
-        return overrides[name], SOURCE_TOPIC
-    for source, values in layers:
-        for synonym, factor in setting.synonyms:
-            if synonym in values:
-                text = values[synonym]
-                return (text if factor == 1 else str(int(text) * factor)), source
-    return setting.default or "", SOURCE_DEFAULT
-
-
-def effective_topic_value(
-    name: str,
-    overrides: Mapping[str, str],
-    layers: tuple[tuple[int, Mapping[str, str]], ...],
-) -> Any:
-    """The parsed value of a topic setting; the default for a stored one that isn't allowed here."""
-    setting = TOPIC_SETTINGS[name]
-    text, _ = effective_topic_config(name, overrides, layers)
-    try:
-        return setting.parse(text)
-    except ValueError:
-        return setting.parse(setting.default or "")
-
-
-def effective_topic_configs(
-    overrides: Mapping[str, str], layers: tuple[tuple[int, Mapping[str, str]], ...]
-) -> dict[str, str]:
-    """Every topic setting's effective value as Kafka prints it: what a log is configured with.
-
-    A stored value that isn't allowed here (another version wrote it) gives way to the default:
-    a broker doesn't die of it. Overrides of unknown settings are left out.
-    """
-    values = {}
-    for name, setting in TOPIC_SETTINGS.items():
-        text, _ = effective_topic_config(name, overrides, layers)
-        try:
-            values[name] = setting.text(setting.parse(text)) or ""
-        except ValueError:
-            values[name] = setting.default or ""
-    return values
-
-
-def _hint(name: str) -> str:
-    setting = TOPIC_SETTINGS.get(name)
-    if setting is not None and setting.synonyms:
-        return f" but of a topic; for all topics it is called {setting.synonyms[0][0]}"
-    import difflib  # 5 ms, and only ever for a typo
-
-    close = difflib.get_close_matches(name, BROKER_SETTINGS, n=1)
-    return f"; did you mean {close[0]}?".removesuffix("?") if close else ""
-
-
-def _read_file(path: str) -> dict[str, str]:
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-        text = content.decode()
-        return _flat_toml(text) if path.endswith(".toml") else _properties(text)
-    except OSError as fault:
-        raise ConfigFault(f"{path} can't be read: {fault.strerror}.") from None
-    except ValueError as fault:  # tomllib's and UnicodeDecodeError are ValueErrors
-        raise ConfigFault(f"{path} can't be understood: {fault}.") from None
-
-
-def _flat_toml(text: str) -> dict[str, str]:
-    """Tables and dotted keys become Kafka's dotted names: [log] segment.bytes = 1 is
-    log.segment.bytes. Where one name begins another (max.connections, max.connections.per.ip),
-    TOML wants quotes around the name."""
-    import tomllib
-
-    flat: dict[str, str] = {}
-
-    def add(prefix: str, value: object) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                add(f"{prefix}.{key}" if prefix else key, inner)
-        elif isinstance(value, bool):
-            flat[prefix] = "true" if value else "false"
-        elif isinstance(value, list):
-            flat[prefix] = ",".join(map(str, value))
-        elif isinstance(value, int | float | str):
-            flat[prefix] = str(value)
-        else:
-            raise ValueError(f"{prefix} is neither text, number, boolean nor a list")
-
-    add("", tomllib.loads(text))
-    return flat
-
-
-def _properties(text: str) -> dict[str, str]:
-    """Java properties: key=value or key: value, # and ! comments, \\ at the end goes on."""
-    found: dict[str, str] = {}
-    logical = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not logical and (not line or line[0] in "#!"):
-            continue
-        if line.endswith("\\"):
-            logical += line[:-1]
-            continue
-        logical, whole = "", logical + line
-        at = min((i for i in (whole.find("="), whole.find(":")) if i >= 0), default=-1)
-        if at < 1:
-            raise ValueError(f"line {number} is no key=value")
-        found[whole[:at].strip()] = whole[at + 1 :].strip()
-    return found
-
-
-_defaults = {
-    name: None if setting.default is None else setting.parse(setting.default)
-    for name, setting in BROKER_SETTINGS.items()
-}

@@ -6,41 +6,39 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shmbroker import config
-from shmbroker.config import (
-    BROKER_SETTINGS,
-    INT,
+from shmbroker.errors import ConfigFault
+from shmbroker.log.config import LogConfig
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.checks import (
+    validate_broker_config,
+    validate_topic_config,
+    validate_topic_configs,
+)
+from shmbroker.settings.layers import (
     SOURCE_DEFAULT,
     SOURCE_DYNAMIC_BROKER,
     SOURCE_DYNAMIC_DEFAULT_BROKER,
     SOURCE_STATIC_BROKER,
     SOURCE_TOPIC,
-    TOPIC_SETTINGS,
-    WITHOUT_EFFECT,
-    BrokerConfig,
-    address_limits,
     broker_layers,
     effective_topic_config,
     effective_topic_configs,
-    idle_complaint,
-    validate_broker_config,
-    validate_topic_config,
-    validate_topic_configs,
 )
-from shmbroker.errors import ConfigFault
-from shmbroker.log.config import LogConfig
+from shmbroker.settings.setting import INT, TYPE_NAMES, Setting
+from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS, address_limits
+from shmbroker.settings.without_effect import WITHOUT_EFFECT, idle_complaint
 
 SETTINGS = [*TOPIC_SETTINGS.values(), *BROKER_SETTINGS.values()]
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_every_setting_is_whole(setting: config.Setting) -> None:
-    assert setting.type in config.TYPE_NAMES
+def test_every_setting_is_whole(setting: Setting) -> None:
+    assert setting.type in TYPE_NAMES
     assert setting.documentation.endswith(".")
     if setting.default is not None:
         assert setting.text(setting.parse(setting.default)) == setting.default
     for name, factor in setting.synonyms:
-        assert BROKER_SETTINGS[name].type in (setting.type, config.INT)
+        assert BROKER_SETTINGS[name].type in (setting.type, INT)
         assert factor >= 1
 
 

@@ -1,0 +1,207 @@
+"""The static settings of the family: file, flags and defaults, checked against each other."""
+
+from __future__ import annotations
+
+from shmbroker.errors import ConfigFault
+from shmbroker.settings.files import read_settings
+from shmbroker.settings.layers import SOURCE_STATIC_BROKER, effective_topic_config
+from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
+from shmbroker.settings.without_effect import idle_complaint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from typing import Any
+
+
+_KAFKAS_NAMES = {"node.id": "shmbroker.node.id", "broker.id": "shmbroker.node.id"}
+"""What Kafka's server.properties calls a setting that here is one of the family."""
+
+
+class BrokerConfig:
+    """The static settings of the family: what file and flags say, over the defaults."""
+
+    __slots__ = ("_values", "nodes", "static")
+
+    def __init__(self, static: Mapping[str, str] | None = None) -> None:
+        """`static`: setting to text, for those that were set; ConfigFault for a wrong one."""
+        self.nodes: dict[int, str] = {}
+        """The log directory of each broker by its id, in the order of ports and slots: what was
+        found on the disk decides on ids, so the supervisor fills it in before it forks."""
+        self.static: dict[str, str] = {}
+        """What was set, as text; DescribeConfigs calls it the static broker config."""
+        self._values = dict(_defaults)
+        for name, text in (static or {}).items():
+            self._set(name, text, "")
+        self._check()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | None = None,
+        assignments: Sequence[str] = (),
+        flags: Iterable[tuple[str, str, str]] = (),
+    ) -> BrokerConfig:
+        """From a file (TOML if its name ends so, else Java properties), `--set key=value`
+        assignments, and flags as (flag, setting, text); the later of these wins.
+
+        ConfigFault, one sentence with the fix, for anything unknown, malformed or not allowed.
+        """
+        config = cls()
+        if path is not None:
+            for name, text in read_settings(path).items():
+                config._set(name, text, f" in {path}")
+        for assignment in assignments:
+            name, equals, text = assignment.partition("=")
+            if not equals:
+                raise ConfigFault(f"--set takes key=value, not {assignment!r}.")
+            config._set(name.strip(), text, " given by --set")
+        for flag, name, text in flags:
+            config._set(name, text, f" given by {flag}")
+        config._check()
+        return config
+
+    def __getitem__(self, name: str) -> Any:
+        """The parsed value of a broker setting; None where it has neither value nor default."""
+        return self._values[name]
+
+    @property
+    def is_tier_enabled(self) -> bool:
+        """Whether there is a remote store: said, or one is named and nothing else said."""
+        if "remote.log.storage.system.enable" in self.static:
+            return bool(self["remote.log.storage.system.enable"])
+        return self["shmbroker.tier.store"] is not None
+
+    def identity(self, broker_id: int, host: str, port: int, log_dir: str) -> dict[str, str]:
+        """What one broker of the family is, as the settings that Kafka says it with."""
+        listener = f"PLAINTEXT://{host}:{port}"
+        return {
+            "node.id": str(broker_id),
+            "broker.id": str(broker_id),
+            "log.dirs": log_dir,
+            "listeners": listener,
+            "advertised.listeners": listener,
+        }
+
+    def idle_complaints(self) -> list[str]:
+        """A sentence for each setting that was set and changes nothing."""
+        complaints = (idle_complaint(name, text) for name, text in self.static.items())
+        return [complaint for complaint in complaints if complaint is not None]
+
+    def places(self, data_directory: str) -> list[str]:
+        """Where the log directory of each broker is, or is to be made."""
+        named: list[str] = self["shmbroker.log.dirs"]
+        first = self["shmbroker.node.id"]
+        unnamed = range(first + len(named), first + self["shmbroker.io.workers"])
+        return [*named, *(f"{data_directory}/node-{number}" for number in unnamed)]
+
+    @property
+    def broker_ids(self) -> Collection[int]:
+        """Ids of the family's brokers, in order of slots."""
+        first = self["shmbroker.node.id"]
+        return self.nodes or range(first, first + self["shmbroker.io.workers"])
+
+    def metadata_directory(self, number: int) -> str:
+        """The metadata log of controller `number`, beside the broker of the same id."""
+        return self.nodes[number] + "/__cluster_metadata-0"
+
+    def _set(self, name: str, text: str, where: str) -> None:
+        name = _KAFKAS_NAMES.get(name, name)
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None:
+            raise ConfigFault(f"{name}{where} is no setting of a broker{_hint(name)}.")
+        if setting.is_given:
+            raise ConfigFault(
+                f"{name}{where} can't be set, it follows from shmbroker.host, shmbroker.port and "
+                "shmbroker.data."
+            )
+        try:
+            self._values[name] = setting.parse(text)
+        except ValueError as refusal:
+            raise ConfigFault(f"{str(refusal).rstrip('.')}{where and ','}{where}.") from None
+        self.static[name] = text
+
+    def _follow_replicas(self) -> None:
+        """Settings that shmbroker.replicas is the default of."""
+        replicas = self["shmbroker.replicas"]
+        if replicas == 1:
+            return
+        if replicas > self["shmbroker.io.workers"]:
+            if "shmbroker.io.workers" in self.static:
+                raise ConfigFault(
+                    f"{replicas} replicas need as many brokers, but --io-workers is "
+                    f"{self['shmbroker.io.workers']}: raise it, or lower --replicas."
+                )
+            self._set("shmbroker.io.workers", str(replicas), "")
+        for name, value in (
+            ("default.replication.factor", replicas),
+            ("offsets.topic.replication.factor", min(replicas, 3)),
+            ("min.insync.replicas", 2 if replicas >= 3 else 1),
+        ):
+            if name not in self.static:
+                self._set(name, str(value), "")
+
+    def _check(self) -> None:
+        self._follow_replicas()
+        workers = self["shmbroker.io.workers"]
+        if self["shmbroker.controllers"] > workers:
+            raise ConfigFault(
+                f"{self['shmbroker.controllers']} controllers need as many brokers to lie beside, "
+                f"but there are {workers}: raise --replicas or --io-workers."
+            )
+        named = len(self["shmbroker.log.dirs"])
+        if named > workers:
+            raise ConfigFault(
+                f"{named} log directories are named for {workers} brokers: name fewer, or raise "
+                "--replicas or --io-workers."
+            )
+        if not self["max.connections.per.ip"] and not self["max.connections.per.ip.overrides"]:
+            raise ConfigFault(
+                "max.connections.per.ip is 0, which nobody can connect with: raise it, or name "
+                "addresses in max.connections.per.ip.overrides."
+            )
+        for name in ("default.replication.factor", "offsets.topic.replication.factor"):
+            if self[name] > workers:
+                raise ConfigFault(
+                    f"{name} is {self[name]}, but there are {workers} brokers: "
+                    "lower it, or raise shmbroker.io.workers."
+                )
+        for what in ("heartbeat.interval.ms", "session.timeout.ms"):
+            least, value, most = (
+                self[f"group.consumer.{which}{what}"] for which in ("min.", "", "max.")
+            )
+            if not least <= value <= most:
+                raise ConfigFault(
+                    f"group.consumer.{what} is {value}, but must lie between "
+                    f"group.consumer.min.{what} ({least}) and group.consumer.max.{what} ({most})."
+                )
+        if self["shmbroker.port"] + workers - 1 > 65535:
+            raise ConfigFault(
+                f"shmbroker.port {self['shmbroker.port']} leaves no room for {workers} ports."
+            )
+        for what in ("bytes", "ms"):
+            total, local = (
+                int(effective_topic_config(name, {}, ((SOURCE_STATIC_BROKER, self.static),))[0])
+                for name in (f"retention.{what}", f"local.retention.{what}")
+            )
+            if self.is_tier_enabled and total >= 0 and (local == -1 or local > total):
+                raise ConfigFault(
+                    f"log.local.retention.{what} is {local}, but must not be more than "
+                    f"log.retention.{what} ({total})."
+                )
+
+
+def _hint(name: str) -> str:
+    setting = TOPIC_SETTINGS.get(name)
+    if setting is not None and setting.synonyms:
+        return f" but of a topic; for all topics it is called {setting.synonyms[0][0]}"
+    import difflib  # 5 ms, and only ever for a typo
+
+    close = difflib.get_close_matches(name, BROKER_SETTINGS, n=1)
+    return f"; did you mean {close[0]}?".removesuffix("?") if close else ""
+
+
+_defaults = {
+    name: None if setting.default is None else setting.parse(setting.default)
+    for name, setting in BROKER_SETTINGS.items()
+}

@@ -1,0 +1,61 @@
+"""Files of settings: TOML, or Java properties as Kafka's server.properties."""
+
+from __future__ import annotations
+
+from shmbroker.errors import ConfigFault
+
+
+def read_settings(path: str) -> dict[str, str]:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+        text = content.decode()
+        return _flat_toml(text) if path.endswith(".toml") else _properties(text)
+    except OSError as fault:
+        raise ConfigFault(f"{path} can't be read: {fault.strerror}.") from None
+    except ValueError as fault:  # tomllib's and UnicodeDecodeError are ValueErrors
+        raise ConfigFault(f"{path} can't be understood: {fault}.") from None
+
+
+def _flat_toml(text: str) -> dict[str, str]:
+    """Tables and dotted keys become Kafka's dotted names: [log] segment.bytes = 1 is
+    log.segment.bytes. Where one name begins another (max.connections, max.connections.per.ip),
+    TOML wants quotes around the name."""
+    import tomllib
+
+    flat: dict[str, str] = {}
+
+    def add(prefix: str, value: object) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                add(f"{prefix}.{key}" if prefix else key, inner)
+        elif isinstance(value, bool):
+            flat[prefix] = "true" if value else "false"
+        elif isinstance(value, list):
+            flat[prefix] = ",".join(map(str, value))
+        elif isinstance(value, int | float | str):
+            flat[prefix] = str(value)
+        else:
+            raise ValueError(f"{prefix} is neither text, number, boolean nor a list")
+
+    add("", tomllib.loads(text))
+    return flat
+
+
+def _properties(text: str) -> dict[str, str]:
+    """Java properties: key=value or key: value, # and ! comments, \\ at the end goes on."""
+    found: dict[str, str] = {}
+    logical = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not logical and (not line or line[0] in "#!"):
+            continue
+        if line.endswith("\\"):
+            logical += line[:-1]
+            continue
+        logical, whole = "", logical + line
+        at = min((i for i in (whole.find("="), whole.find(":")) if i >= 0), default=-1)
+        if at < 1:
+            raise ValueError(f"line {number} is no key=value")
+        found[whole[:at].strip()] = whole[at + 1 :].strip()
+    return found
