@@ -33,8 +33,8 @@ from shmbroker.groups.classic.group import (
     CONSUMER,
     EMPTY,
     STABLE,
-    Group,
-    Settings,
+    ClassicGroup,
+    ClassicSettings,
 )
 from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer import records as consumer_records
@@ -58,7 +58,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Set
 
-    AnyGroup = Group | ConsumerGroup
+    AnyGroup = ClassicGroup | ConsumerGroup
     from typing import Any
 
     from shmbroker.groups.caller import Caller, HeldCaller
@@ -121,7 +121,7 @@ class GroupCoordinator:
         self.on_appended = on_appended
         self.standing = standing
         self.memory = GroupMemory(config["shmbroker.groups.bytes"])
-        self.settings = Settings(
+        self.settings = ClassicSettings(
             config["group.initial.rebalance.delay.ms"],
             config["group.max.size"],
             min(GROUP_BYTES_MAX, config["shmbroker.groups.bytes"] // 4),
@@ -136,10 +136,10 @@ class GroupCoordinator:
         self.partition_count = 0
         self.consumers = ConsumerCoordinator(self, config)
         self.groups: dict[str, AnyGroup] = {}
-        """Those of all active shards: `Group` or `ConsumerGroup`."""
+        """Those of all active shards: `ClassicGroup` or `ConsumerGroup`."""
         self._idle: dict[str, AnyGroup] = {}
         """Groups that had neither members nor offsets when they were last looked at, in order."""
-        self._unborn: dict[str, Group] = {}
+        self._unborn: dict[str, ClassicGroup] = {}
         """Groups of which there were but ids that were given out, the oldest first."""
         self.loading: list[Shard] = []
         self.is_opening = False
@@ -261,7 +261,7 @@ class GroupCoordinator:
         for effect in effects:
             if isinstance(effect, Reply):
                 self._reply(effect)
-            elif isinstance(group, Group):
+            elif isinstance(group, ClassicGroup):
                 error = self._store(group, effect)
                 self._run(group, group.on_stored(effect, error, self.now_ms()))
         if group.wake_ms < group.scheduled_ms:
@@ -278,7 +278,7 @@ class GroupCoordinator:
             # Of one member; the others' answers must go out all the same.
             logger.exception("an answer can't be sent")
 
-    def _store(self, group: Group, store: Store) -> int:
+    def _store(self, group: ClassicGroup, store: Store) -> int:
         value = group.record(store.assignments if isinstance(store, StoreAssigned) else None)
         shard: Shard = group.owner
         error = self._append(shard, [group_log.group_record(group.group_id, value)])
@@ -366,8 +366,8 @@ class GroupCoordinator:
         else:
             shard.store.put(group_id, name["topic"], name["partition"], committed_of(content))
 
-    def _new_group(self, shard: Shard, group_id: str) -> Group:
-        return Group(group_id, self.settings, self.make_member_id, self.now_ms(), shard)
+    def _new_group(self, shard: Shard, group_id: str) -> ClassicGroup:
+        return ClassicGroup(group_id, self.settings, self.make_member_id, self.now_ms(), shard)
 
     # ── finding ─────────────────────────────────────────────────────────────────────────────────
 
@@ -418,11 +418,11 @@ class GroupCoordinator:
             call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
             return
         now_ms = self.now_ms()
-        is_new = not isinstance(group, Group)
+        is_new = not isinstance(group, ClassicGroup)
         more = MEMBER_BYTES + protocols_bytes(
             tuple((row["name"], row["metadata"]) for row in body["protocols"])
         )
-        if not isinstance(group, Group):
+        if not isinstance(group, ClassicGroup):
             more += GROUP_BYTES
         else:
             more -= group.bytes_of(member_id, body["group_instance_id"])
@@ -430,7 +430,7 @@ class GroupCoordinator:
             error = error_codes.COORDINATOR_NOT_AVAILABLE
             call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
             return
-        if not isinstance(group, Group):
+        if not isinstance(group, ClassicGroup):
             shard, _ = self._shard_of(group_id)
             assert shard is not None
             group = self._new_group(shard, group_id)
@@ -706,10 +706,10 @@ class GroupCoordinator:
 
     # ── groups ──────────────────────────────────────────────────────────────────────────────────
 
-    def describe(self, group_id: str) -> tuple[int, Group | None]:
+    def describe(self, group_id: str) -> tuple[int, ClassicGroup | None]:
         """DescribeGroups: (error code, group); (0, None) if there is no classic one."""
         group, error = self._find(group_id, may_be_nameless=True)
-        return error, group if isinstance(group, Group) else None
+        return error, group if isinstance(group, ClassicGroup) else None
 
     def list_groups(self, states: set[str], types: set[str]) -> tuple[int, list[Any]]:
         """ListGroups of these states and types, in lower case; all if there are none."""
@@ -757,7 +757,7 @@ _NO_GENERATION: dict[str, Any] = {
 }
 
 
-def described(group: Group) -> dict[str, Any]:
+def described(group: ClassicGroup) -> dict[str, Any]:
     """A row of DescribeGroups; subscriptions are told of a stable group only."""
     is_stable = group.state == STABLE
     protocol = group.protocol_name if is_stable else None

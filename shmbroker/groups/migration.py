@@ -18,8 +18,8 @@ from shmbroker.groups.classic.embedded_protocol import (
     encode_assignment,
     subscription_of,
 )
-from shmbroker.groups.classic.group import CONSUMER, Group
-from shmbroker.groups.classic.member import Member
+from shmbroker.groups.classic.group import CONSUMER, ClassicGroup
+from shmbroker.groups.classic.member import ClassicMember
 from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.consumer.member import ClassicPart, ConsumerMember
 
@@ -27,12 +27,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmbroker.groups.classic.group import Settings
+    from shmbroker.groups.classic.group import ClassicSettings
     from shmbroker.groups.consumer.change import ConsumerSettings, Downgrade, Topics
 
 
 def to_consumer(
-    group: Group, settings: ConsumerSettings, make_member_id: Callable[[], str], topics: Topics
+    group: ClassicGroup,
+    settings: ConsumerSettings,
+    make_member_id: Callable[[], str],
+    topics: Topics,
 ) -> tuple[ConsumerGroup | None, str]:
     """(the consumer group, ""), or (None, why it can't be one)."""
     if not settings.can_upgrade:
@@ -70,19 +73,19 @@ def to_consumer(
 def to_classic(
     group: ConsumerGroup,
     downgrade: Downgrade,
-    settings: Settings,
+    settings: ClassicSettings,
     make_member_id: Callable[[str], str],
     now_ms: int,
     topics: Topics,
-) -> Group:
+) -> ClassicGroup:
     """The classic group of those who stay; `on_adopted` follows."""
-    new = Group(group.group_id, settings, make_member_id, now_ms, group.owner)
+    new = ClassicGroup(group.group_id, settings, make_member_id, now_ms, group.owner)
     members = []
     for member, _ in downgrade.members:
         assert member.classic is not None
         session_timeout_ms, protocols = member.classic
         members.append(
-            Member(
+            ClassicMember(
                 member.member_id,
                 member.instance_id,
                 member.client_id,

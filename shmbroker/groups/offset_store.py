@@ -13,7 +13,7 @@ Source: Kafka's OffsetMetadataManager, OffsetExpirationConditionImpl.
 
 from __future__ import annotations
 
-from shmbroker.groups.classic.group import CONSUMER, EMPTY, STABLE, Group
+from shmbroker.groups.classic.group import CONSUMER, EMPTY, STABLE, ClassicGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ class OffsetStore:
         ]
 
     def expired(
-        self, group: Group | ConsumerGroup, now_ms: int, retention_ms: int
+        self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int
     ) -> list[tuple[str, int]]:
         """(topic, partition) of what nobody has used for too long."""
         since_empty = NO_EXPIRY
-        if isinstance(group, Group) and group.protocol_type is not None:
+        if isinstance(group, ClassicGroup) and group.protocol_type is not None:
             if group.state == EMPTY:
                 since_empty = group.state_since_ms
             elif (

@@ -1,6 +1,6 @@
 """What a family finds in its data directory, and what it makes of it, before anything runs.
 
-    find (reads) ──► judge (pure): a Plan, or a ConfigFault ──► carry_out (writes)
+    find (reads) ──► judge (pure): a DirectoryPlan, or a ConfigFault ──► carry_out (writes)
 
 Rules of this file:
 * Nothing is written before everything is judged: a start that is refused leaves the disk as it was.
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
     controllers: int
 
 
-class Plan(NamedTuple):
+class DirectoryPlan(NamedTuple):
     """What is to be done, and what the family is then."""
 
     nodes: dict[int, str]
@@ -126,7 +126,7 @@ def judge(
     found: Sequence[Found],
     others: Mapping[int, Found],
     new_uuid: Callable[[], bytes] = random_uuid,
-) -> Plan:
+) -> DirectoryPlan:
     """What to do about what was `found` at each place, and beside them; ConfigFault, one sentence
     with the fix, if it is not what a start like this can go on with."""
     is_new = not any(
@@ -154,7 +154,7 @@ def judge(
         )
     cluster_id = cluster_id or uuid_text(new_uuid())
     missing = [node for node in found if not (node.identity or node.fault)]
-    return Plan(
+    return DirectoryPlan(
         {number: node.path for number, node in zip(ids, found, strict=True)},
         controllers,
         cluster_id,
@@ -169,7 +169,7 @@ def judge(
     )
 
 
-def carry_out(plan: Plan) -> None:
+def carry_out(plan: DirectoryPlan) -> None:
     """Write what the plan says. ConfigFault if it can't be done."""
     for path in plan.to_format:
         try:

@@ -56,8 +56,7 @@ from shmbroker.processes.shared_resources import (
     Slot,
 )
 from shmbroker.processes.stopping import MAY_BE_KILLED, Stop, waited_for
-from shmbroker.processes.watchdog import LOOK_S, Watchdog, standing_of
-from shmbroker.processes.watchdog import Child as Watched
+from shmbroker.processes.watchdog import LOOK_S, Watchdog, Watched, standing_of
 from shmbroker.shm.counters import (
     CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
@@ -242,7 +241,7 @@ class Supervisor:
         )
         raise_limits(open_files, config["log.segment.bytes"])
 
-    def _prepare_directory(self) -> data_directory.Plan:
+    def _prepare_directory(self) -> data_directory.DirectoryPlan:
         """Make and lock the data directory, and judge what is in it: nothing else is written."""
         config, directory = self.config, self.data_directory
         places = config.places(str(directory))
@@ -263,7 +262,7 @@ class Supervisor:
         except OSError as fault:
             raise _unusable(directory, fault) from fault
 
-    def _write_directory(self, plan: data_directory.Plan) -> None:
+    def _write_directory(self, plan: data_directory.DirectoryPlan) -> None:
         """Carry out the plan: the last that can refuse the start has agreed."""
         try:
             data_directory.carry_out(plan)

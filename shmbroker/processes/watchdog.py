@@ -37,7 +37,7 @@ _STATES = {
 }
 
 
-class Child(NamedTuple):
+class Watched(NamedTuple):
     """One that lives, as its counters and the supervisor know it."""
 
     title: str
@@ -48,7 +48,7 @@ class Child(NamedTuple):
     """Its word of `signs`."""
 
 
-class Standing(NamedTuple):
+class ProcessState(NamedTuple):
     """What the kernel says of a process."""
 
     state: str
@@ -72,7 +72,7 @@ class Watchdog:
     """
 
     def __init__(
-        self, warn_ms: int, kill_ms: int, standing_of: Callable[[int], Standing | None]
+        self, warn_ms: int, kill_ms: int, standing_of: Callable[[int], ProcessState | None]
     ) -> None:
         self._warn_s = warn_ms / 1000 or float("inf")
         self._kill_s = kill_ms / 1000 or float("inf")
@@ -85,7 +85,7 @@ class Watchdog:
         """Pid of those that do not end, to when the next line about that is due."""
         self.next_look = self.awake_since = 0.0
 
-    def look(self, now: float, children: Iterable[Child]) -> list[Finding]:
+    def look(self, now: float, children: Iterable[Watched]) -> list[Finding]:
         """What is to be said and done now."""
         if now < self.next_look:
             return []
@@ -103,7 +103,7 @@ class Watchdog:
                 findings.append(finding)
         return findings
 
-    def _judge(self, now: float, child: Child, silent_s: float) -> Finding | None:
+    def _judge(self, now: float, child: Watched, silent_s: float) -> Finding | None:
         title, pid = child.title, child.pid
         if silent_s < self._least_s:
             if pid not in self._named or child.signed <= self._named[pid]:
@@ -138,13 +138,13 @@ class Watchdog:
         return Finding(pid, line)
 
 
-def may_kill(standing: Standing | None, work: int) -> bool:
+def may_kill(standing: ProcessState | None, work: int) -> bool:
     """Whether killing such a silent process may help."""
     state = standing.state if standing is not None else ""
     return state != TRACED and (state == STOPPED or not work & WAITS_FOR_DISK)
 
 
-def standing_of(pid: int) -> Standing | None:
+def standing_of(pid: int) -> ProcessState | None:
     """What /proc says of a process; None if it says nothing."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
@@ -156,10 +156,10 @@ def standing_of(pid: int) -> Standing | None:
             waits_in = wchan.read().strip().strip("0")
     except OSError:
         waits_in = ""
-    return Standing(state, waits_in)
+    return ProcessState(state, waits_in)
 
 
-def _what(standing: Standing | None, work: int) -> str:
+def _what(standing: ProcessState | None, work: int) -> str:
     if standing is None:
         return "nothing is known of what it does"
     what = _STATES.get(standing.state, f"its state is {standing.state}")

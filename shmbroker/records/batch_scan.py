@@ -80,7 +80,7 @@ HEADER = np.dtype(
 _STEP = Struct(">qi")  # base offset and length: all that it takes to get to the next batch
 
 
-class Group(NamedTuple):
+class BatchGroup(NamedTuple):
     """Batches: the records of batch i are header["count"][i] > 0 many, in raw[low[i] : high[i]]."""
 
     raw: "Bytes"
@@ -88,9 +88,9 @@ class Group(NamedTuple):
     high: "Int64s"
     header: "NDArray[np.void]"
 
-    def since(self, number: int) -> "Group":
+    def since(self, number: int) -> "BatchGroup":
         """Without the batches before this one."""
-        return Group(self.raw, self.low[number:], self.high[number:], self.header[number:])
+        return BatchGroup(self.raw, self.low[number:], self.high[number:], self.header[number:])
 
 
 def scan(
@@ -100,7 +100,7 @@ def scan(
     *,
     keeps_groups: bool = False,
     checks_crc: bool = True,
-) -> Iterator[Group]:
+) -> Iterator[BatchGroup]:
     """Yield the data batches with offsets in [start_offset, end_offset), in groups.
 
     `data` begins with a batch; what follows the batch that reaches `end_offset` is not looked at.
@@ -135,7 +135,7 @@ def scan(
             if (header["attributes"] & COMPRESSION_MASK).any():
                 yield from unpacker.unpack(low, high, header)
             elif len(at):
-                yield Group(raw, low, high, header)
+                yield BatchGroup(raw, low, high, header)
         except ProtocolFault as fault:
             raise CorruptFault(f"a batch between {first} and {position}: {fault}") from fault
 
@@ -196,7 +196,9 @@ class _Unpacker:
         self.keeps_groups = keeps_groups
         self.buffer: Bytes = np.empty(0, np.uint8)
 
-    def unpack(self, low: "Int64s", high: "Int64s", header: "NDArray[np.void]") -> Iterator[Group]:
+    def unpack(
+        self, low: "Int64s", high: "Int64s", header: "NDArray[np.void]"
+    ) -> Iterator[BatchGroup]:
         """Groups of at most GROUP_BYTES, unless a single batch is larger."""
         codec = (header["attributes"] & COMPRESSION_MASK).tolist()
         lows: list[int] = []
@@ -216,8 +218,8 @@ class _Unpacker:
             highs.append(used)
         yield self._group(lows, highs, header[first:])
 
-    def _group(self, lows: list[int], highs: list[int], header: "NDArray[np.void]") -> Group:
-        return Group(self.buffer, np.array(lows, np.int64), np.array(highs, np.int64), header)
+    def _group(self, lows: list[int], highs: list[int], header: "NDArray[np.void]") -> BatchGroup:
+        return BatchGroup(self.buffer, np.array(lows, np.int64), np.array(highs, np.int64), header)
 
 
 def gather(raw: "Bytes", at: "Int64s", size: int) -> "NDArray[np.void]":

@@ -73,7 +73,7 @@ class Chunk(NamedTuple):
     size: int
 
 
-class Batches:
+class BatchWalk:
     """Walks batches that come in pieces, and judges them; `next_offset` is where they have got."""
 
     __slots__ = ("end_offset", "name", "next_offset")
@@ -164,7 +164,7 @@ def _derived(
 
 def _check_log(path: str, segment: RemoteSegment, on_progress: Callable[[int], None]) -> int:
     """The CRC-32C of a segment's file, after a look at each batch."""
-    batches = Batches(path, segment.base_offset, segment.end_offset)
+    batches = BatchWalk(path, segment.base_offset, segment.end_offset)
     crc = 0
     position, rest = 0, b""
     try:
@@ -348,7 +348,7 @@ class _Reader:
         stem = manifest.stem_of(segment.base_offset, segment.end_offset, segment.leader_epoch)
         self.path = f"{prefix}{stem}"
         self.key = f"{self.path}.{manifest.LOG}"
-        self.batches = Batches(self.key, segment.base_offset, segment.end_offset)
+        self.batches = BatchWalk(self.key, segment.base_offset, segment.end_offset)
 
     def pieces(self, offset: int, bytes_max: int) -> Iterator[tuple[int, bytes, list[_Batch]]]:
         """(position, bytes, whole batches in them), a range of the object each.

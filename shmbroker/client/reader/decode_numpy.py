@@ -31,7 +31,7 @@ from shmbroker.client.reader.arrow_columns import (
 from shmbroker.client.reader.decode_uniform import Alike, Layout
 from shmbroker.errors import CorruptFault
 from shmbroker.records.batch_layout import TIMESTAMP_TYPE_BIT
-from shmbroker.records.batch_scan import Group, gather, scan
+from shmbroker.records.batch_scan import BatchGroup, gather, scan
 from shmbroker.records.record_lengths import find_records, varints
 
 TYPE_CHECKING = False
@@ -89,12 +89,12 @@ def decode(
                 yield batch
 
 
-def _without(aborted: Sequence[tuple[int, int, int]], group: Group) -> Group:
+def _without(aborted: Sequence[tuple[int, int, int]], group: BatchGroup) -> BatchGroup:
     header = group.header
     is_left = ~is_aborted(
         aborted, header["producer_id"], header["base_offset"], header["attributes"]
     )
-    return Group(group.raw, group.low[is_left], group.high[is_left], header[is_left])
+    return BatchGroup(group.raw, group.low[is_left], group.high[is_left], header[is_left])
 
 
 def _blocks(bodies: Int64s) -> Iterator[tuple[int, int]]:
@@ -185,7 +185,7 @@ class _Rows:
             raise CorruptFault("a record's fields go beyond its end")
         return pa.RecordBatch.from_arrays([built[name] for name in self.types], schema=self.schema)
 
-    def uniform(self, group: Group) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def uniform(self, group: BatchGroup) -> Iterator[tuple[int, pa.RecordBatch]]:
         """(batches done, their rows) as long as all records are alike, and blocks hold whole
         batches."""
         layout = Layout.guess(group)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shmbroker.records.batch_scan import Group, gather
+from shmbroker.records.batch_scan import BatchGroup, gather
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Layout:
         self._key += self._start[:-1]
 
     @classmethod
-    def guess(cls, group: Group) -> Layout | None:
+    def guess(cls, group: BatchGroup) -> Layout | None:
         """What the first record of a group has; None if that is out of the question."""
         count = group.header["count"].max()
         first = group.raw[group.low[0] : group.low[0] + (1 << 14)].tobytes()
@@ -111,7 +111,7 @@ class Layout:
         is_short = key_length > 63 or value_length < _WORD_BYTES or value_length > 8000
         return None if is_short else cls(key_length, value_length, int(count))
 
-    def fits(self, group: Group) -> bool:
+    def fits(self, group: BatchGroup) -> bool:
         """Whether all batches would be filled exactly."""
         filled = self._start[group.header["count"].astype(np.int64)]
         return bool((group.high - group.low == filled).all())

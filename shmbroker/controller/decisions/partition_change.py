@@ -46,7 +46,7 @@ UNCLEAN = 2
 """As ONLINE, and if nobody is eligible, whoever is at work, rather one that has lost nothing."""
 
 
-class Rules:
+class ElectionRules:
     """What decides besides the partition itself; one for many partitions of a topic."""
 
     __slots__ = ("default_directory", "election", "is_acceptable", "is_elr_on", "min_in_sync",
@@ -76,7 +76,7 @@ class Rules:
 def partition_change(
     topic_id: bytes,
     partition: PartitionImage,
-    rules: Rules,
+    rules: ElectionRules,
     *,
     isr: Sequence[int] | None = None,
     replicas: Sequence[int] | None = None,
@@ -144,7 +144,7 @@ def partition_change(
     return message if len(message) > 2 else None
 
 
-def _still_in_sync(partition: PartitionImage, rules: Rules) -> tuple[int, ...]:
+def _still_in_sync(partition: PartitionImage, rules: ElectionRules) -> tuple[int, ...]:
     isr = partition.in_sync_replicas
     if rules.is_acceptable(partition.leader_id):
         return isr
@@ -161,7 +161,7 @@ def _still_in_sync(partition: PartitionImage, rules: Rules) -> tuple[int, ...]:
 
 def _eligible(
     partition: PartitionImage,
-    rules: Rules,
+    rules: ElectionRules,
     isr: tuple[int, ...],
     replicas: tuple[int, ...],
     unclean: Sequence[int],
@@ -175,7 +175,7 @@ def _eligible(
 
 def _elect(
     partition: PartitionImage,
-    rules: Rules,
+    rules: ElectionRules,
     isr: tuple[int, ...],
     replicas: tuple[int, ...],
     elr: tuple[int, ...],
@@ -216,7 +216,7 @@ def has_lost(partition: PartitionImage, broker_id: int) -> bool:
 
 
 def _last_known(
-    partition: PartitionImage, rules: Rules, message: dict[str, Any]
+    partition: PartitionImage, rules: ElectionRules, message: dict[str, Any]
 ) -> tuple[int, ...]:
     """The last leader, from when the partition has nobody in sync until it is led again."""
     if not rules.is_elr_on:

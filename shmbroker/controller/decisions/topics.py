@@ -12,7 +12,7 @@ Fenced brokers follow where there aren't enough others, as in Kafka.
 
 from __future__ import annotations
 
-from shmbroker.controller.decisions.partition_change import ONLINE, UNCLEAN, Rules
+from shmbroker.controller.decisions.partition_change import ONLINE, UNCLEAN, ElectionRules
 from shmbroker.ids import ZERO_UUID
 from shmbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from shmbroker.metadata.image import TOPIC_RESOURCE
@@ -119,11 +119,11 @@ class Cluster:
         topic: TopicImage,
         is_acceptable: Callable[[int], bool] | None = None,
         election: int | None = None,
-    ) -> Rules:
+    ) -> ElectionRules:
         """By which this topic's partitions change; without `election`, as its setting allows."""
         if election is None:
             election = UNCLEAN if self.is_unclean_allowed(topic.name) else ONLINE
-        return Rules(
+        return ElectionRules(
             is_acceptable or self.is_active,
             self.min_in_sync(topic),
             self.is_elr_on,

@@ -1,7 +1,7 @@
-"""What a classic group wants done: `Group` returns these, its owner executes them in their order.
+"""What a classic group wants done: it returns these, and its owner executes them in their order.
 
 A store writes the group's record; when that is done or has failed, the owner tells the group by
-`Group.on_stored`, whose effects come before those that follow the store.
+`ClassicGroup.on_stored`, whose effects come before those that follow the store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.groups.caller import Caller
-    from shmbroker.groups.classic.member import Member
+    from shmbroker.groups.classic.member import ClassicMember
 
 
 class Reply(NamedTuple):
@@ -39,9 +39,9 @@ class StoreAssigned(NamedTuple):
 class StoreReplaced(NamedTuple):
     """Store the group as it is: a static member has come back under another id."""
 
-    old: Member
+    old: ClassicMember
     """Put back if it can't be stored."""
-    new: Member
+    new: ClassicMember
     was_leader: bool
     version: int
     """Of the JoinGroup by which it came back."""

@@ -25,7 +25,7 @@ Source: KIP-62, 134 (initial delay), 345 (static members), 389 (size), 394 (memb
 from __future__ import annotations
 
 from shmbroker.groups.classic.effects import Reply, StoreAssigned, StoreEmptied, StoreReplaced
-from shmbroker.groups.classic.member import NEVER, Member, subscribed_topics
+from shmbroker.groups.classic.member import NEVER, ClassicMember, subscribed_topics
 from shmbroker.groups.group_memory import (
     GROUP_BYTES,
     GROUP_BYTES_MAX,
@@ -69,7 +69,7 @@ _UNKNOWN_MEMBER = error_codes.UNKNOWN_MEMBER_ID
 _REBALANCE = error_codes.REBALANCE_IN_PROGRESS
 
 
-class Settings:
+class ClassicSettings:
     """What the broker's settings say about groups; sizes and times as Kafka names them."""
 
     __slots__ = ("bytes_max", "initial_delay_ms", "size_max")
@@ -82,7 +82,7 @@ class Settings:
         self.bytes_max = bytes_max
 
 
-class Group:
+class ClassicGroup:
     """One group. Each `on_…` returns the effects, unless its docstring says more."""
 
     group_type = TYPE_CLASSIC
@@ -126,7 +126,7 @@ class Group:
     def __init__(
         self,
         group_id: str,
-        settings: Settings,
+        settings: ClassicSettings,
         make_member_id: Callable[[str], str],
         now_ms: int,
         owner: Any = None,
@@ -143,7 +143,7 @@ class Group:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
         """Instance id to member id."""
         self.pending_joins: dict[str, int] = {}
@@ -155,7 +155,7 @@ class Group:
         self.grants: dict[str, int] = {}
         """The owner's: members with a standing answer to their heartbeats, and its word."""
         self._granted_generation = -1
-        self._granted_members: dict[str, Member] = {}
+        self._granted_members: dict[str, ClassicMember] = {}
         self.counted_bytes = 0
         """The owner's (`group_memory`)."""
         self._member_bytes = self._assignment_bytes = self._pending_bytes = 0
@@ -196,7 +196,7 @@ class Group:
         elif not self._supports(body["protocol_type"], protocols):
             self._refuse_join(call, member_id, error_codes.INCONSISTENT_GROUP_PROTOCOL)
         else:
-            joining = Member(
+            joining = ClassicMember(
                 member_id,
                 body["group_instance_id"],
                 client_id,
@@ -377,7 +377,7 @@ class Group:
             self._prepare_rebalance(now_ms)
         return self._take_effects()
 
-    def adopt(self, members: list[Member], generation_id: int, now_ms: int) -> None:
+    def adopt(self, members: list[ClassicMember], generation_id: int, now_ms: int) -> None:
         """Become a stable group of members that were in a group of the new protocol."""
         self.generation_id = generation_id
         self.protocol_type = CONSUMER
@@ -521,7 +521,7 @@ class Group:
         self._assignment_bytes = sum(len(row["assignment"]) for row in value["members"])
         for row in value["members"]:
             timeout = row["rebalance_timeout"]
-            member = Member(
+            member = ClassicMember(
                 row["member_id"],
                 row["group_instance_id"],
                 row["client_id"],
@@ -562,7 +562,7 @@ class Group:
         return any(self._support.get(name, 0) == everybody for name, _ in protocols)
 
     def _join_new(
-        self, call: Caller, joining: Member, protocol_type: str, version: int, now_ms: int
+        self, call: Caller, joining: ClassicMember, protocol_type: str, version: int, now_ms: int
     ) -> None:
         instance_id = joining.instance_id
         joining.member_id = self._make_member_id(
@@ -584,7 +584,7 @@ class Group:
         else:
             self._add(call, joining, protocol_type, now_ms)
 
-    def _add(self, call: Caller, member: Member, protocol_type: str, now_ms: int) -> None:
+    def _add(self, call: Caller, member: ClassicMember, protocol_type: str, now_ms: int) -> None:
         member.is_new = True
         if self.state == PREPARING and self._previous_state == EMPTY:
             self._is_member_added = True
@@ -603,7 +603,7 @@ class Group:
         self._wake_by(member.deadline_ms)
         self._rebalance_or_complete(now_ms)
 
-    def _join_again(self, call: Caller, joining: Member, now_ms: int) -> None:
+    def _join_again(self, call: Caller, joining: ClassicMember, now_ms: int) -> None:
         """A member that is known here: it may merely have missed its answer."""
         error = self._check_member(joining.member_id, joining.instance_id)
         if error or self.state == EMPTY:
@@ -618,7 +618,7 @@ class Group:
         else:
             self._effects.append(Reply(call, self._generation_for(member)))
 
-    def _update(self, call: Caller, member: Member, joining: Member) -> None:
+    def _update(self, call: Caller, member: ClassicMember, joining: ClassicMember) -> None:
         self._count(member, -1)
         member.protocols = joining.protocols
         self._count(member, 1)
@@ -631,7 +631,9 @@ class Group:
         if not member.is_new:
             member.deadline_ms = NEVER  # it waits for us now
 
-    def _replace_static(self, call: Caller, joining: Member, version: int, now_ms: int) -> None:
+    def _replace_static(
+        self, call: Caller, joining: ClassicMember, version: int, now_ms: int
+    ) -> None:
         """A static member comes back under a new id: the old one is fenced (KIP-345).
 
         In a stable group nobody else need notice, unless another protocol would be chosen.
@@ -655,13 +657,13 @@ class Group:
         else:
             self._maybe_complete_join(now_ms)
 
-    def _fence(self, member: Member) -> None:
+    def _fence(self, member: ClassicMember) -> None:
         fenced = error_codes.FENCED_INSTANCE_ID
         if member.join_call is not None:
             self._answer_join(member, _join_refusal(member.member_id, fenced))
         self._answer_sync(member, {"error_code": fenced})
 
-    def _swap(self, old: Member, new: Member) -> None:
+    def _swap(self, old: ClassicMember, new: ClassicMember) -> None:
         """Put a member in the place of another, which nobody needs any more."""
         self._count(old, -1)
         self.members = {
@@ -801,7 +803,7 @@ class Group:
         if deadline_ms < self.wake_ms:
             self.wake_ms = deadline_ms
 
-    def _see(self, member: Member, now_ms: int) -> None:
+    def _see(self, member: ClassicMember, now_ms: int) -> None:
         """A sign of life: its session begins anew."""
         member.deadline_ms = now_ms + member.session_timeout_ms
         self._wake_by(member.deadline_ms)
@@ -810,7 +812,7 @@ class Group:
         self._join_deadline_ms = deadline_ms
         self._wake_by(deadline_ms)
 
-    def _on_session_over(self, member: Member, now_ms: int) -> None:
+    def _on_session_over(self, member: ClassicMember, now_ms: int) -> None:
         if not member.is_new and (member.join_call is not None or member.sync_call is not None):
             member.deadline_ms = NEVER  # it is us it waits for
             return
@@ -878,7 +880,7 @@ class Group:
         if self.pending_joins.pop(member_id, None) is not None:
             self._pending_bytes -= len(member_id) + ID_BYTES
 
-    def _count(self, member: Member, difference: int) -> None:
+    def _count(self, member: ClassicMember, difference: int) -> None:
         self._member_bytes += difference * member.held_bytes
         support = self._support
         for name in {name for name, _ in member.protocols}:
@@ -912,7 +914,7 @@ class Group:
                 known.append(metadata[2 : found[1]])
         return frozenset(topics)
 
-    def _generation_for(self, member: Member) -> dict[str, Any]:
+    def _generation_for(self, member: ClassicMember) -> dict[str, Any]:
         """The answer to a JoinGroup; only the leader sees who the others are."""
         members = []
         if member.member_id == self.leader_id:
@@ -935,7 +937,7 @@ class Group:
             "members": members,
         }
 
-    def _assignment_of(self, member: Member) -> dict[str, Any]:
+    def _assignment_of(self, member: ClassicMember) -> dict[str, Any]:
         return {
             "error_code": 0,
             "protocol_type": self.protocol_type,
@@ -946,12 +948,12 @@ class Group:
     def _refuse_join(self, call: Caller, member_id: str, error: int) -> None:
         self._effects.append(Reply(call, _join_refusal(member_id, error)))
 
-    def _answer_join(self, member: Member, body: dict[str, Any]) -> None:
+    def _answer_join(self, member: ClassicMember, body: dict[str, Any]) -> None:
         self._effects.append(Reply(member.join_call, body))
         member.join_call = None
         self._awaiting_join -= 1
 
-    def _answer_sync(self, member: Member, body: dict[str, Any]) -> None:
+    def _answer_sync(self, member: ClassicMember, body: dict[str, Any]) -> None:
         if member.sync_call is not None:
             self._effects.append(Reply(member.sync_call, body))
             member.sync_call = None

@@ -26,7 +26,7 @@ _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 
 
-class Member:
+class ClassicMember:
     """One member. `join_call` and `sync_call` are its parked requests."""
 
     __slots__ = (
@@ -85,9 +85,9 @@ class Member:
                 return metadata
         return b""
 
-    def copy(self, member_id: str) -> Member:
+    def copy(self, member_id: str) -> ClassicMember:
         """The same under another id, with nothing parked."""
-        return Member(
+        return ClassicMember(
             member_id,
             self.instance_id,
             self.client_id,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 
-from shmbroker.groups.classic.group import EMPTY, Group
+from shmbroker.groups.classic.group import EMPTY, ClassicGroup
 from shmbroker.groups.consumer.answers import fault_in_heartbeat, join_refusal, refusal
 from shmbroker.groups.consumer.assignors import UNIFORM
 from shmbroker.groups.consumer.change import Change, ConsumerSettings, Topics
@@ -161,7 +161,7 @@ class ConsumerCoordinator:
         return found
 
     def _converted(
-        self, known: Group | None, group_id: str, before: list[Record]
+        self, known: ClassicGroup | None, group_id: str, before: list[Record]
     ) -> tuple[ConsumerGroup | None, str]:
         """A consumer group instead of a classic one or of none, and the records to write before."""
         if known is None or known.state == EMPTY:
@@ -283,7 +283,7 @@ class ConsumerCoordinator:
         group: ConsumerGroup,
         change: Change,
         before: Iterable[Record] = (),
-        known: Group | ConsumerGroup | None = None,
+        known: ClassicGroup | ConsumerGroup | None = None,
     ) -> int:
         """Write what a change says, then do it; the error code.
 

@@ -91,7 +91,7 @@ class Settings(NamedTuple):
     map_bytes: int
 
 
-class Group(NamedTuple):
+class SegmentGroup(NamedTuple):
     """A new segment: sources[first : first + length] become one of `size` bytes."""
 
     first: int
@@ -107,7 +107,7 @@ class Report:
     def __init__(self) -> None:
         self.end_offset = 0
         """Everything before it is clean now."""
-        self.groups: list[Group] = []
+        self.groups: list[SegmentGroup] = []
         self.bytes_read = self.bytes_written = 0
         self.records = self.kept = 0
         """Records read and kept by the second pass."""
@@ -147,7 +147,7 @@ def compact(
             )
             size = group.run()
             if size >= 0:
-                report.groups.append(Group(first, count, size))
+                report.groups.append(SegmentGroup(first, count, size))
             first += count
     except BaseException:
         remove_cleaned(directory)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shmbroker.groups.classic.effects import Effect, Reply, StoreAssigned
-from shmbroker.groups.classic.group import Group, Settings
+from shmbroker.groups.classic.group import ClassicGroup, ClassicSettings
 
 START_MS = 1_000_000
 SESSION_MS = 10_000
@@ -33,7 +33,9 @@ class Table:
         self.now_ms = START_MS
         self.stored: list[dict[str, Any]] = []
         self.storage_error = 0
-        self.group = Group("group", Settings(delay_ms, size_max), self.make_id, START_MS)
+        self.group = ClassicGroup(
+            "group", ClassicSettings(delay_ms, size_max), self.make_id, START_MS
+        )
 
     def make_id(self, prefix: str) -> str:
         self.ids += 1

@@ -9,7 +9,7 @@ import pytest
 
 from shmbroker.errors import StorageFault
 from shmbroker.groups import group_log
-from shmbroker.groups.classic.group import Group
+from shmbroker.groups.classic.group import ClassicGroup
 from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.consumer.records import encoded
 from shmbroker.metadata.changes import ConfigChanged, TopicCreated
@@ -153,9 +153,9 @@ def test_offsets_stay_when_a_group_changes_its_protocol(office: Office) -> None:
     assert set(office.group.members) == {member, "new"}
     assert office.groups.shards[0].store.of_group("g")
     office.beat("new", -1)
-    assert isinstance(office.group, Group) and office.group.state == "PreparingRebalance"
+    assert isinstance(office.group, ClassicGroup) and office.group.state == "PreparingRebalance"
     office.restart()
-    assert isinstance(office.group, Group) and list(office.group.members) == [member]
+    assert isinstance(office.group, ClassicGroup) and list(office.group.members) == [member]
     assert office.groups.shards[0].store.of_group("g")
 
 
@@ -177,7 +177,7 @@ def test_an_empty_group_becomes_a_classic_one(office: Office) -> None:
     office.stable()
     assert office.types() == ["classic"]
     office.restart()
-    assert isinstance(office.group, Group)
+    assert isinstance(office.group, ClassicGroup)
 
 
 def test_a_deleted_group_leaves_nothing(office: Office) -> None:
@@ -326,4 +326,4 @@ def test_a_crowd_of_both_protocols_leaves_a_group_that_is_what_its_log_says(
                 assert (again.epoch, again.assignment_epoch, again.targets) == epochs
                 assert again.members.keys() == members.keys()
                 assert all(members[each].is_like(again.members[each]) for each in members)
-    assert {Group, ConsumerGroup} <= kinds
+    assert {ClassicGroup, ConsumerGroup} <= kinds

@@ -9,7 +9,7 @@ import pytest
 
 from shmbroker.errors import StorageFault
 from shmbroker.groups import group_log
-from shmbroker.groups.classic.group import Group
+from shmbroker.groups.classic.group import ClassicGroup
 from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.coordinator import GroupCoordinator, described
 from shmbroker.groups.group_partition import group_partition
@@ -541,12 +541,12 @@ def test_a_timer_that_is_due_again_at_once_waits_for_the_next_turn(
     broker.stable()
     turns = []
 
-    def on_time(group: Group, now_ms: int) -> list[Any]:
+    def on_time(group: ClassicGroup, now_ms: int) -> list[Any]:
         turns.append(now_ms)
         group.wake_ms = now_ms
         return []
 
-    monkeypatch.setattr(Group, "on_time", on_time)
+    monkeypatch.setattr(ClassicGroup, "on_time", on_time)
     broker.now_ms += 10_000
     for count in (1, 2, 3):
         broker.groups.run_due()

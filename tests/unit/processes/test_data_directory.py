@@ -10,8 +10,8 @@ from shmbroker.errors import ConfigFault
 from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, read_meta_properties
 from shmbroker.processes.data_directory import (
     METADATA,
+    DirectoryPlan,
     Found,
-    Plan,
     Wanted,
     carry_out,
     find,
@@ -42,7 +42,7 @@ def judged(
     others: dict[int, Found] | None = None,
     node_id: int | None = None,
     controllers: int = 1,
-) -> Plan:
+) -> DirectoryPlan:
     wanted = Wanted(
         [each.path for each in found],
         1 if node_id is None else node_id,
@@ -52,7 +52,7 @@ def judged(
     return judge(wanted, found, others or {}, lambda: NEW)
 
 
-def formatted(plan: Plan) -> dict[str, tuple[int, str]]:
+def formatted(plan: DirectoryPlan) -> dict[str, tuple[int, str]]:
     return {path: (each.node_id, each.cluster_id) for path, each in plan.to_format.items()}
 
 

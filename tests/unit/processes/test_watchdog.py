@@ -9,10 +9,10 @@ from shmbroker.processes.watchdog import (
     AWAY_S,
     LOOK_S,
     STUCK_LINE_S,
-    Child,
     Finding,
-    Standing,
+    ProcessState,
     Watchdog,
+    Watched,
     may_kill,
     standing_of,
 )
@@ -33,14 +33,14 @@ class Family:
         self.now = BEGAN
         self.found: list[tuple[float, Finding]] = []
 
-    def standing_of(self, pid: int) -> Standing:
-        return Standing(self.states.get(pid, "S"), "")
+    def standing_of(self, pid: int) -> ProcessState:
+        return ProcessState(self.states.get(pid, "S"), "")
 
     def look(self, *signing: int) -> None:
         for pid in signing:
             self.signed[pid] = self.now
         children = [
-            Child(f"child-{pid}", pid, signed, self.work.get(pid, 0))
+            Watched(f"child-{pid}", pid, signed, self.work.get(pid, 0))
             for pid, signed in self.signed.items()
         ]
         self.found += [(self.now, one) for one in self.watchdog.look(self.now, children)]
@@ -164,7 +164,7 @@ def test_killed_child_that_does_not_end_is_named_and_not_killed_again() -> None:
     ],
 )
 def test_who_may_be_killed(state: str, work: int, expected: bool) -> None:
-    assert may_kill(Standing(state, ""), work) is expected
+    assert may_kill(ProcessState(state, ""), work) is expected
 
 
 def test_who_waits_for_the_disk_is_named_once_and_lives() -> None:
