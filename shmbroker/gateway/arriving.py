@@ -148,7 +148,7 @@ class ArrivingMemory(Generic[S]):
             return size  # D
         if self._is_deadlocked() and self.in_turn()[:1] == [asker]:
             return self._all_of(asker, size, now)  # F
-        return 0
+        return 0  # E
 
     def _all_of(self, asker: S, size: int, now: float) -> int:
         whole = max(size, pages(asker.whole))

@@ -785,7 +785,7 @@ class PartitionLog:
         groups: the segments that become one, and the size of that one.
         """
         for old, _ in reversed(groups):
-            rename_files(self.directory, old[0].base_offset, CLEANED, SWAP)
+            rename_files(self.directory, old[0].base_offset, CLEANED, SWAP)  # A
 
     def replace_segments(self, groups: list[tuple[list[Segment], int]], now_ms: int) -> list[str]:
         """Steps B and C: compacted segments in the place of the old ones; what to unlink later.
@@ -797,11 +797,11 @@ class PartitionLog:
             place = self.segments.index(old[0])
             assert self.segments[place : place + len(old)] == old, "the log has changed meanwhile"
             for segment in old:
-                self._set_aside(segment)
+                self._set_aside(segment)  # B
                 paths += deleted_paths(self.directory, segment.base_offset)
             new = self.new_segment(old[0].base_offset, now_ms)
             new.size, new.end_offset = size, old[-1].end_offset
-            rename_files(self.directory, new.base_offset, SWAP, "")
+            rename_files(self.directory, new.base_offset, SWAP, "")  # C
             self.segments[place : place + len(old)] = [new]
         self._closed_bytes = -1
         self._boundaries.clear()

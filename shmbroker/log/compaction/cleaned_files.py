@@ -128,7 +128,7 @@ def _finish(directory: str, names: list[str], base_offset: int, end_offset: int)
         old = offset_of(name, LOG)
         if old is not None and base_offset <= old < max(end_offset, base_offset + 1):
             remove_files(os.path.join(directory, file_name(old, suffix)) for suffix in SUFFIXES)
-    rename_files(directory, base_offset, SWAP, "")
+    rename_files(directory, base_offset, SWAP, "")  # C
 
 
 def _end_offset(path: str, base_offset: int) -> int:
