@@ -8,7 +8,7 @@ from unittest.mock import patch
 from shmbroker.kernels import native
 from shmbroker.log.compaction import compactor
 from shmbroker.log.compaction.chunks import Source
-from shmbroker.log.compaction.compactor import Settings, compact
+from shmbroker.log.compaction.compactor import LastRecord, Settings, compact
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import encode_batch, iterate_records
@@ -18,6 +18,7 @@ from shmbroker.records.batch_layout import (
     DELETE_HORIZON_BIT,
     LOG_OVERHEAD,
 )
+from shmbroker.records.end_marker import EndMarker
 
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": "2000", "index.interval.bytes": "200"}
 
@@ -49,7 +50,14 @@ def append(log, records, codec=0, producer=None, **options):
     base = log.append(memoryview(batch), len(records) - 1, timestamp, 0, 0)
     if producer:
         log.producers.update(producer_id, epoch, sequence, len(records) - 1, base, timestamp)
+        if options.get("is_transactional"):
+            log.producers.begin(producer_id, base)
     return base
+
+
+def end_transaction(log, producer_id, epoch=0, *, is_commit, timestamp=1):
+    """The marker of a producer; its offset."""
+    return log.append_marker(EndMarker(producer_id, epoch, 0, is_commit), timestamp, 0, 0)
 
 
 def sources_of(log):
@@ -73,9 +81,10 @@ def settings_of(log, now_ms=1_000_000, delete_retention_ms=100, map_bytes=1 << 2
 
 def last_batches(log):
     return {
-        producer_id: entry.batches[-1][2] + entry.batches[-1][1]
+        producer_id: LastRecord(
+            entry.batches[-1][2] + entry.batches[-1][1] if entry.batches else -1, entry.epoch
+        )
         for producer_id, entry in log.producers.producers.items()
-        if entry.batches
     }
 
 
@@ -160,6 +169,6 @@ def model(batches, dirty_offset, end_offset, now_ms, delete_retention_ms, produc
             if horizon is None and any(record[3] is None for record in kept):
                 horizon = now_ms + delete_retention_ms
             result.append((base, last, horizon, kept))
-        elif producers.get(header[9]) == last and header[9] >= 0:
+        elif header[9] in producers and producers[header[9]].last_offset == last:
             result.append((base, last, None, []))
     return result

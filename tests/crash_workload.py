@@ -185,7 +185,10 @@ class Life:
             body["directory"],
             [Source(s["base_offset"], s["size"], s["end_offset"]) for s in body["segments"]],
             body["dirty_offset"],
-            {p["producer_id"]: p["last_offset"] for p in body["producers"]},
+            {
+                p["producer_id"]: compactor.LastRecord(p["last_offset"], p["epoch"])
+                for p in body["producers"]
+            },
             settings,
         )
         self.answer = {

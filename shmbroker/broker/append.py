@@ -9,22 +9,28 @@ Rules of this file:
 * The batch lies in the ring until `release`; the segment gets its own copy, stamped there.
 * Every APPEND gets exactly one APPENDED, whatever happens; some of them when the disk has it
   (`group_commit`), those with acks=all when the in-sync replicas have it (`delayed_produce`).
+* A transactional batch is appended to a transaction that is open here, or that its coordinator has
+  just said to be under way here (`unverified`, KIP-890). Markers come from coordinators alone
+  (`append_marker`).
 """
 
 from collections.abc import Callable, Sequence
 
 from shmbroker.broker.delayed_produce import DelayedProduces
 from shmbroker.broker.group_commit import GroupCommit
+from shmbroker.broker.unverified import Asked, Unverified
 from shmbroker.broker.waiting_ack import WaitingAck
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     APPEND_BATCH_AT,
+    APPEND_FLAG_ADDS,
     APPEND_FLAG_NO_ZSTD,
     APPEND_FLAG_PARTS,
     APPEND_FLAG_TRANSACTIONAL,
     APPEND_HEAD,
     APPENDED,
     APPENDED_HEAD,
+    NAME_LENGTH,
     pack_record_errors,
 )
 from shmbroker.ipc.peer import Peer
@@ -37,6 +43,7 @@ from shmbroker.records.batch_layout import (
     H_LENGTH,
     H_MAGIC,
     H_MAX_TIMESTAMP,
+    H_PRODUCER_EPOCH,
     H_PRODUCER_ID,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -46,6 +53,7 @@ from shmbroker.records.batch_layout import (
     TRANSACTIONAL_BIT,
     ZSTD,
 )
+from shmbroker.records.end_marker import EndMarker
 from shmbroker.records.validation import (
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
@@ -63,6 +71,7 @@ ACKS_ALL = -1
 _STORAGE = error_codes.KAFKA_STORAGE_ERROR
 _NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER
 _NOT_ENOUGH = error_codes.NOT_ENOUGH_REPLICAS
+_OUT_OF_ORDER = error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
 _TOO_LARGE = error_codes.MESSAGE_TOO_LARGE
 _JUDGED_BEFORE_THE_LOG = (
     error_codes.CORRUPT_MESSAGE,
@@ -70,6 +79,9 @@ _JUDGED_BEFORE_THE_LOG = (
     error_codes.UNSUPPORTED_COMPRESSION_TYPE,
     error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
+_HAS_MORE = APPEND_FLAG_PARTS | APPEND_FLAG_TRANSACTIONAL
+_FLAGS = slice(10, 12)
+"""Where APPEND_HEAD has them."""
 
 
 class Appender:
@@ -90,8 +102,9 @@ class Appender:
         """Those whose high watermark moved without an append."""
         self.is_disk_low = False
         """Produce is refused, but for internal topics (`disk_reserve`)."""
-        self.group_commit = GroupCommit(sync, self.on_durable)
+        self.group_commit = GroupCommit(sync, self.on_durable, self._on_synced)
         self.delayed = DelayedProduces()
+        self.unverified = Unverified(self._on_verified)
         self.parts: dict[tuple[int, int], bytearray] = {}
         self.bytes_in = 0
 
@@ -105,16 +118,30 @@ class Appender:
     def drop_parts(self, slot: int) -> None:
         """That network worker is dead: the rest of its batches will not come."""
         self.parts = {key: part for key, part in self.parts.items() if key[0] != slot}
+        self.unverified.drop_peer(slot)
 
-    def on_append(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
-        """One APPEND entry, from its payload at data[index:index+length] to its APPENDED."""
+    def on_append(
+        self,
+        peer: Peer,
+        data: memoryview,
+        index: int,
+        length: int,
+        verified: Asked | None = None,
+    ) -> None:
+        """One APPEND entry, from its payload at data[index:index+length] to its APPENDED.
+
+        verified: it was held, and its coordinator has said yes.
+        """
         token, acks, flags, timeout_ms, key, _ = APPEND_HEAD.unpack_from(data, index)
         at = index + APPEND_BATCH_AT
         end = index + length
-        if flags & APPEND_FLAG_PARTS:
-            whole = self.parts.pop((peer.slot, token), bytearray())
-            whole.extend(data[at:end])
-            data, at, end = memoryview(whole), 0, len(whole)
+        if flags & _HAS_MORE:
+            if flags & APPEND_FLAG_PARTS:
+                part = self.parts.pop((peer.slot, token), bytearray())
+                data, index = _whole(data, index, end, part, flags & ~APPEND_FLAG_PARTS)
+                at, end = index + APPEND_BATCH_AT, len(data)
+            if flags & APPEND_FLAG_TRANSACTIONAL:
+                at += NAME_LENGTH.size + NAME_LENGTH.unpack_from(data, at)[0]
         partition = self.partitions.get(key)
         if partition is None or not partition.is_leader:
             error = not_led_error(partition)
@@ -152,6 +179,12 @@ class Appender:
             if refusal is not None:
                 self.refuse(peer, token, *refusal, partition)
                 return
+            if attributes & TRANSACTIONAL_BIT and not self._is_known(partition, header, verified):
+                if verified is None or verified.epoch != producer_epoch:
+                    self._hold(peer, data[index:end], partition, header)
+                else:
+                    self.refuse(peer, token, _OUT_OF_ORDER, None, (), partition)
+                return
             must_stamp = found_timestamp != max_timestamp or attributes & TIMESTAMP_TYPE_BIT != 0
             max_timestamp = found_timestamp
             if partition.is_log_append_time:
@@ -177,6 +210,13 @@ class Appender:
                 else:
                     self.on_durable(ack, None)
                 return
+            if (
+                partition.producers.open
+                and not attributes & TRANSACTIONAL_BIT
+                and producer_id in partition.producers.open
+            ):
+                self.refuse(peer, token, error_codes.INVALID_TXN_STATE, None, (), partition)
+                return
         if batch_end - at > partition.segment_bytes_max:
             self.refuse(peer, token, error_codes.RECORD_LIST_TOO_LARGE, None)
             return
@@ -201,6 +241,8 @@ class Appender:
                 producer_id, producer_epoch, base_sequence, last_offset_delta, base_offset,
                 max_timestamp,
             )  # fmt: skip
+            if attributes & TRANSACTIONAL_BIT:
+                partition.producers.begin(producer_id, base_offset)
         self.bytes_in += end - at
         partition.advance_high_watermark()
         self.appended.add(partition)
@@ -242,7 +284,8 @@ class Appender:
         if attributes & TRANSACTIONAL_BIT:
             if not flags & APPEND_FLAG_TRANSACTIONAL:
                 return -1, Refusal(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None, [])
-            return -1, Refusal(error_codes.INVALID_TXN_STATE, "transactions are not served", [])
+            if header[H_PRODUCER_ID] < 0:
+                return -1, Refusal(error_codes.INVALID_RECORD, None, [])
         is_stamped_here = partition.is_log_append_time
         newest_ms = min(now_ms + partition.timestamp_after_max_ms, TIMESTAMP_MAX)
         must_walk = partition.is_walked or (max_timestamp > newest_ms and not is_stamped_here)
@@ -262,6 +305,81 @@ class Appender:
         if must_walk:
             return judge_records(batch, header, rules)
         return max_timestamp, refuse_stamps(header, rules)
+
+    # ── transactions ────────────────────────────────────────────────────────────────────────────
+
+    def _is_known(
+        self, partition: Partition, header: tuple[int, ...], verified: Asked | None
+    ) -> bool:
+        """Whether the transaction of a batch is open here, or may begin here as it is verified.
+
+        A producer that adds its partitions begins with sequence 0 where nothing is known of it.
+        """
+        producer_id, epoch, base_sequence = header[H_PRODUCER_ID:H_COUNT]
+        producers = partition.producers
+        if verified is None or verified.epoch != epoch:
+            if self.unverified.is_waiting(partition.key, producer_id):
+                return False
+            return producers.is_open(producer_id, epoch)
+        return not (verified.may_add and base_sequence and producer_id not in producers.producers)
+
+    def _hold(
+        self, peer: Peer, payload: memoryview, partition: Partition, header: tuple[int, ...]
+    ) -> None:
+        """Ask the coordinator about the transaction that the batch begins."""
+        token, _, flags, _, _, _ = APPEND_HEAD.unpack_from(payload)
+        at = APPEND_BATCH_AT + NAME_LENGTH.size
+        end = at + NAME_LENGTH.unpack_from(payload, APPEND_BATCH_AT)[0]
+        transactional_id = str(payload[at:end], "utf-8", "replace")
+        producer_id, epoch = header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH]
+        may_add = flags & APPEND_FLAG_ADDS != 0
+        if not self.unverified.hold(
+            peer, payload, partition, transactional_id, producer_id, epoch, may_add
+        ):
+            self.refuse(peer, token, _NOT_ENOUGH, "too many batches wait for a coordinator")
+
+    def _on_verified(self, peer: Peer, payload: memoryview, error: int, asked: Asked) -> None:
+        """A batch that was held."""
+        if error:
+            token, _, _, _, key, _ = APPEND_HEAD.unpack_from(payload)
+            self.refuse(peer, token, error, None, (), self.partitions.get(key))
+        else:
+            self.on_append(peer, payload, 0, len(payload), asked)
+
+    def append_marker(
+        self, partition: Partition, marker: EndMarker, transaction_version: int
+    ) -> tuple[int, int]:
+        """End a transaction in a partition, as its coordinator asks: (error code, end offset).
+
+        The marker counts once the high watermark is at the end offset: that is the caller's to wait
+        for. A marker of a transaction that is not open here is appended all the same; it may be the
+        coordinator's second try. Errors as Kafka's: INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED, and those of an append with acks=all.
+        """
+        if not partition.is_leader:
+            return not_led_error(partition), -1
+        if partition.is_under_min_in_sync:
+            return _NOT_ENOUGH, -1
+        error = partition.producers.check_marker(marker, transaction_version)
+        if error:
+            return error, -1
+        now_ms = self.now_ms()
+        try:
+            partition.log.append_marker(marker, now_ms, partition.leader_epoch, now_ms)
+        except StorageFault as fault:
+            self.on_storage_fault(partition, fault)
+            return _STORAGE, -1
+        self.unverified.on_marker(partition.key, marker.producer_id)
+        if partition.is_fsync:
+            self.group_commit.want(partition)
+        partition.advance_high_watermark()
+        self.appended.add(partition)
+        return error_codes.NONE, partition.log.log_end_offset
+
+    def _on_synced(self, partition: Partition) -> None:
+        """What nobody is answered for is on the disk."""
+        if partition.advance_high_watermark():
+            self.moved.add(partition)
 
     def on_durable(self, ack: WaitingAck, fault: str | None) -> None:
         """The disk has it or has failed; with a deadline, the in-sync replicas must have it too."""
@@ -309,6 +427,20 @@ class Appender:
             start = partition.log.log_start_offset
         head = APPENDED_HEAD.pack(token, error_code, len(text), count, -1, -1, start)
         peer.send(APPENDED, head + text + errors)
+
+
+def _whole(
+    data: memoryview, index: int, end: int, part: bytearray, flags: int
+) -> tuple[memoryview, int]:
+    """An APPEND whose batch came in pieces, as if it had come in one: (data, its place there)."""
+    at = index + APPEND_BATCH_AT
+    if flags & APPEND_FLAG_TRANSACTIONAL:
+        at += NAME_LENGTH.size + NAME_LENGTH.unpack_from(data, at)[0]
+    head = bytearray(data[index:at])
+    head[_FLAGS] = flags.to_bytes(2, "little")
+    part[:0] = head
+    part += data[at:end]
+    return memoryview(part), 0
 
 
 def note_refused(

@@ -104,6 +104,7 @@ class Compaction:
             if partition.key in self.quarantined or partition.key in self.store.swapping:
                 continue
             try:
+                log.aborted.check()
                 found = find_cleanable(
                     log,
                     cleaned.get((partition.topic, partition.partition), -1),
@@ -241,8 +242,11 @@ def _request(partition: Partition, cleanable: Cleanable, now_ms: int) -> dict[st
         "segment_index_bytes": config.segment_index_bytes,
         "index_interval_bytes": config.index_interval_bytes,
         "producers": [
-            {"producer_id": producer_id, "last_offset": entry.batches[-1][2] + entry.batches[-1][1]}
+            {
+                "producer_id": producer_id,
+                "last_offset": entry.batches[-1][2] + entry.batches[-1][1] if entry.batches else -1,
+                "epoch": entry.epoch,
+            }
             for producer_id, entry in log.producers.producers.items()
-            if entry.batches
         ],
     }

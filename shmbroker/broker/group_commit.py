@@ -24,21 +24,27 @@ if TYPE_CHECKING:
     from shmbroker.broker.waiting_ack import WaitingAck
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.partition_log import PartitionLog
+    from shmbroker.replica.partition import Partition
 
 
 class GroupCommit:
     """The acks of one I/O worker that wait for the disk."""
 
-    __slots__ = ("_answer", "_is_syncing", "_sync", "waiting")
+    __slots__ = ("_answer", "_is_syncing", "_on_synced", "_sync", "waiting", "wanted")
 
     def __init__(
         self,
         sync: Callable[[list[PartitionLog], Callable[[Exception | None], None]], None],
         answer: Callable[[WaitingAck, str | None], None],
+        on_synced: Callable[[Partition], None],
     ) -> None:
-        """`sync(logs, on_done)`: make logs durable. `answer`: an ack, and a fault."""
+        """`sync(logs, on_done)`: make logs durable. `answer`: an ack, and a fault. on_synced: one
+        of `wanted` is durable."""
         self._sync = sync
         self._answer = answer
+        self._on_synced = on_synced
+        self.wanted: dict[Partition, None] = {}
+        """To be made durable by the next job, for the high watermark alone: no ack waits."""
         self.waiting: list[WaitingAck] = []
         """For the next job."""
         self._is_syncing = False
@@ -47,26 +53,36 @@ class GroupCommit:
         """Answer this append once all that its log holds now is durable."""
         self.waiting.append(ack)
 
+    def want(self, partition: Partition) -> None:
+        """Make durable what its log holds now."""
+        self.wanted[partition] = None
+
     def start(self, *, at_once: bool = False) -> None:
         """Begin the next job, unless one is under way or nobody waits.
 
         at_once: beside one that is under way, for the end of the process.
         """
-        if not self.waiting or (self._is_syncing and not at_once):
+        if not (self.waiting or self.wanted) or (self._is_syncing and not at_once):
             return
         acks, self.waiting = self.waiting, []
-        logs = list(dict.fromkeys(ack[ACK_PARTITION].log for ack in acks))
+        wanted, self.wanted = self.wanted, {}
+        logs = [ack[ACK_PARTITION].log for ack in acks] + [one.log for one in wanted]
         self._is_syncing = True
         try:
-            self._sync(logs, lambda fault: self._on_done(acks, fault))
+            self._sync(list(dict.fromkeys(logs)), lambda fault: self._on_done(acks, wanted, fault))
         except StorageFault as fault:
-            self._on_done(acks, fault)
+            self._on_done(acks, wanted, fault)
 
-    def _on_done(self, acks: list[WaitingAck], fault: Exception | None) -> None:
+    def _on_done(
+        self, acks: list[WaitingAck], wanted: dict[Partition, None], fault: Exception | None
+    ) -> None:
         self._is_syncing = False
         detail = None if fault is None else str(fault)
         for ack in acks:
             self._answer(ack, detail)
+        if fault is None:
+            for partition in wanted:
+                self._on_synced(partition)
 
     def drop_peer(self, peer: Peer) -> None:
         """That network worker is dead: nobody waits for its acks."""

@@ -39,7 +39,7 @@ from shmbroker.log.file_names import (
     partition_directory,
 )
 from shmbroker.log.log_directory import LogDirectory, remove_deleted
-from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.partition_log import NEVER, PartitionLog
 from shmbroker.log.partition_metadata import (
     mark_directory,
     read_mark,
@@ -135,6 +135,10 @@ class PartitionStore:
             slot = self.positions.allocate(key)
         elif self.is_successor:
             trusted = self.positions.load(slot)
+        known_high_watermark = max(
+            self.log_directory.high_watermarks.get(name, 0), self.positions.high_watermark(key)
+        )
+        is_only_replica = len(topic.partitions[index].replicas) == 1
         directory, is_new = self._directory_of(topic, index, trusted)
         position_slot = PositionSlot(self.positions, slot) if slot is not None else None
         try:
@@ -147,8 +151,9 @@ class PartitionStore:
                 clean=is_new or self.log_directory.is_clean,
                 recovery_point=self.log_directory.recovery_points.get(name, 0),
                 log_start_offset=self.log_directory.log_start_offsets.get(name, 0),
+                decided_below=NEVER if is_only_replica else known_high_watermark,
                 cleaned_offset=self.log_directory.cleaned_offset(name),
-                is_only_replica=len(topic.partitions[index].replicas) == 1,
+                is_only_replica=is_only_replica,
                 now_ms=now_ms,
                 descriptors=self.log_directory.descriptors,
             )
@@ -172,9 +177,7 @@ class PartitionStore:
         log.on_cut = functools.partial(self.log_directory.lower_recovery_point, name)
         log.store_position()
         partition = Partition(key, topic.name, topic.topic_id, index, log)
-        partition.known_high_watermark = max(
-            self.log_directory.high_watermarks.get(name, 0), self.positions.high_watermark(key)
-        )
+        partition.known_high_watermark = known_high_watermark
         if log.log_end_offset < known_end:
             partition.lost_below = known_end
             if not is_new:

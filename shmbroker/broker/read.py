@@ -4,7 +4,10 @@ Rules of this file:
 * A read answers with slices (file id, position, length); the reader's process sends them from the
   file. Only a slice of an active segment that is smaller than a descriptor is worth passing goes
   as bytes: thousands of quiet partitions then cost their readers no descriptor.
-* Never past the high watermark. Between it and the log end offset: no bytes, no error.
+* Never past the high watermark, nor for read_committed readers past the last stable offset. Between
+  that and the log end offset: no bytes, no error.
+* read_committed readers are told the aborted transactions in what they get, and no others: where
+  there are too many for the answer, they get less.
 * The first partition with data gives at least one whole batch, whatever the limits (KIP-74); later
   ones keep to them.
 * A read that may wait does, watched by its partitions, until there are min_bytes, an error of the
@@ -17,12 +20,14 @@ Rules of this file:
   high watermark and log start offset as it named them) is left out of the answer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from shmbroker.broker.tiering import Tiering
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
+    READ_ABORTED,
     READ_DONE,
     READ_DONE_HEAD,
     READ_HEAD,
@@ -31,7 +36,10 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.residency import ColdBytes, allow_waiting, refuse_waiting
+from shmbroker.log.segment import Segment
+from shmbroker.log.transaction_index import AbortedTransaction
 from shmbroker.purgatory import DelayedOperation, Purgatory
+from shmbroker.records.batch_layout import H_LENGTH, H_PRODUCER_ID, LOG_OVERHEAD
 from shmbroker.replica.partition import Partition, not_led_error
 from shmbroker.wire import error_codes
 
@@ -42,9 +50,20 @@ INLINE_BYTES = 256 << 10
 COLD_WAIT_MS = 1000
 """Then the disk is waited for all the same: pages may be dropped as fast as they come in."""
 
+ABORTED_BYTES_MAX = 128 << 10
+"""Of one answer. A client reads on where the slice ends."""
+
 READS_MAX = 1000
 """Partitions of which one fetch gets bytes: each costs 20 us and more, so that is some 20 ms. The
 others have their turn with the next, as where a fetch has as many bytes as it may."""
+
+READ_COMMITTED = 1
+"""The isolation level."""
+
+Found = tuple[Segment, int, int]
+"""Segment, position, length."""
+FindAborted = Callable[[Segment, int, int], list[AbortedTransaction] | int | None]
+"""find(segment, end position, end offset): aborted transactions, an error code, or None: later."""
 
 _pack_slice = READ_SLICE.pack
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
@@ -200,14 +219,15 @@ class Reader:
         """(one result for each partition, bytes in all, whether to answer at once); sets `is_cold`.
 
         A result is (error code, partition or None), a partition that there are no bytes of, or
-        (partition, segment, position, length, diverging epoch and end or None).
+        (partition, segment, position, length, diverging epoch and end or None, aborted
+        transactions).
         """
         self.is_cold = False
         if read.cold_until_ms and self.now_ms() >= read.cold_until_ms:
-            return self._look_up(read.partitions, read.max_bytes)
+            return self._look_up(read.partitions, read.max_bytes, read.isolation)
         refuse_waiting()
         try:
-            found = self._look_up(read.partitions, read.max_bytes)
+            found = self._look_up(read.partitions, read.max_bytes, read.isolation)
         finally:
             allow_waiting()
         if self.is_cold and not read.cold_until_ms:
@@ -215,10 +235,14 @@ class Reader:
         return found
 
     def _look_up(
-        self, asked: list[tuple[bytes, int, int, int, int, int, int]], max_bytes: int
+        self,
+        asked: list[tuple[bytes, int, int, int, int, int, int]],
+        max_bytes: int,
+        isolation: int,
     ) -> tuple[list[Any], int, bool]:
         results: list[Any] = []
         total = 0
+        aborted_left = ABORTED_BYTES_MAX // READ_ABORTED.size
         left = READS_MAX
         must_answer = False
         has_valid = False
@@ -250,7 +274,7 @@ class Reader:
                     must_answer = True
                     continue
                 if end_epoch < last_fetched_epoch or end_offset < offset:
-                    results.append((partition, None, 0, 0, (end_epoch, end_offset)))
+                    results.append((partition, None, 0, 0, (end_epoch, end_offset), ()))
                     must_answer = True
                     continue
             if not log.log_start_offset <= offset <= log.log_end_offset:
@@ -258,11 +282,14 @@ class Reader:
                 must_answer = True
                 continue
             end = partition.high_watermark
+            if isolation == READ_COMMITTED:
+                end = partition.last_stable_offset
             if offset >= end or (total and total >= max_bytes) or not left:
                 results.append(partition)
                 must_answer |= not left and total > 0
                 continue
             limit = min(partition_max_bytes, max_bytes - total)
+            aborted: Sequence[AbortedTransaction] = ()
             is_local = offset >= log.local_start_offset
             found: Any
             try:
@@ -270,9 +297,16 @@ class Reader:
                     left -= 1
                     found = log.read(offset, limit, end, total == 0)
                     assert found is not None, "in range a moment ago"
+                    if isolation == READ_COMMITTED and log.aborted and found[2]:
+                        find: FindAborted = partial(log.aborted_in, offset)
+                        found, aborted = _with_aborted(find, found, end, aborted_left)
+                        must_answer |= not found[2]  # in the next answer
                 else:
                     assert self.tiering is not None, "only a tiered log has a local start"
-                    found = self.tiering.read(partition, offset, limit, total == 0)
+                    found = self.tiering.read(partition, offset, limit, end, total == 0)
+                    if isolation == READ_COMMITTED and type(found) is tuple and found[2]:
+                        find = partial(self.tiering.aborted_in, partition, offset)
+                        found, aborted = _with_aborted(find, found, end, aborted_left)
             except ColdBytes:
                 self.is_cold = True
                 results.append(partition)
@@ -294,9 +328,12 @@ class Reader:
                     continue
             segment, position, length = found
             total += length
+            aborted_left -= len(aborted)
             # Of what has to be judged first there may be less than is asked for, and is there.
             must_answer |= length > 0 and position < segment.unjudged_bytes
-            results.append((partition, segment, position, length, None) if length else partition)
+            results.append(
+                (partition, segment, position, length, None, aborted) if length else partition
+            )
         return results, total, must_answer or not has_valid
 
     def answer(self, read: DelayedRead, results: list[Any]) -> None:
@@ -307,10 +344,13 @@ class Reader:
         add = parts.append
         inline: list[bytes] = []
         inline_bytes = 0
+        aborted: list[bytes] = []
         inline_bytes_max = min(
             INLINE_BYTES,
             peer.writer.payload_bytes_max - READ_DONE_HEAD.size - len(results) * READ_SLICE.size,
         )
+        if read.isolation == READ_COMMITTED:
+            inline_bytes_max -= ABORTED_BYTES_MAX
         for which, result in enumerate(results):
             if type(result) is not tuple:
                 high_watermark = result.high_watermark
@@ -319,8 +359,8 @@ class Reader:
                 if asked[5] != high_watermark or asked[6] != log_start_offset:
                     add(
                         _pack_slice(
-                            0, which, 0, high_watermark, high_watermark, log_start_offset,
-                            0, 0, -1, result.leader_epoch, -1,
+                            0, which, 0, high_watermark, result.last_stable_offset,
+                            log_start_offset, 0, 0, -1, result.leader_epoch, -1,
                         )
                     )  # fmt: skip
                 continue
@@ -332,7 +372,9 @@ class Reader:
                     leader_epoch = partition.leader_epoch
                     add(_pack_slice(error, which, 0, -1, -1, -1, 0, 0, -1, leader_epoch, -1))
                 continue
-            partition, segment, position, length, diverging = result
+            partition, segment, position, length, diverging, ended = result
+            if ended:
+                aborted += [READ_ABORTED.pack(which, one[0], one[1]) for one in ended]
             high_watermark = partition.high_watermark
             log_start_offset = partition.log.log_start_offset
             file_id = 0
@@ -351,9 +393,42 @@ class Reader:
             end_epoch, end_offset = diverging or (-1, -1)
             add(
                 _pack_slice(
-                    0, which, length, high_watermark, high_watermark, log_start_offset,
-                    file_id, position, end_epoch, partition.leader_epoch, end_offset,
+                    0, which, length, high_watermark, partition.last_stable_offset,
+                    log_start_offset, file_id, position, end_epoch, partition.leader_epoch,
+                    end_offset,
                 )
             )  # fmt: skip
-        head = READ_DONE_HEAD.pack(read.token, len(parts), 0)
-        peer.send(READ_DONE, b"".join((head, *parts, *inline)))
+        head = READ_DONE_HEAD.pack(read.token, len(parts), len(aborted))
+        peer.send(READ_DONE, b"".join((head, *parts, *aborted, *inline)))
+
+
+def _with_aborted(
+    find: FindAborted, found: Found, end_offset: int, count_max: int
+) -> tuple[Any, Sequence[AbortedTransaction]]:
+    """A slice and the aborted transactions in it, of which there may be so many: it gets shorter
+    where there are more. Nothing is left of it if they are too many for its first batch.
+
+    In place of the slice what `find` says instead of transactions.
+    """
+    segment, position, length = found
+    aborted = find(segment, position + length, end_offset)
+    if not isinstance(aborted, list):
+        return aborted, ()
+    if len(aborted) <= count_max:
+        return found, aborted
+    for _, header in segment.headers(position, position + length):
+        first, producer_id = header[H_LENGTH] + LOG_OVERHEAD, header[H_PRODUCER_ID]
+        break
+    while length > first:
+        end, _ = segment.whole_batches(position, position + length // 2)
+        length = max(end - position, first)
+        aborted = find(segment, position + length, end_offset)
+        if not isinstance(aborted, list):
+            return aborted, ()
+        if len(aborted) <= count_max:
+            return (segment, position, length), aborted
+    # Of one batch only its own producer's matter.
+    aborted = [one for one in aborted if one.producer_id == producer_id]
+    if len(aborted) > count_max:
+        return (segment, position, 0), []
+    return (segment, position, length), aborted

@@ -7,6 +7,7 @@
    a copied one is past local retention: unlinked here
    the log start moves over copies             →   deletes them
    a read before the local start               →   fetches a piece of a segment into a file
+  … by a read_committed reader                →   reads transaction indexes of segments
 
 Rules of this file:
 * Nobody waits: a read that needs a piece is in the purgatory meanwhile (`broker.read`).
@@ -32,6 +33,7 @@ from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.segment import Segment
+from shmbroker.log.transaction_index import AbortedTransaction
 from shmbroker.records.batch_layout import (
     H_BASE_OFFSET,
     H_LAST_OFFSET_DELTA,
@@ -40,7 +42,14 @@ from shmbroker.records.batch_layout import (
 )
 from shmbroker.replica.partition import Partition
 from shmbroker.tier.remote_log import NEVER, RemoteLog, RemoteSegment
-from shmbroker.wire.api_keys import TIER_COPY, TIER_DELETE, TIER_FETCH, TIER_FIND, TIER_LOAD
+from shmbroker.wire.api_keys import (
+    TIER_ABORTED,
+    TIER_COPY,
+    TIER_DELETE,
+    TIER_FETCH,
+    TIER_FIND,
+    TIER_LOAD,
+)
 from shmbroker.wire.error_codes import (
     CORRUPT_MESSAGE,
     KAFKA_STORAGE_ERROR,
@@ -64,6 +73,8 @@ FETCH_BACKOFF_MS = 1000
 """How long reads are refused after a fetch has failed."""
 FOLLOWER_REFRESH_MS = 30_000
 BOUNDARIES_KEPT = 64
+INDEXES_KEPT = 64
+"""Transaction indexes of one partition."""
 
 Ask = Callable[[int, str, dict[str, Any], Callable[[dict[str, Any]], None]], bool]
 Slice = tuple[Any, int, int]
@@ -73,6 +84,7 @@ class Remote:
     """What this broker knows of one partition's copies."""
 
     __slots__ = (
+        "aborted",
         "backoff_ms",
         "boundaries",
         "chunks",
@@ -114,6 +126,8 @@ class Remote:
         """Pieces that are here, by base offset."""
         self.boundaries: dict[int, tuple[Segment, int]] = {}
         """offset -> (piece, position) where a reader stopped lately."""
+        self.aborted: OrderedDict[RemoteSegment, list[AbortedTransaction] | None] = OrderedDict()
+        """Transaction indexes that are here, or (None) on the way, used last at the end."""
         self.fetching: set[int] = set()
         self.fault_until_ms = 0
         self.finds: list[Find] = []
@@ -263,6 +277,8 @@ class Tiering:
                 # One that it died of must not be asked for at once.
                 remote.fault_until_ms = now_ms + FETCH_BACKOFF_MS
                 remote.fetching.clear()
+            for copy in [copy for copy, entries in remote.aborted.items() if entries is None]:
+                del remote.aborted[copy]
         finds, self.finds = self.finds, []
         for find in finds:
             find.remote.finds.append(find)
@@ -397,6 +413,7 @@ class Tiering:
             return
         try:
             max_timestamp = _newest(segment)
+            log.aborted.check()
         except StorageFault as fault:
             self._on_copied(remote, segment, None, {
                 "error_code": KAFKA_STORAGE_ERROR, "error_message": str(fault)
@@ -409,6 +426,7 @@ class Tiering:
             max(log.leader_epochs.epoch_at(segment.end_offset - 1), 0),
             segment.size,
             max_timestamp,
+            log.aborted.has(segment.base_offset),
         )
         body = remote.name() | copy._asdict()
         body["directory"] = log.directory
@@ -522,9 +540,15 @@ class Tiering:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
     def read(
-        self, partition: Partition, offset: int, max_bytes: int, min_one_batch: bool
+        self,
+        partition: Partition,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        min_one_batch: bool,
     ) -> Slice | int | None:
-        """Whole batches from the one with `offset` on, which lies before the local start.
+        """Whole batches from the one with `offset` on, which lies before the local start, up to
+        `end_offset`. (What is in the store ends before the last stable offset.)
 
         (segment, position, length) as `PartitionLog.read` has it; an error code; None: they are
         on the way, and whoever watches the partition is woken.
@@ -557,7 +581,63 @@ class Tiering:
                 self._drop_chunk(remote, damaged)
             remote.fault_until_ms = self.now_ms() + FETCH_BACKOFF_MS
             return KAFKA_STORAGE_ERROR
-        return log.read(offset, max_bytes, partition.high_watermark, min_one_batch)
+        return log.read(offset, max_bytes, end_offset, min_one_batch)
+
+    def aborted_in(
+        self, partition: Partition, offset: int, segment: Segment, position: int, end_offset: int
+    ) -> list[AbortedTransaction] | int | None:
+        """As `PartitionLog.aborted_in`, of a slice that `read` gave; or an error code, or None as
+        there."""
+        log = partition.log
+        remote = self.remotes.get(partition.key)
+        if remote is None:
+            return KAFKA_STORAGE_ERROR
+        if position == segment.size:
+            end_offset = min(end_offset, segment.end_offset)
+        else:
+            end_offset = min(end_offset, segment.end_before(position))
+        found: list[AbortedTransaction] = []
+        for copy in remote.log.with_aborted(offset):
+            if copy.base_offset >= log.local_start_offset:
+                break  # here as well
+            entries = self._index_of(remote, copy)
+            if not isinstance(entries, list):
+                return entries
+            for entry in entries:
+                if entry.last_offset >= offset and entry.first_offset < end_offset:
+                    found.append(entry)
+                if entry.last_stable_offset >= end_offset:
+                    return list(dict.fromkeys(found))
+        # A segment may be here and there, and copies overlap.
+        return list(dict.fromkeys(found + log.aborted.find(offset, end_offset)))
+
+    def _index_of(
+        self, remote: Remote, copy: RemoteSegment
+    ) -> list[AbortedTransaction] | int | None:
+        """The transaction index of a copy, which is asked for where it is not here."""
+        if copy in remote.aborted:
+            remote.aborted.move_to_end(copy)
+            return remote.aborted[copy]
+        if self.now_ms() < remote.fault_until_ms:
+            return KAFKA_STORAGE_ERROR
+
+        def on_answer(body: dict[str, Any]) -> None:
+            if body["error_code"]:
+                remote.aborted.pop(copy, None)
+                remote.fault_until_ms = self.now_ms() + FETCH_BACKOFF_MS
+            else:
+                rows = body["aborted"]
+                fields = AbortedTransaction._fields
+                remote.aborted[copy] = [
+                    AbortedTransaction(*(row[name] for name in fields)) for row in rows
+                ]
+                while len(remote.aborted) > INDEXES_KEPT:
+                    remote.aborted.popitem(last=False)
+            self.wake(remote.partition.key)
+
+        if self.ask(TIER_ABORTED, "TierAborted", remote.name() | copy._asdict(), on_answer):
+            remote.aborted[copy] = None
+        return None
 
     def _await_list(self, remote: Remote) -> int | None:
         if self.now_ms() < remote.retry_ms:

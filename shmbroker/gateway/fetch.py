@@ -41,6 +41,7 @@ from shmbroker.ids import ZERO_UUID, partition_key
 from shmbroker.ipc.operation_layout import (
     CANCEL,
     READ,
+    READ_ABORTED,
     READ_DONE_HEAD,
     READ_HEAD,
     READ_PARTITION,
@@ -65,7 +66,8 @@ if TYPE_CHECKING:
 
     Answer = list[Any]
     """[index, error, high watermark, last stable offset, log start offset, where the records are,
-    their length, diverging epoch, its end offset]; where: None, bytes, or (file, position)."""
+    their length, diverging epoch, its end offset, aborted transactions]; where: None, bytes, or
+    (file, position); aborted transactions: None or a list of (producer id, first offset)."""
     Wanted = dict[tuple[str | bytes, int], tuple[bytes, Answer]]
     """What a session is made of: by topic and partition, `PARAMETERS` and the answer."""
 
@@ -79,6 +81,7 @@ _HEAD = Struct(">ihi")
 _PARTITION_V4 = Struct(">ihqq")
 _PARTITION_V5 = Struct(">ihqqq")
 _SESSION = Struct(">ii")
+_ABORTED = Struct(">qq")
 
 READ_PARTITIONS_MAX = SESSION_PARTITIONS_MAX
 """Partitions looked up for one request; those behind are answered without records this time."""
@@ -255,7 +258,7 @@ class FetchApi:
                 wanted = request.wanted = None  # no name that could be; nor is it worth the room
             for partition in topic["partitions"]:
                 index = partition["partition"]
-                answer: Answer = [index, 0, -1, -1, -1, None, 0, -1, -1]
+                answer: Answer = [index, 0, -1, -1, -1, None, 0, -1, -1, None]
                 answers.append(answer)
                 if wanted is not None:
                     key = (topic["topic_id"] if by_id else topic["topic"], index)
@@ -352,7 +355,7 @@ class FetchApi:
         request.client_id = known.client_id
         request.isolation = known.isolation
         request.session = request.wanted = None
-        answer = [known.index, 0, -1, -1, -1, None, 0, -1, -1]
+        answer = [known.index, 0, -1, -1, -1, None, 0, -1, -1, None]
         request.asked = [answer]
         request.topics = [(known.name, known.topic_id, request.asked)]
         request.tokens = [token]
@@ -521,7 +524,7 @@ class FetchApi:
         for which, answer in request.found.items():
             yield asked[which], answer
         for key, error in session.errors.items():
-            yield key, [key[1], error, -1, -1, -1, None, 0, -1, -1]
+            yield key, [key[1], error, -1, -1, -1, None, 0, -1, -1, None]
 
     def _create_session(self, request: FetchRequest, wanted: Wanted) -> int:
         """Keep what a full request has asked for; the session's id, 0 if there is no room."""
@@ -553,10 +556,11 @@ class FetchApi:
         files that were found are kept, so that a call after the missing ones came gets on.
         """
         missing: list[int] = []
-        count = READ_DONE_HEAD.unpack_from(data, index)[1]
+        _, count, aborted_count = READ_DONE_HEAD.unpack_from(data, index)
         at = index + READ_DONE_HEAD.size
         files = self.worker.files[peer.slot]
-        inline_at = at + count * READ_SLICE.size
+        aborted_at = at + count * READ_SLICE.size
+        inline_at = aborted_at + aborted_count * READ_ABORTED.size
         asked = request.asked
         found = request.found if request.session is not None else None
         for _ in range(count):
@@ -570,7 +574,7 @@ class FetchApi:
             else:
                 answer = found.get(which)
                 if answer is None:
-                    found[which] = answer = [asked[which][1], 0, -1, -1, -1, None, 0, -1, -1]
+                    found[which] = answer = [asked[which][1], 0, -1, -1, -1, None, 0, -1, -1, None]
             answer[1] = error
             answer[2] = high_watermark
             answer[3] = stable
@@ -588,6 +592,14 @@ class FetchApi:
                 answer[7] = diverging_epoch
                 answer[8] = diverging_end
         if not missing:
+            if aborted_count:
+                answers = asked if found is None else found
+                for place in range(aborted_at, inline_at, READ_ABORTED.size):
+                    which, producer_id, first_offset = READ_ABORTED.unpack_from(data, place)
+                    answer = answers[which]
+                    if answer[9] is None:
+                        answer[9] = []
+                    answer[9].append((producer_id, first_offset))
             self._finish(request)
         return missing
 
@@ -595,7 +607,7 @@ class FetchApi:
         """The I/O worker died: every partition that it was asked for gets this error."""
         if request.session is not None:
             request.found = {
-                which: [key[1], error_code, -1, -1, -1, None, 0, -1, -1]
+                which: [key[1], error_code, -1, -1, -1, None, 0, -1, -1, None]
                 for which, key in enumerate(request.asked)
             }
         else:
@@ -654,12 +666,13 @@ class FetchApi:
                 else:
                     piece(len(encoded).to_bytes(2, "big") + encoded)
             piece(_array_head(len(answers), is_flexible))
-            for index, error, high, stable, log_start, where, length, epoch, end in answers:
+            for row in answers:
+                index, error, high, stable, log_start, where, length, epoch, end, ended = row
                 if version >= 5:
                     piece(_PARTITION_V5.pack(index, error, high, stable, log_start))
                 else:
                     piece(_PARTITION_V4.pack(index, error, high, stable))
-                piece(middle)
+                piece(middle if ended is None else _aborted(ended, version))
                 piece(uvarint(length + 1) if is_flexible else _INT.pack(length))
                 if type(where) is bytes:
                     piece(where)
@@ -718,6 +731,17 @@ class FetchApi:
 
 
 _LEADER_ERRORS = frozenset((error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH))
+
+
+def _aborted(ended: list[tuple[int, int]], version: int) -> bytes:
+    """The aborted transactions of a partition, and from version 11 on that there is no preferred
+    read replica."""
+    is_flexible = version >= FLEXIBLE_FROM
+    end = b"\0" if is_flexible else b""
+    rows = [_ABORTED.pack(*row) + end for row in ended]
+    return b"".join(
+        (_array_head(len(rows), is_flexible), *rows, b"\xff\xff\xff\xff" if version >= 11 else b"")
+    )
 
 
 def _replica_id(body: dict[str, Any], version: int) -> int:

@@ -28,11 +28,13 @@ from shmbroker.ipc.operation_layout import (
     APPEND,
     APPEND_BATCH_AT,
     APPEND_CONSTANT,
+    APPEND_FLAG_ADDS,
     APPEND_FLAG_ADMIN_CLIENT,
     APPEND_FLAG_NO_ZSTD,
     APPEND_FLAG_PARTS,
     APPEND_FLAG_TRANSACTIONAL,
     APPEND_PART,
+    NAME_LENGTH,
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.records.batch import split_frame
@@ -84,10 +86,13 @@ class FastProduce(TopicMeaning):
         "answer_head",
         "answer_size",
         "answer_tail",
+        "batch_at",
         "constant",
         "first",
+        "head",
         "is_flexible",
         "key",
+        "named",
         "peer",
         "prefix",
         "prefix_end",
@@ -99,10 +104,13 @@ class FastProduce(TopicMeaning):
     answer_head: bytes
     answer_size: int
     answer_tail: bytes
+    batch_at: int
     constant: bytes
     first: bytes
+    head: Struct
     is_flexible: bool
     key: int
+    named: bytes
     peer: Peer
     prefix: bytes
     prefix_end: int
@@ -164,21 +172,21 @@ class ProduceApi:
             if (
                 fits
                 and length >= 61
-                and length <= peer.writer.payload_bytes_max - APPEND_BATCH_AT
+                and length <= peer.writer.payload_bytes_max - fast.batch_at
                 and buffer[batch_at + _MAGIC_AT] == 2
                 and peer.incarnation
                 and _INT.unpack_from(buffer, batch_at + _BATCH_LENGTH_AT)[0] >= 49
             ):
                 writer = peer.writer
-                index = -1 if peer.backlog else writer.claim(APPEND, APPEND_BATCH_AT + length)
+                index = -1 if peer.backlog else writer.claim(APPEND, fast.batch_at + length)
                 if index < 0:
                     return False
                 worker = self.worker
                 worker.token = token = worker.token + 1
                 worker.append_bytes = length
                 data = writer.data
-                _HEAD.pack_into(data, index, token, fast.constant, length)
-                index += APPEND_BATCH_AT
+                fast.head.pack_into(data, index, token, fast.constant, length, fast.named)
+                index += fast.batch_at
                 data[index : index + length] = memoryview(buffer)[batch_at : batch_at + length]
                 peer.unpublished = True
                 request = ProduceRequest(connection, 0, version, correlation_id)
@@ -271,10 +279,12 @@ class ProduceApi:
         flags = 0 if version >= 7 else APPEND_FLAG_NO_ZSTD
         if is_admin:
             flags |= APPEND_FLAG_ADMIN_CLIENT
+        named = b""
         if body["transactional_id"] is not None:
-            flags |= APPEND_FLAG_TRANSACTIONAL
+            flags |= APPEND_FLAG_TRANSACTIONAL | (APPEND_FLAG_ADDS if version >= 12 else 0)
+            named = _named(body["transactional_id"])
         if appends and peer is not None:
-            needed = sum(len(records) + 128 for _, _, records in appends)
+            needed = sum(len(records) + len(named) + 128 for _, _, records in appends)
             if not _has_room(peer, needed):
                 return False
             worker.append_bytes = needed
@@ -285,7 +295,7 @@ class ProduceApi:
             assert peer is not None, "without it there is no append"
             worker.token = token = worker.token + 1
             constant = APPEND_CONSTANT.pack(acks, flags, timeout_ms, key, 0)[:CONSTANT_BYTES]
-            _send_batch(peer, token, constant, records)
+            _send_batch(peer, token, constant, named, records)
             worker.pending[token] = request
             request.answers[token] = answer
         if acks:
@@ -299,7 +309,9 @@ class ProduceApi:
             and len(topics[0]["partition_responses"]) == 1
         ):
             records_at = end - start - len(appends[0][2]) - (3 if version >= FLEXIBLE_FROM else 0)
-            self._learn(connection, view, records_at, version, acks, peer, topics[0], constant)
+            self._learn(
+                connection, view, records_at, version, acks, peer, topics[0], constant, named
+            )
         view.release()
         return True
 
@@ -337,6 +349,7 @@ class ProduceApi:
         peer: Peer,
         topic: dict[str, Any],
         constant: bytes,
+        named: bytes,
     ) -> None:
         """Keep what this request's constant bytes mean, for those that repeat them."""
         is_flexible = version >= FLEXIBLE_FROM
@@ -354,6 +367,9 @@ class ProduceApi:
         fast.version = version
         fast.acks = acks
         fast.constant = constant
+        fast.named = named
+        fast.head = Struct(f"{_HEAD.format}{len(named)}s")
+        fast.batch_at = fast.head.size
         fast.peer = peer
         fast.image = image = self.worker.image
         fast.topic_image = (
@@ -470,10 +486,16 @@ def _has_room(peer: Peer, needed: int) -> bool:
     return peer.writer.free_bytes() >= min(needed + 4096, peer.capacity_bytes)
 
 
-def _send_batch(peer: Peer, token: int, constant: bytes, records: memoryview) -> None:
+def _named(transactional_id: str) -> bytes:
+    """A transactional id as it stands before a batch."""
+    encoded = transactional_id.encode()
+    return NAME_LENGTH.pack(len(encoded)) + encoded
+
+
+def _send_batch(peer: Peer, token: int, constant: bytes, named: bytes, records: memoryview) -> None:
     """One batch to the ring, in parts if it is larger than an entry may be."""
     length = len(records)
-    largest = peer.writer.payload_bytes_max - APPEND_BATCH_AT
+    largest = peer.writer.payload_bytes_max - APPEND_BATCH_AT - len(named)
     if length > largest:
         flags = int.from_bytes(constant[2:4], "little") | APPEND_FLAG_PARTS
         constant = constant[:2] + flags.to_bytes(2, "little") + constant[4:]
@@ -483,7 +505,7 @@ def _send_batch(peer: Peer, token: int, constant: bytes, records: memoryview) ->
             peer.send(APPEND_PART, head, records[at : at + largest])
             at += largest
         records = records[at:]
-    peer.send(APPEND, _HEAD.pack(token, constant, length), records)
+    peer.send(APPEND, _HEAD.pack(token, constant, length) + named, records)
 
 
 def _uvarint(buffer: bytearray, at: int, end: int) -> tuple[int, int]:

@@ -13,7 +13,8 @@ APPEND (network worker to I/O worker): one record batch for one partition
     12     4  timeout_ms     how long acks=-1 may wait
     16    20  partition_key  topic id and partition (`ids.PARTITION_KEY`, big-endian)
     36     4  record_bytes   all bytes of the batch; more than what follows if it comes in parts
-    40     …  batch          as the client sent it
+    40     …  batch          as the client sent it; with APPEND_FLAG_TRANSACTIONAL behind the
+                             transactional id, which has its length before it (NAME_LENGTH)
 
 A batch over the ring's largest entry comes as APPEND_PARTs (token, then bytes), each a piece in
 order, ended by an APPEND with the last piece.
@@ -60,12 +61,13 @@ number by which the slices name the partition (`which`), and fetch_offset -1 end
 READ is answered as soon as there is something to say about any partition of the session.
 
 READ_DONE (back): token, count, then a READ_SLICE for each partition that there is something to
-tell about, in the order asked, then the bytes of those slices that are too small to be worth a
-file (file id 0)
+tell about, in the order asked, then for read_committed readers the aborted transactions in those
+slices, READ_ABORTED each, then the bytes of those slices that are too small to be worth a file
+(file id 0)
 
      0     8  token
      8     4  count
-    12     4  (zero)
+    12     4  aborted_count
 
 READ_SLICE
 
@@ -76,10 +78,16 @@ READ_SLICE
     16     8  last_stable_offset
     24     8  log_start_offset
     32     8  file_id            0 if length is 0, or if the bytes are in this entry
-    40     8  position           in that file, or behind the last slice of this entry
+    40     8  position           in that file, or behind the last READ_ABORTED of this entry
     48     4  diverging_epoch    -1 if none
     52     4  current_leader_epoch
     56     8  diverging_end_offset
+
+READ_ABORTED
+
+     0     4  which              as in its READ_SLICE
+     4     8  producer_id
+    12     8  first_offset
 
 EXECUTE (to an I/O worker or a controller): a request that is not hot, as the client sent it
 
@@ -130,6 +138,7 @@ APPEND_HEAD = Struct("<QhhI20sI")
 APPEND_CONSTANT = Struct("<hhI20sI")
 """The head without its token: the same for every request that a connection sends to a partition."""
 APPEND_BATCH_AT = 40
+NAME_LENGTH = Struct("<H")
 APPENDED_HEAD = Struct("<Qhhiqqq")
 _RECORD_ERROR = Struct("<IH")
 RECORD_ERROR_BYTES_MAX = 512
@@ -137,6 +146,7 @@ READ_HEAD = Struct("<QiiihhiI")
 READ_PARTITION = Struct("<20siiiqqq")
 READ_DONE_HEAD = Struct("<Qii")
 READ_SLICE = Struct("<hhiqqqQqiiq")
+READ_ABORTED = Struct("<iqq")
 EXECUTE_HEAD = Struct("<QhhhBB")
 EXECUTED_HEAD = Struct("<QiI")
 
@@ -147,7 +157,9 @@ APPEND_FLAG_ADMIN_CLIENT = 2
 APPEND_FLAG_NO_ZSTD = 4
 """Produce below version 7, which does not know zstd."""
 APPEND_FLAG_TRANSACTIONAL = 8
-"""The request named a transactional id."""
+"""The request named a transactional id: it stands before the batch."""
+APPEND_FLAG_ADDS = 16
+"""Produce from version 12 on: it adds its partitions to the transaction (KIP-890)."""
 
 READ_FLAG_FOLLOWER = 1
 """The asker is a follower: up to the log end offset, in a session."""
@@ -197,5 +209,6 @@ assert APPENDED_HEAD.size == 40
 assert READ_HEAD.size == 32
 assert READ_PARTITION.size == 56
 assert READ_SLICE.size == 64
+assert READ_ABORTED.size == 20
 assert EXECUTE_HEAD.size == 16
 assert EXECUTED_HEAD.size == 16

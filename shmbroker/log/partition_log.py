@@ -9,8 +9,10 @@ Rules
    sequence); here it is copied, stamped and indexed. Its first 16 bytes are stored last, so a
    writer that dies half way leaves zeros where the next batch would begin.
  * Everything besides the .log files is derived, and rebuilt where it is missing or wrong.
- * High watermark and last stable offset live with the replica, not here: readers pass the end they
-   may see, and `truncate_to` trusts its caller to stay above the high watermark.
+ * The high watermark lives with the replica, not here: readers pass the end that they may see, and
+   `truncate_to` trusts its caller to stay above it. What of the transactions is undecided
+   (`producers`) and which were aborted (`aborted`) follows from the batches; whoever appends tells
+   it of each one (`append_marker`, `note_marker`, `producers.begin`).
  * What lies between log_start_offset and local_start_offset is in a second store (`tier`); here
    only the leader epochs of it are known. Without tiering the two are the same.
  * Truncation cuts the file: bytes behind the end read as zeros for ever after.
@@ -52,6 +54,7 @@ from shmbroker.log.producer_state import ProducerState
 from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.residency import ColdBytes
 from shmbroker.log.segment import OFFSETS_MAX, WRITE_BYTES_MIN, Segment
+from shmbroker.log.transaction_index import AbortedTransaction, AbortedTransactions
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
@@ -67,10 +70,11 @@ from shmbroker.records.batch_layout import (
     STAMP_SIZE,
     TIMESTAMP_TYPE_BIT,
 )
+from shmbroker.records.end_marker import EndMarker, encode_marker
 from shmbroker.records.time_lookup import first_not_older
 from shmbroker.signs import waiting_for_disk
 
-_NEVER = 2**63 - 1
+NEVER = 2**63 - 1
 _BOUNDARIES_KEPT = 64
 _INT16 = Struct(">h")
 _INT64 = Struct(">q")
@@ -100,6 +104,7 @@ class PartitionLog:
         "_roll_offset",
         "_snapshot_after",
         "_store_position",
+        "aborted",
         "active",
         "are_names_new",
         "cleaned_offset",
@@ -155,6 +160,7 @@ class PartitionLog:
         """Things that were named when it was opened, as they are lost or can't be."""
         self.leader_epochs = LeaderEpochs(os.path.join(directory, LEADER_EPOCH_CHECKPOINT))
         self.producers = ProducerState()
+        self.aborted = AbortedTransactions(directory, self._find_aborted)
         self.retired: list[Segment] = []
         """No longer of this log; their files wait under `.deleted` (`deleted_paths`) for the owner
         of the log directory to unlink them, as answers under way may still name them."""
@@ -167,7 +173,7 @@ class PartitionLog:
         self._latest_epoch = -1
         # The active segment takes appends as they are up to these; beyond, `_prepare` looks.
         self._limit = 0
-        self._roll_after = _NEVER
+        self._roll_after = NEVER
         self._roll_ms = config.roll_ms
         self._roll_offset = 0
         self._index_after = 0
@@ -193,6 +199,7 @@ class PartitionLog:
         clean: bool = True,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        decided_below: int = NEVER,
         cleaned_offset: int = -1,
         is_only_replica: bool = False,
         now_ms: int = 0,
@@ -203,7 +210,8 @@ class PartitionLog:
         trusted: (segment base offset, position, end offset) that the last writer left in shared
         memory; only the last batch is checked. clean: the log directory was closed cleanly; no
         scan. Otherwise everything from the recovery point on is scanned, and cut at the first
-        thing that is wrong, or, damaged and the only replica, left with a hole. cleaned_offset: how
+        thing that is wrong, or, damaged and the only replica, left with a hole. decided_below: the
+        high watermark, as far as it is known. cleaned_offset: how
         far compaction has been, and may have left holes; 0: nowhere, -1: nobody knows. Where what
         is trusted turns out wrong, it is scanned too.
 
@@ -218,7 +226,7 @@ class PartitionLog:
             log.cleaned_offset = cleaned_offset
             log.is_only_replica = is_only_replica
             try:
-                load(log, trusted, clean, recovery_point, log_start_offset, now_ms)
+                load(log, trusted, clean, recovery_point, log_start_offset, decided_below, now_ms)
             except (StorageFault, OSError) as fault:
                 log.close(clean=False)
                 if (
@@ -280,6 +288,37 @@ class PartitionLog:
         if self._store_position is not None:
             self._store_position(segment.base_offset, end, next_offset)
         return base_offset
+
+    def append_marker(
+        self, marker: EndMarker, timestamp: int, leader_epoch: int, now_ms: int
+    ) -> int:
+        """Append the marker that ends a transaction, as leader, and give its offset.
+
+        The caller has asked `producers.check_marker`. Faults as `append`.
+        """
+        batch = memoryview(encode_marker(marker, timestamp))
+        append = self.append
+        if self.config.is_log_append_time:
+            append, timestamp = self.append_stamped, now_ms
+        offset = append(batch, 0, timestamp, leader_epoch, now_ms)
+        self.note_marker(marker, offset, timestamp)
+        return offset
+
+    def note_marker(self, marker: EndMarker, offset: int, timestamp: int) -> None:
+        """A marker was appended at `offset`, the last one of the log: its transaction is ended."""
+        ended = self.producers.end(marker, offset, timestamp)
+        if ended is not None and not marker.is_commit:
+            first_offset, stable_end = ended
+            self.are_names_new = True
+            self.aborted.append(
+                self.active.base_offset,
+                AbortedTransaction(marker.producer_id, first_offset, offset, stable_end),
+            )
+
+    def _find_aborted(self, base_offset: int) -> list[AbortedTransaction]:
+        from shmbroker.log.recovery import find_aborted
+
+        return find_aborted(self, base_offset)
 
     def skip_to(self, offset: int) -> None:
         """Go on at a higher offset: a follower whose leader has compacted what was between."""
@@ -348,7 +387,7 @@ class PartitionLog:
         segment, config = self.active, self.config
         self._limit = min(segment.ready_bytes, max(config.segment_bytes, segment.size))
         self._roll_offset = segment.base_offset + OFFSETS_MAX
-        self._roll_after = _NEVER
+        self._roll_after = NEVER
         if segment.first_timestamp >= 0:
             self._roll_after = segment.first_timestamp + self._roll_ms
         if segment.map is None:
@@ -620,6 +659,25 @@ class PartitionLog:
                 )
         return result
 
+    def aborted_in(
+        self, offset: int, segment: Segment, end_position: int, end_offset: int
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions with records in what `read` gave from `offset` on, which ends
+        at `end_position` of the segment; nothing of it lies at or beyond `end_offset`."""
+        if not self.aborted:
+            return []
+        end_offset = min(end_offset, self._offset_at(segment, end_position))
+        return self.aborted.find(offset, end_offset)
+
+    def _offset_at(self, segment: Segment, position: int) -> int:
+        """One past the last offset of the batches of a segment that end at `position`."""
+        if position == segment.size:
+            return self.log_end_offset if segment is self.active else segment.end_offset
+        for offset, place in reversed(self._boundaries.items()):
+            if place == (segment, position):
+                return offset
+        return segment.end_before(position)
+
     # --- lookups ---
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
@@ -686,6 +744,7 @@ class PartitionLog:
         while self.segments[-1].base_offset >= offset:
             self.segments.pop().remove()
         segment = self.segments[-1]
+        self.aborted.keep(0, segment.base_offset)
         position, header = segment.find(offset)
         end_offset = header[H_BASE_OFFSET] if header is not None else offset
         segment.truncate(position, min(end_offset, offset))
@@ -704,6 +763,7 @@ class PartitionLog:
         for segment in self.segments:
             segment.remove()
         self.segments.clear()
+        self.aborted.keep(0, -1)
         segment = self.new_segment(new_start_offset, 0)
         segment.create_files()
         self.add_segment(segment)
@@ -765,6 +825,7 @@ class PartitionLog:
         if count:
             self._boundaries.clear()
             first = self.segments[0].base_offset
+            self.aborted.keep(first, self.active.base_offset)
             self.rolled = [segment for segment in self.rolled if segment.base_offset >= first]
         return count
 
@@ -798,10 +859,13 @@ class PartitionLog:
             assert self.segments[place : place + len(old)] == old, "the log has changed meanwhile"
             for segment in old:
                 self._set_aside(segment)  # B
+                self.aborted.dropped(segment.base_offset)
                 paths += deleted_paths(self.directory, segment.base_offset)
             new = self.new_segment(old[0].base_offset, now_ms)
             new.size, new.end_offset = size, old[-1].end_offset
             rename_files(self.directory, new.base_offset, SWAP, "")  # C
+            if os.path.exists(self.aborted.path(new.base_offset)):
+                self.aborted.found(new.base_offset)
             self.segments[place : place + len(old)] = [new]
         self._closed_bytes = -1
         self._boundaries.clear()
@@ -844,6 +908,7 @@ class PartitionLog:
         if offset in self.snapshot_offsets:
             return
         try:
+            self.aborted.write()
             self.producers.write_snapshot(os.path.join(self.directory, file_name(offset, SNAPSHOT)))
         except StorageFault:
             return  # It only saves a walk.
@@ -877,10 +942,14 @@ class PartitionLog:
         The caller owns the descriptors: it syncs each in a thread, closes it, and calls
         `on_flushed` with the recovery point. A failed sync must never be tried again.
         """
-        paths = []
+        self.aborted.write()
         number = self.segment_number(self.recovery_point)
+        first_unflushed = self.segments[number].base_offset
         # A segment is cut to its content when it rolls: that needs a flush after the last append's.
         rolled = [segment for segment in self.rolled if segment in self.segments[:number]]
+        if rolled:
+            first_unflushed = min(first_unflushed, rolled[0].base_offset)
+        paths = self.aborted.paths_from(first_unflushed)
         for segment in rolled + self.segments[number:]:
             if segment.size:
                 paths.append(segment.path)

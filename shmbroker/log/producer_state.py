@@ -1,8 +1,17 @@
-"""What a log knows of its idempotent producers: the last five batches of each.
+"""What a log knows of its producers: the last five batches of each, and its open transactions.
 
 A retried batch is recognised and answered with its first offset; a gap is refused. The state is
 derived from the log: a snapshot file holds what it was at one offset, and the batches behind that
 give the rest.
+
+   offsets   … [a] [b] [a] [A: a is committed] [b] [B: b is aborted] …
+                │   └ first unstable offset: b is open until B
+                └ undecided for readers until A is below the high watermark, too
+
+A transaction is open in a partition from the first transactional batch of its producer to the
+marker that ends it. Readers with isolation level read_committed see what lies before the first one
+that is open, or that ended with a marker which is not yet below the high watermark
+(`stable_end`; source: KIP-98, Kafka `ProducerStateManager`).
 
 Snapshot `<20 digits>.snapshot`, the state before the offset in its name
 (source: Kafka `ProducerStateManager`, schema ProducerSnapshotEntry):
@@ -18,7 +27,7 @@ Snapshot `<20 digits>.snapshot`, the state before the offset in its name
           8  last_offset               -1: no data batch in this epoch
           4  offset_delta              last offset - first offset of that batch
           8  timestamp                 ms; largest of the last batch
-          4  coordinator_epoch         -1
+          4  coordinator_epoch         of its last marker; -1: none
           8  current_txn_first_offset  -1: no open transaction
 
 Only the last batch of a producer is in it, so a restart also walks a stretch of the log before the
@@ -32,15 +41,18 @@ sends again what other partitions may have stored.
 """
 
 import os
+from collections import deque
 from struct import Struct
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import write_all
+from shmbroker.records.end_marker import EndMarker
 from shmbroker.wire.error_codes import (
     INVALID_PRODUCER_EPOCH,
     NONE,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
+    TRANSACTION_COORDINATOR_FENCED,
 )
 
 SNAPSHOT_HEADER = Struct(">hIi")
@@ -57,6 +69,9 @@ PRODUCERS_MAX = 100_000
 
 REFUSED_MAX = 1_000
 """So many producers' refused batches are remembered; then the oldest goes."""
+
+EPOCH_BUMPS_FROM = 2
+"""From this `transaction.version` on a marker has a higher epoch than what it ends (KIP-890)."""
 
 _ACCEPT = (NONE, -1, -1)
 _OUT_OF_ORDER = (OUT_OF_ORDER_SEQUENCE_NUMBER, -1, -1)
@@ -91,17 +106,30 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Of the last record in this epoch; -1 if there is none."""
-        return (self.next_sequence - 1) % _SEQUENCES if self.batches else -1
+        """Of the last record in this epoch; -1 if there is none, or if it has none: what a group's
+        coordinator appends for a transaction."""
+        if not self.batches or self.batches[-1][0] < 0:
+            return -1
+        return (self.next_sequence - 1) % _SEQUENCES
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last batch in this epoch; -1 if there is none."""
+        return self.batches[-1][1] + self.batches[-1][2] if self.batches else -1
 
 
 class ProducerState:
     """The producers of one partition; `check` before the append, `update` after it."""
 
-    __slots__ = ("_producers", "_refused")
+    __slots__ = ("_producers", "_refused", "ended", "open")
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        self.open: dict[int, int] = {}
+        """First offsets of the open transactions by producer id, ascending."""
+        self.ended: deque[tuple[int, int]] = deque()
+        """(offset of the marker, first offset) of transactions whose marker may not be below the
+        high watermark yet, ascending by marker; `settle` takes them out."""
         self._refused: dict[int, tuple[int, int, int]] = {}
         """By producer id: (epoch, base sequence, error) of the first batch that was refused."""
 
@@ -116,8 +144,7 @@ class ProducerState:
     @property
     def last_offset(self) -> int:
         """Of the newest batch of any producer; -1 without one."""
-        newest = [entry.batches[-1] for entry in self._producers.values() if entry.batches]
-        return max((batch[2] + batch[1] for batch in newest), default=-1)
+        return max((entry.last_offset for entry in self._producers.values()), default=-1)
 
     def check(
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
@@ -193,9 +220,103 @@ class ProducerState:
         if self._refused:
             self._refused.pop(producer_id, None)
 
+    # --- transactions ---
+
+    def begin(self, producer_id: int, base_offset: int) -> None:
+        """Note that a batch just given to `update` is transactional."""
+        if producer_id not in self.open:
+            self.open[producer_id] = base_offset
+            self._producers[producer_id].current_txn_first_offset = base_offset
+
+    def has_transactions(self) -> bool:
+        """Whether any producer has ended or begun a transaction, as far as is known."""
+        return bool(self.open) or any(
+            entry.coordinator_epoch >= 0 for entry in self._producers.values()
+        )
+
+    def is_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether this producer has a transaction open here, in this epoch."""
+        return producer_id in self.open and self._producers[producer_id].epoch == epoch
+
+    def check_marker(self, marker: EndMarker, transaction_version: int) -> int:
+        """The error code of a marker that a coordinator wants to append.
+
+        It may come twice, as after a lost answer: without an open transaction it changes nothing.
+        """
+        entry = self._producers.get(marker.producer_id)
+        if entry is None:
+            return NONE
+        epoch = marker.producer_epoch
+        is_old = epoch < entry.epoch or (
+            transaction_version >= EPOCH_BUMPS_FROM
+            and epoch == entry.epoch
+            and entry.current_txn_first_offset >= 0
+        )
+        if is_old:
+            return INVALID_PRODUCER_EPOCH
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            return TRANSACTION_COORDINATOR_FENCED
+        return NONE
+
+    def end(self, marker: EndMarker, offset: int, timestamp: int) -> tuple[int, int] | None:
+        """Note a marker that was appended at `offset`: (first offset of the transaction, the last
+        stable offset behind it). None: there was none open, so readers need not know of it."""
+        entry = self._producers.get(marker.producer_id)
+        if entry is None:
+            entry = self._add(marker.producer_id, marker.producer_epoch)
+        elif entry.epoch != marker.producer_epoch:
+            entry.epoch = marker.producer_epoch
+            entry.batches.clear()
+            entry.next_sequence = 0
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.timestamp = timestamp
+        entry.current_txn_first_offset = -1
+        first_offset = self.open.pop(marker.producer_id, -1)
+        if first_offset < 0:
+            return None
+        self.ended.append((offset, first_offset))
+        return first_offset, next(iter(self.open.values()), offset + 1)
+
+    def fits(self, recent: "ProducerState", *, is_dense: bool) -> bool:
+        """Whether a snapshot, this, can be of a log whose last batches before it gave `recent`.
+
+        Only what transactions hang on is judged. is_dense: compaction has taken no batch away.
+        """
+        for producer_id, before in recent.producers.items():
+            entry = self._producers.get(producer_id)
+            if entry is None:
+                continue  # It may have expired.
+            if (producer_id in self.open) != (producer_id in recent.open):
+                return False
+            if entry.coordinator_epoch < 0 and producer_id not in self.open:
+                continue
+            if before.epoch > entry.epoch:
+                return False
+            is_same = before.epoch == entry.epoch and before.batches
+            if is_dense and is_same and entry.last_offset != before.last_offset:
+                return False
+        return True
+
+    def settle(self, high_watermark: int) -> None:
+        """Markers below the high watermark are decided for good."""
+        ended = self.ended
+        while ended and ended[0][0] < high_watermark:
+            ended.popleft()
+
+    def stable_end(self, high_watermark: int, log_start_offset: int) -> int:
+        """The last stable offset: exclusive end of what read_committed readers may see."""
+        self.settle(high_watermark)
+        first = next(iter(self.open.values()), high_watermark)
+        for _, began in self.ended:
+            first = min(first, began)
+        return min(max(first, log_start_offset), high_watermark)
+
     def _add(self, producer_id: int, epoch: int) -> ProducerEntry:
         if len(self._producers) >= PRODUCERS_MAX:
-            by_age = sorted(self._producers, key=lambda known: self._producers[known].timestamp)
+            by_age = sorted(
+                (known for known in self._producers if known not in self.open),
+                key=lambda known: self._producers[known].timestamp,
+            )
             for known in by_age[: PRODUCERS_MAX // 10]:
                 del self._producers[known]
         entry = self._producers[producer_id] = ProducerEntry(epoch)
@@ -216,23 +337,37 @@ class ProducerState:
     def clear(self) -> None:
         self._producers.clear()
         self._refused.clear()
+        self.open.clear()
+        self.ended.clear()
 
-    def merge(self, older: "ProducerState") -> None:
-        """Take producers that are only in `older`."""
-        for producer_id, entry in older.producers.items():
+    def take(self, known: "ProducerState", recent: "ProducerState") -> None:
+        """Begin with what a snapshot knows, and with the batches shortly before it, which are
+        believed where they are of the same epoch.
+
+        Producers that are in `recent` alone have expired, or were forgotten: they do no harm.
+        """
+        for producer_id, entry in known.producers.items():
+            before = recent.producers.get(producer_id)
+            if before is not None and before.batches and before.epoch >= entry.epoch:
+                entry.epoch = before.epoch
+                entry.batches = before.batches
+                entry.next_sequence = before.next_sequence
+            self._producers[producer_id] = entry
+        for producer_id, entry in recent.producers.items():
             self._producers.setdefault(producer_id, entry)
+        self.open = known.open
 
     # --- snapshots ---
 
     def encode_snapshot(self) -> bytes:
         entries = []
         for producer_id, entry in self._producers.items():
-            sequence, delta, base_offset, _ = entry.batches[-1] if entry.batches else (0, 0, -1, -1)
+            _, delta, base_offset, _ = entry.batches[-1] if entry.batches else (0, 0, -1, -1)
             entries.append(
                 SNAPSHOT_ENTRY.pack(
                     producer_id,
                     entry.epoch,
-                    (sequence + delta) % _SEQUENCES if entry.batches else -1,
+                    entry.last_sequence,
                     base_offset + delta,
                     delta,
                     entry.timestamp,
@@ -278,7 +413,13 @@ def read_snapshot(path: str) -> ProducerState:
         entry.timestamp = timestamp
         entry.coordinator_epoch, entry.current_txn_first_offset = fields[6:]
         if last_offset >= 0:
-            base_sequence = (last_sequence - delta) % _SEQUENCES
+            base_sequence = (last_sequence - delta) % _SEQUENCES if last_sequence >= 0 else -1
             entry.batches.append((base_sequence, delta, last_offset - delta, timestamp))
             entry.next_sequence = (last_sequence + 1) % _SEQUENCES
+    begun = (
+        (entry.current_txn_first_offset, producer_id)
+        for producer_id, entry in state.producers.items()
+        if entry.current_txn_first_offset >= 0
+    )
+    state.open |= {producer_id: first_offset for first_offset, producer_id in sorted(begun)}
     return state

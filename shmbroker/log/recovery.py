@@ -30,9 +30,11 @@ none of them bears out is named and not used.
 
 import logging
 import os
+from collections import deque
+from collections.abc import Iterator
 
 from shmbroker.crc32c import crc32c
-from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.log.compaction.cleaned_files import settle
 from shmbroker.log.file_names import (
@@ -51,6 +53,7 @@ from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.log.quarantine import has_place, put_aside, put_tail_aside
 from shmbroker.log.segment import OFFSETS_MAX, Segment
+from shmbroker.log.transaction_index import AbortedTransaction
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CONTROL_BIT,
@@ -66,7 +69,9 @@ from shmbroker.records.batch_layout import (
     H_PRODUCER_ID,
     HEADER_SIZE,
     LOG_OVERHEAD,
+    TRANSACTIONAL_BIT,
 )
+from shmbroker.records.end_marker import parse_marker
 
 logger = logging.getLogger("shmbroker")
 
@@ -81,6 +86,7 @@ def load(
     clean: bool,
     recovery_point: int,
     log_start_offset: int,
+    decided_below: int,
     now_ms: int,
 ) -> None:
     """Fill a new PartitionLog from its directory; see `PartitionLog.open`. OSError, too."""
@@ -153,7 +159,14 @@ def load(
     log.remove_snapshots_behind(log.log_end_offset)
     if not clean:
         _remove_torn_snapshots(log, recovery_point)
-    rebuild_producers(log, is_window_walked=is_window_walked, now_ms=now_ms or _NEVER)
+    if not (clean or is_found):
+        decided_below = min(decided_below, recovery_point)
+    rebuild_producers(
+        log,
+        is_window_walked=is_window_walked,
+        now_ms=now_ms or _NEVER,
+        decided_below=decided_below,
+    )
     if now_ms:
         log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
     log.store_position()
@@ -187,6 +200,8 @@ def _list_files(log: PartitionLog, now_ms: int) -> set[int]:
         raise StorageFault(f"can't open {log.directory}: {error}") from error
     _remove_orphans(log.directory, kinds)
     log.snapshot_offsets = _offsets(kinds, SNAPSHOT)
+    for base_offset in _offsets(kinds, TXN_INDEX):
+        log.aborted.found(base_offset)
     last: Segment | None = None
     for base_offset in _offsets(kinds, LOG):
         segment = log.new_segment(base_offset, now_ms, is_found=True)
@@ -709,18 +724,42 @@ def _fits_last_batch(log: PartitionLog, known: ProducerState, now_ms: int) -> bo
 
 
 def rebuild_producers(
-    log: PartitionLog, *, is_window_walked: bool = True, now_ms: int = _NEVER
+    log: PartitionLog,
+    *,
+    is_window_walked: bool = True,
+    now_ms: int = _NEVER,
+    decided_below: int = _NEVER,
 ) -> None:
     """The producer state at the log's end: newest good snapshot, then the batches behind it.
 
     With the window, also the batches shortly before it, as a snapshot knows only the last of each
-    producer.
+    producer. The transaction indexes of what is behind the snapshot are compared with the batches,
+    and set right.
+
+    decided_below: from this offset on, the high watermark, markers do not count yet; or the indexes
+    may lack entries, as a power cut may have taken what was written to them. Where there are
+    transactions, a snapshot from before is taken.
     """
+    log.aborted.keep(log.segments[0].base_offset, log.segments[-1].base_offset)
+    undecided = [row for row in log.producers.ended if row[0] < log.log_end_offset]
+    _rebuild_producers(log, is_window_walked, now_ms, _NEVER)
+    has_any = bool(log.aborted) or log.producers.has_transactions()
+    if has_any and any(taken > decided_below for taken in log.snapshot_offsets):
+        _rebuild_producers(log, is_window_walked, now_ms, decided_below)
+    log.producers.ended = deque(sorted({*undecided, *log.producers.ended}))
+
+
+def _rebuild_producers(
+    log: PartitionLog, is_window_walked: bool, now_ms: int, snapshot_max: int
+) -> None:
+    """The same from a snapshot at `snapshot_max` or before."""
     state = log.producers
     state.clear()
     first = taken = log.segments[0].base_offset
-    known = ProducerState()
+    known, recent = ProducerState(), ProducerState()
     for offset in reversed(log.snapshot_offsets[:]):
+        if offset > snapshot_max:
+            continue
         if offset < first:
             break  # What followed it is gone: it would refuse who wrote since.
         path = os.path.join(log.directory, file_name(offset, SNAPSHOT))
@@ -730,34 +769,116 @@ def rebuild_producers(
                 raise CorruptFault(f"{path} knows offset {known.last_offset}: it is another's")
             if offset == log.log_end_offset and not _fits_last_batch(log, known, now_ms):
                 raise CorruptFault(f"{path} does not know the producer of the last batch")
+            if is_window_walked and len(known):
+                recent = _walk_window(log, offset)
+                if not known.fits(recent, is_dense=_gaps_end(log) <= 0):
+                    raise CorruptFault(f"{path} does not fit the batches before it")
         except StorageFault as fault:
             logger.warning("%s; its producers are found in the batches", fault)
             log._remove_snapshot(offset)
             is_window_walked = True
-            known = ProducerState()
+            known, recent = ProducerState(), ProducerState()
             continue
         taken = offset
         break
-    start = taken
-    if is_window_walked and len(known):
-        start = _window_start(log, taken)
-    for segment in log.segments[log.segment_number(start) :]:
-        segment.load_indexes()
-        try:
-            position, _ = segment.find(start)
-            for _, header in segment.headers(position, segment.size):
-                if header[H_PRODUCER_ID] >= 0 and not header[H_ATTRIBUTES] & CONTROL_BIT:
-                    state.update(
-                        header[H_PRODUCER_ID],
-                        header[H_PRODUCER_EPOCH],
-                        header[H_BASE_SEQUENCE],
-                        header[H_LAST_OFFSET_DELTA],
-                        header[H_BASE_OFFSET],
-                        header[H_MAX_TIMESTAMP],
-                    )
-        except CorruptFault:
-            continue  # Damage below the recovery point: whoever reads there is told.
-    state.merge(known)
+    state.take(known, recent)
+    for segment in log.segments[log.segment_number(taken) :]:
+        _replay(log, segment, taken)
+
+
+def _walk_window(log: PartitionLog, end: int) -> ProducerState:
+    """What the batches shortly before an offset tell of their producers."""
+    recent = ProducerState()
+    start = _window_start(log, end)
+    for segment in log.segments[log.segment_number(start) : log.segment_number(end) + 1]:
+        _follow(recent, segment, start, end)
+    return recent
+
+
+def _producers_batches(
+    segment: Segment, start: int, end: int
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(position, header) of the batches of producers with offsets in [start, end).
+
+    CorruptFault where the segment is damaged.
+    """
+    segment.load_indexes()
+    position, _ = segment.find(start)
+    for found, header in segment.headers(position, segment.size):
+        if header[H_BASE_OFFSET] >= end:
+            return
+        if header[H_PRODUCER_ID] >= 0 and header[H_BASE_OFFSET] >= start:
+            yield found, header
+
+
+def _of_producer(header: tuple[int, ...]) -> tuple[int, int, int, int, int, int]:
+    """What `ProducerState.update` is to know of a batch."""
+    return (
+        header[H_PRODUCER_ID],
+        header[H_PRODUCER_EPOCH],
+        header[H_BASE_SEQUENCE],
+        header[H_LAST_OFFSET_DELTA],
+        header[H_BASE_OFFSET],
+        header[H_MAX_TIMESTAMP],
+    )
+
+
+def _replay(log: PartitionLog, segment: Segment, start: int) -> None:
+    """Let the producer state follow a segment's batches from `start` on, and let its transaction
+    index be what they say."""
+    entries, is_whole = _follow(log.producers, segment, start)
+    known = log.aborted.stored(segment.base_offset)
+    right = [entry for entry in known if entry.last_offset < start] + entries
+    if not is_whole:
+        right = sorted({*known, *entries}, key=lambda entry: entry.last_offset)
+    log.aborted.set_right(segment.base_offset, right)
+
+
+def _follow(
+    state: ProducerState, segment: Segment, start: int, end: int = _NEVER
+) -> tuple[list[AbortedTransaction], bool]:
+    """(the transactions that a segment's batches in [start, end) abort, whether all were read)."""
+    entries: list[AbortedTransaction] = []
+    try:
+        for position, header in _producers_batches(segment, start, end):
+            if not header[H_ATTRIBUTES] & CONTROL_BIT:
+                state.update(*_of_producer(header))
+                if header[H_ATTRIBUTES] & TRANSACTIONAL_BIT:
+                    state.begin(header[H_PRODUCER_ID], header[H_BASE_OFFSET])
+                continue
+            marker = parse_marker(segment.read_bytes(position, header[H_LENGTH] + LOG_OVERHEAD))
+            if marker is None:
+                continue
+            ended = state.end(marker, header[H_BASE_OFFSET], header[H_MAX_TIMESTAMP])
+            if ended is not None and not marker.is_commit:
+                entry = AbortedTransaction(
+                    marker.producer_id, ended[0], header[H_BASE_OFFSET], ended[1]
+                )
+                entries.append(entry)
+    except (CorruptFault, ProtocolFault):
+        # Damage below the recovery point: whoever reads there is told.
+        return entries, False
+    return entries, True
+
+
+def find_aborted(log: PartitionLog, base_offset: int) -> list[AbortedTransaction]:
+    """What the transaction index of a segment must hold, from a snapshot and the batches."""
+    state = ProducerState()
+    start = log.segments[0].base_offset
+    for offset in reversed(log.snapshot_offsets):
+        if start <= offset <= base_offset:
+            try:
+                known = read_snapshot(os.path.join(log.directory, file_name(offset, SNAPSHOT)))
+            except StorageFault:
+                continue
+            state.take(known, ProducerState())
+            start = offset
+            break
+    entries: list[AbortedTransaction] = []
+    first, last = log.segment_number(start), log.segment_number(base_offset)
+    for segment in log.segments[first : last + 1]:
+        entries, _ = _follow(state, segment, start)
+    return entries
 
 
 def _window_start(log: PartitionLog, offset: int) -> int:

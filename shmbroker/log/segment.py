@@ -560,7 +560,7 @@ class Segment:
                     not is_dense and behind[H_BASE_OFFSET] > next_offset
                 ):
                     return True
-                before = self._end_before(position) if expected < 0 else expected
+                before = self.end_before(position) if expected < 0 else expected
                 return header[H_BASE_OFFSET] == before or (
                     not is_dense and behind[H_BASE_OFFSET] < before
                 )
@@ -568,8 +568,8 @@ class Segment:
             pass  # A neighbour that is damaged says nothing.
         return True
 
-    def _end_before(self, position: int) -> int:
-        """One past the last offset of what lies before a batch."""
+    def end_before(self, position: int) -> int:
+        """One past the last offset of what lies before `position`, a batch boundary."""
         end_offset = self.base_offset
         start = self.indexed_position(position - 1, POSITION) if position else 0
         for _, header in self.headers(start, position):

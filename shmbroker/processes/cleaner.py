@@ -87,7 +87,7 @@ class Cleaner(SleepingChild):
     def on_call(self, call: Call, body: dict[str, Any]) -> dict[str, Any] | None:
         """One CleanLog request."""
         from shmbroker.log.compaction.chunks import Source
-        from shmbroker.log.compaction.compactor import Settings, compact
+        from shmbroker.log.compaction.compactor import LastRecord, Settings, compact
 
         self._call, self._is_abandoned = call, False
         self._directory = body["directory"]
@@ -106,7 +106,10 @@ class Cleaner(SleepingChild):
                 self._directory,
                 [Source(s["base_offset"], s["size"], s["end_offset"]) for s in body["segments"]],
                 body["dirty_offset"],
-                {p["producer_id"]: p["last_offset"] for p in body["producers"]},
+                {
+                    p["producer_id"]: LastRecord(p["last_offset"], p["epoch"])
+                    for p in body["producers"]
+                },
                 settings,
                 self.on_progress,
             )

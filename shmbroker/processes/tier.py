@@ -39,7 +39,14 @@ from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of, topic_prefix
 from shmbroker.tier.object_store import StoreFault, open_store, store_url
 from shmbroker.tier.remote_log import RemoteSegment
-from shmbroker.wire.api_keys import TIER_COPY, TIER_DELETE, TIER_FETCH, TIER_FIND, TIER_LOAD
+from shmbroker.wire.api_keys import (
+    TIER_ABORTED,
+    TIER_COPY,
+    TIER_DELETE,
+    TIER_FETCH,
+    TIER_FIND,
+    TIER_LOAD,
+)
 from shmbroker.wire.error_codes import (
     CORRUPT_MESSAGE,
     KAFKA_STORAGE_ERROR,
@@ -93,6 +100,7 @@ class Tier(SleepingChild):
                 TIER_DELETE: ("TierDelete", self.on_delete),
                 TIER_FETCH: ("TierFetch", self.on_fetch),
                 TIER_FIND: ("TierFind", self.on_find),
+                TIER_ABORTED: ("TierAborted", self.on_aborted),
             }
         )
         self.link = ActiveLink(
@@ -331,6 +339,18 @@ class Tier(SleepingChild):
             )
             timestamp, offset = found or (-1, -1)
             return {"error_code": NONE, "timestamp": timestamp, "offset": offset}
+
+        self.submit(self.readers, work, call.reply)
+        return None
+
+    def on_aborted(self, call: Call, body: Body) -> Body | None:
+        """TierAborted: the aborted transactions whose markers lie in a segment."""
+        _, prefix = self._place(body)
+        segment = _segment_of(body)
+
+        def work() -> Body:
+            found = transfer.read_aborted(self.store, prefix, segment)
+            return {"error_code": NONE, "aborted": [entry._asdict() for entry in found]}
 
         self.submit(self.readers, work, call.reply)
         return None

@@ -174,7 +174,7 @@ def encode_batch(
             base_timestamp = max_timestamp = timestamp
         elif timestamp > max_timestamp:
             max_timestamp = timestamp
-        parts.append(_encode_record(timestamp - base_timestamp, count, key, value, headers))
+        parts.append(encode_record(timestamp - base_timestamp, count, key, value, headers))
         count += 1
     if not count:
         raise ValueError("a batch holds at least one record")
@@ -247,13 +247,14 @@ def control_type(key: bytes) -> int:
     return kind
 
 
-def _encode_record(
+def encode_record(
     timestamp_delta: int,
     offset_delta: int,
     key: bytes | None,
     value: bytes | None,
     headers: Headers,
 ) -> bytes:
+    """One record as it stands in a batch, its length first."""
     body = bytearray(b"\x00")
     _put_varint(body, timestamp_delta)
     _put_varint(body, offset_delta)

@@ -6,8 +6,9 @@
            │                    └ acks=all waits here
 
 Rules of this file:
-* log_start_offset <= high_watermark <= log_end_offset, always; the high watermark never goes back
-  while this broker leads, nor when an in-sync follower takes over (`take_over`).
+* log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, always; the high
+  watermark never goes back while this broker leads, nor when an in-sync follower takes over
+  (`take_over`), and with it neither does the last stable offset.
 * It is the least log end offset of those whom it waits for: the in-sync replicas, and those that
   the controller may already have made in-sync (`pending_in_sync`). With too few of them in sync
   (min.insync.replicas) it stands still (KIP-966).
@@ -235,6 +236,8 @@ class Partition:
         if end <= self.high_watermark:
             return False
         self.high_watermark = end
+        if self.producers.ended:
+            self.producers.settle(end)
         if len(self.replicas) > 1 and self.store_high_watermark is not None:
             self.store_high_watermark(end)
         return True
@@ -244,6 +247,8 @@ class Partition:
         end = min(high_watermark, self.log.log_end_offset)
         if end > self.high_watermark:
             self.high_watermark = end
+            if self.producers.ended:
+                self.producers.settle(end)
             if self.store_high_watermark is not None:
                 self.store_high_watermark(end)
 
@@ -264,7 +269,14 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Exclusive end of what read_committed consumers may see; no transactions are open here."""
+        """Exclusive end of what read_committed consumers may see.
+
+        It follows from the log below the high watermark, which every later leader has, so it never
+        goes back either.
+        """
+        producers = self.producers
+        if producers.open or producers.ended:
+            return producers.stable_end(self.high_watermark, self.log.log_start_offset)
         return self.high_watermark
 
 

@@ -32,7 +32,8 @@ from shmbroker.tier.remote_log import RemoteSegment
 LOG = "log"
 MANIFEST = "manifest"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
-DERIVED = ("index", "timeindex", "txnindex", "snapshot", LEADER_EPOCHS)
+TXN_INDEX = "txnindex"
+DERIVED = ("index", "timeindex", TXN_INDEX, "snapshot", LEADER_EPOCHS)
 """What goes along with a segment, in the order of the upload; the log and the manifest follow."""
 
 VERSION = 1
@@ -113,6 +114,7 @@ def parse_manifest(
             int(found["leader_epoch"]),
             objects[LOG][0],
             int(found["max_timestamp"]),
+            objects.get(TXN_INDEX, (0, 0))[0] > 0,
         )
         owner = found["topic_id"], found["partition"]
     except (ValueError, KeyError, TypeError) as error:

@@ -29,6 +29,8 @@ class RemoteSegment(NamedTuple):
     """Bytes of its .log."""
     max_timestamp: int
     """Milliseconds; where no record has a timestamp, when the file was last written."""
+    has_aborted: bool = False
+    """It has a transaction index."""
 
 
 class LocalSegment(Protocol):
@@ -93,6 +95,10 @@ class RemoteLog:
             if segment.end_offset > offset:
                 return segment
         return None
+
+    def with_aborted(self, offset: int) -> list[RemoteSegment]:
+        """Those with a transaction index that end behind `offset`."""
+        return [one for one in self.segments if one.has_aborted and one.end_offset > offset]
 
     def covered_end(self, offset: int) -> int:
         """How far copies reach from `offset` on without a gap; `offset` itself if nowhere."""

@@ -24,6 +24,7 @@ from shmbroker.log.checkpoints import encode_entries
 from shmbroker.log.file_names import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, file_name
 from shmbroker.log.offset_index import OffsetIndex
 from shmbroker.log.time_index import TimeIndex
+from shmbroker.log.transaction_index import ENTRY, AbortedTransaction, parse_entries
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
@@ -302,6 +303,22 @@ def find_timestamp(
             if record is not None:
                 return record
     return None
+
+
+def read_aborted(
+    store: ObjectStore, prefix: str, segment: RemoteSegment
+) -> list[AbortedTransaction]:
+    """The entries of a segment's transaction index; CorruptFault if it isn't whole."""
+    stem = manifest.stem_of(segment.base_offset, segment.end_offset, segment.leader_epoch)
+    key = f"{prefix}{stem}.{manifest.TXN_INDEX}"
+    try:
+        data = store.get(key, 0, OBJECT_BYTES_MAX)
+    except MissingFault:
+        raise CorruptFault(f"{key} is gone") from None
+    entries = parse_entries(data)
+    if len(entries) * ENTRY.size != len(data):
+        raise CorruptFault(f"{key} is damaged")
+    return entries
 
 
 _Batch = tuple[int, int, int, int, int, bool]

@@ -253,14 +253,12 @@ def _dump_index(path: str) -> Iterator[Row]:
 
 def _dump_snapshot(path: str) -> Iterator[Row]:
     for producer_id, entry in read_snapshot(path).producers.items():
-        base_sequence, delta, base_offset, _ = (
-            entry.batches[-1] if entry.batches else (-1, 0, -1, 0)
-        )
+        _, delta, base_offset, _ = entry.batches[-1] if entry.batches else (-1, 0, -1, 0)
         yield {
             "type": "producer",
             "producer_id": producer_id,
             "producer_epoch": entry.epoch,
-            "last_sequence": (base_sequence + delta) % 2**31 if entry.batches else -1,
+            "last_sequence": entry.last_sequence,
             "last_offset": base_offset + delta,
             "offset_delta": delta,
             "timestamp": entry.timestamp,

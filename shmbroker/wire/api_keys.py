@@ -104,6 +104,7 @@ TIER_DELETE = 20004
 TIER_FETCH = 20005
 TIER_FIND = 20006
 TELL_LOG_ENDS = 20007
+TIER_ABORTED = 20008
 
 NEVER = 32768
 """Stands for the first flexible version where there is none."""
@@ -207,6 +208,7 @@ TABLE = {
     TIER_FETCH: ("TierFetch", 0, 0, 0),
     TIER_FIND: ("TierFind", 0, 0, 0),
     TELL_LOG_ENDS: ("TellLogEnds", 0, 0, 0),
+    TIER_ABORTED: ("TierAborted", 0, 0, 0),
 }
 
 

@@ -20,6 +20,7 @@ from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import delete_records, retain
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
+from shmbroker.records.end_marker import EndMarker
 from shmbroker.replica.partition import Partition
 from shmbroker.tier import transfer
 from shmbroker.tier.manifest import PartitionName, partition_prefix, stem_of
@@ -48,6 +49,10 @@ class World:
         self.store = MemoryStore()
         self.now_ms = 1_000_000
         self.records: list[bytes] = []
+        """By offset; of a marker its value."""
+        self.aborted: list[tuple[int, int, int]] = []
+        """(producer id, first offset, offset of the marker)."""
+        self.sequences = {1: 0, 2: 0}
         self.start = 0
         self.asked: deque = deque()
         self.is_swept = False
@@ -157,6 +162,11 @@ class World:
         )  # fmt: skip
         return chunk._asdict()
 
+    def TierAborted(self, body: dict) -> dict:
+        segment = RemoteSegment(**{field: body[field] for field in FIELDS})
+        found = transfer.read_aborted(self.store, PREFIX, segment)
+        return {"aborted": [one._asdict() for one in found]}
+
     # ── what happens ────────────────────────────────────────────────────────────────────────────
 
     def append(self, batches: int) -> None:
@@ -166,6 +176,33 @@ class World:
             self.log.append(memoryview(batch), RECORDS - 1, self.now_ms, 0, self.now_ms)
             self.partition.advance_high_watermark()
             self.records += values
+
+    def transact(self, what: int) -> None:
+        """A batch of a transaction, and for some numbers the end of it."""
+        producer_id = 1 + what % 2
+        sequence = self.sequences[producer_id]
+        self.sequences[producer_id] += RECORDS
+        values = [b"t%d" % (len(self.records) + n) for n in range(RECORDS)]
+        batch = encode_batch(
+            [(self.now_ms, None, value, []) for value in values],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        producers = self.log.producers
+        offset = self.log.append(memoryview(batch), RECORDS - 1, self.now_ms, 0, self.now_ms)
+        producers.update(producer_id, 0, sequence, RECORDS - 1, offset, self.now_ms)
+        producers.begin(producer_id, offset)
+        self.records += values
+        if what & 4:
+            first, is_commit = producers.open[producer_id], bool(what & 2)
+            marker = EndMarker(producer_id, 0, 0, is_commit)
+            offset = self.log.append_marker(marker, self.now_ms, 0, self.now_ms)
+            self.records.append(bytes(6))
+            if not is_commit:
+                self.aborted.append((producer_id, first, offset))
+        self.partition.advance_high_watermark()
 
     def roll(self, _: int) -> None:
         self.log.roll(self.now_ms)
@@ -213,17 +250,26 @@ class World:
 
     # ── what must hold ──────────────────────────────────────────────────────────────────────────
 
-    def read(self, offset: int) -> bytes:
-        """Bytes from `offset` on, after as many rounds as it takes."""
+    def read(self, offset: int) -> tuple[bytes, list[tuple[int, int, int]]]:
+        """Bytes from `offset` on, and the transactions in them that were aborted, after as many
+        rounds as it takes."""
         for _ in range(6):
             log = self.log
             if offset >= log.local_start_offset:
                 found = log.read(offset, 300, self.partition.high_watermark)
             else:
-                found = self.tiering.read(self.partition, offset, 300, True)
+                found = self.tiering.read(
+                    self.partition, offset, 300, self.partition.high_watermark, True
+                )
             if type(found) is tuple and found[2]:
                 segment, position, length = found
-                return segment.read_bytes(position, length)
+                where = segment, position + length, self.log.log_end_offset
+                if offset >= log.local_start_offset:
+                    aborted = log.aborted_in(offset, *where)
+                else:
+                    aborted = self.tiering.aborted_in(self.partition, offset, *where)
+                if isinstance(aborted, list):
+                    return segment.read_bytes(position, length), [one[:3] for one in aborted]
             self.now_ms += 120_000
             self.tiering.run(self.now_ms)
             self.answer()
@@ -236,15 +282,20 @@ class World:
         offset = self.start
         values = self.records
         while offset < len(values):
-            data = self.read(offset)
+            start = offset
+            data, aborted = self.read(offset)
             for position, _ in iterate_batches(data):
                 for found, _, _, value, _ in iterate_records(data, position):
                     if found >= offset:
                         assert (found, value) == (offset, values[offset])
                         offset += 1
+            assert aborted == [one for one in self.aborted if one[2] >= start and one[1] < offset]
 
     def settle(self) -> None:
         """Nobody dies any more: what is closed is copied, what is not needed is gone."""
+        self.roll(0)
+        for producer_id in list(self.log.producers.open):
+            self.transact(producer_id - 1 + 4)
         self.roll(0)
         for _ in range(40):
             self.tick(1)
@@ -259,8 +310,9 @@ class World:
 
 
 OPERATIONS = (
-    "append", "append", "roll", "roll", "tick", "tick", "keep_local", "keep_in_all",
-    "delete_records", "kill_tier", "kill_tier", "kill_worker", "fail_store",
+    "append", "append", "transact", "transact", "transact", "roll", "roll", "tick", "tick",
+    "keep_local", "keep_in_all", "delete_records", "kill_tier", "kill_tier", "kill_worker",
+    "fail_store",
 )  # fmt: skip
 
 

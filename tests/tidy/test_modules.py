@@ -70,7 +70,9 @@ def test_only_words_casts_to_words():
         assert casts == (path.name == "words.py"), name_of(path)
 
 
-CLEANER_ONLY = {"by_kernels.py", "by_numpy.py", "chunks.py", "compactor.py", "key_offsets.py"}
+CLEANER_ONLY = {
+    "by_kernels.py", "by_numpy.py", "chunks.py", "compactor.py", "fates.py", "key_offsets.py",
+}  # fmt: skip
 """In log/compaction: imported by the cleaner alone, when it has something to do."""
 
 LIGHT = (

@@ -28,6 +28,9 @@ VERSION_MIN = 1
 VERSION_MAX = 11
 VERSION_MIN_ADVERTISED = 1
 
+READ_COMMITTED = 1
+"""The isolation level."""
+
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -94,7 +97,8 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
                 counts[name, index] = 0
                 row["error_code"] = error_codes.INVALID_REQUEST
             else:
-                _look_up(broker, image, asked, call.api_version, row, pending)
+                is_committed = body["isolation_level"] == READ_COMMITTED
+                _look_up(broker, image, asked, call.api_version, is_committed, row, pending)
                 looked_up += 1
                 is_search = asked["timestamp"] not in ENDS
                 if looked_up % STEP_ROWS == 0 or (is_search and clock.monotonic() > deadline):
@@ -113,6 +117,7 @@ def _look_up(
     image: TopicImage | None,
     asked: dict[str, Any],
     version: int,
+    is_committed: bool,
     row: dict[str, Any],
     pending: Pending,
 ) -> None:
@@ -140,14 +145,14 @@ def _look_up(
         if partition.is_high_watermark_behind:
             row["error_code"] = _not_available(version)
             return
-        row["offset"] = partition.high_watermark
+        row["offset"] = _visible_end(partition, is_committed)
         if version >= 4:
             row["leader_epoch"] = partition.leader_epoch
     elif timestamp in VERSION_OF_SENTINEL and timestamp != MAX_TIMESTAMP:
         _fill(partition, row, version, -1, _end(broker, partition, timestamp))
     else:
         try:
-            _find(broker, partition, timestamp, version, row, pending)
+            _find(broker, partition, timestamp, version, is_committed, row, pending)
         except StorageFault as fault:
             broker.on_storage_fault(partition, fault)
             row["error_code"] = error_codes.KAFKA_STORAGE_ERROR
@@ -176,6 +181,7 @@ def _find(
     partition: Partition,
     timestamp: int,
     version: int,
+    is_committed: bool,
     row: dict[str, Any],
     pending: Pending,
 ) -> None:
@@ -189,7 +195,7 @@ def _find(
             found = log.max_timestamp()
         else:
             found = log.offset_for_timestamp(timestamp)
-        _fill_found(partition, row, version, *(found or (-1, -1)))
+        _fill_found(partition, row, version, is_committed, *(found or (-1, -1)))
 
     wanted = timestamp
     if timestamp == MAX_TIMESTAMP and tiering is not None:
@@ -207,18 +213,28 @@ def _find(
         elif offset < 0:
             find_here()
         else:
-            _fill_found(partition, row, version, found_timestamp, offset)
+            _fill_found(partition, row, version, is_committed, found_timestamp, offset)
         pending.on_row()
 
     pending.count += 1
     tiering.find_time(partition, wanted, on_found)
 
 
+def _visible_end(partition: Partition, is_committed: bool) -> int:
+    """Exclusive end of what the asker may see, by its isolation level."""
+    return partition.last_stable_offset if is_committed else partition.high_watermark
+
+
 def _fill_found(
-    partition: Partition, row: dict[str, Any], version: int, timestamp: int, offset: int
+    partition: Partition,
+    row: dict[str, Any],
+    version: int,
+    is_committed: bool,
+    timestamp: int,
+    offset: int,
 ) -> None:
     """A record that was found, if readers may know of it."""
-    if 0 <= offset < partition.high_watermark:
+    if 0 <= offset < _visible_end(partition, is_committed):
         _fill(partition, row, version, timestamp, offset)
     elif partition.is_high_watermark_behind:
         row["error_code"] = _not_available(version)

@@ -55,7 +55,9 @@ from shmbroker.records.batch_layout import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
+    TRANSACTIONAL_BIT,
 )
+from shmbroker.records.end_marker import parse_marker
 from shmbroker.replica.partition import Partition
 from shmbroker.replica.throttle import Throttle
 from shmbroker.wire import error_codes
@@ -406,11 +408,19 @@ class ReplicaFetcher:
                     log.skip_to(base_offset)
                     is_gap = True
                 append(data[at:batch_end], last_offset_delta, max_timestamp, epoch, now_ms)
-                if producer_id >= 0 and not attributes & CONTROL_BIT:
+                if producer_id < 0:
+                    pass
+                elif attributes & CONTROL_BIT:
+                    marker = parse_marker(data, at)
+                    if marker is not None:
+                        log.note_marker(marker, base_offset, max_timestamp)
+                else:
                     producers.update(
                         producer_id, producer_epoch, base_sequence, last_offset_delta,
                         base_offset, max_timestamp,
                     )  # fmt: skip
+                    if attributes & TRANSACTIONAL_BIT:
+                        producers.begin(producer_id, base_offset)
                 at = batch_end
         except StorageFault as fault:
             self._on_storage_fault(partition, fault)

@@ -14,8 +14,9 @@ Of a record with a key, pass 2 keeps the one at the last offset of its key. Offs
    producer: its header stays then, with no records, as sequences are known by it.
  * Tombstones (null values) stay `delete.retention.ms` from the first pass that kept them: their
    batch gets that moment, the delete horizon, for base timestamp (KIP-534). After it they go.
- * Control batches stay. Records of a transaction count as the last of their key only if its marker
-   in what is read commits it; they are treated as all others otherwise.
+ * Records of aborted transactions go, and none of them is the last of its key (`fates`).
+   A marker whose transaction has no batch left gets a delete horizon, too, and goes after it; the
+   last thing that is known of a producer stays as an empty batch.
  * Where the memory for keys was used up, the rest of the last segment is copied as it is: nothing
    is missing behind the offset up to which a log is said to be clean.
  * Records without a key can't be here by right (Produce refuses them) and go.
@@ -36,21 +37,23 @@ from shmbroker.errors import StorageFault
 from shmbroker.kernels import native
 from shmbroker.log.compaction.chunks import Batches, Chunk, Source, read_chunks, sealed
 from shmbroker.log.compaction.cleaned_files import cleaned_path, remove_cleaned
+from shmbroker.log.compaction.fates import Transactions
 from shmbroker.log.compaction.key_offsets import KeyHash, KeyOffsets
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.log.file_names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from shmbroker.log.offset_index import OffsetIndex
 from shmbroker.log.time_index import TimeIndex
-from shmbroker.records.batch import control_type, iterate_records
+from shmbroker.log.transaction_index import encode_entries
+from shmbroker.records.batch import encode_record, iterate_records
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
     CONTROL_BIT,
-    CONTROL_COMMIT,
     DELETE_HORIZON_BIT,
     H_ATTRIBUTES,
     H_BASE_OFFSET,
     H_BASE_TIMESTAMP,
     H_COUNT,
+    H_PRODUCER_EPOCH,
     H_PRODUCER_ID,
     HEADER_SIZE,
     NO_TIMESTAMP,
@@ -91,6 +94,14 @@ class Settings(NamedTuple):
     map_bytes: int
 
 
+class LastRecord(NamedTuple):
+    """The last thing that is known of a producer."""
+
+    last_offset: int
+    """Of its last data batch; -1: a marker has begun its epoch, and there is none."""
+    epoch: int
+
+
 class SegmentGroup(NamedTuple):
     """A new segment: sources[first : first + length] become one of `size` bytes."""
 
@@ -117,14 +128,14 @@ def compact(
     directory: str,
     sources: list[Source],
     dirty_offset: int,
-    last_batches: dict[int, int],
+    last_records: dict[int, LastRecord],
     settings: Settings,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Report:
     """Write the `.cleaned` files for these segments of the log in `directory`.
 
-    dirty_offset: everything before it has been clean since an earlier pass. last_batches: producer
-    id -> last offset of its last batch. on_progress is called now and then with the bytes read or
+    dirty_offset: everything before it has been clean since an earlier pass. last_records: by
+    producer id. on_progress is called now and then with the bytes read or
     written since; what it raises ends the pass. Whatever ends it, no `.cleaned` file stays then.
     """
     report = Report()
@@ -134,13 +145,15 @@ def compact(
         report.end_offset = offsets[1]
         taken = [source for source in sources if source.base_offset < report.end_offset]
         first = 0
+        transactions = Transactions(directory, sources[0].base_offset)
         for count in _group_counts(directory, taken, settings):
             group = _Rewriter(
                 directory,
                 taken[first : first + count],
                 key_hash,
                 offsets[0],
-                last_batches,
+                transactions,
+                last_records,
                 settings,
                 on_progress,
                 report,
@@ -204,62 +217,20 @@ def _read_keys(
     """(the last offset of each key from `dirty_offset` on, where the map was full or the end)."""
     offsets = engine.KeyOffsets(settings.map_bytes)
     dirty = [source for source in sources if source.end_offset > dirty_offset]
-    decided = _Transactions(directory, dirty)
+    transactions = Transactions(directory, dirty[0].base_offset)
     for source in dirty:
         for chunk in read_chunks(directory, source, engine.find_batches):
             on_progress(_size(chunk))
+            verdict = transactions.judge(chunk)
             if not len(chunk.low):
                 continue
-            is_transactional = chunk.data.attributes & TRANSACTIONAL_BIT != 0
-            is_counted = ~is_transactional
-            if is_transactional.any():
-                is_counted |= decided.are_committed(chunk)
+            is_counted = np.ones(len(chunk.low), np.bool_)
+            if verdict is not None:
+                is_counted = ~verdict.is_aborted[chunk.is_data]
             hashes, rows = engine.hash_keys(chunk, key_hash, is_counted, dirty_offset)
             if offsets.put(hashes, rows) < len(rows):
                 return offsets, offsets.latest_offset + 1
     return offsets, sources[-1].end_offset
-
-
-class _Transactions:
-    """How transactions ended, by the markers in some segments; they are only read if one is asked.
-
-    A marker ends what its producer wrote before it.
-    """
-
-    __slots__ = ("_directory", "_markers", "_sources")
-
-    def __init__(self, directory: str, sources: list[Source]) -> None:
-        self._directory = directory
-        self._sources = sources
-        self._markers: dict[int, list[tuple[int, bool]]] | None = None
-
-    def _read(self) -> dict[int, list[tuple[int, bool]]]:
-        markers: dict[int, list[tuple[int, bool]]] = {}
-        for source in self._sources:
-            for chunk in read_chunks(self._directory, source, engine.find_batches):
-                is_control = chunk.batches.attributes & CONTROL_BIT != 0
-                for at in chunk.batches.at[is_control].tolist():
-                    header = BATCH_HEADER.unpack_from(chunk.raw.data, at)
-                    for offset, _, key, _, _ in iterate_records(chunk.raw.data, at):
-                        is_commit = control_type(key or b"") == CONTROL_COMMIT
-                        markers.setdefault(header[H_PRODUCER_ID], []).append((offset, is_commit))
-        return markers
-
-    def are_committed(self, chunk: Chunk) -> "Flags":
-        """For each data batch: not of a transaction, or of one that its marker commits."""
-        if self._markers is None:
-            self._markers = self._read()
-        result = []
-        for at in chunk.data.at.tolist():
-            header = BATCH_HEADER.unpack_from(chunk.raw.data, at)
-            is_committed = not header[H_ATTRIBUTES] & TRANSACTIONAL_BIT
-            if not is_committed:
-                for offset, is_commit in self._markers.get(header[H_PRODUCER_ID], ()):
-                    if offset > header[H_BASE_OFFSET]:
-                        is_committed = is_commit
-                        break
-            result.append(is_committed)
-        return np.array(result, np.bool_)
 
 
 # --- the second pass -----------------------------------------------------------------------------
@@ -274,7 +245,8 @@ class _Rewriter:
         sources: list[Source],
         key_hash: KeyHash,
         offsets: KeyOffsets,
-        last_batches: dict[int, int],
+        transactions: Transactions,
+        last_records: dict[int, LastRecord],
         settings: Settings,
         on_progress: Callable[[int], None],
         report: Report,
@@ -283,10 +255,12 @@ class _Rewriter:
         self.sources = sources
         self.key_hash = key_hash
         self.offsets = offsets
-        ids = sorted(last_batches)
+        self.transactions = transactions
+        self.last_records = last_records
+        ids = sorted(last_records)
         self.last_batches = (
             np.array(ids, np.int64),
-            np.array([last_batches[producer_id] for producer_id in ids], np.int64),
+            np.array([last_records[producer_id].last_offset for producer_id in ids], np.int64),
         )
         self.settings = settings
         self.on_progress = on_progress
@@ -307,6 +281,7 @@ class _Rewriter:
 
     def run(self) -> int:
         """The new segment's size; -1 if it would be what the old one is, so nothing was written."""
+        self.transactions.kept.clear()
         try:
             with open(self.path, "wb", buffering=1 << 20) as file:
                 for source in self.sources:
@@ -349,18 +324,9 @@ class _Rewriter:
                     os.fsync(fd)
             finally:
                 os.close(fd)
-        transactions = b""
-        for source in self.sources:
-            try:
-                with open(
-                    os.path.join(self.directory, file_name(source.base_offset, TXN_INDEX)), "rb"
-                ) as file:
-                    transactions += file.read()
-            except FileNotFoundError:
-                pass
-        if transactions:
+        if self.transactions.kept:
             with open(cleaned_path(self.directory, self.base_offset, TXN_INDEX), "wb") as file:
-                file.write(transactions)
+                file.write(encode_entries(self.transactions.kept))
                 file.flush()
                 with waiting_for_disk():
                     os.fsync(file.fileno())
@@ -374,9 +340,18 @@ class _Rewriter:
         at, end = batches.at, batches.end
         engine.check_crcs(chunk)
         fate = np.full(len(at), _COPY)
+        made: dict[int, bytes | memoryview] = {}
+        verdict = self.transactions.judge(chunk)
         plan: _Plan | None = None
         if len(chunk.low):
-            plan = _Plan(chunk, self.key_hash, self.offsets, self.settings, self.report.end_offset)
+            plan = _Plan(
+                chunk,
+                self.key_hash,
+                self.offsets,
+                self.settings,
+                self.report.end_offset,
+                None if verdict is None else verdict.is_aborted[chunk.is_data],
+            )
             self.report.records += plan.count
             self.report.kept += plan.count_kept()
             fate[chunk.is_data] = plan.fate
@@ -386,6 +361,10 @@ class _Rewriter:
         if is_gone.any():
             is_last = self._are_last(batches.chosen(is_gone))
             fate[is_gone] = np.where(is_last, _EMPTY, _DROP)
+        if verdict is not None:
+            for number in verdict.spare_markers:
+                if is_clean[number]:
+                    fate[number] = self._fate_of_marker(view, int(at[number]), number, made)
         is_copied = fate == _COPY
         if not is_copied.all():
             self.is_changed |= bool(
@@ -394,10 +373,11 @@ class _Rewriter:
         size = end - at
         size[fate == _DROP] = 0
         max_timestamp = batches.max_timestamp.copy()
-        made: dict[int, bytes | memoryview] = {}
         for number in np.flatnonzero(fate == _EMPTY).tolist():
             made[number] = _empty_batch(view, int(at[number]))
             size[number] = HEADER_SIZE
+        for number in np.flatnonzero((fate == _REWRITE) & ~chunk.is_data).tolist():
+            size[number] = len(made[number])
         if plan is not None:
             data_numbers = np.flatnonzero(chunk.is_data)
             for number, batch, timestamp in plan.rewritten(data_numbers):
@@ -411,6 +391,22 @@ class _Rewriter:
                 yield view[int(at[begin]) : int(end[stop - 1])]
             elif fate[begin] != _DROP:
                 yield b"".join([made[number] for number in range(begin, stop)])
+
+    def _fate_of_marker(
+        self, view: memoryview, at: int, number: int, made: dict[int, bytes | memoryview]
+    ) -> int:
+        """What becomes of the marker of a transaction that has no batch left."""
+        header = BATCH_HEADER.unpack_from(view, at)
+        if header[H_COUNT] and not header[H_ATTRIBUTES] & DELETE_HORIZON_BIT:
+            horizon_ms = self.settings.now_ms + self.settings.delete_retention_ms
+            made[number] = _with_horizon(view, at, horizon_ms)
+            return _REWRITE
+        if header[H_COUNT] and header[H_BASE_TIMESTAMP] > self.settings.now_ms:
+            return _COPY
+        last = self.last_records.get(header[H_PRODUCER_ID])
+        if last is None or last.last_offset >= 0 or last.epoch != header[H_PRODUCER_EPOCH]:
+            return _DROP
+        return _EMPTY if header[H_COUNT] else _COPY
 
     def _are_last(self, batches: Batches) -> "Flags":
         """Whether these are the last batches of their producers."""
@@ -473,10 +469,22 @@ def _size(chunk: Chunk) -> int:
 def _empty_batch(data: memoryview, at: int) -> bytes:
     """The header of a batch with nothing in it (Kafka `DefaultRecordBatch.writeEmptyHeader`)."""
     fields = list(BATCH_HEADER.unpack_from(data, at))
-    fields[H_ATTRIBUTES] &= TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT
+    fields[H_ATTRIBUTES] &= TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
     fields[H_BASE_TIMESTAMP] = NO_TIMESTAMP
     fields[H_COUNT] = 0
     return sealed(fields, b"")
+
+
+def _with_horizon(data: memoryview, at: int, horizon_ms: int) -> bytes:
+    """A control batch with a delete horizon, from which its timestamps are told then."""
+    fields = list(BATCH_HEADER.unpack_from(data, at))
+    fields[H_ATTRIBUTES] |= DELETE_HORIZON_BIT
+    fields[H_BASE_TIMESTAMP] = horizon_ms
+    block = b"".join(
+        encode_record(timestamp - horizon_ms, offset - fields[H_BASE_OFFSET], key, value, headers)
+        for offset, timestamp, key, value, headers in iterate_records(data, at)
+    )
+    return sealed(fields, block)
 
 
 class _Plan:
@@ -491,6 +499,7 @@ class _Plan:
         offsets: KeyOffsets,
         settings: Settings,
         end_offset: int,
+        is_aborted: "Flags | None",
     ) -> None:
         self.data = data = chunk.data
         has_horizon = data.attributes & DELETE_HORIZON_BIT != 0
@@ -502,11 +511,14 @@ class _Plan:
         self.fate = np.full(len(data.at), _REWRITE)
         self.fate[(records.kept == data.record_count) & ~self.gets_horizon] = _COPY
         self.fate[records.kept == 0] = _DROP
+        if is_aborted is not None:
+            self.fate[is_aborted] = _DROP
         self.fate[data.base_offset >= end_offset] = _COPY
 
     def count_kept(self) -> int:
         """Records that stay."""
-        return int(np.where(self.fate == _COPY, self.data.record_count, self.records.kept).sum())
+        kept = np.where(self.fate == _COPY, self.data.record_count, self.records.kept)
+        return int(kept[self.fate != _DROP].sum())
 
     def rewritten(
         self, data_numbers: "NDArray[np.intp]"

@@ -66,6 +66,7 @@ class Reading:
                 is_led_offline=False,
                 leader_epoch=5,
                 high_watermark=1,
+                last_stable_offset=1,
                 log=Log(),
             )
             for key in self.keys

@@ -16,6 +16,7 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.records.batch_layout import CONTROL_COMMIT
+from shmbroker.records.end_marker import EndMarker
 from tests.compaction_logs import append, batches_of, compact_log, open_log
 
 pytestmark = pytest.mark.oracle
@@ -38,6 +39,33 @@ def dump(path, *options, wrong=WRONG):
     assert ran.returncode == 0, text
     assert not wrong.search(text), text
     return text
+
+
+def test_dump_tool_reads_transactions(tmp_path):
+    log = open_log(tmp_path / "t-0", {})
+    for number in range(6):
+        producer_id = 7 + number % 2
+        producer = (producer_id, number // 2, 0)
+        append(log, [(1000, b"k", b"v")] * 2, producer=producer, is_transactional=True)
+        bumps = number % 3 == 1
+        marker = EndMarker(producer_id, number // 2 + bumps, number, number % 2 == 0)
+        log.append_marker(marker, 1000 + number, 0, 0)
+        if number == 3:
+            log.roll()
+    append(log, [(1000, b"k", b"v")], producer=(9, 0, 0), is_transactional=True)
+    log.close(clean=True)
+    found = {"endTxnMarker: COMMIT": 0, "endTxnMarker: ABORT": 0, "lastStableOffset:": 0}
+    snapshots = []
+    for path in sorted((tmp_path / "t-0").iterdir()):
+        if path.suffix in (".log", ".txnindex"):
+            text = dump(path, *(["--deep-iteration"] if path.suffix == ".log" else []))
+            for word in found:
+                found[word] += text.count(word)
+        elif path.suffix == ".snapshot":
+            snapshots.append(dump(path))
+    assert list(found.values()) == [3, 3, 3]
+    first = log.producers.producers[9].current_txn_first_offset
+    assert f"currentTxnFirstOffset: OptionalLong[{first}]" in snapshots[-1]
 
 
 def test_dump_tool_reads_a_rolled_truncated_reopened_log(tmp_path):

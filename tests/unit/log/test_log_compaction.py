@@ -16,14 +16,15 @@ from shmbroker.log.compaction.cleanable import find_cleanable
 from shmbroker.log.compaction.compactor import compact
 from shmbroker.log.compaction.key_offsets import SLACK_BYTES, KeyHash
 from shmbroker.log.retention import retain
-from shmbroker.records.batch import control_batch
-from shmbroker.records.batch_layout import BATCH_HEADER, CONTROL_ABORT, CONTROL_COMMIT
+from shmbroker.records.batch import iterate_records
+from shmbroker.records.batch_layout import BATCH_HEADER, CONTROL_BIT, DELETE_HORIZON_BIT
 from tests.compaction_logs import (
     COMPACT,
     ENGINES,
     append,
     batches_of,
     compact_log,
+    end_transaction,
     last_batches,
     open_log,
     records_of,
@@ -201,25 +202,99 @@ def test_last_batch_of_a_producer_keeps_its_header(tmp_path):
     assert records == [] and len(others) == 1
     log.close(clean=False)
     again = open_log(log.directory, clean=False)
-    assert last_batches(again) == {7: 2}
+    assert last_batches(again) == {7: (2, 2)}
 
 
-def test_aborted_records_do_not_supersede(tmp_path):
+def write_transaction(log, producer_id, key, value, *, is_commit):
+    options = {"producer": (producer_id, 0, 0), "is_transactional": True}
+    append(log, [(1000, key, value)], **options)
+    end_transaction(log, producer_id, is_commit=is_commit)
+
+
+def control_batches(log):
+    """(offset, whether it has a delete horizon, records) of the markers that are left."""
+    return [
+        (header[0], header[5] & DELETE_HORIZON_BIT != 0, header[12])
+        for header, _ in batches_of(log)
+        if header[5] & CONTROL_BIT
+    ]
+
+
+def test_aborted_records_do_not_supersede_and_go(tmp_path):
     log = open_log(tmp_path / "t-0")
-
-    def transaction(producer_id, value, marker):
-        options = {"producer": (producer_id, 0, 0), "is_transactional": True}
-        append(log, [(1000, b"k", value)], **options)
-        batch = control_batch(marker, bytes(6), timestamp=1, producer_id=producer_id)
-        log.append(memoryview(batch), 0, 1, 0, 0)
-
     append(log, [(1000, b"k", b"first")])
-    transaction(7, b"committed", CONTROL_COMMIT)
-    transaction(8, b"aborted", CONTROL_ABORT)
+    write_transaction(log, 7, b"k", b"committed", is_commit=True)
+    write_transaction(log, 8, b"k", b"aborted", is_commit=False)
+    write_transaction(log, 8, b"other", b"committed later", is_commit=True)
     log.roll()
     compact_log(log)
-    assert [record[3] for record in records_of(log)] == [b"committed", b"aborted"]
-    assert [header[0] for header, _ in batches_of(log)] == [1, 2, 3, 4]
+    assert [record[3] for record in records_of(log)] == [b"committed", b"committed later"]
+    # The markers stay, as their transactions have just been here; nothing is left of the first.
+    assert [header[0] for header, _ in batches_of(log)] == [1, 2, 4, 5, 6]
+    assert log.aborted.find(0, 100) == [(8, 3, 4, 5)]
+
+
+def test_marker_whose_transaction_has_gone_goes_after_its_horizon(tmp_path):
+    log = open_log(tmp_path / "t-0")
+    write_transaction(log, 7, b"k", b"superseded", is_commit=True)
+    write_transaction(log, 8, b"k", b"aborted", is_commit=False)
+    write_transaction(log, 8, b"k", b"stays", is_commit=True)
+    append(log, [(1000, b"l", b"stays")], producer=(7, 0, 1))
+    log.roll()
+    compact_log(log, now_ms=1_000)
+    assert control_batches(log) == [(1, False, 1), (3, False, 1), (5, False, 1)]
+    compact_log(log, now_ms=2_000)
+    assert control_batches(log) == [(1, True, 1), (3, True, 1), (5, False, 1)]
+    assert not log.aborted.find(0, 100)
+    (header,) = (header for header, _ in batches_of(log) if header[0] == 3)
+    assert header[7] == 2_100
+    compact_log(log, now_ms=2_099)
+    assert [offset for offset, _, _ in control_batches(log)] == [1, 3, 5]
+    compact_log(log, now_ms=2_100)
+    assert [offset for offset, _, _ in control_batches(log)] == [5]
+    assert [record[3] for record in records_of(log)] == [b"stays", b"stays"]
+
+
+def test_marker_with_a_horizon_keeps_its_time(tmp_path):
+    log = open_log(tmp_path / "t-0")
+    write_transaction(log, 8, b"k", b"aborted", is_commit=False)
+    append(log, [(1000, b"l", b"stays")], producer=(8, 0, 1))
+    log.roll()
+    compact_log(log, now_ms=1_000)
+    compact_log(log, now_ms=2_000)
+    segment = log.segments[0]
+    batch = segment.batch_at(0)
+    assert [record[1] for record in iterate_records(memoryview(batch), 0)] == [1]
+
+
+def test_last_epoch_of_a_producer_stays_as_an_empty_marker(tmp_path):
+    """A marker that began an epoch (KIP-890) fences who wrote in the one before."""
+    log = open_log(tmp_path / "t-0")
+    append(log, [(1000, b"k", b"aborted")], producer=(8, 0, 0), is_transactional=True)
+    end_transaction(log, 8, epoch=1, is_commit=False)
+    append(log, [(1000, b"l", b"stays")])
+    log.roll()
+    for now_ms in (1_000, 2_000, 3_000, 4_000):
+        compact_log(log, now_ms=now_ms)
+    assert control_batches(log) == [(1, False, 0)]
+    log.close(clean=False)
+    for path in tmp_path.glob("t-0/*.snapshot"):
+        path.unlink()
+    again = open_log(log.directory, clean=False)
+    assert not again.producers.open
+
+
+def test_marker_far_behind_decides(tmp_path):
+    """It lies in a segment that is not compacted yet, and so does its entry of the index."""
+    log = open_log(tmp_path / "t-0")
+    append(log, [(1000, b"k", b"first")])
+    append(log, [(1000, b"k", b"aborted")], producer=(8, 0, 0), is_transactional=True)
+    append(log, [(1000, b"k", b"committed")], producer=(7, 0, 0), is_transactional=True)
+    log.roll()
+    end_transaction(log, 8, is_commit=False)
+    end_transaction(log, 7, is_commit=True)
+    compact_log(log)
+    assert [record[3] for record in records_of(log)] == [b"committed"]
 
 
 def test_tombstone_goes_when_its_horizon_is_over(tmp_path):

@@ -187,10 +187,15 @@ def test_number_of_producers_is_bounded(monkeypatch):
     assert 0 not in state.producers
 
 
-def test_merge_keeps_the_newer(state):
-    newer = ProducerState()
-    newer.update(5, 3, 0, 0, 2000, 99)
-    state.update(8, 0, 0, 0, 1070, 90)
-    newer.merge(state)
-    assert newer.check(5, 3, 1, 0) == ACCEPTED
-    assert newer.check(8, 0, 0, 0) == (NONE, 1070, 90)
+def test_snapshot_is_believed_and_the_batches_before_it_are_added(state):
+    known = ProducerState()
+    known.update(5, 2, 60, 9, 1060, 76)
+    known.update(8, 0, 0, 0, 1070, 90)
+    known.update(9, 4, 0, 0, 1071, 91)
+    recent = ProducerState()
+    recent.take(known, state)
+    state.update(9, 3, 0, 0, 990, 60)
+    assert recent.check(5, 2, 50, 9) == (NONE, 1050, 75)
+    assert recent.check(5, 2, 70, 0) == ACCEPTED
+    assert recent.check(8, 0, 0, 0) == (NONE, 1070, 90)
+    assert recent.check(9, 4, 1, 0) == ACCEPTED

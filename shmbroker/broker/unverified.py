@@ -1,0 +1,136 @@
+"""Transactional batches that wait until their coordinator knows of the partition (KIP-890).
+
+    APPEND, the first of a transaction here   ──► ask(…): is the transaction under way, and is this
+    further APPENDs of the producer, held          partition part of it?
+    …                                         ◄── on_answer(error)
+    all of them appended, or refused, in the order in which they came
+
+A batch that begins a transaction is appended only if the coordinator will end it: otherwise no
+marker ever came, and read_committed readers would wait at it for good.
+
+Rules of this file:
+* Only this producer's batches for this partition wait; nobody else does.
+* A marker that comes meanwhile ends what the answer is about (another coordinator may have sent it,
+  so the two are in no order): the answer counts no more, and the batches are refused.
+* What waits is bounded in bytes; beyond, batches are refused with an error that every producer
+  retries.
+"""
+
+from __future__ import annotations
+
+from shmbroker.wire import error_codes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shmbroker.ipc.peer import Peer
+    from shmbroker.replica.partition import Partition
+
+    Ask = Callable[["Partition", str, int, int, bool, Callable[[int], None]], None]
+    """ask(partition, transactional id, producer id, epoch, may_add, on_answer): `on_answer` gets
+    the error code for the producer, now or later, once. may_add: the partition becomes part of the
+    transaction, if it isn't (transaction.version 2); else it must be (AddPartitionsToTxn)."""
+    Held = tuple["Peer", memoryview]
+    """Whose APPEND, and a copy of its payload, as if it had come in one part."""
+
+BYTES_MAX = 32 << 20
+
+
+def refuse_all(
+    partition: Partition,
+    transactional_id: str,
+    producer_id: int,
+    epoch: int,
+    may_add: bool,
+    on_answer: Callable[[int], None],
+) -> None:
+    """The answer where nobody coordinates transactions."""
+    on_answer(error_codes.INVALID_TXN_STATE)
+
+
+class Asked:
+    """A question under way, and the batches that wait for its answer."""
+
+    __slots__ = ("epoch", "held", "is_ended", "may_add")
+
+    def __init__(self, epoch: int, may_add: bool) -> None:
+        self.epoch = epoch
+        self.may_add = may_add
+        self.held: list[Held] = []
+        self.is_ended = False
+        """A marker came: whatever the answer is, it is about what was before."""
+
+
+class Unverified:
+    """Those of one I/O worker. append: takes a held batch again, with what the answer was."""
+
+    __slots__ = ("_append", "_bytes", "ask", "asked")
+
+    def __init__(self, append: Callable[[Peer, memoryview, int, Asked], None]) -> None:
+        self._append = append
+        self.ask: Ask = refuse_all
+        self.asked: dict[tuple[bytes, int], Asked] = {}
+        """By partition key and producer id."""
+        self._bytes = 0
+
+    def is_waiting(self, key: bytes, producer_id: int) -> bool:
+        """Whether batches of the producer wait here: then the next must, too."""
+        return (key, producer_id) in self.asked
+
+    def hold(
+        self,
+        peer: Peer,
+        payload: memoryview,
+        partition: Partition,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        may_add: bool,
+    ) -> bool:
+        """Let a batch wait, and ask unless that is done; False if too much waits.
+
+        `payload` is the ring's, or whoever's: it is copied.
+        """
+        if self._bytes + len(payload) > BYTES_MAX:
+            return False
+        key = partition.key, producer_id
+        asked = self.asked.get(key)
+        is_first = asked is None
+        if asked is None:
+            asked = self.asked[key] = Asked(epoch, may_add)
+        self._bytes += len(payload)
+        asked.held.append((peer, memoryview(bytes(payload))))
+        if is_first:
+            question = asked
+
+            def on_answer(error: int) -> None:
+                self._on_answer(key, question, error)
+
+            self.ask(partition, transactional_id, producer_id, epoch, may_add, on_answer)
+        return True
+
+    def _on_answer(self, key: tuple[bytes, int], asked: Asked, error: int) -> None:
+        if self.asked.get(key) is not asked:
+            return  # nobody waits any more
+        del self.asked[key]
+        if asked.is_ended and not error:
+            error = error_codes.INVALID_TXN_STATE
+        for peer, payload in asked.held:
+            self._bytes -= len(payload)
+            self._append(peer, payload, error, asked)
+
+    def on_marker(self, key: bytes, producer_id: int) -> None:
+        """A marker of the producer was appended."""
+        asked = self.asked.get((key, producer_id))
+        if asked is not None:
+            asked.is_ended = True
+
+    def drop_peer(self, slot: int) -> None:
+        """That network worker is dead: nobody waits for its batches."""
+        for key, asked in list(self.asked.items()):
+            gone = [held for held in asked.held if held[0].slot == slot]
+            self._bytes -= sum(len(payload) for _, payload in gone)
+            asked.held = [held for held in asked.held if held[0].slot != slot]
+            if not asked.held:
+                del self.asked[key]
