@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.inflight import Request as Request
     from shmbroker.groups.coordinator import GroupCoordinator
+    from shmbroker.groups.transactions.coordinator import TransactionCoordinator
     from shmbroker.ipc.operation_adapter import Answer, Call, Steps
     from shmbroker.ipc.passed_files import FileTable
     from shmbroker.ipc.peer import Peer
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from shmbroker.metadata.changes import MetadataChange
     from shmbroker.metadata.follower import MetadataFollower
     from shmbroker.metadata.image import MetadataImage, TopicImage
+    from shmbroker.records.end_marker import EndMarker
     from shmbroker.replica.partition import Partition
     from shmbroker.settings.broker_config import BrokerConfig
 
@@ -219,6 +221,10 @@ class BrokerContext(Protocol):
     """An I/O worker, as the APIs see it that need its logs or its groups."""
 
     @property
+    def config(self) -> BrokerConfig:
+        """The settings that the process was started with."""
+
+    @property
     def image(self) -> MetadataImage:
         """The cluster as of the last committed record that this process has read."""
 
@@ -229,6 +235,10 @@ class BrokerContext(Protocol):
     @property
     def groups(self) -> GroupCoordinator:
         """The groups that this broker coordinates."""
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """The transactional ids that this broker coordinates."""
 
     @property
     def store(self) -> PartitionStore:
@@ -250,6 +260,28 @@ class BrokerContext(Protocol):
 
     def next_producer_id(self) -> int | None:
         """A producer id that nobody has; None while the controller has given none."""
+
+    def append_marker(
+        self, partition: Partition, marker: EndMarker, transaction_version: int
+    ) -> tuple[int, int]:
+        """End a transaction in a partition: (error code, end offset of the marker)."""
+
+    def when_replicated(
+        self, partition: Partition, end_offset: int, then: Callable[[int], None]
+    ) -> None:
+        """Tell 0 once the in-sync replicas have all below an offset, or the error code."""
+
+    def verify_transaction(
+        self,
+        partition: Partition,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        may_add: bool,
+        on_answer: Callable[[int], None],
+    ) -> None:
+        """Ask the coordinator whether a partition is part of a transaction, or add it: `on_answer`
+        is told the error code for the producer, once."""
 
     def wait_for_producer_ids(self, on_here: Callable[[], None], /) -> bool:
         """Call back when producer ids have come; False if there is nothing to wait for."""

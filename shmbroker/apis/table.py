@@ -10,6 +10,8 @@ Rules of this file:
 from typing import Any, NamedTuple
 
 from shmbroker.apis.broker import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     consumer_group_describe,
     consumer_group_heartbeat,
     delete_groups,
@@ -17,6 +19,8 @@ from shmbroker.apis.broker import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_transactions,
+    end_txn,
     heartbeat,
     init_producer_id,
     join_group,
@@ -24,11 +28,14 @@ from shmbroker.apis.broker import (
     list_groups,
     list_offsets,
     list_segments,
+    list_transactions,
     offset_commit,
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from shmbroker.apis.contexts import Api, BrokerApi, ControllerApi, GatewayApi
 from shmbroker.apis.controller import (
@@ -108,10 +115,17 @@ IN_IO_WORKER: tuple[BrokerApi, ...] = (
     delete_records,
     init_producer_id,
     offset_for_leader_epoch,
+    add_partitions_to_txn,
+    add_offsets_to_txn,
+    end_txn,
+    write_txn_markers,
+    txn_offset_commit,
     describe_log_dirs,
     delete_groups,
     offset_delete,
     describe_producers,
+    describe_transactions,
+    list_transactions,
     consumer_group_heartbeat,
     consumer_group_describe,
 )
@@ -130,6 +144,7 @@ GROUP_KEYS = frozenset(
         sync_group,
         describe_groups,
         list_groups,
+        txn_offset_commit,
         delete_groups,
         offset_delete,
         consumer_group_heartbeat,
@@ -137,6 +152,19 @@ GROUP_KEYS = frozenset(
     )
 )
 """Of these, what a group coordinator answers: from the log of its partition."""
+
+TRANSACTION_KEYS = frozenset(
+    module.API_KEY
+    for module in (
+        init_producer_id,
+        add_partitions_to_txn,
+        add_offsets_to_txn,
+        end_txn,
+        describe_transactions,
+        list_transactions,
+    )
+)
+"""Of these, what a transaction coordinator answers: from the log of its partition."""
 
 ON_CONTROL_SOCKET: tuple[BrokerApi, ...] = (list_segments,)
 """Served by I/O workers too, but only to whoever may open the control socket."""
@@ -178,6 +206,17 @@ def group_ids_of(body: dict[str, Any]) -> list[str] | None:
     if not found:
         return None
     return [group["group_id"] if isinstance(group, dict) else group for group in found]
+
+
+def transactional_ids_of(body: dict[str, Any]) -> list[str] | None:
+    """The transactional ids that a request of TRANSACTION_KEYS is about; None: all there are."""
+    if "state_filters" in body:
+        return None
+    found = body.get("transactional_ids") or body.get("transactions")
+    if found:
+        return [row["transactional_id"] if isinstance(row, dict) else row for row in found]
+    one = body.get("transactional_id") or body.get("v3_and_below_transactional_id")
+    return [one] if one else []
 
 
 def advertised() -> list[dict[str, Any]]:

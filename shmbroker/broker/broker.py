@@ -18,7 +18,7 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
@@ -35,15 +35,18 @@ from shmbroker.broker.placement import Placement
 from shmbroker.broker.producer_ids import ProducerIds
 from shmbroker.broker.read import Reader
 from shmbroker.broker.registration import Registration
+from shmbroker.broker.replicated import Replicated
 from shmbroker.broker.replication.replication import Replication
 from shmbroker.broker.tiering import Tiering
+from shmbroker.broker.transactions import Transactions
 from shmbroker.clock import Clock
 from shmbroker.errors import StorageFault
 from shmbroker.groups.coordinator import GroupCoordinator
+from shmbroker.groups.transactions.coordinator import TransactionCoordinator
 from shmbroker.ids import random_uuid, uuid_dashed
 from shmbroker.ipc.asking import Asking
 from shmbroker.ipc.member import BACKLOG_RETRY_S, Member
-from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
+from shmbroker.ipc.operation_adapter import Call, Executor, Handler, OwnCall, Steps
 from shmbroker.ipc.operation_layout import (
     APPEND,
     APPEND_PART,
@@ -67,7 +70,9 @@ from shmbroker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
 )
+from shmbroker.metadata.features import TRANSACTION_VERSION
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 from shmbroker.purgatory import Purgatory
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
@@ -123,6 +128,8 @@ ALLOCATE_PRODUCER_IDS = 67
 HAND_OVER_S = 5.0
 """How long a broker that is to stop alone waits for others to lead what it leads."""
 SLEEP_S_MIN = 0.001
+MARKER_TIMEOUT_MS = 30_000
+"""How long a marker waits for the in-sync replicas before its coordinator sends it again."""
 
 
 class Broker:
@@ -208,6 +215,23 @@ class Broker:
         self.groups = GroupCoordinator(
             config, self.now_ms, make_member_id, self.appender.appended.add, tables.standing
         )
+        self.exchange = Transactions(
+            broker_id,
+            lambda: self.image,
+            self._ask_broker,
+            lambda markers: self.transactions.on_marked(markers),
+            self.now_ms,
+        )
+        self.transactions = TransactionCoordinator(
+            config,
+            self.now_ms,
+            self.producer_ids.take,
+            lambda: self.image.features.get(TRANSACTION_VERSION, 0),
+            self.appender.appended.add,
+            self.exchange.send,
+        )
+        self.append_marker = self.appender.append_marker
+        self.appender.unverified.ask = self.verify_transaction
         self.executor = Executor(
             {
                 module.API_KEY: (module.NAME, self._handler(module))
@@ -235,6 +259,7 @@ class Broker:
             self.store,
             self.replication,
             self.groups,
+            self.transactions,
             now_ms=self.now_ms,
             of_topic=self.settings.of_topic,
             has_served=lambda: member.has_served,
@@ -249,12 +274,22 @@ class Broker:
         self._disk_index = at(member.index, DISK)
 
     def _handler(self, module: BrokerApi) -> Handler:
-        if module.API_KEY not in table.GROUP_KEYS or not self._peers.siblings:
-            return lambda call, body: module.answer(self, call, body)
+        if self._peers.siblings and module.API_KEY in table.GROUP_KEYS:
 
-        def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
-            call.hold = partial(self.groups.hold, table.group_ids_of(body))
-            return module.answer(self, call, body)
+            def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
+                call.hold = partial(self.groups.hold, table.group_ids_of(body))
+                return module.answer(self, call, body)
+
+        elif self._peers.siblings and module.API_KEY in table.TRANSACTION_KEYS:
+
+            def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
+                call.hold = partial(self.transactions.hold, table.transactional_ids_of(body))
+                return module.answer(self, call, body)
+
+        else:
+
+            def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
+                return module.answer(self, call, body)
 
         return handle
 
@@ -285,8 +320,9 @@ class Broker:
         self._now_ms = self.clock.now_ms()
         self.store.take_stock(self.image.topics_by_id, self._now_ms)
         deadline = self.clock.monotonic() + LOAD_S
-        while self.groups.loading and self.clock.monotonic() < deadline:
-            self.groups.run_due()
+        for coordinator in (self.groups, self.transactions):
+            while coordinator.loading and self.clock.monotonic() < deadline:
+                coordinator.run_due()
         signs.at_work(signs.NOTHING)
         self.member.say_running()
         self.producer_ids.fetch()
@@ -345,6 +381,12 @@ class Broker:
         if groups.wake_ms <= self._now_ms:
             groups.run_due()
             had_work = True
+        transactions, exchange = self.transactions, self.exchange
+        if transactions.wake_ms <= self._now_ms:
+            transactions.run_due()
+            had_work = True
+        if exchange.has_work or exchange.next_ms <= self._now_ms:
+            exchange.run()
         appended = self.appender.appended
         told: tuple[Partition, ...] = ()
         if appended:
@@ -383,6 +425,7 @@ class Broker:
             deadline = self.purgatory.next_deadline()
         # What came meanwhile is told in the next turn. One that would find nothing is left out: it
         # takes 25 us, for which an ack waits where a core is shared with those that it needs.
+        has_more |= exchange.has_work
         if appended or has_more or self.appender.moved or (had_work and self.has_entries()):
             return 0.0
         if self.replication.look_before_sleep(self.has_entries, bool(told)):
@@ -400,7 +443,8 @@ class Broker:
             timeout = min(timeout, (due_ms - now_ms) / 1000)
         if deadline is not None:
             timeout = min(timeout, (deadline - now_ms) / 1000)
-        timeout = min(timeout, (self.groups.wake_ms - now_ms) / 1000)
+        wake_ms = min(self.groups.wake_ms, self.transactions.wake_ms, self.exchange.next_ms)
+        timeout = min(timeout, (wake_ms - now_ms) / 1000)
         return max(SLEEP_S_MIN, timeout)
 
     def has_news(self) -> bool:
@@ -416,7 +460,10 @@ class Broker:
         """It has moved without an append: whoever waited for it."""
         self.purgatory.check(partition.key)
         if partition.is_internal:
-            self.groups.on_high_watermark(partition)
+            if partition.topic == OFFSETS_TOPIC:
+                self.groups.on_high_watermark(partition)
+            else:
+                self.transactions.on_high_watermark(partition)
 
     def take_operations(self, seconds: float = TAKE_S) -> bool:
         """What the rings hold now, of each for so long; True if there was anything."""
@@ -551,6 +598,7 @@ class Broker:
             self.executor.advance()
         signs.at_work(signs.FLUSHING)
         self.groups.close()
+        self.transactions.close()
         self.appender.group_commit.start(at_once=True)
         self.publish()
         self.flusher.stop()
@@ -602,6 +650,24 @@ class Broker:
     ) -> bool:
         """Have another process answer a request; False while its ring has no room."""
         return self.asking.ask(peer, api_key, name, version, body, on_answer)
+
+    def _ask_broker(
+        self,
+        broker_id: int,
+        api_key: int,
+        name: str,
+        version: int,
+        body: dict[str, Any],
+        on_answer: OnAnswer,
+    ) -> bool:
+        """Have a broker answer a request, this one or a sibling; False while it can't be asked."""
+        if broker_id == self.broker_id:
+            self.executor.execute_own(OwnCall(api_key, name, version, on_answer), body)
+            return True
+        peer = self._peers.siblings.get(broker_id)
+        if peer is None or not peer.incarnation:
+            return False
+        return self.ask(peer, api_key, name, version, body, on_answer)
 
     def _ask_for_producer_ids(self) -> bool:
         return self.registration.ask(
@@ -681,7 +747,7 @@ class Broker:
             self._apply_configs(configured)
         if placement.is_in_doubt:
             self._look_for_decision()
-        placement.look_for_group_topic()
+        placement.look_for_coordinators()
         self._apply_some()
 
     def _look_for_decision(self) -> None:
@@ -753,6 +819,33 @@ class Broker:
             )
 
     # ── what the API modules ask ────────────────────────────────────────────────────────────────
+
+    def when_replicated(
+        self, partition: Partition, end_offset: int, then: Callable[[int], None]
+    ) -> None:
+        """Tell 0 once the in-sync replicas have all below an offset, or the error code."""
+        waiting = Replicated(partition, end_offset, then)
+        if not waiting.try_complete():
+            deadline_ms = self._now_ms + MARKER_TIMEOUT_MS
+            self.purgatory.watch(waiting, (partition.key,), deadline_ms)
+
+    def verify_transaction(
+        self,
+        partition: Partition,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        may_add: bool,
+        on_answer: Callable[[int], None],
+    ) -> None:
+        """Ask the coordinator whether a partition is part of a transaction, or add it: `on_answer`
+        is told the error code for the producer, once."""
+        if not may_add and not self.config["transaction.partition.verification.enable"]:
+            on_answer(error_codes.NONE)
+            return
+        self.exchange.verify(
+            partition, transactional_id, producer_id, producer_epoch, may_add, on_answer
+        )
 
     def on_storage_fault(self, partition: Partition, fault: StorageFault) -> None:
         """The disk refused an append or a read, or gave something damaged.

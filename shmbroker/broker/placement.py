@@ -21,14 +21,15 @@ from shmbroker.broker.replication.log_ends import LACKS
 from shmbroker.broker.replication.replication import Replication
 from shmbroker.clock import Clock
 from shmbroker.errors import StorageFault
-from shmbroker.groups.coordinator import GroupCoordinator
-from shmbroker.groups.group_partition import GROUP_TOPIC
 from shmbroker.ids import partition_key
 from shmbroker.log.config import LogConfig
+from shmbroker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from shmbroker.replica.partition import Partition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.groups.coordinator import GroupCoordinator
+    from shmbroker.groups.transactions.coordinator import TransactionCoordinator
     from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 logger = logging.getLogger("shmbroker")
@@ -51,6 +52,7 @@ class Placement:
         store: PartitionStore,
         replication: Replication,
         groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
         *,
         now_ms: Callable[[], int],
         of_topic: Callable[[str], LogConfig],
@@ -64,6 +66,11 @@ class Placement:
         self.partitions = store.partitions
         self.replication = replication
         self.groups = groups
+        self.coordinators: dict[str, GroupCoordinator | TransactionCoordinator] = {
+            OFFSETS_TOPIC: groups,
+            TRANSACTION_TOPIC: transactions,
+        }
+        """By the topic whose leaders coordinate."""
         self.is_in_doubt = True
         """Until the controller lets this broker serve."""
         self.to_drop: deque[bytes] = deque()
@@ -112,9 +119,11 @@ class Placement:
         if topic is not None and self.partitions.get(partition.key) is partition:
             self.add(topic, topic.partitions[partition.partition])
 
-    def look_for_group_topic(self) -> None:
-        """Groups whose partitions may be here soon are not refused meanwhile."""
-        self.groups.is_opening = any(topic.name == GROUP_TOPIC for topic, _ in self.to_apply)
+    def look_for_coordinators(self) -> None:
+        """Groups and transactions whose partitions may be here soon are not refused meanwhile."""
+        topics = {topic.name for topic, _ in self.to_apply}
+        for name, coordinator in self.coordinators.items():
+            coordinator.is_opening = name in topics
 
     def copies(self, image: MetadataImage) -> tuple[list[Partition], set[bytes]]:
         """The partitions here that have other replicas; keys of those that are in sync here."""
@@ -149,7 +158,8 @@ class Placement:
             if self.clock.monotonic() > deadline:
                 break
         if not to_drop and not to_apply:
-            self.groups.is_opening = False
+            for coordinator in self.coordinators.values():
+                coordinator.is_opening = False
 
     def open_unopened(self) -> None:
         """Try again what the disk had no room for, up to the first that it still has none for."""
@@ -184,8 +194,8 @@ class Placement:
             return
         self.replication.on_leadership(partition, image)
         self._on_placed(partition)
-        if topic.name == GROUP_TOPIC:
-            self.groups.on_partition(partition, len(topic.partitions))
+        if topic.name in self.coordinators:
+            self.coordinators[topic.name].on_partition(partition, len(topic.partitions))
 
     def _look_whether_lost(self, partition: Partition, image: PartitionImage) -> None:
         """Tell the controller of a log that is not what it was; while it asks for all, it is told
@@ -210,5 +220,5 @@ class Placement:
         self.replication.on_deleted(partition)
         self.store.delete(partition, self._now_ms())
         self._on_dropped(partition)
-        if partition.topic == GROUP_TOPIC:
-            self.groups.on_partition_gone(partition.partition)
+        if partition.topic in self.coordinators:
+            self.coordinators[partition.topic].on_partition_gone(partition.partition)

@@ -42,7 +42,6 @@ from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import BROKER_RESOURCE, NO_LEADER
 from shmbroker.metadata.log_reader import MetadataLogReader
-from shmbroker.metadata.topic_names import OFFSETS_TOPIC
 from shmbroker.settings.layers import broker_layers
 from shmbroker.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
@@ -257,15 +256,10 @@ class ActiveController:
     def create_topics_auto(self, names: list[str], now_ms: int) -> list[tuple[int, str | None]]:
         """Create topics because somebody uses them, in one decision: (error, message) of each.
 
-        With the defaults, or as Kafka has it for `__consumer_offsets`. TOPIC_ALREADY_EXISTS is
+        With the defaults, or as Kafka has it for its own. TOPIC_ALREADY_EXISTS is
         what all but the first of several callers get.
         """
-        asked = [
-            topics.offsets_topic(self.config)
-            if name == OFFSETS_TOPIC
-            else topics.default_topic(name)
-            for name in names
-        ]
+        asked = [topics.created_by_use(name, self.config) for name in names]
         request = {"topics": asked, "validate_only": False}
         results = self.handle("CreateTopics", 2, request, now_ms)["topics"]
         return [(result["error_code"], result["error_message"]) for result in results]

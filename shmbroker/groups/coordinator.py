@@ -39,7 +39,7 @@ from shmbroker.groups.classic.group import (
 from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer import records as consumer_records
 from shmbroker.groups.consumer.coordinator import ConsumerCoordinator
-from shmbroker.groups.consumer.group import ConsumerGroup
+from shmbroker.groups.consumer.group import MEMBER_EPOCH_FROM, ConsumerGroup
 from shmbroker.groups.group_memory import (
     GROUP_BYTES,
     GROUP_BYTES_MAX,
@@ -290,8 +290,13 @@ class GroupCoordinator:
             )
         return error
 
-    def _append(self, shard: Shard, records: list[group_log.Record]) -> int:
-        error = group_log.append(shard.partition, records, self.now_ms())
+    def _append(
+        self,
+        shard: Shard,
+        records: list[group_log.Record],
+        producer: tuple[int, int] | None = None,
+    ) -> int:
+        error = group_log.append(shard.partition, records, self.now_ms(), producer)
         self.on_appended(shard.partition)  # an error too may come after some batches
         return error
 
@@ -323,12 +328,17 @@ class GroupCoordinator:
             self._replay(shard, key, value)
             if count % REPLAYS_PER_STEP == 0:
                 yield
-        for key in loader.pending:
-            found = group_log.decode(key, None)
+        for producer_id, key, last_value in loader.pending:
+            found = group_log.decode(key, last_value)
             if found is not None and found[0] == OFFSET_COMMIT:
-                name = found[1]
-                held = shard.store.pending.setdefault(name["group"], set())
-                held.add((name["topic"], name["partition"]))
+                name, content = found[1:]
+                shard.store.put_pending(
+                    producer_id,
+                    name["group"],
+                    name["topic"],
+                    name["partition"],
+                    committed_of(content) if content else None,
+                )
         for group_id in list(shard.store.offsets) + list(shard.store.pending):
             if group_id not in shard.groups:
                 shard.groups[group_id] = self._new_group(shard, group_id)
@@ -600,6 +610,81 @@ class GroupCoordinator:
         expiry_ms = NO_EXPIRY
         if retention_ms != NO_RETENTION:
             expiry_ms = min(max(now_ms + retention_ms, 0), TIME_MAX)
+        return self._commit(group, is_new, offsets, expiry_ms, None)
+
+    def partition_of(self, group_id: str) -> tuple[Partition | None, int]:
+        """(the partition that keeps a group here, 0), or (None, error code)."""
+        if not group_id:
+            return None, error_codes.INVALID_GROUP_ID
+        shard, error = self._shard_of(group_id)
+        return (None, error) if shard is None else (shard.partition, 0)
+
+    def commit_in_transaction(
+        self, body: dict[str, Any], offsets: list[tuple[str, bytes, dict[str, Any]]]
+    ) -> list[int]:
+        """TxnOffsetCommit of (topic, topic id, the request's row): an error code for each of them.
+
+        They count when `on_marker` says that the transaction is committed.
+        """
+        group_id, member_id = body["group_id"], body["member_id"]
+        generation_id = body["generation_id"]
+        now_ms = self.now_ms()
+        group, error = self._find(group_id)
+        is_new = group is None
+        if not error and group is None:
+            if generation_id < 0:
+                shard, _ = self._shard_of(group_id)
+                assert shard is not None
+                group = self._new_group(shard, group_id)
+            else:
+                error = error_codes.ILLEGAL_GENERATION
+        # Before KIP-447 producers name no member.
+        is_nameless = generation_id < 0 and not member_id and body["group_instance_id"] is None
+        if isinstance(group, ConsumerGroup):
+            if not is_nameless:
+                error = group.on_commit(member_id, generation_id, MEMBER_EPOCH_FROM)
+            if error == error_codes.STALE_MEMBER_EPOCH:
+                error = error_codes.ILLEGAL_GENERATION
+        elif group is not None:
+            error = group.on_commit(
+                member_id,
+                body["group_instance_id"],
+                generation_id,
+                now_ms,
+                is_transactional=is_nameless,
+            )
+        if error or group is None:
+            return [error] * len(offsets)
+        producer = body["producer_id"], body["producer_epoch"]
+        return self._commit(group, is_new, offsets, NO_EXPIRY, producer)
+
+    def on_marker(self, partition: Partition, producer_id: int, is_commit: bool) -> None:
+        """The marker of a transaction is in a partition's log: what it committed counts."""
+        shard = self.shards[partition.partition]
+        assert shard.partition is partition and shard.is_active
+        for group_id in shard.store.end_pending(producer_id, is_commit):
+            group = self.groups.get(group_id)
+            if group is not None:
+                self._run(group, [])  # nothing may be left of it
+
+    def may_end_transactions(self, partition: Partition) -> int:
+        """The error code for who would append a marker to a partition: not while it is loaded."""
+        shard = self.shards.get(partition.partition)
+        if shard is None or shard.partition is not partition:
+            return error_codes.NOT_COORDINATOR
+        return 0 if shard.is_active else error_codes.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _commit(
+        self,
+        group: AnyGroup,
+        is_new: bool,
+        offsets: list[tuple[str, bytes, dict[str, Any]]],
+        expiry_ms: int,
+        producer: tuple[int, int] | None,
+    ) -> list[int]:
+        """Store offsets, of a transaction if it has a producer (id, epoch)."""
+        group_id = group.group_id
+        now_ms = self.now_ms()
         errors, records, accepted = [], [], []
         for topic, topic_id, row in offsets:
             metadata = row["committed_metadata"] or ""
@@ -619,13 +704,17 @@ class GroupCoordinator:
             records.append(group_log.offset_record(group_id, topic, index, value_of(committed)))
             accepted.append((topic, index, committed))
         if records:
-            error = self._append(group.owner, records)
+            error = self._append(group.owner, records, producer)
             if error:
                 return [each or error for each in errors]
             if is_new:
                 self._add(group)
+            store: OffsetStore = group.owner.store
             for topic, index, committed in accepted:
-                group.owner.store.put(group_id, topic, index, committed)
+                if producer is None:
+                    store.put(group_id, topic, index, committed)
+                else:
+                    store.put_pending(producer[0], group_id, topic, index, committed)
         return errors
 
     def fetch(

@@ -27,6 +27,7 @@ from shmbroker.records.batch_layout import (
     H_BASE_OFFSET,
     H_LAST_OFFSET_DELTA,
     H_PRODUCER_ID,
+    NO_SEQUENCE,
     TRANSACTIONAL_BIT,
 )
 from shmbroker.wire import coordinator_records, error_codes
@@ -72,11 +73,21 @@ def offset_record(
     return key, coordinator_records.encode_value(GROUP, OFFSET_COMMIT, *value)
 
 
-def append(partition: Partition, records: list[Record], now_ms: int) -> int:
+def append(
+    partition: Partition,
+    records: list[Record],
+    now_ms: int,
+    producer: tuple[int, int] | None = None,
+) -> int:
     """Append as leader, in as few batches as the topic's limit allows; the error code to answer.
 
-    An error after some batches is possible: each record stands for itself.
+    producer: (producer id, epoch) of the transaction that the records are part of. An error after
+    some batches is possible: each record stands for itself.
     """
+    if producer is not None:
+        known = partition.producers.producers.get(producer[0])
+        if known is not None and producer[1] < known.epoch:
+            return error_codes.INVALID_PRODUCER_EPOCH
     batch: list[Record] = []
     batch_bytes = 0
     bytes_max = min(partition.message_bytes_max, partition.segment_bytes_max) - BATCH_ROOM
@@ -85,26 +96,38 @@ def append(partition: Partition, records: list[Record], now_ms: int) -> int:
         if record_bytes > bytes_max:
             return error_codes.UNKNOWN_SERVER_ERROR
         if batch_bytes + record_bytes > bytes_max:
-            if error := _append_batch(partition, batch, now_ms):
+            if error := _append_batch(partition, batch, now_ms, producer):
                 return error
             batch, batch_bytes = [], 0
         batch.append((key, value))
         batch_bytes += record_bytes
-    return _append_batch(partition, batch, now_ms) if batch else 0
+    return _append_batch(partition, batch, now_ms, producer) if batch else 0
 
 
-def _append_batch(partition: Partition, records: list[Record], now_ms: int) -> int:
+def _append_batch(
+    partition: Partition, records: list[Record], now_ms: int, producer: tuple[int, int] | None
+) -> int:
     if not partition.is_leader:
         return error_codes.NOT_COORDINATOR
     if partition.is_under_min_in_sync:
         return error_codes.COORDINATOR_NOT_AVAILABLE
-    batch = encode_batch([(now_ms, key, value, ()) for key, value in records])
+    rows = [(now_ms, key, value, ()) for key, value in records]
+    if producer is None:
+        batch = encode_batch(rows)
+    else:
+        batch = encode_batch(
+            rows, producer_id=producer[0], producer_epoch=producer[1], is_transactional=True
+        )
+    last = len(records) - 1
     try:
-        partition.log.append(
-            memoryview(batch), len(records) - 1, now_ms, partition.leader_epoch, now_ms
+        offset = partition.log.append(
+            memoryview(batch), last, now_ms, partition.leader_epoch, now_ms
         )
     except StorageFault:
         return error_codes.NOT_COORDINATOR
+    if producer is not None:
+        partition.producers.update(*producer, NO_SEQUENCE, last, offset, now_ms)
+        partition.producers.begin(producer[0], offset)
     partition.advance_high_watermark()
     return 0
 
@@ -113,7 +136,7 @@ class Loader:
     """Reads a partition from its start to its end, a chunk at each `step`.
 
     When that answers True, `latest` holds the last value of each key that has one, and `pending`
-    the keys that open transactions would change.
+    what open transactions would change.
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -132,10 +155,13 @@ class Loader:
                 yield key, value
 
     @property
-    def pending(self) -> Iterator[bytes]:
-        for records in self._open.values():
-            for _, key, _ in records:
-                yield key
+    def pending(self) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """(producer id, key, value); without a value, as the log has a later one."""
+        for producer_id, records in self._open.items():
+            for offset, key, value in records:
+                known = self._latest.get(key)
+                is_last = known is None or known[0] < offset
+                yield producer_id, key, value if is_last else None
 
     def step(self) -> bool:
         """Read some more; True when all is read. Faults of the log pass through."""

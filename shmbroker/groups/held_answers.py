@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     Needs = list[tuple[Partition, int]]
 
 
+_ERROR_FIELDS = ("error_code", "partition_error_code")
+
+
 class _Held(NamedTuple):
     """An answer that waits for one partition, and then for others."""
 
@@ -78,8 +81,9 @@ class HeldAnswers(OffsetWaits[_Held]):
 def _set_errors(body: Any, error_code: int) -> None:
     """Every error code in an answer, as deep as it goes."""
     if isinstance(body, dict):
-        if "error_code" in body:
-            body["error_code"] = error_code
+        for name in _ERROR_FIELDS:
+            if name in body:
+                body[name] = error_code
         body = list(body.values())
     if isinstance(body, list):
         for part in body:

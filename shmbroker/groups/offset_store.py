@@ -6,7 +6,8 @@ Rules of this file:
   of consumers counted from when it became empty, in other groups from the commit; never while a
   member may read the topic. A commit of version 2 to 4 may bring its own time.
 * Offsets that a transaction still holds back (`pending`) count as unstable (KIP-447) and keep
-  their group alive.
+  their group alive. When it is committed, they count as if they were committed at the place where
+  they stand in the log: not over a later commit.
 
 Source: Kafka's OffsetMetadataManager, OffsetExpirationConditionImpl.
 """
@@ -32,12 +33,14 @@ NO_EXPIRY = -1
 class OffsetStore:
     """Offsets by group, then by (topic, partition)."""
 
-    __slots__ = ("offsets", "pending")
+    __slots__ = ("_by_producer", "offsets", "pending")
 
     def __init__(self) -> None:
         self.offsets: dict[str, dict[tuple[str, int], Committed]] = {}
-        self.pending: dict[str, set[tuple[str, int]]] = {}
-        """What open transactions would commit."""
+        self.pending: dict[str, dict[tuple[str, int], dict[int, Committed | None]]] = {}
+        """What open transactions would commit, by group, partition and producer id; None: nothing
+        more, as a later commit is in the log."""
+        self._by_producer: dict[int, set[tuple[str, str, int]]] = {}
 
     def put(self, group_id: str, topic: str, partition: int, committed: Committed) -> None:
         """A commit is in the log."""
@@ -45,16 +48,48 @@ class OffsetStore:
         if of_group is None:
             of_group = self.offsets[group_id] = {}
         of_group[topic, partition] = committed
+        if self.pending:
+            waiting = self.pending.get(group_id, {}).get((topic, partition), {})
+            for producer_id in waiting:
+                waiting[producer_id] = None
+
+    def put_pending(
+        self,
+        producer_id: int,
+        group_id: str,
+        topic: str,
+        partition: int,
+        committed: Committed | None,
+    ) -> None:
+        """A commit that is part of a transaction is in the log."""
+        of_group = self.pending.setdefault(group_id, {})
+        of_group.setdefault((topic, partition), {})[producer_id] = committed
+        self._by_producer.setdefault(producer_id, set()).add((group_id, topic, partition))
+
+    def end_pending(self, producer_id: int, is_commit: bool) -> set[str]:
+        """The marker of a transaction is in the log; the groups that it was about."""
+        ended = self._by_producer.pop(producer_id, set())
+        for group_id, topic, partition in ended:
+            of_group = self.pending.get(group_id, {})
+            waiting = of_group.get((topic, partition))
+            if waiting is None:
+                continue  # removed since
+            committed = waiting.pop(producer_id, None)
+            if not waiting:
+                del of_group[topic, partition]
+            if not of_group:
+                del self.pending[group_id]
+            if is_commit and committed is not None:
+                self.put(group_id, topic, partition, committed)
+        return {group_id for group_id, _, _ in ended}
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:
         """A tombstone is in the log."""
-        for holder in (self.offsets, self.pending):
+        holders: tuple[dict[str, dict[tuple[str, int], Any]], ...] = (self.offsets, self.pending)
+        for holder in holders:
             of_group = holder.get(group_id)
             if of_group is not None:
-                if isinstance(of_group, set):
-                    of_group.discard((topic, partition))
-                else:
-                    of_group.pop((topic, partition), None)
+                of_group.pop((topic, partition), None)
                 if not of_group:
                     del holder[group_id]
 
@@ -68,9 +103,10 @@ class OffsetStore:
 
     def of_topics(self, topics: Set[str]) -> list[tuple[str, str, int]]:
         """(group, topic, partition) of every offset in topics that are gone."""
+        holders: tuple[dict[str, dict[tuple[str, int], Any]], ...] = (self.offsets, self.pending)
         return [
             (group_id, name, partition)
-            for holder in (self.offsets, self.pending)
+            for holder in holders
             for group_id, of_group in holder.items()
             for name, partition in of_group
             if name in topics

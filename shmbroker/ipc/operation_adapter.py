@@ -112,6 +112,29 @@ class Call:
         self.peer.send(EXECUTED, head + reason.encode()[:1024])
 
 
+class OwnCall(Call):
+    """A request of this process to itself: its answer is not encoded."""
+
+    __slots__ = ("_on_answer",)
+
+    def __init__(
+        self, api_key: int, name: str, version: int, on_answer: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.api_key = api_key
+        self.api_name = name
+        self.api_version = version
+        self.client_id = b""
+        self.client_host = ""
+        self.hold = None
+        self._on_answer = on_answer
+
+    def reply(self, body: dict[str, Any], grant: tuple[int, int] | None = None) -> None:
+        """Tell the answer, or let it be held first."""
+        hold, self.hold = self.hold, None
+        if hold is None or not hold(self, body, grant):
+            self._on_answer(body)
+
+
 class Executor:
     """The handlers of one process, by api key: (name, handler)."""
 
@@ -174,6 +197,13 @@ class Executor:
                 call.reply(answer)
         except Exception:
             self._on_failed(call)
+
+    def execute_own(self, call: OwnCall, body: dict[str, Any]) -> None:
+        """A request of this process; one that is answered in steps is none for this."""
+        answer = self.handlers[call.api_key][1](call, body)
+        if answer is not None:
+            assert isinstance(answer, dict)
+            call.reply(answer)
 
     def advance(self) -> None:
         """One more step of the request whose turn it is."""

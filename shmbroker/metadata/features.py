@@ -12,12 +12,16 @@ GROUP_VERSION = "group.version"
 """From 1 on, groups of the protocol of KIP-848 may be formed."""
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 """From 1 on, partitions have eligible leader replicas (KIP-966)."""
+TRANSACTION_VERSION = "transaction.version"
+"""From 1 on the log of transactions has newer records; from 2 on each end of a transaction gives
+its producer a new epoch, and a batch adds its partition (KIP-890)."""
 
 SUPPORTED_FEATURES = {
     # name: least and highest level that is served
     ELIGIBLE_LEADER_REPLICAS: (0, 1),
     GROUP_VERSION: (0, 1),
     METADATA_VERSION: (7, 29),
+    TRANSACTION_VERSION: (0, 2),
 }
 
 METADATA_VERSION_OF_RECORDS = 23

@@ -136,6 +136,8 @@ class BrokerConfig:
         for name, value in (
             ("default.replication.factor", replicas),
             ("offsets.topic.replication.factor", min(replicas, 3)),
+            ("transaction.state.log.replication.factor", min(replicas, 3)),
+            ("transaction.state.log.min.isr", 2 if replicas >= 3 else 1),
             ("min.insync.replicas", 2 if replicas >= 3 else 1),
         ):
             if name not in self.static:
@@ -160,7 +162,11 @@ class BrokerConfig:
                 "max.connections.per.ip is 0, which nobody can connect with: raise it, or name "
                 "addresses in max.connections.per.ip.overrides."
             )
-        for name in ("default.replication.factor", "offsets.topic.replication.factor"):
+        for name in (
+            "default.replication.factor",
+            "offsets.topic.replication.factor",
+            "transaction.state.log.replication.factor",
+        ):
             if self[name] > workers:
                 raise ConfigFault(
                     f"{name} is {self[name]}, but there are {workers} brokers: "

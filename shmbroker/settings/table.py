@@ -622,6 +622,55 @@ _broker(
     least=1 << 20,
 )
 _broker(
+    "transaction.max.timeout.ms",
+    INT,
+    "900000",
+    "The longest transaction.timeout.ms that a producer may ask for.",
+    least=1,
+)
+_broker(
+    "transaction.partition.verification.enable",
+    BOOLEAN,
+    "true",
+    "Whether the first batch of a transaction in a partition waits until the coordinator knows of "
+    "it, also for producers that add their partitions themselves.",
+)
+_broker(
+    "transaction.state.log.min.isr",
+    INT,
+    "1",
+    "min.insync.replicas of __transaction_state when it is created (Apache Kafka: 2).",
+    least=1,
+)
+_broker(
+    "transaction.state.log.num.partitions",
+    INT,
+    "50",
+    "Partitions of __transaction_state when it is created; not to be changed afterwards.",
+    least=1,
+)
+_broker(
+    "transaction.state.log.replication.factor",
+    SHORT,
+    "1",
+    "Replicas of __transaction_state when it is created (Apache Kafka: 3).",
+    least=1,
+)
+_broker(
+    "transaction.state.log.segment.bytes",
+    INT,
+    "104857600",
+    "Segment size of __transaction_state when it is created.",
+    least=1 << 20,
+)
+_broker(
+    "transactional.id.expiration.ms",
+    INT,
+    "604800000",
+    "How long a transactional id is kept without a transaction.",
+    least=1,
+)
+_broker(
     "replica.lag.time.max.ms",
     LONG,
     "30000",
@@ -1009,7 +1058,8 @@ _broker(
     INT,
     "1",
     "Copies of each partition, on as many I/O workers at least. It is the default of "
-    "default.replication.factor and, up to 3, of offsets.topic.replication.factor; from 3 on that "
+    "default.replication.factor and, up to 3, of offsets.topic.replication.factor and "
+    "transaction.state.log.replication.factor; from 3 on that "
     "of min.insync.replicas is 2.",
     least=1,
     most=64,

@@ -1,7 +1,8 @@
-"""FindCoordinator (key 10): the broker that coordinates a group.
+"""FindCoordinator (key 10): the broker that coordinates a group or a transactional id.
 
 Versions: 0-6.
-Where: the network worker; the controller creates `__consumer_offsets` when it is first needed.
+Where: the network worker; the controller creates `__consumer_offsets` and `__transaction_state`
+when they are first needed.
 Version notes: 1 key type, error message; 3 flexible; 4 several keys (KIP-699); 6 share groups.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shmbroker.groups.group_partition import GROUP_TOPIC, group_partition
+from shmbroker.groups.group_partition import group_partition
+from shmbroker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -27,6 +29,9 @@ GROUP = 0
 TRANSACTION = 1
 SHARE = 2
 
+TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_TOPIC}
+"""Whose leaders coordinate."""
+
 
 def answer(
     gateway: GatewayContext, request: Request, body: dict[str, Any]
@@ -34,10 +39,11 @@ def answer(
     """One answer for each key; below version 4 for the only one."""
     kind = body["key_type"]
     keys = body["coordinator_keys"] if request.api_version >= 4 else [body["key"]]
-    topic = gateway.image.topics_by_name.get(GROUP_TOPIC)
-    if kind == GROUP and topic is None and keys and request.state is None:
-        request.state = GROUP_TOPIC
-        gateway.create_topics(request, [GROUP_TOPIC])
+    name = TOPICS.get(kind)
+    topic = gateway.image.topics_by_name.get(name) if name is not None else None
+    if name is not None and topic is None and keys and request.state is None:
+        request.state = name
+        gateway.create_topics(request, [name])
         return None
     brokers = {row["node_id"]: row for row in gateway.broker_rows(request.connection)}
     version = request.api_version
@@ -59,7 +65,7 @@ def _find(
     if kind not in (GROUP, TRANSACTION, SHARE) or (kind == SHARE and version < 6):
         code = error_codes.INVALID_REQUEST
         return nobody | {"error_code": code, "error_message": error_codes.message_of(code)}
-    if kind == GROUP and topic is not None:
+    if topic is not None:
         partition = topic.partitions[group_partition(key, len(topic.partitions))]
         row = brokers.get(partition.leader_id)
         if row is not None:
@@ -70,11 +76,5 @@ def _find(
                 "host": row["host"],
                 "port": row["port"],
             }
-    if kind == TRANSACTION:
-        # There will be none however often a client asks. All clients give up at once for this
-        # error, and librdkafka for no other that fits: it would try again until its time is over.
-        code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        message = "shmbroker has no transactions yet"
-        return nobody | {"error_code": code, "error_message": message}
     code = error_codes.COORDINATOR_NOT_AVAILABLE
     return nobody | {"error_code": code, "error_message": error_codes.message_of(code)}

@@ -20,6 +20,7 @@ from shmbroker.metadata.messages import fitting
 from shmbroker.metadata.topic_names import (
     METADATA_TOPIC,
     OFFSETS_TOPIC,
+    TRANSACTION_TOPIC,
     collision_key,
     topic_name_complaint,
 )
@@ -216,6 +217,30 @@ def offsets_topic(config: BrokerConfig) -> dict[str, Any]:
             "segment.bytes": str(config["offsets.topic.segment.bytes"]),
         },
     )
+
+
+def transactions_topic(config: BrokerConfig) -> dict[str, Any]:
+    """`__transaction_state` as Kafka creates it."""
+    return _creatable(
+        TRANSACTION_TOPIC,
+        config["transaction.state.log.num.partitions"],
+        config["transaction.state.log.replication.factor"],
+        {
+            "cleanup.policy": "compact",
+            "min.insync.replicas": str(config["transaction.state.log.min.isr"]),
+            "segment.bytes": str(config["transaction.state.log.segment.bytes"]),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+
+
+def created_by_use(name: str, config: BrokerConfig) -> dict[str, Any]:
+    """A topic that is created because somebody uses it, as a topic of a CreateTopics request."""
+    if name == OFFSETS_TOPIC:
+        return offsets_topic(config)
+    if name == TRANSACTION_TOPIC:
+        return transactions_topic(config)
+    return default_topic(name)
 
 
 def default_topic(name: str) -> dict[str, Any]:

@@ -448,13 +448,24 @@ class ClassicGroup:
         return error
 
     def on_commit(
-        self, member_id: str, instance_id: str | None, generation_id: int, now_ms: int
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation_id: int,
+        now_ms: int,
+        *,
+        is_transactional: bool = False,
     ) -> int:
-        """The error code for who wants to commit offsets; a commit counts as a heartbeat."""
+        """The error code for who wants to commit offsets; a commit counts as a heartbeat.
+
+        is_transactional: it names no member, as it is older than KIP-447.
+        """
         if self.state == DEAD:
             return error_codes.COORDINATOR_NOT_AVAILABLE
         if generation_id < 0 and self.state == EMPTY:
             return 0
+        if is_transactional:
+            return _REBALANCE if self.state == COMPLETING else 0
         if generation_id < 0 and not member_id and instance_id is None:
             return _UNKNOWN_MEMBER
         error = self.check(member_id, instance_id, generation_id)

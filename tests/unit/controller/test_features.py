@@ -76,6 +76,13 @@ def test_version_0_never_goes_down(controller: ActiveController) -> None:
 
 
 def test_feature_that_is_not_served_does_not_change(controller: ActiveController) -> None:
-    response = update(controller, ("transaction.version", 1, 2))
+    response = update(controller, ("streams.version", 0, 2))
     assert response["error_code"] == 95
-    assert controller.image.features["transaction.version"] == 2
+    assert controller.image.features["streams.version"] == 1
+
+
+def test_transaction_version_goes_up_and_down(controller: ActiveController) -> None:
+    for level, kind in ((0, 2), (1, 1), (2, 1), (1, 2)):
+        assert update(controller, ("transaction.version", level, kind))["error_code"] == 0
+        assert controller.image.features.get("transaction.version", 0) == level
+    assert update(controller, ("transaction.version", 3, 1))["error_code"] == 95

@@ -1,0 +1,40 @@
+"""What waits for the in-sync replicas beside acks: the answer to a marker."""
+
+from __future__ import annotations
+
+from shmbroker.purgatory import DelayedOperation
+from shmbroker.wire import error_codes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shmbroker.replica.partition import Partition
+
+
+class Replicated(DelayedOperation):
+    """then: told 0 when the high watermark is at an offset, or the error code; once."""
+
+    __slots__ = ("_end_offset", "_partition", "_then")
+
+    def __init__(self, partition: Partition, end_offset: int, then: Callable[[int], None]) -> None:
+        super().__init__()
+        self._partition = partition
+        self._end_offset = end_offset
+        self._then = then
+
+    def try_complete(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        if not self._partition.is_leader:
+            error = error_codes.NOT_LEADER_OR_FOLLOWER
+        elif self._partition.high_watermark >= self._end_offset:
+            error = error_codes.NONE
+        else:
+            return False
+        self.is_done = True
+        self._then(error)
+        return True
+
+    def on_expire(self) -> None:
+        """The replicas take too long: who asked may ask again."""
+        self._then(error_codes.REQUEST_TIMED_OUT)

@@ -1,0 +1,277 @@
+"""What brokers ask each other about transactions: for markers, and whether one is under way.
+
+    coordinator ── WriteTxnMarkers ────► leaders of the partitions      (`send`)
+    leader ─────── AddPartitionsToTxn ─► coordinator of the id          (`verify`)
+
+Rules of this file:
+* What is to be asked of one broker is collected and asked in one request at the end of the turn.
+  This broker is asked in the same way: one path.
+* Markers are asked for until they are written, or the partition is gone. Another leader, a dead
+  broker or too few replicas are waited for; an answer that says that a later coordinator, or a
+  later epoch, was there ends it.
+* A verification is answered once, with an error that producers retry where nobody can be asked.
+
+Source: KIP-98, KIP-890; Kafka's TransactionMarkerChannelManager, AddPartitionsToTxnManager.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from shmbroker.groups.group_partition import group_partition
+from shmbroker.metadata.topic_names import TRANSACTION_TOPIC
+from shmbroker.wire import error_codes
+from shmbroker.wire.api_keys import ADD_PARTITIONS_TO_TXN, WRITE_TXN_MARKERS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from shmbroker.groups.transactions.coordinator import Markers
+    from shmbroker.groups.transactions.transaction import TopicPartition
+    from shmbroker.metadata.image import MetadataImage
+    from shmbroker.replica.partition import Partition
+
+    OnAnswer = Callable[[dict[str, Any]], None]
+    """Told the answer; one with an error code alone if the broker could not give it."""
+    Ask = Callable[[int, int, str, int, dict[str, Any], OnAnswer], bool]
+    """ask(broker id, api key, name, version, body, on_answer): False while it can't be asked."""
+    Question = tuple[Partition, str, int, int, bool, Callable[[int], None]]
+
+logger = logging.getLogger("shmbroker")
+
+NEVER = 2**63 - 1
+RETRY_MS = 20
+MARKERS_VERSION = 2
+ADD_VERSION = 5
+
+_ENDS = (error_codes.INVALID_PRODUCER_EPOCH, error_codes.TRANSACTION_COORDINATOR_FENCED)
+"""Answers to a marker after which it can't be written any more."""
+_RETRIABLE = frozenset(
+    (
+        error_codes.NETWORK_EXCEPTION,
+        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+        error_codes.COORDINATOR_NOT_AVAILABLE,
+        error_codes.NOT_COORDINATOR,
+    )
+)
+
+
+class Transactions:
+    """The questions of one broker."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        image: Callable[[], MetadataImage],
+        ask: Ask,
+        on_marked: Callable[[Markers], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.broker_id = broker_id
+        self._image = image
+        self._ask = ask
+        self._on_marked = on_marked
+        self._now_ms = now_ms
+        self._left: dict[Markers, set[TopicPartition]] = {}
+        """The partitions that have not got their marker yet."""
+        self._to_write: dict[Markers, set[TopicPartition]] = {}
+        self._to_verify: list[Question] = []
+        self._retry: dict[Markers, set[TopicPartition]] = {}
+        self.next_ms = NEVER
+        """When `run` has something to do though nothing comes in."""
+
+    def send(self, markers: Markers) -> None:
+        """Have markers written to all partitions of a transaction, and tell when they are."""
+        self._left[markers] = set(markers.partitions)
+        self._to_write[markers] = set(markers.partitions)
+
+    def verify(
+        self,
+        partition: Partition,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        may_add: bool,
+        on_answer: Callable[[int], None],
+    ) -> None:
+        """Ask the coordinator of a transaction about a partition (`broker.unverified.Ask`)."""
+        self._to_verify.append(
+            (partition, transactional_id, producer_id, epoch, may_add, on_answer)
+        )
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `run` has something to do at once."""
+        return bool(self._to_write or self._to_verify)
+
+    def run(self) -> None:
+        """Ask what is to be asked."""
+        if self.next_ms <= self._now_ms():
+            self.next_ms = NEVER
+            retry, self._retry = self._retry, {}
+            for markers, partitions in retry.items():
+                self._to_write.setdefault(markers, set()).update(partitions)
+        if self._to_write:
+            self._ask_for_markers()
+        if self._to_verify:
+            self._ask_coordinators()
+
+    # ── markers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _ask_for_markers(self) -> None:
+        to_write, self._to_write = self._to_write, {}
+        by_leader: dict[int, list[tuple[Markers, list[TopicPartition]]]] = {}
+        image = self._image()
+        for markers, partitions in to_write.items():
+            if markers.is_void:
+                self._left.pop(markers, None)
+                continue
+            own: dict[int, list[TopicPartition]] = {}
+            for name, index in sorted(partitions):
+                topic = image.topics_by_name.get(name)
+                if topic is None or not 0 <= index < len(topic.partitions):
+                    self._on_written(markers, (name, index), 0)  # deleted: nothing to end there
+                    continue
+                own.setdefault(topic.partitions[index].leader_id, []).append((name, index))
+            for leader, rows in own.items():
+                by_leader.setdefault(leader, []).append((markers, rows))
+        for leader, asked in by_leader.items():
+            self._ask_leader(leader, asked)
+
+    def _ask_leader(self, leader: int, asked: list[tuple[Markers, list[TopicPartition]]]) -> None:
+        def on_answer(answer: dict[str, Any]) -> None:
+            if "markers" not in answer:
+                for markers, partitions in asked:
+                    self._write_later(markers, partitions)
+                return
+            for (markers, _), row in zip(asked, answer["markers"], strict=True):
+                for topic in row["topics"]:
+                    for each in topic["partitions"]:
+                        where = topic["name"], each["partition_index"]
+                        self._on_written(markers, where, each["error_code"])
+
+        rows = []
+        for markers, partitions in asked:
+            by_topic: dict[str, list[int]] = {}
+            for name, index in partitions:
+                by_topic.setdefault(name, []).append(index)
+            rows.append(
+                {
+                    "producer_id": markers.producer_id,
+                    "producer_epoch": markers.producer_epoch,
+                    "transaction_result": markers.is_commit,
+                    "topics": [
+                        {"name": name, "partition_indexes": indexes}
+                        for name, indexes in by_topic.items()
+                    ],
+                    "coordinator_epoch": markers.coordinator_epoch,
+                    "transaction_version": markers.version,
+                }
+            )
+        body = {"markers": rows}
+        key, version = WRITE_TXN_MARKERS, MARKERS_VERSION
+        if not self._ask(leader, key, "WriteTxnMarkers", version, body, on_answer):
+            on_answer({})
+
+    def _on_written(self, markers: Markers, where: TopicPartition, error: int) -> None:
+        left = self._left.get(markers)
+        if left is None:
+            return
+        if markers.is_void:
+            del self._left[markers]
+        elif error in _ENDS:
+            del self._left[markers]
+            logger.warning(
+                "the marker of %s for %s-%d is refused, so this coordinator leaves it: %s",
+                markers.entry.transactional_id,
+                *where,
+                error_codes.name_of(error),
+            )
+        elif error:
+            self._write_later(markers, [where])
+        else:
+            left.discard(where)
+            if not left:
+                del self._left[markers]
+                self._on_marked(markers)
+
+    def _write_later(self, markers: Markers, partitions: list[TopicPartition]) -> None:
+        if not self._retry:
+            self.next_ms = self._now_ms() + RETRY_MS
+        self._retry.setdefault(markers, set()).update(partitions)
+
+    # ── verification ────────────────────────────────────────────────────────────────────────────
+
+    def _ask_coordinators(self) -> None:
+        to_verify, self._to_verify = self._to_verify, []
+        topic = self._image().topics_by_name.get(TRANSACTION_TOPIC)
+        by_coordinator: dict[int, list[Question]] = {}
+        for question in to_verify:
+            leader = -1
+            if topic is not None:
+                index = group_partition(question[1], len(topic.partitions))
+                leader = topic.partitions[index].leader_id
+            by_coordinator.setdefault(leader, []).append(question)
+        for coordinator, questions in by_coordinator.items():
+            self._ask_coordinator(coordinator, questions)
+
+    def _ask_coordinator(self, coordinator: int, questions: list[Question]) -> None:
+        # A row for each transaction, as an id is a key of the request.
+        by_id: dict[str, list[Question]] = {}
+        later = []
+        for question in questions:
+            same = by_id.setdefault(question[1], [])
+            if same and same[0][2:5] != question[2:5]:
+                later.append(question)
+            else:
+                same.append(question)
+        self._to_verify += later
+
+        def on_answer(answer: dict[str, Any]) -> None:
+            errors: dict[tuple[str, str, int], int] = {}
+            for row in answer.get("results_by_transaction", ()):
+                for topic in row["topic_results"]:
+                    for each in topic["results_by_partition"]:
+                        where = row["transactional_id"], topic["name"], each["partition_index"]
+                        errors[where] = each["partition_error_code"]
+            for asked in by_id.values():
+                for partition, transactional_id, _, _, may_add, told in asked:
+                    where = transactional_id, partition.topic, partition.partition
+                    told(_for_producer(errors.get(where, error_codes.NOT_COORDINATOR), may_add))
+
+        rows = []
+        for transactional_id, asked in by_id.items():
+            by_topic: dict[str, set[int]] = {}
+            for question in asked:
+                by_topic.setdefault(question[0].topic, set()).add(question[0].partition)
+            _, _, producer_id, epoch, may_add, _ = asked[0]
+            rows.append(
+                {
+                    "transactional_id": transactional_id,
+                    "producer_id": producer_id,
+                    "producer_epoch": epoch,
+                    "verify_only": not may_add,
+                    "topics": [
+                        {"name": name, "partitions": sorted(indexes)}
+                        for name, indexes in by_topic.items()
+                    ],
+                }
+            )
+        body = {"transactions": rows}
+        key, version = ADD_PARTITIONS_TO_TXN, ADD_VERSION
+        if not self._ask(coordinator, key, "AddPartitionsToTxn", version, body, on_answer):
+            on_answer({})
+
+
+def _for_producer(error: int, may_add: bool) -> int:
+    """What a producer is told: errors that it knows, and that it retries where that helps.
+
+    NOT_ENOUGH_REPLICAS as Kafka does: no client looks for another leader after it.
+    """
+    if error == error_codes.PRODUCER_FENCED:
+        return error_codes.INVALID_PRODUCER_EPOCH
+    if error in _RETRIABLE or (error == error_codes.CONCURRENT_TRANSACTIONS and not may_add):
+        return error_codes.NOT_ENOUGH_REPLICAS
+    return error

@@ -1,0 +1,583 @@
+"""The transactional ids that one broker coordinates: found by id, timed, stored, loaded, expired.
+
+A transactional id belongs to the partition of `__transaction_state` that it hashes to; who leads
+that partition coordinates it. Each partition led here has a `Shard`.
+
+    EndTxn ──► Prepare is appended ──► on its in-sync replicas ──► markers to all partitions
+                                    └► the answer leaves       └► all are written ──► Complete
+
+Rules of this file:
+* What is answered is in the log. A decision counts when its record is appended; where the log has
+  several replicas, the answer is held until the in-sync ones have it (`groups.held_answers`), and
+  markers leave only then: a successor finds the same decision, or one that nobody has heard of.
+* An operation that meets a transaction which is just ending waits up to WAIT_MS for its end instead
+  of being told CONCURRENT_TRANSACTIONS: clients sleep 20 to 100 ms on that, a round of markers
+  takes less than one.
+* One timer for an id, on a heap; one that comes too early is set again.
+* A shard loads a chunk for each turn of its owner; what its predecessor had prepared is completed.
+
+Source: KIP-98, KIP-664, KIP-890; Kafka's TransactionCoordinator and TransactionStateManager.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from heapq import heappop, heappush
+
+from shmbroker.errors import Fault
+from shmbroker.groups import group_log
+from shmbroker.groups.group_partition import group_partition
+from shmbroker.groups.held_answers import HeldAnswers
+from shmbroker.groups.transactions import transaction_log
+from shmbroker.groups.transactions.transaction import (
+    EPOCH_BUMPS_FROM,
+    ONGOING,
+    PREPARE_COMMIT,
+    PREPARED,
+    Transaction,
+    add_partitions,
+    completed,
+    end,
+    fence,
+    init_producer_id,
+    verify,
+)
+from shmbroker.wire import error_codes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    from shmbroker.groups.caller import HeldCaller
+    from shmbroker.groups.transactions.transaction import Decision, TopicPartition
+    from shmbroker.replica.partition import Partition
+    from shmbroker.settings.broker_config import BrokerConfig
+
+    Decide = Callable[[Transaction | None, int], Decision]
+    """From what is known, at this time in ms."""
+    Done = Callable[[int, Transaction | None], None]
+    """Told the error code, and the transaction as it is then."""
+
+logger = logging.getLogger("shmbroker")
+
+NEVER = 2**63 - 1
+WAIT_MS = 20
+"""How long an operation waits for a transaction that is ending."""
+RETRY_MS = 100
+"""After which a record is appended again that could not be."""
+REPLAYS_PER_STEP = 100
+
+
+class Markers:
+    """The markers that end one transaction: to be written to each of its partitions."""
+
+    __slots__ = (
+        "coordinator_epoch",
+        "entry",
+        "is_commit",
+        "is_void",
+        "partitions",
+        "producer_epoch",
+        "producer_id",
+        "version",
+    )
+
+    def __init__(self, entry: Entry, coordinator_epoch: int) -> None:
+        known = entry.known
+        self.entry = entry
+        self.producer_id = known.producer_id
+        self.producer_epoch = known.producer_epoch
+        self.is_commit = known.state == PREPARE_COMMIT
+        self.coordinator_epoch = coordinator_epoch
+        self.version = EPOCH_BUMPS_FROM if known.bumps_epoch else 0
+        self.partitions = known.partitions
+        self.is_void = False
+        """Another broker coordinates the id by now."""
+
+
+class Entry:
+    """A transactional id: its last record, and who waits for it."""
+
+    __slots__ = ("known", "markers", "scheduled_ms", "shard", "transactional_id", "waiting")
+
+    def __init__(self, transactional_id: str, known: Transaction, shard: Shard) -> None:
+        self.transactional_id = transactional_id
+        self.known = known
+        self.shard = shard
+        self.markers: Markers | None = None
+        """Those that are on their way."""
+        self.scheduled_ms = NEVER
+        self.waiting: list[Waiting] = []
+
+    def due_ms(self, expiration_ms: int) -> int:
+        """When the open transaction has taken too long, or the id expires."""
+        known = self.known
+        if known.state == ONGOING:
+            return known.start_ms + known.timeout_ms
+        return NEVER if known.state in PREPARED else known.update_ms + expiration_ms
+
+
+class Waiting:
+    """An operation that waits for the end of a transaction."""
+
+    __slots__ = ("deadline_ms", "decide", "done", "is_over")
+
+    def __init__(self, decide: Decide, done: Done, deadline_ms: int) -> None:
+        self.decide = decide
+        self.done = done
+        self.deadline_ms = deadline_ms
+        self.is_over = False
+
+
+class Shard:
+    """One partition led here. Until `is_active`, it is still being read."""
+
+    __slots__ = ("entries", "is_active", "loading", "partition", "prepared")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.entries: dict[str, Entry] = {}
+        self.prepared: deque[tuple[int, Markers]] = deque()
+        """Markers that wait until the in-sync replicas have all below this offset."""
+        self.is_active = False
+        self.loading: Iterator[None] | None = None
+
+
+class TransactionCoordinator:
+    """Everything about transactional ids that one broker does."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        new_id: Callable[[], int | None],
+        version: Callable[[], int],
+        on_appended: Callable[[Partition], None],
+        send: Callable[[Markers], None],
+    ) -> None:
+        """
+        new_id: gives a producer id that nobody has.
+        version: the level of `transaction.version`.
+        on_appended: told of each partition that got records, to wake who reads it.
+        send: has markers written; `on_marked` is told when all are.
+        """
+        self.now_ms = now_ms
+        self.new_id = new_id
+        self.version = version
+        self.on_appended = on_appended
+        self.send = send
+        self.timeout_ms_max = config["transaction.max.timeout.ms"]
+        self.expiration_ms = config["transactional.id.expiration.ms"]
+        self.held = HeldAnswers()
+        self.shards: dict[int, Shard] = {}
+        self.partition_count = 0
+        self.loading: list[Shard] = []
+        self.is_opening = False
+        """Some partitions may be here soon; the owner says so."""
+        self.wake_ms = NEVER
+        """When `run_due` has something to do."""
+        self._timers: list[tuple[int, int, Entry | Markers]] = []
+        self._sequence = 0
+        self._waiting: deque[Waiting] = deque()
+
+    # ── partitions ──────────────────────────────────────────────────────────────────────────────
+
+    def on_partition(self, partition: Partition, partition_count: int) -> None:
+        """A partition of `__transaction_state` is here, led by this broker or not."""
+        self.partition_count = partition_count
+        shard = self.shards.get(partition.partition)
+        if not partition.is_leader:
+            self.on_partition_gone(partition.partition)
+        elif shard is None or shard.partition is not partition:
+            self.on_partition_gone(partition.partition)
+            shard = self.shards[partition.partition] = Shard(partition)
+            shard.loading = self._load(shard)
+            if partition.log.log_start_offset == partition.log.log_end_offset:
+                self._load_some(shard)
+            else:
+                self.loading.append(shard)
+                self.wake_ms = 0
+
+    def on_partition_gone(self, index: int) -> None:
+        """Another broker leads it now, or it was deleted: who waits here is sent away."""
+        shard = self.shards.pop(index, None)
+        if shard is None:
+            return
+        if shard in self.loading:
+            self.loading.remove(shard)
+        self.held.fail(shard.partition, error_codes.NOT_COORDINATOR)
+        for entry in shard.entries.values():
+            if entry.markers is not None:
+                entry.markers.is_void = True
+            for waiting in entry.waiting:
+                if not waiting.is_over:
+                    waiting.is_over = True
+                    waiting.done(error_codes.NOT_COORDINATOR, None)
+
+    def on_high_watermark(self, partition: Partition) -> None:
+        """More of a partition is on its in-sync replicas."""
+        self.held.release(partition)
+        shard = self.shards.get(partition.partition)
+        if shard is not None and shard.partition is partition:
+            self._send_prepared(shard)
+
+    def hold(
+        self,
+        transactional_ids: list[str] | None,
+        call: HeldCaller,
+        body: dict[str, Any],
+        grant: tuple[int, int] | None,
+    ) -> bool:
+        """Keep an answer about these ids (None: about all) while what it says may be lost."""
+        if transactional_ids is None:
+            shards: list[Shard | None] = list(self.shards.values())
+        elif not self.shards:
+            return False
+        else:
+            count = self.partition_count
+            shards = [self.shards.get(group_partition(name, count)) for name in transactional_ids]
+        partitions = [shard.partition for shard in shards if shard is not None]
+        return self.held.hold(partitions, call, body, grant)
+
+    def close(self) -> None:
+        """The broker stops: who waits is sent to look for another coordinator."""
+        for index in list(self.shards):
+            self.on_partition_gone(index)
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def run_due(self) -> None:
+        """Load some more, and end what has waited long enough."""
+        now_ms = self.now_ms()
+        if self.loading:
+            self._load_some(self.loading[0])
+        waiting = self._waiting
+        while waiting and (waiting[0].is_over or waiting[0].deadline_ms <= now_ms):
+            over = waiting.popleft()
+            if not over.is_over:
+                over.is_over = True
+                over.done(error_codes.CONCURRENT_TRANSACTIONS, None)
+        timers = self._timers
+        due = []
+        while timers and timers[0][0] <= now_ms:
+            due.append(heappop(timers))
+        for due_ms, _, what in due:
+            if isinstance(what, Markers):
+                self.on_marked(what)
+            elif due_ms == what.scheduled_ms and self._is_here(what):
+                what.scheduled_ms = NEVER
+                if what.due_ms(self.expiration_ms) <= now_ms:
+                    self._on_time(what, now_ms)
+                else:
+                    self._schedule(what)
+        self._set_wake()
+
+    def _on_time(self, entry: Entry, now_ms: int) -> None:
+        """Its transaction has taken too long, or nobody has used the id for long."""
+        if entry.known.state == ONGOING:
+            logger.info(
+                "the transaction of %s was open for %d ms: it is aborted, and its producer fenced",
+                entry.transactional_id,
+                now_ms - entry.known.start_ms,
+            )
+            if not self._store(entry, fence(entry.known, now_ms, self.version())):
+                self._schedule(entry)  # if it is complete already
+                return
+        else:
+            tombstone = transaction_log.record(entry.transactional_id, None, 0)
+            if not self._append(entry.shard, tombstone):
+                del entry.shard.entries[entry.transactional_id]
+                return
+        self._push(now_ms + RETRY_MS, entry)
+
+    def _is_here(self, entry: Entry) -> bool:
+        shard = entry.shard
+        return (
+            self.shards.get(shard.partition.partition) is shard
+            and shard.entries.get(entry.transactional_id) is entry
+        )
+
+    def _schedule(self, entry: Entry) -> None:
+        due_ms = entry.due_ms(self.expiration_ms)
+        if due_ms < entry.scheduled_ms and self._is_here(entry):
+            self._push(due_ms, entry)
+
+    def _push(self, due_ms: int, what: Entry | Markers) -> None:
+        if isinstance(what, Entry):
+            what.scheduled_ms = due_ms
+        self._sequence += 1
+        heappush(self._timers, (due_ms, self._sequence, what))
+        self.wake_ms = min(self.wake_ms, due_ms)
+
+    def _set_wake(self) -> None:
+        wake_ms = self._timers[0][0] if self._timers else NEVER
+        if self._waiting:
+            wake_ms = min(wake_ms, self._waiting[0].deadline_ms)
+        self.wake_ms = 0 if self.loading else wake_ms
+
+    # ── loading ─────────────────────────────────────────────────────────────────────────────────
+
+    def _load_some(self, shard: Shard) -> None:
+        assert shard.loading is not None
+        try:
+            if next(shard.loading, shard) is not shard:
+                return
+        except Fault as fault:
+            partition = shard.partition
+            logger.error(
+                "transactions of %s-%d can't be loaded: %s",
+                partition.topic,
+                partition.partition,
+                fault,
+            )
+            del self.shards[partition.partition]
+        if shard in self.loading:
+            self.loading.remove(shard)
+        shard.loading = None
+
+    def _load(self, shard: Shard) -> Iterator[None]:
+        """Replay the log, some of it between two yields; then the shard serves."""
+        loader = group_log.Loader(shard.partition)
+        while not loader.step():
+            yield
+        for count, (key, value) in enumerate(loader.latest, 1):
+            found = transaction_log.decode(key, value)
+            if found is not None:
+                shard.entries[found[0]] = Entry(found[0], found[1], shard)
+            if count % REPLAYS_PER_STEP == 0:
+                yield
+        shard.is_active = True
+        for count, entry in enumerate(list(shard.entries.values()), 1):
+            if entry.known.state in PREPARED:
+                self._prepare(entry)
+            self._schedule(entry)
+            if count % REPLAYS_PER_STEP == 0:
+                yield
+        if shard.entries:
+            logger.info(
+                "%d transactional ids of %s-%d loaded",
+                len(shard.entries),
+                shard.partition.topic,
+                shard.partition.partition,
+            )
+
+    # ── finding and storing ─────────────────────────────────────────────────────────────────────
+
+    def shard_of(self, transactional_id: str) -> tuple[Shard | None, int]:
+        """(shard, 0), or (None, the error code for whoever asks)."""
+        shard = None
+        if self.shards:
+            shard = self.shards.get(group_partition(transactional_id, self.partition_count))
+        if shard is None or not shard.partition.is_leader:
+            if not self.is_opening:
+                return None, error_codes.NOT_COORDINATOR
+            return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
+        if not shard.is_active:
+            return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
+        return shard, 0
+
+    def _append(self, shard: Shard, record: group_log.Record) -> int:
+        error = group_log.append(shard.partition, [record], self.now_ms())
+        self.on_appended(shard.partition)
+        return error
+
+    def _store(self, entry: Entry, following: Transaction) -> int:
+        """Append its next state, which counts from then on; the error code."""
+        record = transaction_log.record(entry.transactional_id, following, self.version())
+        if error := self._append(entry.shard, record):
+            return error
+        entry.known = following
+        if following.state in PREPARED:
+            self._prepare(entry)
+        else:
+            self._schedule(entry)
+        return 0
+
+    # ── ending ──────────────────────────────────────────────────────────────────────────────────
+
+    def _prepare(self, entry: Entry) -> None:
+        """Its end is decided: have the markers written as soon as the decision can't be lost."""
+        shard = entry.shard
+        entry.markers = markers = Markers(entry, shard.partition.leader_epoch)
+        shard.prepared.append((shard.partition.log.log_end_offset, markers))
+        self._send_prepared(shard)
+
+    def _send_prepared(self, shard: Shard) -> None:
+        prepared = shard.prepared
+        while prepared and prepared[0][0] <= shard.partition.high_watermark:
+            _, markers = prepared.popleft()
+            if markers.partitions:
+                self.send(markers)
+            else:
+                self.on_marked(markers)
+
+    def on_marked(self, markers: Markers) -> None:
+        """All of them are written: the transaction is complete, and who waits for that goes on."""
+        entry = markers.entry
+        if markers.is_void or entry.markers is not markers:
+            return
+        if self._store(entry, completed(entry.known, self.now_ms())):
+            self._push(self.now_ms() + RETRY_MS, markers)
+            return
+        entry.markers = None
+        waiting, entry.waiting = entry.waiting, []
+        for each in waiting:
+            if not each.is_over:
+                each.is_over = True
+                self._decide(entry.transactional_id, each.decide, each.done, each.deadline_ms)
+
+    # ── operations ──────────────────────────────────────────────────────────────────────────────
+
+    def _decide(
+        self, transactional_id: str, decide: Decide, done: Done, deadline_ms: int = -1
+    ) -> None:
+        """Have an operation; its caller is told at once, or at the end of what is ending."""
+        shard, error = self.shard_of(transactional_id)
+        if shard is None:
+            done(error, None)
+            return
+        entry = shard.entries.get(transactional_id)
+        known = entry.known if entry is not None else None
+        now_ms = self.now_ms()
+        following = decide(known, now_ms)
+        if isinstance(following, int):
+            if following == error_codes.CONCURRENT_TRANSACTIONS and entry is not None:
+                self._wait(entry, decide, done, deadline_ms)
+            else:
+                done(following, known)
+            return
+        if following is not known:
+            if entry is None:
+                entry = Entry(transactional_id, following, shard)
+            if error := self._store(entry, following):
+                done(error, known)
+                return
+            shard.entries.setdefault(transactional_id, entry)
+            self._schedule(entry)
+        done(0, following)
+
+    def _wait(self, entry: Entry, decide: Decide, done: Done, deadline_ms: int) -> None:
+        now_ms = self.now_ms()
+        if deadline_ms < 0:
+            deadline_ms = now_ms + WAIT_MS
+        if deadline_ms <= now_ms or entry.markers is None:
+            done(error_codes.CONCURRENT_TRANSACTIONS, None)
+            return
+        waiting = Waiting(decide, done, deadline_ms)
+        entry.waiting.append(waiting)
+        self._waiting.append(waiting)
+        self.wake_ms = min(self.wake_ms, self._waiting[0].deadline_ms)
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        timeout_ms: int,
+        done: Done,
+    ) -> None:
+        """InitProducerId; an open transaction is aborted first."""
+        if not transactional_id:
+            done(error_codes.INVALID_REQUEST, None)
+            return
+        if not 0 < timeout_ms <= self.timeout_ms_max:
+            done(error_codes.INVALID_TRANSACTION_TIMEOUT, None)
+            return
+
+        def decide(known: Transaction | None, now_ms: int) -> Decision:
+            return init_producer_id(
+                known, producer_id, producer_epoch, timeout_ms, self.new_id, now_ms, self.version()
+            )
+
+        def on_decided(error: int, known: Transaction | None) -> None:
+            if not error and known is not None and known.state in PREPARED:
+                self._decide(transactional_id, decide, on_decided)  # waits for the abort
+            else:
+                done(error, known)
+
+        self._decide(transactional_id, decide, on_decided)
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[TopicPartition],
+        client_version: int,
+        done: Done,
+    ) -> None:
+        """AddPartitionsToTxn, AddOffsetsToTxn, and what Produce and TxnOffsetCommit add."""
+        if not transactional_id:
+            done(error_codes.INVALID_REQUEST, None)
+            return
+        self._decide(
+            transactional_id,
+            lambda known, now_ms: add_partitions(
+                known, producer_id, producer_epoch, partitions, now_ms, client_version
+            ),
+            done,
+        )
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[TopicPartition],
+    ) -> dict[TopicPartition, int]:
+        """AddPartitionsToTxn that adds nothing: the error code of each partition."""
+        if not transactional_id:
+            return dict.fromkeys(partitions, error_codes.INVALID_REQUEST)
+        shard, error = self.shard_of(transactional_id)
+        if shard is None:
+            return dict.fromkeys(partitions, error)
+        entry = shard.entries.get(transactional_id)
+        return verify(
+            entry.known if entry is not None else None, producer_id, producer_epoch, partitions
+        )
+
+    def end(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        is_commit: bool,
+        client_version: int,
+        done: Done,
+    ) -> None:
+        """EndTxn."""
+        if not transactional_id:
+            done(error_codes.INVALID_REQUEST, None)
+            return
+        self._decide(
+            transactional_id,
+            lambda known, now_ms: end(
+                known, producer_id, producer_epoch, is_commit, self.new_id, now_ms, client_version
+            ),
+            done,
+        )
+
+    def describe(self, transactional_id: str) -> tuple[int, Transaction | None]:
+        """DescribeTransactions of one id."""
+        if not transactional_id:
+            return error_codes.INVALID_REQUEST, None
+        shard, error = self.shard_of(transactional_id)
+        if shard is None:
+            return error, None
+        entry = shard.entries.get(transactional_id)
+        if entry is None:
+            return error_codes.TRANSACTIONAL_ID_NOT_FOUND, None
+        return 0, entry.known
+
+    def all_known(self) -> tuple[int, list[tuple[str, Transaction]]]:
+        """ListTransactions: (error code, each id that is coordinated here)."""
+        if self.loading or self.is_opening:
+            return error_codes.COORDINATOR_LOAD_IN_PROGRESS, []
+        return 0, [
+            (name, entry.known)
+            for shard in self.shards.values()
+            if shard.partition.is_leader
+            for name, entry in shard.entries.items()
+        ]

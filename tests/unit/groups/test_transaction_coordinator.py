@@ -1,0 +1,396 @@
+"""The transactional ids of one broker: stored, waited for, timed, loaded, given up."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shmbroker.errors import StorageFault
+from shmbroker.groups.group_partition import group_partition
+from shmbroker.groups.transactions import coordinator
+from shmbroker.groups.transactions.coordinator import RETRY_MS, WAIT_MS
+from shmbroker.groups.transactions.transaction import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EMPTY,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    STATE_NAMES,
+    Transaction,
+)
+from shmbroker.wire.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_LOAD_IN_PROGRESS,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_REQUEST,
+    INVALID_TRANSACTION_TIMEOUT,
+    NOT_COORDINATOR,
+    PRODUCER_FENCED,
+    TRANSACTIONAL_ID_NOT_FOUND,
+)
+from tests.unit.groups.transactions_at_work import Broker, Call
+
+DAY_MS = 86_400_000
+Make = Callable[..., Broker]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    return partial(Broker, tmp_path)
+
+
+@pytest.fixture
+def broker(make: Make) -> Broker:
+    return make()
+
+
+def state_of(broker: Broker, name: str = "x") -> str:
+    known = broker.state(name)
+    assert isinstance(known, Transaction), known
+    return STATE_NAMES[known.state]
+
+
+def open_one(broker: Broker, name: str = "x", *partitions: tuple[str, int]) -> Transaction:
+    return broker.add(broker.init(name).known, *partitions, name=name).known
+
+
+def test_a_transaction_from_begin_to_end(broker: Broker) -> None:
+    begun = broker.init().known
+    assert (begun.producer_id, begun.producer_epoch, begun.state) == (100, 0, EMPTY)
+    broker.add(begun, ("t", 0), ("u", 3))
+    known = broker.add(begun, ("t", 1)).known
+    assert known.state == ONGOING
+    ended = broker.end(known).known
+    # The producer is answered before a marker is written.
+    assert ended.state == PREPARE_COMMIT and state_of(broker) == "PrepareCommit"
+    (markers,) = broker.sent
+    assert (markers.producer_id, markers.producer_epoch, markers.is_commit) == (100, 1, True)
+    assert (markers.coordinator_epoch, markers.version) == (1, 2)
+    assert markers.partitions == {("t", 0), ("u", 3), ("t", 1)}
+    broker.mark()
+    assert state_of(broker) == "CompleteCommit"
+    # The retry is answered again, and sends nothing.
+    assert broker.end(known).known.producer_epoch == 1
+    assert not broker.sent
+
+
+def test_a_transaction_without_partitions_is_complete_at_once(broker: Broker) -> None:
+    begun = broker.init().known
+    assert broker.end(begun, is_commit=False).error == 0
+    assert not broker.sent
+    assert state_of(broker) == "CompleteAbort"
+
+
+def test_what_comes_during_the_markers_waits_for_them(broker: Broker) -> None:
+    known = open_one(broker)
+    following = broker.end(known).known
+    added = broker.add(following, ("t", 5))
+    ended = broker.end(known)  # its own retry
+    assert added.is_waiting and ended.is_waiting
+    broker.mark()
+    assert added.known.state == ONGOING
+    assert added.known.partitions == {("t", 5)}
+    # The next transaction has begun already: the retry is of one that is not the last any more.
+    assert ended.error == PRODUCER_FENCED
+
+
+def test_what_waits_is_told_after_a_while(broker: Broker) -> None:
+    following = broker.end(open_one(broker)).known
+    answers = [broker.add(following), broker.init(), broker.end(following, epoch=0)]
+    assert broker.transactions.wake_ms == broker.now_ms + WAIT_MS
+    broker.wait(WAIT_MS - 1)
+    assert all(answer.is_waiting for answer in answers)
+    broker.wait(1)
+    assert [answer.error for answer in answers] == [CONCURRENT_TRANSACTIONS] * 3
+    broker.mark()
+    assert all(not answer.is_waiting for answer in answers)
+    assert state_of(broker) == "CompleteCommit"
+
+
+def test_a_second_producer_waits_for_the_abort_of_the_first(broker: Broker) -> None:
+    known = open_one(broker)
+    second = broker.init(timeout_ms=5)
+    assert second.is_waiting
+    (markers,) = broker.sent
+    assert (markers.is_commit, markers.producer_epoch) == (False, 1)
+    broker.mark()
+    assert (second.known.producer_epoch, second.known.state) == (2, EMPTY)
+    assert second.known.timeout_ms == 5
+    for answer in (broker.add(known), broker.end(known), broker.init("x", 100, 0)):
+        assert answer.error == PRODUCER_FENCED
+
+
+def test_requests_without_sense(broker: Broker) -> None:
+    known = open_one(broker)
+    assert broker.init("").error == INVALID_REQUEST
+    assert broker.add(known, name="").error == INVALID_REQUEST
+    assert broker.end(known, name="").error == INVALID_REQUEST
+    assert broker.transactions.verify("", 1, 1, [("t", 0)]) == {("t", 0): INVALID_REQUEST}
+    assert broker.state("") == INVALID_REQUEST
+    for timeout_ms in (-1, 0, 900_001):
+        assert broker.init("y", timeout_ms=timeout_ms).error == INVALID_TRANSACTION_TIMEOUT
+    assert broker.init("y", timeout_ms=900_000).error == 0
+    assert broker.add(known, name="z").error == INVALID_PRODUCER_ID_MAPPING
+    assert broker.end(known, name="z").error == INVALID_PRODUCER_ID_MAPPING
+    assert broker.state("z") == TRANSACTIONAL_ID_NOT_FOUND
+
+
+# ── replicas ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_markers_leave_when_the_decision_is_on_the_replicas(broker: Broker) -> None:
+    known = open_one(broker)
+    broker.replicate_slowly()
+    call = Call()
+    body = {"error_code": 0}
+    broker.end(known)
+    assert broker.transactions.hold(["x"], call, body, None)
+    assert not broker.sent and not call.bodies
+    broker.catch_up()
+    assert len(broker.sent) == 1
+    assert call.bodies == [{"error_code": 0}]
+    broker.mark()
+    assert not broker.transactions.held.hold([], call, body, None)
+
+
+def test_another_leader_makes_held_answers_void(broker: Broker) -> None:
+    known = open_one(broker)
+    broker.replicate_slowly()
+    call = Call()
+    broker.end(known)
+    body = {"results": [{"partition_error_code": 0}], "error_code": 0}
+    assert broker.transactions.hold(["x"], call, body, None)
+    broker.transactions.on_partition_gone(0)
+    expected = {
+        "results": [{"partition_error_code": NOT_COORDINATOR}],
+        "error_code": NOT_COORDINATOR,
+    }
+    assert call.bodies == [expected]
+    assert not broker.sent
+
+
+def test_who_waits_is_sent_to_another_coordinator(broker: Broker) -> None:
+    following = broker.end(open_one(broker)).known
+    waiting = broker.add(following)
+    (markers,) = broker.sent
+    broker.partitions[0].is_leader = False
+    broker.transactions.on_partition(broker.partitions[0], 1)
+    assert waiting.error == NOT_COORDINATOR
+    assert markers.is_void
+    end_offset = broker.partitions[0].log.log_end_offset
+    broker.mark()
+    broker.wait(DAY_MS)
+    assert broker.partitions[0].log.log_end_offset == end_offset
+    assert broker.init().error == NOT_COORDINATOR
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_transaction_that_takes_too_long_is_aborted(make: Make, version: int) -> None:
+    broker = make(version=version)
+    known = broker.add(broker.init(timeout_ms=1_000).known).known
+    broker.wait(600)
+    broker.add(known, ("t", 9))  # time goes from the begin, not from the last partition
+    broker.wait(399)
+    assert state_of(broker) == "Ongoing"
+    broker.wait(1)
+    assert state_of(broker) == "PrepareAbort"
+    (markers,) = broker.mark()
+    assert not markers.is_commit and markers.producer_epoch == 1
+    assert markers.version == (2 if version == 2 else 0)
+    assert markers.partitions == {("t", 0), ("t", 9)}
+    assert broker.add(known).error == PRODUCER_FENCED
+    assert broker.end(known, version=0).error == PRODUCER_FENCED
+    assert broker.init("x", known.producer_id, 0).error == (PRODUCER_FENCED if version < 2 else 0)
+
+
+def test_each_transaction_has_its_own_time(broker: Broker) -> None:
+    """The timers of those before it, on the same id, are over."""
+    known = broker.init(timeout_ms=1_000).known
+    for _ in range(5):
+        known = broker.add(known).known
+        broker.wait(900)
+        known = broker.end(known).known
+        broker.mark()
+    assert state_of(broker) == "CompleteCommit"
+    broker.wait(DAY_MS)
+    assert state_of(broker) == "CompleteCommit"
+
+
+def test_an_id_without_use_expires(make: Make) -> None:
+    broker = make(**{"transactional.id.expiration.ms": "1000"})
+    broker.init("old")
+    broker.wait(600)
+    known = open_one(broker)
+    broker.wait(400)
+    assert broker.state("old") == TRANSACTIONAL_ID_NOT_FOUND
+    broker.wait(10_000)
+    assert state_of(broker) == "Ongoing"  # an open one has its own time
+    broker.end(known)
+    broker.mark()
+    broker.wait(999)
+    broker.init()
+    broker.wait(999)
+    assert state_of(broker) == "Empty"
+    broker.wait(1)
+    assert broker.state() == TRANSACTIONAL_ID_NOT_FOUND
+    broker.restart()
+    assert broker.transactions.all_known() == (0, [])
+
+
+# ── restarts ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_successor_completes_what_was_prepared(broker: Broker) -> None:
+    names = {"commit": True, "abort": False, "open": None, "empty": None}
+    known = {}
+    for name, is_commit in names.items():
+        known[name] = broker.init(name).known
+        if name != "empty":
+            known[name] = broker.add(known[name], ("t", 1), name=name).known
+        if is_commit is not None:
+            broker.end(known[name], is_commit, name=name)
+    broker.partitions[0].leader_epoch = 2
+    broker.restart()
+    assert {markers.entry.transactional_id: markers.is_commit for markers in broker.sent} == {
+        "commit": True,
+        "abort": False,
+    }
+    assert {markers.coordinator_epoch for markers in broker.sent} == {2}
+    assert [state_of(broker, name) for name in names] == [
+        "PrepareCommit",
+        "PrepareAbort",
+        "Ongoing",
+        "Empty",
+    ]
+    broker.mark()
+    assert state_of(broker, "commit") == "CompleteCommit"
+    # The producer's retry comes to the successor.
+    assert broker.end(known["commit"], name="commit").error == 0
+    assert broker.end(known["open"], name="open").known.state == PREPARE_COMMIT
+    broker.mark()
+    broker.restart()
+    assert not broker.sent
+    assert state_of(broker, "open") == "CompleteCommit"
+
+
+def test_a_successor_goes_on_with_the_time_of_an_open_transaction(broker: Broker) -> None:
+    broker.add(broker.init(timeout_ms=1_000).known)
+    broker.wait(700)
+    broker.restart()
+    broker.wait(299)
+    assert state_of(broker) == "Ongoing"
+    broker.wait(1)
+    assert state_of(broker) == "PrepareAbort"
+
+
+def test_a_successor_gives_the_new_producer_id_that_was_promised(broker: Broker) -> None:
+    known = open_one(broker)
+    entry = broker.transactions.shards[0].entries["x"]
+    entry.known = known._replace(producer_epoch=32766)
+    ended = broker.end(known, epoch=32766).known
+    assert (ended.producer_id, ended.next_producer_id) == (100, 101)
+    broker.restart()
+    broker.mark()
+    again = broker.end(known, epoch=32766).known
+    assert (again.producer_id, again.producer_epoch) == (101, 0)
+
+
+def test_while_it_loads_clients_wait(broker: Broker) -> None:
+    open_one(broker)
+    broker.restart(is_patient=False)
+    assert broker.init().error == COORDINATOR_LOAD_IN_PROGRESS
+    assert broker.state() == COORDINATOR_LOAD_IN_PROGRESS
+    assert broker.transactions.all_known() == (COORDINATOR_LOAD_IN_PROGRESS, [])
+    assert broker.transactions.wake_ms == 0
+    broker.wait(1)
+    assert state_of(broker) == "Ongoing"
+
+
+def test_who_comes_while_partitions_are_opened_waits(broker: Broker) -> None:
+    broker.transactions.on_partition_gone(0)
+    assert broker.init().error == NOT_COORDINATOR
+    broker.transactions.is_opening = True
+    assert broker.init().error == COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_ids_belong_to_the_partition_that_they_hash_to(make: Make) -> None:
+    broker = make(partitions=3)
+    for name in ("a", "b", "c", "d"):
+        broker.init(name)
+        assert name in broker.transactions.shards[group_partition(name, 3)].entries
+    assert {name for name, _ in broker.transactions.all_known()[1]} == set("abcd")
+    broker.transactions.on_partition_gone(group_partition("a", 3))
+    assert broker.init("a").error == NOT_COORDINATOR
+
+
+# ── the disk ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_can_not_be_stored_has_not_happened(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = open_one(broker)
+    ended = broker.end(known)
+    assert ended.error == 0
+    is_full = True
+    append = coordinator.group_log.append
+
+    def refuse(*row: Any) -> int:
+        return NOT_COORDINATOR if is_full else append(*row)
+
+    monkeypatch.setattr(coordinator.group_log, "append", refuse)
+    broker.mark()
+    assert state_of(broker) == "PrepareCommit"
+    assert broker.init("y").error == NOT_COORDINATOR
+    assert broker.state("y") == TRANSACTIONAL_ID_NOT_FOUND
+    broker.wait(RETRY_MS * 3)
+    assert state_of(broker) == "PrepareCommit"
+    is_full = False
+    broker.wait(RETRY_MS)
+    assert state_of(broker) == "CompleteCommit"
+
+
+def test_a_time_out_that_can_not_be_stored_is_tried_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.add(broker.init(timeout_ms=50).known)
+    append = coordinator.group_log.append
+    monkeypatch.setattr(coordinator.group_log, "append", lambda *_: NOT_COORDINATOR)
+    broker.wait(500)
+    assert state_of(broker) == "Ongoing"
+    monkeypatch.setattr(coordinator.group_log, "append", append)
+    broker.wait(RETRY_MS)
+    assert state_of(broker) == "PrepareAbort"
+
+
+def test_a_log_that_can_not_be_read_is_not_coordinated(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_one(broker)
+
+    def refuse(*_: Any) -> None:
+        raise StorageFault("no disk")
+
+    monkeypatch.setattr(coordinator.group_log.Loader, "step", refuse)
+    broker.restart()
+    assert broker.init().error == NOT_COORDINATOR
+    assert "transactions of __transaction_state-0 can't be loaded: no disk" in caplog.text
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_ends_of_old_versions_keep_the_epoch(broker: Broker, is_commit: bool) -> None:
+    known = broker.add(broker.init().known, version=0).known
+    ended = broker.end(known, is_commit, version=0).known
+    assert ended.state == (PREPARE_COMMIT if is_commit else PREPARE_ABORT)
+    (markers,) = broker.mark()
+    assert (markers.producer_epoch, markers.version) == (0, 0)
+    done = broker.state()
+    assert isinstance(done, Transaction)
+    assert done.state == (COMPLETE_COMMIT if is_commit else COMPLETE_ABORT)
+    assert broker.add(known, version=0).known.producer_epoch == 0
