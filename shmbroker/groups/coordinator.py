@@ -328,12 +328,13 @@ class GroupCoordinator:
             self._replay(shard, key, value)
             if count % REPLAYS_PER_STEP == 0:
                 yield
-        for producer_id, key, last_value in loader.pending:
+        for producer_id, offset, key, last_value in loader.pending:
             found = group_log.decode(key, last_value)
             if found is not None and found[0] == OFFSET_COMMIT:
                 name, content = found[1:]
                 shard.store.put_pending(
                     producer_id,
+                    offset,
                     name["group"],
                     name["topic"],
                     name["partition"],
@@ -710,11 +711,14 @@ class GroupCoordinator:
             if is_new:
                 self._add(group)
             store: OffsetStore = group.owner.store
+            end_offset = group.owner.partition.log.log_end_offset
             for topic, index, committed in accepted:
                 if producer is None:
                     store.put(group_id, topic, index, committed)
                 else:
-                    store.put_pending(producer[0], group_id, topic, index, committed)
+                    store.put_pending(
+                        producer[0], end_offset - 1, group_id, topic, index, committed
+                    )
         return errors
 
     def fetch(

@@ -155,13 +155,13 @@ class Loader:
                 yield key, value
 
     @property
-    def pending(self) -> Iterator[tuple[int, bytes, bytes | None]]:
-        """(producer id, key, value); without a value, as the log has a later one."""
+    def pending(self) -> Iterator[tuple[int, int, bytes, bytes | None]]:
+        """(producer id, offset, key, value); without a value if the log has a later one."""
         for producer_id, records in self._open.items():
             for offset, key, value in records:
                 known = self._latest.get(key)
                 is_last = known is None or known[0] < offset
-                yield producer_id, key, value if is_last else None
+                yield producer_id, offset, key, value if is_last else None
 
     def step(self) -> bool:
         """Read some more; True when all is read. Faults of the log pass through."""

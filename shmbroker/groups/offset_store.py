@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     retention), topic id (zeros: not told)"""
 
 NO_EXPIRY = -1
+MAX_OFFSET = 2**63 - 1
 
 
 class OffsetStore:
@@ -37,9 +38,9 @@ class OffsetStore:
 
     def __init__(self) -> None:
         self.offsets: dict[str, dict[tuple[str, int], Committed]] = {}
-        self.pending: dict[str, dict[tuple[str, int], dict[int, Committed | None]]] = {}
-        """What open transactions would commit, by group, partition and producer id; None: nothing
-        more, as a later commit is in the log."""
+        self.pending: dict[str, dict[tuple[str, int], dict[int, tuple[int, Committed | None]]]] = {}
+        """What open transactions would commit, by group, partition and producer id, with its place
+        in the log; None: nothing more, as what was committed stands behind it."""
         self._by_producer: dict[int, set[tuple[str, str, int]]] = {}
 
     def put(self, group_id: str, topic: str, partition: int, committed: Committed) -> None:
@@ -49,21 +50,27 @@ class OffsetStore:
             of_group = self.offsets[group_id] = {}
         of_group[topic, partition] = committed
         if self.pending:
-            waiting = self.pending.get(group_id, {}).get((topic, partition), {})
-            for producer_id in waiting:
-                waiting[producer_id] = None
+            self._put_over(group_id, topic, partition, MAX_OFFSET)
+
+    def _put_over(self, group_id: str, topic: str, partition: int, offset: int) -> None:
+        """What stands before this offset in the log counts no more."""
+        waiting = self.pending.get(group_id, {}).get((topic, partition), {})
+        for producer_id, (place, _) in waiting.items():
+            if place < offset:
+                waiting[producer_id] = place, None
 
     def put_pending(
         self,
         producer_id: int,
+        offset: int,
         group_id: str,
         topic: str,
         partition: int,
         committed: Committed | None,
     ) -> None:
-        """A commit that is part of a transaction is in the log."""
+        """A commit that is part of a transaction is in the log, at this offset."""
         of_group = self.pending.setdefault(group_id, {})
-        of_group.setdefault((topic, partition), {})[producer_id] = committed
+        of_group.setdefault((topic, partition), {})[producer_id] = offset, committed
         self._by_producer.setdefault(producer_id, set()).add((group_id, topic, partition))
 
     def end_pending(self, producer_id: int, is_commit: bool) -> set[str]:
@@ -74,13 +81,14 @@ class OffsetStore:
             waiting = of_group.get((topic, partition))
             if waiting is None:
                 continue  # removed since
-            committed = waiting.pop(producer_id, None)
+            place, committed = waiting.pop(producer_id, (-1, None))
             if not waiting:
                 del of_group[topic, partition]
             if not of_group:
                 del self.pending[group_id]
             if is_commit and committed is not None:
-                self.put(group_id, topic, partition, committed)
+                self.offsets.setdefault(group_id, {})[topic, partition] = committed
+                self._put_over(group_id, topic, partition, place)
         return {group_id for group_id, _, _ in ended}
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:

@@ -1,0 +1,232 @@
+"""Offsets that are committed in a transaction: hidden until its marker, then as the log has them."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shmbroker.groups.coordinator import GroupCoordinator
+from shmbroker.records.end_marker import EndMarker
+from shmbroker.wire.error_codes import (
+    COORDINATOR_LOAD_IN_PROGRESS,
+    ILLEGAL_GENERATION,
+    INVALID_GROUP_ID,
+    INVALID_PRODUCER_EPOCH,
+    NOT_COORDINATOR,
+    UNKNOWN_MEMBER_ID,
+    UNSTABLE_OFFSET_COMMIT,
+)
+from tests.unit.groups.test_group_coordinator import Broker, broker
+
+__all__ = ["broker"]
+
+PRODUCER, OTHER = 7, 8
+T0 = ("t", 0)
+
+
+def commit(
+    broker: Broker,
+    offset: int,
+    *,
+    producer_id: int = PRODUCER,
+    epoch: int = 1,
+    group: str = "g",
+    partition: int = 0,
+    member: str = "",
+    generation: int = -1,
+) -> int:
+    body = {
+        "group_id": group,
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+        "generation_id": generation,
+        "member_id": member,
+        "group_instance_id": None,
+    }
+    row = {
+        "partition_index": partition,
+        "committed_offset": offset,
+        "committed_leader_epoch": -1,
+        "committed_metadata": None,
+    }
+    (error,) = broker.groups.commit_in_transaction(body, [("t", bytes(16), row)])
+    return error
+
+
+def end(broker: Broker, is_commit: bool, producer_id: int = PRODUCER, epoch: int = 1) -> None:
+    """What WriteTxnMarkers does."""
+    (partition,) = broker.partitions
+    assert broker.groups.may_end_transactions(partition) == 0
+    now_ms = broker.now_ms
+    marker = EndMarker(producer_id, epoch, 0, is_commit)
+    partition.log.append_marker(marker, now_ms, partition.leader_epoch, now_ms)
+    partition.advance_high_watermark()
+    broker.groups.on_marker(partition, producer_id, is_commit)
+
+
+def test_they_count_with_the_marker_of_a_commit(broker: Broker) -> None:
+    broker.commit(3)
+    assert commit(broker, 9) == 0
+    assert broker.committed() == {T0: 3}
+    assert broker.committed(require_stable=True) == {T0: UNSTABLE_OFFSET_COMMIT}
+    broker.restart()
+    assert broker.committed() == {T0: 3}
+    assert broker.committed(require_stable=True) == {T0: UNSTABLE_OFFSET_COMMIT}
+    end(broker, is_commit=True)
+    assert broker.committed(require_stable=True) == {T0: 9}
+    broker.restart()
+    assert broker.committed(require_stable=True) == {T0: 9}
+
+
+def test_those_of_an_aborted_one_never_count(broker: Broker) -> None:
+    broker.commit(3)
+    assert commit(broker, 9) == 0
+    end(broker, is_commit=False)
+    assert broker.committed(require_stable=True) == {T0: 3}
+    broker.restart()
+    assert broker.committed(require_stable=True) == {T0: 3}
+
+
+def test_a_group_may_begin_with_them(broker: Broker) -> None:
+    assert commit(broker, 9) == 0
+    assert broker.names() == {"g"} and broker.committed() == {}
+    (partition,) = broker.partitions
+    assert partition.producers.is_open(PRODUCER, 1)
+    assert partition.last_stable_offset == 0
+    end(broker, is_commit=True)
+    assert not partition.producers.is_open(PRODUCER, 1)
+    assert broker.committed() == {T0: 9}
+
+
+def test_a_later_commit_is_not_undone_by_the_marker(broker: Broker) -> None:
+    assert commit(broker, 5) == 0
+    broker.commit(7)
+    for is_restarted in (False, True):
+        if is_restarted:
+            broker.restart()
+        assert broker.committed(require_stable=True) == {T0: UNSTABLE_OFFSET_COMMIT}
+    end(broker, is_commit=True)
+    assert broker.committed(require_stable=True) == {T0: 7}
+
+
+def test_a_deleted_group_does_not_come_back(broker: Broker) -> None:
+    broker.commit(1)
+    assert commit(broker, 5) == 0
+    assert broker.groups.delete("g") == 0
+    end(broker, is_commit=True)
+    assert broker.committed() == {}
+
+
+def test_an_old_epoch_is_refused(broker: Broker) -> None:
+    assert commit(broker, 5, epoch=4) == 0
+    end(broker, is_commit=True, epoch=5)
+    assert commit(broker, 6, epoch=4) == INVALID_PRODUCER_EPOCH
+    assert broker.committed(require_stable=True) == {T0: 5}
+
+
+def test_members_are_judged_where_they_are_named(broker: Broker) -> None:
+    assert commit(broker, 5, generation=3) == ILLEGAL_GENERATION  # there is no such group
+    member = broker.stable()
+    assert commit(broker, 5) == 0  # a producer older than KIP-447
+    assert commit(broker, 5, member=member, generation=1) == 0
+    assert commit(broker, 5, member=member, generation=2) == ILLEGAL_GENERATION
+    assert commit(broker, 5, member="stranger", generation=1) == UNKNOWN_MEMBER_ID
+    assert commit(broker, 5, generation=1) == UNKNOWN_MEMBER_ID
+
+
+def test_who_keeps_a_group(broker: Broker) -> None:
+    (partition,) = broker.partitions
+    assert broker.groups.partition_of("g") == (partition, 0)
+    assert broker.groups.partition_of("") == (None, INVALID_GROUP_ID)
+    broker.commit(1)
+    broker.restart(is_patient=False)
+    assert broker.groups.partition_of("g") == (None, COORDINATOR_LOAD_IN_PROGRESS)
+    assert broker.groups.may_end_transactions(partition) == COORDINATOR_LOAD_IN_PROGRESS
+    broker.groups.on_partition_gone(0)
+    assert broker.groups.partition_of("g") == (None, NOT_COORDINATOR)
+    assert broker.groups.may_end_transactions(partition) == NOT_COORDINATOR
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("plain"), st.sampled_from("gh"), st.integers(0, 1)),
+        st.tuples(st.sampled_from([PRODUCER, OTHER]), st.sampled_from("gh"), st.integers(0, 1)),
+        st.tuples(st.just("end"), st.sampled_from([PRODUCER, OTHER]), st.booleans()),
+        st.just(("restart",)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS)
+def test_offsets_are_what_the_log_says(steps: list[tuple[Any, ...]]) -> None:
+    """The model: a list of what was appended, and who has committed."""
+    with tempfile.TemporaryDirectory() as directory:
+        broker = Broker(Path(directory))
+        written: list[tuple[int | None, str, int, int]] = []
+        open_by: dict[int, list[int]] = {PRODUCER: [], OTHER: []}
+        counted: dict[tuple[str, int], int] = {}
+        for number, step in enumerate(steps):
+            if step[0] == "restart":
+                broker.restart()
+            elif step[0] == "end":
+                _, producer_id, is_commit = step
+                end(broker, is_commit, producer_id)
+                for at in open_by[producer_id]:
+                    _, group, partition, _ = written[at]
+                    if is_commit and counted.get((group, partition), -1) < at:
+                        counted[group, partition] = at
+                open_by[producer_id] = []
+            else:
+                who, group, partition = step
+                at = len(written)
+                written.append((None if who == "plain" else who, group, partition, number))
+                if who == "plain":
+                    assert broker.commit(number, group, partition=partition) == 0
+                    counted[group, partition] = at
+                else:
+                    assert (
+                        commit(broker, number, producer_id=who, group=group, partition=partition)
+                        == 0
+                    )
+                    open_by[who].append(at)
+            check(broker.groups, written, open_by, counted)
+        broker.partitions[0].log.close(clean=False)
+
+
+def check(
+    groups: GroupCoordinator,
+    written: list[tuple[int | None, str, int, int]],
+    open_by: dict[int, list[int]],
+    counted: dict[tuple[str, int], int],
+) -> None:
+    waiting = {written[at][1:3] for ats in open_by.values() for at in ats}
+    for group in "gh":
+        error, found = groups.fetch(group, [("t", [0, 1])], require_stable=False)
+        _, stable = groups.fetch(group, [("t", [0, 1])], require_stable=True)
+        assert error == 0
+        for row, stable_row in zip(found[0][1], stable[0][1], strict=True):
+            at = counted.get((group, row[0]))
+            assert (row[2][0] if row[2] else None) == (written[at][3] if at is not None else None)
+            is_waiting = (group, row[0]) in waiting
+            assert stable_row[1] == (UNSTABLE_OFFSET_COMMIT if is_waiting else 0)
+
+
+def test_nothing_is_left_of_a_group_that_only_an_aborted_transaction_had(broker: Broker) -> None:
+    assert commit(broker, 9) == 0
+    end(broker, is_commit=False)
+    group = broker.groups.groups["g"]
+    assert group.is_idle() and group.owner.store.is_empty_of("g")
+    broker.wait(10_000_000)
+    assert broker.names() == set()
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_marker_of_a_stranger_changes_nothing(broker: Broker, is_commit: bool) -> None:
+    broker.commit(3)
+    end(broker, is_commit, producer_id=99)
+    assert broker.committed(require_stable=True) == {T0: 3}
