@@ -24,6 +24,7 @@ from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     APPEND_BATCH_AT,
     APPEND_FLAG_ADDS,
+    APPEND_FLAG_NO_ABORTABLE,
     APPEND_FLAG_NO_ZSTD,
     APPEND_FLAG_PARTS,
     APPEND_FLAG_TRANSACTIONAL,
@@ -341,7 +342,9 @@ class Appender:
     def _on_verified(self, peer: Peer, payload: memoryview, error: int, asked: Asked) -> None:
         """A batch that was held."""
         if error:
-            token, _, _, _, key, _ = APPEND_HEAD.unpack_from(payload)
+            token, _, flags, _, key, _ = APPEND_HEAD.unpack_from(payload)
+            if error == error_codes.TRANSACTION_ABORTABLE and flags & APPEND_FLAG_NO_ABORTABLE:
+                error = error_codes.INVALID_TXN_STATE
             self.refuse(peer, token, error, None, (), self.partitions.get(key))
         else:
             self.on_append(peer, payload, 0, len(payload), asked)

@@ -30,6 +30,7 @@ from shmbroker.ipc.operation_layout import (
     APPEND_CONSTANT,
     APPEND_FLAG_ADDS,
     APPEND_FLAG_ADMIN_CLIENT,
+    APPEND_FLAG_NO_ABORTABLE,
     APPEND_FLAG_NO_ZSTD,
     APPEND_FLAG_PARTS,
     APPEND_FLAG_TRANSACTIONAL,
@@ -282,6 +283,8 @@ class ProduceApi:
         named = b""
         if body["transactional_id"] is not None:
             flags |= APPEND_FLAG_TRANSACTIONAL | (APPEND_FLAG_ADDS if version >= 12 else 0)
+            if version < 11:
+                flags |= APPEND_FLAG_NO_ABORTABLE
             named = _named(body["transactional_id"])
         if appends and peer is not None:
             needed = sum(len(records) + len(named) + 128 for _, _, records in appends)

@@ -160,6 +160,8 @@ APPEND_FLAG_TRANSACTIONAL = 8
 """The request named a transactional id: it stands before the batch."""
 APPEND_FLAG_ADDS = 16
 """Produce from version 12 on: it adds its partitions to the transaction (KIP-890)."""
+APPEND_FLAG_NO_ABORTABLE = 32
+"""Produce below version 11, which does not know TRANSACTION_ABORTABLE."""
 
 READ_FLAG_FOLLOWER = 1
 """The asker is a follower: up to the log end offset, in a session."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker.testing.broker import Broker
-from tests.processes import wire_cases_admin, wire_cases_records  # noqa: F401  they add scenarios
+from tests.processes import wire_cases_admin, wire_cases_records, wire_cases_transactions  # noqa: F401  they add scenarios
 from tests.processes.wire_cases import SCENARIOS
 from tests.processes.wire_side import Side
 

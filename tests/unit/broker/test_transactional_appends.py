@@ -12,6 +12,7 @@ from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
     APPEND_CONSTANT,
     APPEND_FLAG_ADDS,
+    APPEND_FLAG_NO_ABORTABLE,
     APPEND_FLAG_PARTS,
     APPEND_FLAG_TRANSACTIONAL,
     NAME_LENGTH,
@@ -160,6 +161,14 @@ def test_marker_that_overtakes_the_answer_voids_it(leader):
     leader.answer()
     assert leader.errors() == [(token, e.INVALID_TXN_STATE)]
     assert not leader.partition.producers.open
+
+
+def test_old_requests_do_not_know_that_a_transaction_can_only_be_aborted(leader):
+    flags = APPEND_FLAG_TRANSACTIONAL | APPEND_FLAG_NO_ABORTABLE
+    for given, error in ((flags, e.INVALID_TXN_STATE), (flags ^ 32, e.TRANSACTION_ABORTABLE)):
+        token = leader.produce(flags=given)
+        leader.answer(e.TRANSACTION_ABORTABLE)
+        assert leader.errors()[-1] == (token, error)
 
 
 def test_producer_that_adds_its_partitions_begins_with_sequence_0(leader):

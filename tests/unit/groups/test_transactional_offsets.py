@@ -1,4 +1,4 @@
-"""Offsets that are committed in a transaction: hidden until its marker, then as the log has them."""
+"""Offsets that are committed in a transaction: hidden until its marker, then as in the log."""
 
 import tempfile
 from pathlib import Path
