@@ -33,6 +33,12 @@ def test_module_opens_with_a_docstring(path):
     assert ast.get_docstring(tree_of(path)), "say what it is, and its rules"
 
 
+def test_test_modules_have_names_of_their_own():
+    """Two of one name can't be collected in one run."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 def test_only_clock_imports_time():
     found = {name_of(path) for path in PACKAGE_MODULES if "time" in imported(tree_of(path))}
     assert found == {"shmbroker/clock.py"}
