@@ -499,6 +499,13 @@ class TransactionCoordinator:
 
         self._decide(transactional_id, decide, on_decided)
 
+    def _refused(self, transactional_id: str, client_version: int) -> int:
+        """The error code for who can't be served whatever the state is. At level 0 the records have
+        no room for what newer clients go by."""
+        if not transactional_id:
+            return error_codes.INVALID_REQUEST
+        return error_codes.UNSUPPORTED_VERSION if client_version and not self.version() else 0
+
     def add_partitions(
         self,
         transactional_id: str,
@@ -509,8 +516,8 @@ class TransactionCoordinator:
         done: Done,
     ) -> None:
         """AddPartitionsToTxn, AddOffsetsToTxn, and what Produce and TxnOffsetCommit add."""
-        if not transactional_id:
-            done(error_codes.INVALID_REQUEST, None)
+        if error := self._refused(transactional_id, client_version):
+            done(error, None)
             return
         self._decide(
             transactional_id,
@@ -548,8 +555,8 @@ class TransactionCoordinator:
         done: Done,
     ) -> None:
         """EndTxn."""
-        if not transactional_id:
-            done(error_codes.INVALID_REQUEST, None)
+        if error := self._refused(transactional_id, client_version):
+            done(error, None)
             return
         self._decide(
             transactional_id,

@@ -268,12 +268,13 @@ def fence(known: Transaction, now_ms: int, server_version: int) -> Transaction:
     """The abort of an open transaction that its producer did not ask for: it is fenced."""
     assert known.state == ONGOING
     epoch = known.producer_epoch
+    bumps = server_version >= EPOCH_BUMPS_FROM
     return known._replace(
         producer_epoch=epoch + 1,
-        last_epoch=epoch if server_version >= EPOCH_BUMPS_FROM else NO_EPOCH,
+        last_epoch=epoch if bumps else NO_EPOCH,
         state=PREPARE_ABORT,
         update_ms=now_ms,
-        client_version=server_version,
+        client_version=EPOCH_BUMPS_FROM if bumps else 0,
     )
 
 

@@ -30,6 +30,7 @@ from shmbroker.wire.error_codes import (
     NOT_COORDINATOR,
     PRODUCER_FENCED,
     TRANSACTIONAL_ID_NOT_FOUND,
+    UNSUPPORTED_VERSION,
 )
 from tests.unit.groups.transactions_at_work import Broker, Call
 
@@ -193,9 +194,11 @@ def test_who_waits_is_sent_to_another_coordinator(broker: Broker) -> None:
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_a_transaction_that_takes_too_long_is_aborted(make: Make, version: int) -> None:
     broker = make(version=version)
-    known = broker.add(broker.init(timeout_ms=1_000).known).known
+    known = broker.add(broker.init(timeout_ms=1_000).known, version=version & 2).known
     broker.wait(600)
-    broker.add(known, ("t", 9))  # time goes from the begin, not from the last partition
+    broker.add(
+        known, ("t", 9), version=version & 2
+    )  # time goes from the begin, not from the last partition
     broker.wait(399)
     assert state_of(broker) == "Ongoing"
     broker.wait(1)
@@ -204,7 +207,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(make: Make, version: int) 
     assert not markers.is_commit and markers.producer_epoch == 1
     assert markers.version == (2 if version == 2 else 0)
     assert markers.partitions == {("t", 0), ("t", 9)}
-    assert broker.add(known).error == PRODUCER_FENCED
+    assert broker.add(known, version=0).error == PRODUCER_FENCED
     assert broker.end(known, version=0).error == PRODUCER_FENCED
     assert broker.init("x", known.producer_id, 0).error == (PRODUCER_FENCED if version < 2 else 0)
 
@@ -381,6 +384,22 @@ def test_a_log_that_can_not_be_read_is_not_coordinated(
     broker.restart()
     assert broker.init().error == NOT_COORDINATOR
     assert "transactions of __transaction_state-0 can't be loaded: no disk" in caplog.text
+
+
+def test_level_0_has_no_room_for_newer_clients(broker: Broker) -> None:
+    known = open_one(broker)
+    broker.version = 0
+    begun = broker.init("y").known
+    assert broker.add(begun, name="y").error == UNSUPPORTED_VERSION
+    assert broker.add(begun, name="y", version=0).error == 0
+    assert broker.end(begun, name="y").error == UNSUPPORTED_VERSION
+    assert broker.end(begun, name="y", version=0).error == 0
+    # What had begun before is ended all the same, and its producer fenced.
+    broker.wait(60_000)
+    broker.mark()
+    broker.restart()
+    assert state_of(broker) == "CompleteAbort"
+    assert broker.add(known, version=0).error == PRODUCER_FENCED
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
