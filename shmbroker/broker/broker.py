@@ -268,6 +268,8 @@ class Broker:
         )
         self._apply_broker_settings()
         self._next_housekeeping = 0.0
+        self._has_stepped = False
+        """`follow_metadata` has done its step of this turn, and there are more."""
         self._next_fault_line: dict[bytes, float] = {}
         at = member.counters.at
         self._applied_index = at(member.index, METADATA_APPLIED)
@@ -305,7 +307,10 @@ class Broker:
         Yields for how long nothing is due; whoever is asked to stop goes on no more.
         """
         yield from self._until_registered()
-        self.follow_metadata()
+        while self.link.is_behind():
+            self._has_stepped = False
+            self.follow_metadata()
+            yield 0.0
         placement = self.placement
         deadline = self.clock.monotonic() + OPEN_S
         while placement.has_work:
@@ -467,6 +472,7 @@ class Broker:
 
     def take_operations(self, seconds: float = TAKE_S) -> bool:
         """What the rings hold now, of each for so long; True if there was anything."""
+        self._has_stepped = False
         words, registration = self.words, self.registration
         if words[CONTROL_GENERATION_WORD] != self.member.generation:
             self.member.look_at_control(self)
@@ -716,17 +722,21 @@ class Broker:
     # ── metadata ────────────────────────────────────────────────────────────────────────────────
 
     def follow_metadata(self) -> None:
-        """Create, open and delete logs as the committed metadata says, and say how far we are."""
+        """Create, open and delete logs as the committed metadata says, and say how far we are. Much
+        at once is read in several turns, a step in each."""
         link, placement = self.link, self.placement
-        if not link.is_behind():
+        if self._has_stepped or not link.is_behind():
             return
         epoch = link.epoch
         changes = link.catch_up()
-        self.image = link.follower.image
-        placement.on_image()
         if link.epoch != epoch:
             for peer in link.others():
                 self._fail_asked(peer, error_codes.NOT_CONTROLLER)
+        if changes is None:
+            self._has_stepped = True
+            return
+        self.image = link.follower.image
+        placement.on_image()
         self.groups.consumers.on_image(self.image, changes)
         configured: set[str] = set()
         deleted = [change.topic for change in changes if isinstance(change, TopicDeleted)]

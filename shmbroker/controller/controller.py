@@ -274,9 +274,9 @@ class Controller:
             self.counters.store_metadata_leader(epoch, controller_id, is_active=False)
 
     def _keep_up(self) -> None:
-        """Follow what is committed also while another leads, and write a snapshot when it is time:
-        the next leader begins the sooner."""
-        self.follower.catch_up(self.voter.committed_offset)
+        """Follow what is committed also while another leads, a step at each look, and write a
+        snapshot when it is time: the next leader begins the sooner."""
+        self.follower.advance(self.voter.committed_offset)
         self._snapshots.maybe_write(self.follower, self.clock.now_ms())
 
     def publish_committed(self) -> None:

@@ -185,6 +185,10 @@ class Gateway:
         self._awake = Awake(poller, member.has_entries)
         self._crowd = Crowd()
         self._drain: Drain | None = None
+        self._has_stepped = False
+        """`follow_metadata` has done its step of this turn, and there are more."""
+        self.is_midway = False
+        """More is committed than the image has, and some of it was read."""
         words[self._open_index] = 0
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
@@ -193,6 +197,7 @@ class Gateway:
         """Follow the metadata log: nobody is accepted before the brokers of this start are known,
         but for those that can't boot."""
         self.member.look_at_control(self)
+        self._has_stepped = False
         self.follow_metadata()
         at = self.member.counters.at
         able = {
@@ -218,6 +223,7 @@ class Gateway:
         results = self.results
         member = self.member
         self._now = now = self.clock.monotonic()
+        self._has_stepped = False
         # Before the frames: a client may use what another was told a moment ago.
         if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
             self.follow_metadata()
@@ -331,14 +337,18 @@ class Gateway:
         self.plain.cache.clear()
 
     def follow_metadata(self) -> None:
-        """Apply what the controller has committed; cached answers are of the image before."""
-        if self.link.is_behind():
+        """Apply what the controller has committed; cached answers are of the image before. Much at
+        once is read in several turns, a step in each: until then the image is the one before."""
+        if not self._has_stepped and self.link.is_behind():
             epoch = self.link.epoch
             changes = self.link.catch_up()
-            self.image = self.told.image = self.link.follower.image
             if self.link.epoch != epoch:
                 for peer in self.link.others():
                     self.results.fail_pending(peer)
+            self.is_midway = self._has_stepped = changes is None
+            if changes is None:
+                return
+            self.image = self.told.image = self.link.follower.image
             self.plain.cache.clear()
             if any(
                 isinstance(change, ConfigChanged) and change.resource_type == BROKER_RESOURCE

@@ -4,7 +4,8 @@ Rules of this file:
 * `pending` maps the token of each operation to its request; a token is used once in the life of
   this process. A result whose token is not there belongs to a closed connection.
 * Nobody is answered from an older image than a result's: the metadata log is followed first, as far
-  as it is committed.
+  as it is committed. Where that takes several turns, a controller's results wait for the last one:
+  its clients use what they have just made. Appends and reads go on.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Results:
             # After the poll: whoever sent these has seen at most what is committed by now.
             if words[METADATA_END_OFFSET_WORD] != gateway.image.offset:
                 gateway.follow_metadata()
+                if gateway.is_midway and peer.slot not in gateway.files:
+                    continue
             data = reader.data
             while (entry := reader.next()) is not None:
                 operation, index, length = entry

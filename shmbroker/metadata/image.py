@@ -241,27 +241,15 @@ class MetadataImage(_Value):
     def apply(
         self, records: Iterable[MetadataRecord], offset: int, epoch: int
     ) -> tuple[MetadataImage, list[MetadataChange]]:
-        """The image at `offset`, written in `epoch`, and what is different in it.
+        """The image at `offset`, written in `epoch`, and what is different in it; a `Draft` does
+        the same in steps.
 
         `records` are all data records up to there, in order. Changes come deletions first, then
         topics, partitions, configs, brokers; what came and went within the records isn't told.
         StorageFault for a record that isn't understood.
         """
-        draft = _Draft(self)
-        for record_offset, _, name, _, message in records:
-            applier = _APPLIERS.get(name)
-            if applier is None:
-                raise StorageFault(
-                    f"the metadata log holds a {name} at offset {record_offset}, which belongs "
-                    "to something that is not served here"
-                )
-            try:
-                applier(draft, message, record_offset)
-            except KeyError as missing:
-                raise StorageFault(
-                    f"the {name} at offset {record_offset} of the metadata log is about {missing}, "
-                    "which isn't there"
-                ) from None
+        draft = Draft(self)
+        draft.apply(records)
         return draft.finish(offset, epoch)
 
     def placed_on(self) -> set[int]:
@@ -312,8 +300,8 @@ def difference(before: MetadataImage, after: MetadataImage) -> list[MetadataChan
     return changes
 
 
-class _Draft:
-    """An image in the making, and what has been touched."""
+class Draft:
+    """An image in the making, which nobody sees yet, and what has been touched."""
 
     __slots__ = (
         "before",
@@ -335,6 +323,23 @@ class _Draft:
         """Touched or removed topics that the image before had."""
         self.touched_configs: dict[tuple[int, str], None] = {}
         self.touched_brokers: dict[int, None] = {}
+
+    def apply(self, records: Iterable[MetadataRecord]) -> None:
+        """Some more records, in order. StorageFault for one that isn't understood."""
+        for offset, _, name, _, message in records:
+            applier = _APPLIERS.get(name)
+            if applier is None:
+                raise StorageFault(
+                    f"the metadata log holds a {name} at offset {offset}, which belongs to "
+                    "something that is not served here"
+                )
+            try:
+                applier(self, message, offset)
+            except KeyError as missing:
+                raise StorageFault(
+                    f"the {name} at offset {offset} of the metadata log is about {missing}, "
+                    "which isn't there"
+                ) from None
 
     def brokers(self, broker_id: int) -> dict[int, BrokerImage]:
         if not self.touched_brokers:
@@ -367,6 +372,7 @@ class _Draft:
         return partitions
 
     def finish(self, offset: int, epoch: int) -> tuple[MetadataImage, list[MetadataChange]]:
+        """As `MetadataImage.apply` of all of them."""
         image = self.image
         image.offset = offset
         image.epoch = epoch
@@ -406,7 +412,7 @@ class _Draft:
         return image, changes
 
 
-def _register_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _register_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
     end_points = message["end_points"]
     brokers = draft.brokers(message["broker_id"])
     brokers[message["broker_id"]] = BrokerImage(
@@ -422,11 +428,11 @@ def _register_broker(draft: _Draft, message: dict[str, Any], offset: int) -> Non
     )
 
 
-def _unregister_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _unregister_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
     draft.brokers(message["broker_id"]).pop(message["broker_id"], None)
 
 
-def _change_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _change_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
     brokers = draft.brokers(message["broker_id"])
     broker = brokers[message["broker_id"]]
     fenced = message["fenced"]  # 1 fences, -1 ends it, 0 leaves it as it is
@@ -438,15 +444,15 @@ def _change_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
     )
 
 
-def _fence_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _fence_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
     _set_fenced(draft, message["id"], True)
 
 
-def _unfence_broker(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _unfence_broker(draft: Draft, message: dict[str, Any], offset: int) -> None:
     _set_fenced(draft, message["id"], False)
 
 
-def _set_fenced(draft: _Draft, broker_id: int, is_fenced: bool) -> None:
+def _set_fenced(draft: Draft, broker_id: int, is_fenced: bool) -> None:
     brokers = draft.brokers(broker_id)
     broker = brokers[broker_id]
     brokers[broker_id] = broker.replace(
@@ -454,14 +460,14 @@ def _set_fenced(draft: _Draft, broker_id: int, is_fenced: bool) -> None:
     )
 
 
-def _add_topic(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _add_topic(draft: Draft, message: dict[str, Any], offset: int) -> None:
     by_name, by_id = draft.topics()
     topic = TopicImage(message["name"], message["topic_id"], ())
     by_name[topic.name] = by_id[topic.topic_id] = topic
     draft.partitions[topic.topic_id] = {}
 
 
-def _remove_topic(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _remove_topic(draft: Draft, message: dict[str, Any], offset: int) -> None:
     by_name, by_id = draft.topics()
     topic = by_id.pop(message["topic_id"])
     by_name.pop(topic.name)
@@ -473,7 +479,7 @@ def _remove_topic(draft: _Draft, message: dict[str, Any], offset: int) -> None:
         draft.configs(resource)[resource].clear()
 
 
-def _add_partition(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _add_partition(draft: Draft, message: dict[str, Any], offset: int) -> None:
     draft.topic_partitions(message["topic_id"])[message["partition_id"]] = PartitionImage(
         message["partition_id"],
         tuple(message["replicas"]),
@@ -490,7 +496,7 @@ def _add_partition(draft: _Draft, message: dict[str, Any], offset: int) -> None:
     )
 
 
-def _change_partition(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _change_partition(draft: Draft, message: dict[str, Any], offset: int) -> None:
     partitions = draft.topic_partitions(message["topic_id"])
     old = partitions[message["partition_id"]]
     partitions[old.partition] = changed_partition(old, message)
@@ -522,7 +528,7 @@ def changed_partition(old: PartitionImage, message: dict[str, Any]) -> Partition
     )
 
 
-def _clear_elr(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _clear_elr(draft: Draft, message: dict[str, Any], offset: int) -> None:
     """Of one topic or, without a name, of all."""
     name = message["topic_name"]
     by_name = draft.image.topics_by_name
@@ -536,7 +542,7 @@ def _clear_elr(draft: _Draft, message: dict[str, Any], offset: int) -> None:
                 )
 
 
-def _change_config(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _change_config(draft: Draft, message: dict[str, Any], offset: int) -> None:
     resource = (message["resource_type"], message["resource_name"])
     values = draft.configs(resource).setdefault(resource, {})
     if message["value"] is None:
@@ -545,7 +551,7 @@ def _change_config(draft: _Draft, message: dict[str, Any], offset: int) -> None:
         values[message["name"]] = message["value"]
 
 
-def _set_feature(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _set_feature(draft: Draft, message: dict[str, Any], offset: int) -> None:
     features = dict(draft.image.features)
     if message["feature_level"] == 0:
         features.pop(message["name"], None)
@@ -554,15 +560,15 @@ def _set_feature(draft: _Draft, message: dict[str, Any], offset: int) -> None:
     draft.image.features = features
 
 
-def _set_producer_ids(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _set_producer_ids(draft: Draft, message: dict[str, Any], offset: int) -> None:
     draft.image.next_producer_id = message["next_producer_id"]
 
 
-def _nothing(draft: _Draft, message: dict[str, Any], offset: int) -> None:
+def _nothing(draft: Draft, message: dict[str, Any], offset: int) -> None:
     """Records that other things of Kafka's live on, and whose absence changes nothing here."""
 
 
-_APPLIERS: dict[str, Callable[[_Draft, dict[str, Any], int], None]] = {
+_APPLIERS: dict[str, Callable[[Draft, dict[str, Any], int], None]] = {
     "RegisterBrokerRecord": _register_broker,
     "UnregisterBrokerRecord": _unregister_broker,
     "BrokerRegistrationChangeRecord": _change_broker,

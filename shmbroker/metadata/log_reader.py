@@ -12,6 +12,9 @@ The committed offset comes from the controller, through shared memory, after the
 the file may hold anything: a batch on its way, allocated zeros. Batches carry several records and
 are committed whole. A transaction (Begin … End or Abort) is given out at its end, or not at all.
 
+Decoding takes some 7 us for each record, and one decision may have 10,000 of them. So they are
+given out in lots, and a process that serves clients does something else between two of them.
+
 Source: KIP-595, KIP-630, KIP-631, KIP-868 (transactions).
 """
 
@@ -40,13 +43,20 @@ from shmbroker.wire.metadata_records import decode_metadata_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
     from shmbroker.metadata.image import MetadataRecord
+
+    Lots = Iterator[list[MetadataRecord] | None]
 
 READ_BYTES = 256 << 10
 """One pread: a small cluster's whole log, or a few thousand records of a large one."""
 
 BATCH_BYTES_MAX = 64 << 20
 """Kafka's controller writes at most 8 MiB at once; beyond this a length is garbage."""
+
+LOT_RECORDS = 1000
+"""Decoded at once."""
 
 _INDEX_ENTRY = Struct(">II")
 _NO_OP = b"\x01\x14\x00\x00"
@@ -57,12 +67,13 @@ class MetadataLogReader:
     """Gives out the committed records, each once, in order."""
 
     __slots__ = (
+        "_decoded",
         "_directory",
         "_file",
+        "_lot",
         "_path",
         "_position",
         "_transaction",
-        "began_anew",
         "epoch",
         "last_timestamp_ms",
         "next_offset",
@@ -76,8 +87,10 @@ class MetadataLogReader:
         """Of the batch that holds next_offset, in the open segment."""
         self._transaction: list[MetadataRecord] | None = None
         """Records of a transaction whose end is still to come."""
-        self.began_anew = False
-        """The last call began with a snapshot: its records are all there is, not what was added."""
+        self._lot: list[MetadataRecord] = []
+        """To be given out next."""
+        self._decoded = 0
+        """Records since the last lot, be they in this one or of a transaction."""
         self.next_offset = 0
         self.epoch = 0
         """Leader epoch of the last batch."""
@@ -88,23 +101,32 @@ class MetadataLogReader:
         """Whether the log so far ends inside of a transaction: its writer died in it."""
         return self._transaction is not None
 
-    def catch_up(self, end_offset: int) -> list[MetadataRecord]:
+    def lots(self, end_offset: int) -> Lots:
         """The data records from where the last call ended to `end_offset`, the committed offset:
-        (offset, epoch, name, version, message).
+        (offset, epoch, name, version, message), LOT_RECORDS or fewer in a lot, and more where a
+        transaction ends. None: a snapshot follows; what it holds is all there is, and nothing
+        before it counts.
 
-        CorruptFault if the files don't hold them, or hold something else.
+        To be taken to its end, before the next call. CorruptFault if the files don't hold them, or
+        hold something else.
         """
-        records: list[MetadataRecord] = []
-        self.began_anew = False
         if self.next_offset >= end_offset:
-            return records
+            return
         if self._file < 0:
-            self._open_first(end_offset, records)
+            yield from self._open_first(end_offset)
         while self.next_offset < end_offset:
-            if self._read_segment(end_offset, records) or self._open_segment(self.next_offset):
+            has_more = yield from self._read_segment(end_offset)
+            if has_more or self._open_segment(self.next_offset):
                 continue
-            self._open_first(end_offset, records)  # the next one is deleted, as a snapshot has it
-        return records
+            # The next one is deleted, as a snapshot has it.
+            yield from self._open_first(end_offset)
+        if self._lot:
+            yield self._next_lot()
+
+    def _next_lot(self) -> list[MetadataRecord]:
+        sign()  # a log of many decisions takes seconds
+        lot, self._lot, self._decoded = self._lot, [], 0
+        return lot
 
     def move(self, directory: str) -> None:
         """Go on in another controller's directory, at the same offset; or in the same one, whose
@@ -117,7 +139,7 @@ class MetadataLogReader:
             os.close(self._file)
             self._file = -1
 
-    def _open_first(self, end_offset: int, records: list[MetadataRecord]) -> None:
+    def _open_first(self, end_offset: int) -> Lots:
         """Open the segment that holds the next offset.
 
         Where no segment does, or nothing was read yet, the latest snapshot is read first.
@@ -128,11 +150,11 @@ class MetadataLogReader:
             usable = [each for each in snapshot_ids(self._directory) if each[0] <= end_offset]
             latest, epoch = usable[-1] if usable else (0, 0)
             if latest > self.next_offset:
-                self.began_anew = True
                 self._transaction = None
-                records.clear()
+                self._lot = []
+                yield None
                 path = os.path.join(self._directory, snapshot_name(latest, epoch))
-                self._read_snapshot(path, records)
+                yield from self._read_snapshot(path)
                 self.next_offset, self.epoch = latest, epoch
         first = max((base for base in bases if base <= self.next_offset), default=self.next_offset)
         if self.next_offset >= end_offset:
@@ -184,7 +206,7 @@ class MetadataLogReader:
         self._file, self._path, self._position = file, path, 0
         return True
 
-    def _read_segment(self, end_offset: int, records: list[MetadataRecord]) -> bool:
+    def _read_segment(self, end_offset: int) -> Generator[list[MetadataRecord] | None, None, bool]:
         """Take one pread's worth of batches; False where the segment has no more of them."""
         data = os.pread(self._file, READ_BYTES, self._position)
         size = _batch_size(data, 0)
@@ -199,33 +221,26 @@ class MetadataLogReader:
             size = _batch_size(data, position)
             if size == 0 or position + size > len(data):
                 break
-            self._take_batch(data, position, size, end_offset, records)
+            yield from self._take_batch(data, position, size, end_offset)
             position += size
             self._position += size
         return position > 0
 
-    def _read_snapshot(self, path: str, records: list[MetadataRecord]) -> None:
+    def _read_snapshot(self, path: str) -> Lots:
         with open(path, "rb") as file:
             data = file.read()
         # Its offsets are its own, from 0 on.
         self.next_offset = 0
         position = 0
         while (size := _batch_size(data, position)) and position + size <= len(data):
-            self._take_batch(data, position, size, 1 << 63, records, path)
+            yield from self._take_batch(data, position, size, 1 << 63, path)
             position += size
         if position != len(data):
             raise CorruptFault(f"{path} has no batch at position {position}")
 
     def _take_batch(
-        self,
-        data: bytes,
-        position: int,
-        size: int,
-        end_offset: int,
-        records: list[MetadataRecord],
-        path: str = "",
-    ) -> None:
-        sign()  # a log of many decisions takes seconds
+        self, data: bytes, position: int, size: int, end_offset: int, path: str = ""
+    ) -> Lots:
         batch = memoryview(data)[position : position + size]
         header = BATCH_HEADER.unpack_from(batch)
         base_offset, _, epoch, magic, crc, attributes, last_delta = header[:7]
@@ -244,28 +259,29 @@ class MetadataLogReader:
             try:
                 for offset, _, _, value, _ in iterate_records(batch):
                     if value != _NO_OP and offset >= self.next_offset:
-                        self._take_record(
-                            (offset, epoch, *decode_metadata_record(value or b"")), records
-                        )
+                        self._take_record((offset, epoch, *decode_metadata_record(value or b"")))
+                        self._decoded += 1
+                        if self._decoded >= LOT_RECORDS:
+                            yield self._next_lot()
             except ProtocolFault as fault:
                 raise CorruptFault(f"{path}: {fault}") from None
         self.next_offset = last_offset + 1
         self.epoch = epoch
         self.last_timestamp_ms = header[H_MAX_TIMESTAMP]
 
-    def _take_record(self, record: MetadataRecord, records: list[MetadataRecord]) -> None:
+    def _take_record(self, record: MetadataRecord) -> None:
         name = record[2]
         if name == "BeginTransactionRecord":
             self._transaction = []
         elif name == "EndTransactionRecord":
-            records += self._transaction or ()
+            self._lot += self._transaction or ()
             self._transaction = None
         elif name == "AbortTransactionRecord":
             self._transaction = None
         elif self._transaction is not None:
             self._transaction.append(record)
         else:
-            records.append(record)
+            self._lot.append(record)
 
 
 def snapshot_name(end_offset: int, epoch: int) -> str:

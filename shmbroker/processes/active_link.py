@@ -64,12 +64,16 @@ class ActiveLink:
         return committed > self.follower.image.offset
 
     def has_news(self) -> bool:
-        """Whether something was committed since `is_behind` or `catch_up` looked: to be asked after
-        `Doorbell.say_sleeping`, as who commits rings only those who sleep."""
-        return self._words[METADATA_END_OFFSET_WORD] != self._seen
+        """Whether `catch_up` has steps left, or something was committed since it or `is_behind`
+        looked: to be asked after `Doorbell.say_sleeping`, as who commits rings only those who
+        sleep."""
+        return self.follower.is_midway or self._words[METADATA_END_OFFSET_WORD] != self._seen
 
-    def catch_up(self) -> list[MetadataChange]:
-        """Apply what is committed to `follower.image`; see `MetadataFollower.catch_up`."""
+    def catch_up(self) -> list[MetadataChange] | None:
+        """One step towards what is committed, for `follower.image`; see
+        `MetadataFollower.advance`. What was begun in one controller's directory is ended there."""
+        if self.follower.is_midway:
+            return self.follower.advance(self._seen)
         self._seen = committed = self._words[METADATA_END_OFFSET_WORD]
         if committed <= self.follower.image.offset:
             return []
@@ -77,4 +81,4 @@ class ActiveLink:
         if epoch > self.epoch:
             self.epoch, self.number = epoch, number
             self.follower.reader.move(self._config.metadata_directory(number))
-        return self.follower.catch_up(committed)
+        return self.follower.advance(committed)

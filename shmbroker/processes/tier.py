@@ -153,7 +153,8 @@ class Tier(SleepingChild):
         if not self.link.is_behind():
             return
         before = self.link.follower.image
-        changes = self.link.catch_up()
+        while (changes := self.link.catch_up()) is None:
+            pass  # nobody waits for this process
         for change in changes:
             if isinstance(change, TopicDeleted):
                 was: TopicImage | None = change.topic

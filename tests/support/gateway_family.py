@@ -52,6 +52,7 @@ class GatewayFamily:
         self.passing, passed = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         passed.setblocking(False)
         self._passed = passed
+        self.files = {BROKER: FileTable(passed)}
         self.clock = VirtualClock()
         self.link = Link(words)
         self.poller = select.epoll()
@@ -63,7 +64,7 @@ class GatewayFamily:
             self.link,
             self.poller,
             [Listener(self.listening, BROKER_ID, False)],
-            Brokers({BROKER_ID: peer}, {BROKER: FileTable(passed)}, {}),
+            Brokers({BROKER_ID: peer}, self.files, {}),
             Siblings(0, {}, AddressCounts(memoryview(bytearray(table_bytes())), {})),
         )
         words[CONTROL_GENERATION_WORD] = 1

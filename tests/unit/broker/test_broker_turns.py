@@ -156,6 +156,21 @@ def test_a_topic_of_thousands_of_partitions_is_deleted_in_steps(family: BrokerFa
     assert family.words[applied] == broker.image.offset
 
 
+def test_much_metadata_is_read_a_step_in_each_turn(family: BrokerFamily) -> None:
+    family.boot(*topic())
+    broker, link = family.broker, family.link
+    link.steps_left = 3
+    link.commit(("TopicRecord", 0, {"name": "new", "topic_id": b"n" * 16}))
+    for steps_left in (2, 1, 0):
+        family.append(steps_left, KEY, BATCH)  # it looks at the metadata before and after
+        broker.turn()
+        assert link.steps_left == steps_left and broker.has_news()
+        assert [token for token, *_ in family.appended()] == [steps_left]
+        assert "new" not in broker.image.topics_by_name
+    broker.turn()
+    assert "new" in broker.image.topics_by_name and not broker.has_news()
+
+
 def test_what_came_while_it_was_awake_is_not_slept_on(family: BrokerFamily) -> None:
     broker, link = family.broker, family.link
     next(broker.begin())

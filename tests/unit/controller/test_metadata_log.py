@@ -17,6 +17,7 @@ from shmbroker.records.batch import iterate_batches, iterate_records
 from shmbroker.records.batch_layout import CONTROL_BIT
 from shmbroker.wire import codec
 from tests.support.family_memory import VirtualClock
+from tests.support.metadata_log import read_all
 
 LOG = "__cluster_metadata-0/00000000000000000000.log"
 
@@ -35,7 +36,7 @@ def feature(level: int) -> tuple:
 def levels(directory: Path, end_offset: int) -> list[int]:
     reader = MetadataLogReader(str(directory / "__cluster_metadata-0"))
     try:
-        return [message["feature_level"] for *_, message in reader.catch_up(end_offset)]
+        return [message["feature_level"] for *_, message in read_all(reader, end_offset)]
     finally:
         reader.close()
 
@@ -221,7 +222,7 @@ def test_bootstrap_checkpoint_holds_the_feature_levels(tmp_path: Path) -> None:
     (tmp_path / f"{7:020d}-{0:010d}.checkpoint").write_bytes(content)
     (tmp_path / f"{7:020d}.log").write_bytes(b"")
     reader = MetadataLogReader(str(tmp_path))
-    records = reader.catch_up(7)
+    records = read_all(reader, 7)
     assert [(r[4]["name"], r[4]["feature_level"]) for r in records] == [
         row[:2] for row in FEATURE_LEVELS
     ]

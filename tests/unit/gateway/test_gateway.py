@@ -13,6 +13,9 @@ from shmbroker.ipc.operation_layout import (
     APPENDED,
     APPENDED_HEAD,
     DROP_FILE,
+    EXECUTE,
+    EXECUTED,
+    EXECUTED_HEAD,
     NEED_FILE,
     READ,
     READ_DONE,
@@ -22,12 +25,14 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.passed_files import pass_file
 from shmbroker.shm.counters import METADATA_APPLIED, OPEN_CONNECTIONS, STATE, STATE_STOPPING
+from shmbroker.wire import codec
 from shmbroker.wire.error_codes import NOT_LEADER_OR_FOLLOWER
 from tests.raw_client import batch_of
 from tests.support.family_memory import BROKER_ID, TOPIC, TOPIC_ID
 from tests.support.gateway_family import BROKER, GATEWAY, GatewayFamily, gateway_family
 
 PRODUCE, FETCH, METADATA = (0, 9, "Produce"), (1, 11, "Fetch"), (3, 12, "Metadata")
+LIST_GROUPS = 16, 4, "ListGroups"
 FILE = 7
 BATCH = batch_of(b"value")
 
@@ -105,6 +110,40 @@ def test_a_turn_applies_what_is_committed(family: GatewayFamily) -> None:
     assert "new" in family.gateway.image.topics_by_name
     applied = family.words[family.counters.at(GATEWAY, METADATA_APPLIED)]
     assert applied == family.gateway.image.offset == 4
+
+
+def test_much_that_is_committed_takes_a_step_in_each_turn(family: GatewayFamily) -> None:
+    link = family.link
+    link.steps_left = 3
+    link.commit(("TopicRecord", 0, {"name": "new", "topic_id": b"n" * 16}))
+    # Every request looks at the metadata, and all of them are served meanwhile.
+    for steps_left in (2, 1, 0):
+        family.ask(*METADATA, {"topics": [{"topic_id": bytes(16), "name": TOPIC}]})
+        assert family.answer(*METADATA)["topics"][0]["error_code"] == 0
+        assert link.steps_left == steps_left and family.gateway.has_news()
+        assert "new" not in family.gateway.image.topics_by_name
+    family.quiet_turn()
+    assert "new" in family.gateway.image.topics_by_name
+
+
+@pytest.mark.parametrize("is_controller", [False, True])
+def test_a_controllers_result_waits_for_the_image_that_it_was_made_with(
+    family: GatewayFamily, is_controller: bool
+) -> None:
+    family.ask(*LIST_GROUPS, {"states_filter": []})
+    [(operation, payload)] = family.taken()
+    assert operation == EXECUTE
+    if is_controller:
+        family.files.pop(BROKER)  # what tells brokers apart
+    family.link.steps_left = 1
+    family.link.commit(("TopicRecord", 0, {"name": "new", "topic_id": b"n" * 16}))
+    body = codec.encode("ListGroupsResponse", LIST_GROUPS[1], {"error_code": 15, "groups": []})
+    token = TOKEN.unpack_from(payload)[0]
+    family.reply(EXECUTED, EXECUTED_HEAD.pack(token, 0, 0) + body)
+    family.quiet_turn()
+    assert bool(family.gateway.pending) == is_controller
+    family.quiet_turn()
+    assert not family.gateway.pending and family.answer(*LIST_GROUPS)["error_code"] == 15
 
 
 def test_a_broker_that_dies_fails_what_is_pending(family: GatewayFamily) -> None:

@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from shmbroker.errors import CorruptFault
+from shmbroker.metadata.changes import TopicCreated
 from shmbroker.metadata.follower import MetadataFollower
-from shmbroker.metadata.log_reader import READ_BYTES, MetadataLogReader
+from shmbroker.metadata.log_reader import LOT_RECORDS, READ_BYTES, MetadataLogReader
 from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.records.batch_layout import CONTROL_LEADER_CHANGE, LZ4
 from shmbroker.wire import codec
 from shmbroker.wire.metadata_records import encode_metadata_record
+from tests.support.metadata_log import read_all
 
 BEGIN = ("BeginTransactionRecord", 0, {"name": "t"})
 END = ("EndTransactionRecord", 0, {})
@@ -50,7 +52,7 @@ class Log:
             file.write(b"".join(batches) + bytes(zeros))
 
     def levels(self, end_offset: int) -> list[int]:
-        return [record[4]["feature_level"] for record in self.reader.catch_up(end_offset)]
+        return [record[4]["feature_level"] for record in read_all(self.reader, end_offset)]
 
 
 @pytest.fixture
@@ -62,13 +64,13 @@ def log(tmp_path: Path):
 
 def test_each_record_is_given_once_with_offset_and_epoch(log: Log) -> None:
     log.put(0, leader_change(0, 3), batch(1, level(1), level(2), epoch=3))
-    records = log.reader.catch_up(3)
+    records = read_all(log.reader, 3)
     assert [record[:4] for record in records] == [
         (1, 3, "FeatureLevelRecord", 0),
         (2, 3, "FeatureLevelRecord", 0),
     ]
     assert (log.reader.next_offset, log.reader.epoch) == (3, 3)
-    assert log.reader.catch_up(3) == []
+    assert read_all(log.reader, 3) == []
     log.put(0, batch(3, level(3), epoch=3))
     assert log.levels(4) == [3]
 
@@ -98,6 +100,41 @@ def test_more_than_one_pread_and_a_batch_larger_than_one(log: Log) -> None:
     assert len(large) > READ_BYTES
     log.put(0, large, batch(20_000, level(7)))
     assert log.levels(20_001) == [*range(20_000), 7]
+
+
+def test_a_large_batch_comes_in_lots(log: Log) -> None:
+    log.put(0, batch(0, *[level(number) for number in range(2500)]), batch(2500, level(7)))
+    lots = [len(lot or ()) for lot in log.reader.lots(2501)]
+    assert lots == [LOT_RECORDS, LOT_RECORDS, 501]
+    log.put(0, batch(2501, BEGIN, *[level(number) for number in range(2500)]), batch(5002, END))
+    lots = [len(lot or ()) for lot in log.reader.lots(5003)]
+    assert lots == [0, 0, 2500]  # nothing of it before its end
+
+
+@pytest.mark.parametrize("is_transaction", [False, True])
+def test_a_follower_shows_a_large_decision_at_its_last_step(log: Log, is_transaction: bool) -> None:
+    follower = MetadataFollower(log.reader, "cluster")
+    topic_id = bytes(range(16))
+    rows: list[tuple] = [("TopicRecord", 0, {"name": "t", "topic_id": topic_id})]
+    for index in range(9_998):
+        partition = {"partition_id": index, "topic_id": topic_id, "replicas": [1], "isr": [1]}
+        rows.append(("PartitionRecord", 2, partition | {"leader": 1, "directories": [topic_id]}))
+    if is_transaction:
+        batches = [batch(0, BEGIN), batch(1, *rows[:5000]), batch(5001, *rows[5000:])]
+        batches.append(batch(10_000, END))
+    else:
+        batches = [batch(0, *rows), batch(9_999, NO_OP, NO_OP)]
+    log.put(0, *batches, batch(10_001, level(1)))
+    before, steps = follower.image, 1
+    while (changes := follower.advance(10_001)) is None:
+        assert follower.image is before and follower.is_midway
+        steps += 1
+    assert steps >= 9_999 // LOT_RECORDS and not follower.is_midway
+    (change,) = changes
+    assert isinstance(change, TopicCreated) and len(change.topic.partitions) == 9_998
+    assert follower.image.topics_by_id == {topic_id: change.topic}
+    assert follower.image.offset == 10_001  # the last one came when it was under way
+    assert follower.catch_up(10_002) == [] and follower.image.features == {"f": 1}
 
 
 def test_compressed_batches_are_read(log: Log) -> None:
@@ -175,19 +212,19 @@ def test_what_is_not_a_log_up_to_the_committed_offset_is_refused(
 ) -> None:
     log.put(0, content)
     with pytest.raises(CorruptFault, match=says):
-        log.reader.catch_up(2)
+        read_all(log.reader, 2)
 
 
 def test_missing_log_is_refused(log: Log) -> None:
     with pytest.raises(CorruptFault, match="ends at offset 0"):
-        log.reader.catch_up(1)
+        read_all(log.reader, 1)
 
 
 def test_damaged_snapshot_is_refused(log: Log) -> None:
     snapshot = batch(0, level(1)) + b"half a batch"
     (log.directory / f"{3:020d}-{1:010d}.checkpoint").write_bytes(snapshot)
     with pytest.raises(CorruptFault, match="no batch at position"):
-        log.reader.catch_up(4)
+        read_all(log.reader, 4)
 
 
 def test_follower_is_where_the_reader_is(log: Log) -> None:
