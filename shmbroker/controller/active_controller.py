@@ -2,9 +2,11 @@
 
    request ──► decision (pure: records and response) ──► one batch, fdatasync ──► image ──► answer
 
-* Its image is read back from the log's files, as everybody else's is: there is one way from
-  records to image.
+* What it decides itself goes from the records into its image, by the same functions that everybody
+  else applies them with; it reads nothing back but what its predecessors wrote.
 * Requests are served one at a time; the caller publishes `committed_offset` after each.
+* A decision about up to 10,000 partitions is prepared in steps (`handle_in_steps`): others may be
+  taken between two of them, and nothing of it is in the log before its one batch.
 * A full disk fails the request (KAFKA_STORAGE_ERROR) and nothing else, and so does a decision too
   large for one batch (POLICY_VIOLATION). Any other fault of the disk ends the process.
 * A broker that is fenced hands its partitions over to those who are in sync, in the same batch;
@@ -34,7 +36,7 @@ from shmbroker.controller.decisions import (
 )
 from shmbroker.controller.decisions.doubts import Doubts
 from shmbroker.controller.decisions.room import RoomWatch, given_back, handed_over
-from shmbroker.controller.raft.metadata_log import TooLargeFault
+from shmbroker.controller.raft.metadata_log import TooLargeFault, encode_records
 from shmbroker.controller.raft.quorum_description import describe_quorum
 from shmbroker.controller.raft.voter import Voter
 from shmbroker.ids import random_uuid
@@ -50,10 +52,11 @@ from shmbroker.wire.error_codes import (
     POLICY_VIOLATION,
     STALE_BROKER_EPOCH,
 )
+from shmbroker.wire.metadata_records import completed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from collections.abc import Set as AbstractSet
     from typing import Any
 
@@ -75,6 +78,12 @@ PRODUCER_ID_BLOCK = 1000
 
 RECORDS_MAX = 10_000
 """Of one batch (Kafka: MAX_RECORDS_PER_USER_OP)."""
+
+STEP_RECORDS = 2000
+"""Encoded at once: some 8 ms."""
+
+_IN_STEPS = ("CreateTopics", "CreatePartitions")
+"""Where one topic alone may take so many records."""
 
 _RESULTS = {
     "CreateTopics": "topics",
@@ -166,9 +175,11 @@ class ActiveController:
         self = cls(log, follower, config, **options)
         self._catch_up()
         if follower.reader.is_in_transaction:
-            self._commit([("AbortTransactionRecord", 0, {"reason": "controller ended"})], now_ms)
+            log.append([("AbortTransactionRecord", 0, {"reason": "controller ended"})], now_ms)
+            self._catch_up()
         if not self.image.features:
-            self._commit(bootstrap_records(config["min.insync.replicas"]), now_ms)
+            log.append(bootstrap_records(config["min.insync.replicas"]), now_ms)
+            self._catch_up()
         else:
             self._commit(grown(self.image, config), now_ms)
         nodes.refuse_missing_brokers(self.image, config.broker_ids)
@@ -199,12 +210,37 @@ class ActiveController:
     ) -> dict[str, Any]:
         """Serve a request of an API of `apis.controller`: the response to send, all of it
         durable."""
-        records, response = self._decide(api_name, version, request, now_ms)
+        steps = self.handle_in_steps(api_name, version, request, now_ms)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                response: dict[str, Any] = end.value
+                return response
+
+    def handle_in_steps(
+        self, api_name: str, version: int, request: dict[str, Any], now_ms: int
+    ) -> Generator[None, None, dict[str, Any]]:
+        """The same, some 20 ms at most between two yields. Others' decisions may come there: what
+        they would have changed in this one is decided anew."""
+        while True:
+            before = self.image
+            records, response = self._decide(api_name, version, request, now_ms)
+            encoded: list[bytes] | None = None
+            if len(records) > STEP_RECORDS and api_name in _IN_STEPS:
+                encoded = []
+                while len(encoded) < len(records):
+                    yield
+                    at = len(encoded)
+                    encoded += encode_records(records[at : at + STEP_RECORDS], at)
+                yield
+            if before is self.image or topics.is_alike(before, self.image, request["topics"]):
+                break
         if not records:
             return response
         results = response[_RESULTS[api_name]] if _RESULTS[api_name] else [response]
         try:
-            self._commit(records, now_ms)
+            self._commit(records, now_ms, encoded)
         except DiskFullFault as fault:
             message = f"The metadata log's disk is full: {fault}"
             _fail(results, KAFKA_STORAGE_ERROR, message)
@@ -556,10 +592,20 @@ class ActiveController:
             self._short,
         )
 
-    def _commit(self, records: list[Record], now_ms: int) -> None:
-        if records:
-            self._log.append(records, now_ms)
-            self._catch_up()
+    def _commit(
+        self, records: list[Record], now_ms: int, encoded: list[bytes] | None = None
+    ) -> None:
+        if not records:
+            return
+        first = self.image.offset
+        epoch = self._log.epoch
+        end_offset = self._log.append(records, now_ms, encoded)
+        assert first + len(records) == end_offset, "all that was committed before is in the image"
+        own = (
+            (offset, epoch, name, version, completed(name, message))
+            for offset, (name, version, message) in enumerate(records, first)
+        )
+        self._follower.apply_own(own, end_offset, epoch, now_ms)
 
     def _catch_up(self) -> None:
         self._follower.catch_up(self._log.committed_offset)

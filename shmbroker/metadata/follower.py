@@ -11,9 +11,10 @@ from shmbroker.metadata.log_reader import LOT_RECORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
     from shmbroker.metadata.changes import MetadataChange
+    from shmbroker.metadata.image import MetadataRecord
     from shmbroker.metadata.log_reader import MetadataLogReader
 
 
@@ -51,6 +52,15 @@ class MetadataFollower:
             return changes
         self._steps = steps
         return None
+
+    def apply_own(
+        self, records: Iterable[MetadataRecord], end_offset: int, epoch: int, timestamp_ms: int
+    ) -> None:
+        """Apply all that is between here and `end_offset`, which is committed: this process has
+        written it, in this epoch and at this time, and does not read it."""
+        assert not self.is_midway, "what was begun is ended first"
+        self.image, _ = self.image.apply(records, end_offset, epoch)
+        self.reader.pass_over(end_offset, epoch, timestamp_ms)
 
     def _catching_up(self, end_offset: int) -> Generator[None, None, list[MetadataChange]]:
         reader, before = self.reader, self.image

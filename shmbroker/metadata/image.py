@@ -310,6 +310,7 @@ class Draft:
         "partitions",
         "touched_brokers",
         "touched_configs",
+        "tuples",
     )
 
     def __init__(self, before: MetadataImage) -> None:
@@ -323,6 +324,8 @@ class Draft:
         """Touched or removed topics that the image before had."""
         self.touched_configs: dict[tuple[int, str], None] = {}
         self.touched_brokers: dict[int, None] = {}
+        self.tuples: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        """Replicas and directories of new partitions: thousands are placed alike."""
 
     def apply(self, records: Iterable[MetadataRecord]) -> None:
         """Some more records, in order. StorageFault for one that isn't understood."""
@@ -340,6 +343,13 @@ class Draft:
                     f"the {name} at offset {offset} of the metadata log is about {missing}, "
                     "which isn't there"
                 ) from None
+
+    def shared(self, values: list[Any] | None) -> tuple[Any, ...]:
+        """A tuple of these; one for all that are equal."""
+        if not values:
+            return ()
+        made = tuple(values)
+        return self.tuples.setdefault(made, made)
 
     def brokers(self, broker_id: int) -> dict[int, BrokerImage]:
         if not self.touched_brokers:
@@ -480,18 +490,19 @@ def _remove_topic(draft: Draft, message: dict[str, Any], offset: int) -> None:
 
 
 def _add_partition(draft: Draft, message: dict[str, Any], offset: int) -> None:
+    shared = draft.shared
     draft.topic_partitions(message["topic_id"])[message["partition_id"]] = PartitionImage(
         message["partition_id"],
-        tuple(message["replicas"]),
-        tuple(message["isr"]),
+        shared(message["replicas"]),
+        shared(message["isr"]),
         message["leader"],
         message["leader_epoch"],
         message["partition_epoch"],
-        tuple(message["directories"]),
-        tuple(message["adding_replicas"]),
-        tuple(message["removing_replicas"]),
-        tuple(message["eligible_leader_replicas"] or ()),
-        tuple(message["last_known_elr"] or ()),
+        shared(message["directories"]),
+        shared(message["adding_replicas"]),
+        shared(message["removing_replicas"]),
+        shared(message["eligible_leader_replicas"]),
+        shared(message["last_known_elr"]),
         message["leader_recovery_state"],
     )
 

@@ -128,6 +128,11 @@ class MetadataLogReader:
         lot, self._lot, self._decoded = self._lot, [], 0
         return lot
 
+    def pass_over(self, end_offset: int, epoch: int, timestamp_ms: int) -> None:
+        """Go on at `end_offset`, which is the end of a batch of this epoch and time: what lies
+        between is known."""
+        self.next_offset, self.epoch, self.last_timestamp_ms = end_offset, epoch, timestamp_ms
+
     def move(self, directory: str) -> None:
         """Go on in another controller's directory, at the same offset; or in the same one, whose
         files it may have made anew."""

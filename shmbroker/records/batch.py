@@ -168,14 +168,46 @@ def encode_batch(
     With `log_append_time` the batch carries that time for all its records.
     """
     parts = []
-    base_timestamp = max_timestamp = count = 0
-    for timestamp, key, value, headers in records:
-        if not count:
+    base_timestamp = max_timestamp = 0
+    for at, (timestamp, key, value, headers) in enumerate(records):
+        if not at:
             base_timestamp = max_timestamp = timestamp
         elif timestamp > max_timestamp:
             max_timestamp = timestamp
-        parts.append(encode_record(timestamp - base_timestamp, count, key, value, headers))
-        count += 1
+        parts.append(encode_record(timestamp - base_timestamp, at, key, value, headers))
+    return batch_of_encoded(
+        parts,
+        base_timestamp,
+        max_timestamp,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=is_transactional,
+        is_control=is_control,
+        log_append_time=log_append_time,
+    )
+
+
+def batch_of_encoded(
+    parts: list[bytes],
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    codec: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    log_append_time: int | None = None,
+) -> bytes:
+    """A batch of records as `encode_record` made them, of offset deltas from 0 on."""
+    count = len(parts)
     if not count:
         raise ValueError("a batch holds at least one record")
     attributes = codec
@@ -254,7 +286,7 @@ def encode_record(
     value: bytes | None,
     headers: Headers,
 ) -> bytes:
-    """One record as it stands in a batch, its length first."""
+    """A record as it stands in a batch."""
     body = bytearray(b"\x00")
     _put_varint(body, timestamp_delta)
     _put_varint(body, offset_delta)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FRAME_VERSION = 1
 
 _names: dict[int, str] = {}
+_defaults: dict[str, Message] = {}
 
 
 def encode_metadata_record(name: str, version: int, message: Message) -> bytes:
@@ -53,6 +54,16 @@ def decode_metadata_record(buffer: Buffer) -> tuple[str, int, Message]:
     if name is None:
         raise ProtocolFault(f"unknown metadata record {api_key}")
     return name, version, codec.decode_all(name, version, buffer, position)
+
+
+def completed(name: str, given: Message) -> Message:
+    """A metadata record's message with the fields that were not given: as it is decoded."""
+    defaults = _defaults.get(name)
+    if defaults is None:
+        defaults = _defaults[name] = {
+            field.name: field.default for field in schema.message(name).fields
+        }
+    return defaults | given
 
 
 def record_names() -> dict[int, str]:

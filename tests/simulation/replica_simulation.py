@@ -25,6 +25,7 @@ import shutil
 import struct
 import tempfile
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -98,10 +99,12 @@ class MemoryLog:
 
     node_id = 1
 
+    epoch = 1
+
     def __init__(self) -> None:
         self.records: list[Any] = []
 
-    def append(self, records: list[Any], _now_ms: int) -> int:
+    def append(self, records: list[Any], _now_ms: int, _encoded: object = None) -> int:
         # There and back, as what is left out gets its default on the way.
         self.records += [decode_metadata_record(encode_metadata_record(*row)) for row in records]
         return len(self.records)
@@ -130,6 +133,11 @@ class MemoryFollower:
         ]
         self.image, changes = self.image.apply(rows, end_offset, 1)
         return changes
+
+    def apply_own(
+        self, records: Iterable[Any], end_offset: int, epoch: int, _timestamp_ms: int
+    ) -> None:
+        self.image, _ = self.image.apply(records, end_offset, epoch)
 
 
 class Told:

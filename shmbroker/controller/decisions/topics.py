@@ -138,6 +138,21 @@ class Cluster:
         return effective_topic_value(name, overrides, self.layers)
 
 
+def is_alike(before: MetadataImage, after: MetadataImage, asked: list[dict[str, Any]]) -> bool:
+    """Whether topics that are asked to be made or enlarged would be so in both images: by the same
+    brokers, with the same topics about, and none of them made again or enlarged."""
+    was, now = before.topics_by_name, after.topics_by_name
+    return (
+        before.brokers is after.brokers
+        and was.keys() == now.keys()
+        and all(
+            was[name].topic_id == now[name].topic_id
+            and len(was[name].partitions) == len(now[name].partitions)
+            for name in {topic["name"] for topic in asked} & was.keys()
+        )
+    )
+
+
 # --- CreateTopics ---
 
 
@@ -409,8 +424,14 @@ def _factor_complaint(factor: int, cluster: Cluster) -> Complaint:
 def place_partitions(
     count: int, factor: int, brokers: Sequence[int], start: int, fenced: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
-    """Replicas of `count` partitions, leader first: round the brokers from `start` on."""
-    return [_placed(start + partition, brokers, fenced)[:factor] for partition in range(count)]
+    """Replicas of `count` partitions, leader first: round the brokers from `start` on. It all comes
+    round again, and a tuple stands for all that are equal."""
+    round_ = len(brokers) * max(len(brokers) - 1, 1) * max(len(fenced), 1)
+    placed = [
+        _placed(start + partition, brokers, fenced)[:factor]
+        for partition in range(min(count, round_))
+    ]
+    return (placed * (count // round_ + 1))[:count]
 
 
 def _placed(rank: int, brokers: Sequence[int], fenced: Sequence[int]) -> tuple[int, ...]:
@@ -432,9 +453,7 @@ def _topic_records(
     records: list[Record] = [("TopicRecord", 0, {"name": name, "topic_id": topic_id})]
     for key, value in configs.items():
         records.append(config_record(TOPIC_RESOURCE, name, key, value))
-    for partition, replicas in enumerate(assignments):
-        records.append(_partition_record(topic_id, partition, replicas, brokers))
-    return records
+    return records + _partition_records(topic_id, 0, assignments, brokers)
 
 
 def config_record(resource_type: int, name: str, key: str, value: str | None) -> Record:
@@ -446,26 +465,32 @@ def config_record(resource_type: int, name: str, key: str, value: str | None) ->
     )
 
 
-def _partition_record(
-    topic_id: bytes, partition: int, replicas: tuple[int, ...], brokers: dict[int, BrokerImage]
-) -> Record:
-    in_sync = [broker_id for broker_id in replicas if brokers[broker_id].is_active]
-    return (
-        "PartitionRecord",
-        2,
-        {
-            "partition_id": partition,
-            "topic_id": topic_id,
-            "replicas": list(replicas),
-            "isr": in_sync,
-            "leader": in_sync[0],
-            "leader_epoch": 0,
-            "partition_epoch": 0,
-            "directories": [
-                (brokers[broker_id].directories or (ZERO_UUID,))[0] for broker_id in replicas
-            ],
-        },
-    )
+def _partition_records(
+    topic_id: bytes,
+    first: int,
+    assignments: list[tuple[int, ...]],
+    brokers: dict[int, BrokerImage],
+) -> list[Record]:
+    """New partitions from `first` on. Of thousands most have the replicas of others."""
+    alike: dict[tuple[int, ...], dict[str, Any]] = {}
+    records: list[Record] = []
+    for partition, replicas in enumerate(assignments, first):
+        message = alike.get(replicas)
+        if message is None:
+            in_sync = [broker_id for broker_id in replicas if brokers[broker_id].is_active]
+            message = alike[replicas] = {
+                "topic_id": topic_id,
+                "replicas": list(replicas),
+                "isr": in_sync,
+                "leader": in_sync[0],
+                "leader_epoch": 0,
+                "partition_epoch": 0,
+                "directories": [
+                    (brokers[broker_id].directories or (ZERO_UUID,))[0] for broker_id in replicas
+                ],
+            }
+        records.append(("PartitionRecord", 2, {"partition_id": partition} | message))
+    return records
 
 
 def _failed_topic(name: str, complaint: Complaint) -> dict[str, Any]:
@@ -577,12 +602,7 @@ def create_partitions(request: dict[str, Any], version: int, cluster: Cluster) -
             new, complaint = _place_more(topic, known.partitions, cluster)
             if not request["validate_only"]:
                 first = len(known.partitions)
-                records += [
-                    _partition_record(
-                        known.topic_id, first + index, replicas, cluster.image.brokers
-                    )
-                    for index, replicas in enumerate(new)
-                ]
+                records += _partition_records(known.topic_id, first, new, cluster.image.brokers)
         results[name] = {
             "name": name,
             "error_code": complaint[0],

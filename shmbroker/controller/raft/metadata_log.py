@@ -52,7 +52,12 @@ from shmbroker.log.quarantine import (
 )
 from shmbroker.metadata.log_reader import snapshot_ids, snapshot_name
 from shmbroker.metadata.topic_names import METADATA_TOPIC
-from shmbroker.records.batch import control_batch, encode_batch, iterate_batches
+from shmbroker.records.batch import (
+    batch_of_encoded,
+    control_batch,
+    encode_record,
+    iterate_batches,
+)
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CONTROL_LEADER_CHANGE,
@@ -141,14 +146,15 @@ class MetadataLog:
 
     # ── appending ───────────────────────────────────────────────────────────────────────────────
 
-    def append(self, epoch: int, records: list[Record], now_ms: int) -> int:
+    def append(
+        self, epoch: int, records: list[Record], now_ms: int, encoded: list[bytes] | None = None
+    ) -> int:
         """Append one decision as one batch, not flushed; the log's new end.
 
+        encoded: the records as of `encode_records`, where they are already.
         TooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final.
         """
-        batch = encode_batch(
-            [(now_ms, None, encode_metadata_record(*record), ()) for record in records]
-        )
+        batch = batch_of_encoded(encoded or encode_records(records), now_ms, now_ms)
         if len(batch) > BATCH_BYTES_MAX:
             raise TooLargeFault(f"{len(batch)} bytes in one batch of metadata")
         self._log.append(memoryview(batch), len(records) - 1, now_ms, epoch, now_ms)
@@ -334,6 +340,14 @@ class MetadataLog:
 
     def _path(self, snapshot: SnapshotId) -> str:
         return os.path.join(self.directory, snapshot_name(*snapshot))
+
+
+def encode_records(records: list[Record], first: int = 0) -> list[bytes]:
+    """Records of a decision as they stand in its batch, where they are the `first` and so on."""
+    return [
+        encode_record(0, at, None, encode_metadata_record(*record), ())
+        for at, record in enumerate(records, first)
+    ]
 
 
 def _take_identity(node_directory: str, path: str) -> None:

@@ -189,8 +189,9 @@ class Voter:
         """How long nothing will be due, in seconds."""
         return max(0.0, (self.quorum.next_deadline() - self._now()) / 1000)
 
-    def append(self, records: list[Record], now_ms: int) -> int:
-        """Commit one decision as one batch; the new committed offset.
+    def append(self, records: list[Record], now_ms: int, encoded: list[bytes] | None = None) -> int:
+        """Commit one decision as one batch; the new committed offset. `encoded`: as of
+        `MetadataLog.append`.
 
         TooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final.
         NotControllerFault: it may be committed, or not.
@@ -199,7 +200,7 @@ class Voter:
         if not self.is_leading:
             raise NotControllerFault("This is not the active controller.")
         epoch = quorum.epoch
-        end_offset = self.log.append(epoch, records, now_ms)
+        end_offset = self.log.append(epoch, records, now_ms, encoded)
         quorum.on_appended(self._now())
         self._send()
         self.log.flush()

@@ -7,12 +7,15 @@ import pytest
 from controller_at_work import CLUSTER_ID, NOW_MS, Start, join
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.settings.broker_config import BrokerConfig
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """start(**settings): a controller of node 1; all are closed at the end."""
+    """start(**settings): a controller of node 1; all are closed at the end. What each has decided
+    it has in its image as whoever reads its log."""
     started: list[ActiveController] = []
 
     def start(**settings: str) -> ActiveController:
@@ -30,6 +33,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start
     for controller in started:
         controller.close()
+        image = controller.image
+        reader = MetadataLogReader(str(tmp_path / "__cluster_metadata-0"))
+        follower = MetadataFollower(reader, CLUSTER_ID)
+        follower.catch_up(image.offset)
+        reader.close()
+        assert follower.image == image
 
 
 @pytest.fixture
