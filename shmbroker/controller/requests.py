@@ -16,7 +16,7 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from shmbroker.apis import table
-from shmbroker.controller.decisions.parts import joined, parts_of
+from shmbroker.controller.decisions.parts import Joined, parts_of
 from shmbroker.controller.raft.voter import NotControllerFault
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_adapter import Answer, Call, Executor, Handler, Steps
@@ -47,7 +47,8 @@ class Parked(NamedTuple):
     """One past what they have to apply."""
     deadline: float
     call: Call
-    answer: dict[str, Any]
+    answer: dict[str, Any] | bytes
+    """Bytes: it is encoded already."""
 
 
 class Requests:
@@ -86,7 +87,10 @@ class Requests:
         waiting = []
         for parked in self._parked:
             if applied >= parked.offset or now > parked.deadline:
-                parked.call.reply(parked.answer)
+                if isinstance(parked.answer, bytes):
+                    parked.call.send(parked.answer)
+                else:
+                    parked.call.reply(parked.answer)
             else:
                 waiting.append(parked)
         self._parked = waiting
@@ -143,27 +147,42 @@ class Requests:
         answer = self.decisions.handle(call.api_name, call.api_version, body, self.now_ms())
         return self.answer_when_applied(call, answer)
 
-    def decide_in_parts(self, call: Call, body: dict[str, Any]) -> Answer | Steps:
+    def decide_in_parts(self, call: Call, body: dict[str, Any]) -> Steps:
         """The same; a request about very many things takes several steps."""
         active = self.decisions
         split = parts_of(call.api_name, body, active.image, active.config)
-        return self.decide(call, body) if split is None else self._decide_parts(call, body, split)
+        if split is None:
+            return self._decide_in_steps(call, body)
+        return self._decide_parts(call, body, split)
+
+    def _decide_in_steps(self, call: Call, body: dict[str, Any]) -> Steps:
+        """One decision. Somebody else's may come before it, where it takes several steps."""
+        answer = yield from self._steps_of(call, body)
+        return self.answer_when_applied(call, answer)
 
     def _decide_parts(self, call: Call, body: dict[str, Any], split: list[dict[str, Any]]) -> Steps:
         """Each part is a decision like any other, and somebody else's may come between two."""
-        controller = self._controller
-        answers: list[dict[str, Any]] = []
+        whole = Joined(call.api_name, call.api_version, body)
         for part in split:
-            if answers:
-                yield
-            if controller.active is None:
-                raise NotControllerFault
-            active, now_ms = controller.active, self.now_ms()
-            answers.append(active.handle(call.api_name, call.api_version, part, now_ms))
-            controller.publish_committed()
-        yield
-        self.park(call, joined(call.api_name, body, answers))
+            answer = yield from self._steps_of(call, part)
+            self._controller.publish_committed()
+            yield
+            whole.add(answer)
+            yield
+        self.park(call, whole.encoded())
         return None
+
+    def _steps_of(self, call: Call, body: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
+        """The steps of one decision, and what it answers."""
+        controller = self._controller
+        if controller.active is None:
+            raise NotControllerFault
+        answer = yield from controller.active.handle_in_steps(
+            call.api_name, call.api_version, body, self.now_ms()
+        )
+        if controller.active is None:
+            raise NotControllerFault
+        return answer
 
     def settle(self) -> None:
         self._controller.settle(self.decisions)
@@ -180,7 +199,7 @@ class Requests:
             return None
         return answer
 
-    def park(self, call: Call, answer: dict[str, Any]) -> None:
+    def park(self, call: Call, answer: dict[str, Any] | bytes) -> None:
         """Answer when the brokers have applied what is committed now."""
         deadline = self._clock.monotonic() + APPLY_WAIT_S
         committed = self._controller.voter.committed_offset

@@ -87,9 +87,14 @@ class Call:
         hold, self.hold = self.hold, None
         if hold is not None and hold(self, body, grant):
             return
+        if self.peer.deaths == self.deaths:
+            encoded = codec.encode(self.api_name + "Response", self.api_version, body)
+            self.send(encoded, grant)
+
+    def send(self, encoded: bytes, grant: tuple[int, int] | None = None) -> None:
+        """The answer, encoded already; nothing holds it back."""
         if self.peer.deaths != self.deaths:
             return  # the process that asked is dead
-        encoded = codec.encode(self.api_name + "Response", self.api_version, body)
         if grant is not None:
             head = EXECUTED_HEAD.pack(self.token, EXECUTED_FLAG_STANDING, 0)
             self.peer.send(EXECUTED, head + STANDING_GRANT.pack(*grant) + encoded)

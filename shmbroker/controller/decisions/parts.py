@@ -3,7 +3,7 @@
 A decision holds up all others, and one about thousands of topics takes a second. Where each topic
 or resource has a result of its own, the request is as good as several: each part is a decision and
 a batch of records, and others are served between two (`ipc.operation_adapter`). What one topic or
-resource asks for is never cut.
+resource asks for is never cut (`ActiveController.handle_in_steps` prepares it in steps instead).
 
 Named twice in one request, a topic or resource is refused: so all of those are in the first part.
 """
@@ -11,6 +11,7 @@ Named twice in one request, a topic or resource is refused: so all of those are 
 from __future__ import annotations
 
 from shmbroker.controller.decisions.topics import PARTITIONS_MAX, added_partitions, asked_partitions
+from shmbroker.wire.row_by_row import RowByRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,16 +66,30 @@ def parts_of(
     return [request | {key: part} for part in parts]
 
 
-def joined(api_name: str, request: Row, responses: list[Row]) -> Row:
-    """One response out of those of the parts, with the rows in the order of the request."""
-    key, results, name = _ROWS[api_name]
-    found: dict[tuple[Any, ...], list[Row]] = {}
-    for row in request[key]:
-        found[tuple(row[each] for each in name)] = []
-    for response in responses:
-        for row in response[results]:
-            found[tuple(row[each] for each in name)].append(row)
-    return responses[-1] | {results: [row for rows in found.values() for row in rows]}
+class Joined:
+    """One answer out of those of the parts, with the rows in the order of the request.
+
+    It is encoded part by part: a topic that was created is told with all its settings, and that
+    takes 15 us.
+    """
+
+    def __init__(self, api_name: str, version: int, request: Row) -> None:
+        key, self._results, self._name = _ROWS[api_name]
+        around: Row = {"throttle_time_ms": 0}
+        self._encoder = RowByRow(api_name + "Response", version, self._results, around)
+        self._rows: dict[tuple[Any, ...], list[bytes]] = {
+            tuple(row[each] for each in self._name): [] for row in request[key]
+        }
+
+    def add(self, response: Row) -> None:
+        """The answer of one part."""
+        encode, name = self._encoder.row, self._name
+        for row in response[self._results]:
+            self._rows[tuple(row[each] for each in name)].append(encode(row))
+
+    def encoded(self) -> bytes:
+        """The body of the answer, once that of each part is in."""
+        return self._encoder.whole(row for rows in self._rows.values() for row in rows)
 
 
 def _weight(api_name: str, row: Row, image: MetadataImage, config: BrokerConfig) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.decisions.parts import WEIGHT_MAX, joined, parts_of
+from shmbroker.controller.decisions.parts import WEIGHT_MAX, Joined, parts_of
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.wire import error_codes
+from shmbroker.wire import codec, error_codes
 
 VERSION = {
     "CreateTopics": 4,
@@ -55,6 +55,14 @@ def decide(
     parts = split(active, api, request)
     answers = [active.handle(api, VERSION[api], part, 1) for part in parts]
     return parts, joined(api, request, answers) if len(parts) > 1 else answers[0]
+
+
+def joined(api: str, request: dict[str, Any], answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The answer of the whole, as the client decodes it."""
+    whole = Joined(api, VERSION[api], request)
+    for answer in answers:
+        whole.add(answer)
+    return codec.decode_all(f"{api}Response", VERSION[api], whole.encoded())
 
 
 REQUESTS = [
