@@ -23,6 +23,7 @@ Source: Kafka's GroupCoordinatorService, GroupCoordinatorShard, CoordinatorRunti
 from __future__ import annotations
 
 import logging
+from collections import deque
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -72,6 +73,8 @@ logger = logging.getLogger("shmbroker")
 
 REPLAYS_PER_STEP = 100
 """Records or groups between two turns of the worker."""
+REMOVALS_PER_STEP = 2000
+"""Offsets of deleted topics: a tombstone takes 4 us."""
 NO_RETENTION = -1
 TIME_MAX = 2**63 - 1
 
@@ -147,6 +150,8 @@ class GroupCoordinator:
         self.wake_ms = NEVER
         """When `run_due` has something to do."""
         self._timers: list[_Timer] = []
+        self._going: deque[tuple[Shard, list[tuple[str, str, int]]]] = deque()
+        """Offsets of deleted topics whose tombstones are still to be written."""
         self._sequence = 0
 
     # ── partitions ──────────────────────────────────────────────────────────────────────────────
@@ -208,11 +213,13 @@ class GroupCoordinator:
         return self.held.hold(partitions, call, body, grant)
 
     def on_topics_deleted(self, topics: Set[str]) -> None:
-        """Nobody will come back for their offsets; one look at all offsets finds them."""
+        """Nobody will come back for their offsets; one look at all offsets finds them. Their
+        tombstones are written in steps."""
         for shard in self.shards.values():
-            gone = shard.store.of_topics(topics)
-            if gone and shard.is_active:
-                self._remove_offsets(shard, gone)
+            if shard.is_active and (gone := shard.store.take_topics(topics)):
+                self._going.append((shard, gone))
+        self._remove_some()
+        self._set_wake()
 
     def close(self) -> None:
         """The broker stops: who waits is sent to look for another coordinator."""
@@ -226,6 +233,7 @@ class GroupCoordinator:
         now_ms = self.now_ms()
         if self.loading:
             self._load_some(self.loading[0])
+        self._remove_some()
         timers = self._timers
         due = []
         while timers and timers[0].due_ms <= now_ms:
@@ -246,7 +254,10 @@ class GroupCoordinator:
         self._set_wake()
 
     def _set_wake(self) -> None:
-        self.wake_ms = 0 if self.loading else self._timers[0].due_ms if self._timers else NEVER
+        if self.loading or self._going:
+            self.wake_ms = 0
+        else:
+            self.wake_ms = self._timers[0].due_ms if self._timers else NEVER
 
     def _push(self, due_ms: int, what: AnyGroup | Shard) -> None:
         self._sequence += 1
@@ -786,6 +797,22 @@ class GroupCoordinator:
             for each in gone:
                 shard.store.remove(*each)
         return error
+
+    def _remove_some(self) -> None:
+        """Write some tombstones of deleted topics' offsets, but for what was committed anew."""
+        if not self._going:
+            return
+        shard, gone = self._going[0]
+        some = gone[-REMOVALS_PER_STEP:]
+        del gone[-REMOVALS_PER_STEP:]
+        if not gone:
+            self._going.popleft()
+        if self.shards.get(shard.partition.partition) is shard:
+            records = [
+                group_log.offset_record(*each, None) for each in some if not shard.store.has(*each)
+            ]
+            if records:
+                self._append(shard, records)
 
     def _expire_offsets(self, shard: Shard, now_ms: int) -> None:
         """Drop what nobody has used for too long, and groups of whom nothing is left."""

@@ -11,7 +11,7 @@ from shmbroker.errors import StorageFault
 from shmbroker.groups import group_log
 from shmbroker.groups.classic.group import ClassicGroup
 from shmbroker.groups.classic.member import NEVER
-from shmbroker.groups.coordinator import GroupCoordinator, described
+from shmbroker.groups.coordinator import REMOVALS_PER_STEP, GroupCoordinator, described
 from shmbroker.groups.group_partition import group_partition
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
@@ -515,6 +515,31 @@ def test_offsets_of_a_deleted_topic_go_with_it(broker: Broker) -> None:
     broker.groups.on_topics_deleted({"t"})
     for _ in range(2):
         assert broker.committed() == {("u", 0): 2}
+        assert broker.committed("h") == {}
+        broker.restart()
+
+
+def test_tombstones_of_many_offsets_of_a_deleted_topic_come_in_steps(broker: Broker) -> None:
+    many = 4 * REMOVALS_PER_STEP
+    for at in range(many):
+        broker.commit(at, "gh"[at % 2], partition=at // 2)
+    broker.commit(7, topic="u")
+    log = broker.partitions[0].log
+    begin = before = log.log_end_offset
+    broker.groups.on_topics_deleted({"t"})
+    assert broker.committed() == {("u", 0): 7} and broker.committed("h") == {}
+    steps = 0
+    while broker.groups.wake_ms == 0:
+        if not steps:
+            broker.commit(8)  # there is a topic of that name again, and this offset is of it
+        before = log.log_end_offset
+        broker.groups.run_due()
+        assert log.log_end_offset - before <= REMOVALS_PER_STEP
+        steps += 1
+    assert steps == many // REMOVALS_PER_STEP - 1  # the first is taken at once
+    assert log.log_end_offset - begin == many  # a tombstone for all but one, and its commit
+    for _ in range(2):
+        assert broker.committed() == {("t", 0): 8, ("u", 0): 7}
         assert broker.committed("h") == {}
         broker.restart()
 
