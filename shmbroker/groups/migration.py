@@ -7,6 +7,8 @@ Members keep their ids and what they read; a generation becomes an epoch, and th
 
 Rules of this file:
 * Pure. The group that is converted stays as it is; the owner stores the records and swaps them.
+* A subscription may name thousands of topics: a large group is converted in steps, while its
+  members go on in the one that it was. If they change it meanwhile (`mark_of`), it was in vain.
 
 Source: Kafka's ConsumerGroup.fromClassicGroup, ClassicGroup.fromConsumerGroup.
 """
@@ -17,6 +19,7 @@ from shmbroker.groups.classic.embedded_protocol import (
     assignment_of,
     encode_assignment,
     subscription_of,
+    version_of,
 )
 from shmbroker.groups.classic.group import CONSUMER, ClassicGroup
 from shmbroker.groups.classic.member import ClassicMember
@@ -25,10 +28,18 @@ from shmbroker.groups.consumer.member import ClassicPart, ConsumerMember
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
+    from typing import Any
 
     from shmbroker.groups.classic.group import ClassicSettings
     from shmbroker.groups.consumer.change import ConsumerSettings, Downgrade, Topics
+
+
+STEP_BYTES = 16 << 10
+"""Of subscriptions, assignments or records between two steps: some 5 ms."""
+
+Conversion = tuple[ConsumerGroup | None, str]
+"""The consumer group and "", or None and why it can't be one."""
 
 
 def to_consumer(
@@ -36,8 +47,24 @@ def to_consumer(
     settings: ConsumerSettings,
     make_member_id: Callable[[], str],
     topics: Topics,
-) -> tuple[ConsumerGroup | None, str]:
-    """(the consumer group, ""), or (None, why it can't be one)."""
+) -> Conversion:
+    """The consumer group that a classic group becomes, made at once."""
+    steps = converting(group, settings, make_member_id, topics)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: Conversion = end.value
+            return made
+
+
+def converting(
+    group: ClassicGroup,
+    settings: ConsumerSettings,
+    make_member_id: Callable[[], str],
+    topics: Topics,
+) -> Generator[None, None, Conversion]:
+    """The same in steps."""
     if not settings.can_upgrade:
         return None, "groups may not change to the consumer protocol here"
     if group.protocol_type != CONSUMER:
@@ -46,9 +73,14 @@ def to_consumer(
         return None, "it has too many members"
     new = ConsumerGroup(group.group_id, settings, make_member_id, group.owner)
     new.epoch = new.assignment_epoch = group.generation_id
-    for member in group.members.values():
+    read = 0
+    for member in list(group.members.values()):
+        if read > STEP_BYTES:
+            read = 0
+            yield
         _, first_metadata = member.protocols[0]
         metadata = member.metadata(group.protocol_name) or first_metadata
+        read += len(metadata) + len(member.assignment)
         subscription = subscription_of(metadata)
         assigned = assignment_of(member.assignment, topics.image.topics_by_name)
         if subscription is None or assigned is None:
@@ -66,8 +98,28 @@ def to_consumer(
         consumer.epoch = consumer.previous_epoch = group.generation_id
         consumer.assigned = assigned.partitions
         new.add(consumer, assigned.partitions)
+    if read > STEP_BYTES:
+        yield
     new.look_at(topics)
     return new, ""
+
+
+def mark_of(group: ClassicGroup) -> tuple[Any, ...]:
+    """What the conversion of a group looks at: equal as long as it would come out the same."""
+    members = [
+        (
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            member.rebalance_timeout_ms,
+            member.session_timeout_ms,
+            member.protocols,
+            member.assignment,
+        )
+        for member in group.members.values()
+    ]
+    return group.state, group.generation_id, group.protocol_type, group.protocol_name, members
 
 
 def to_classic(
@@ -97,7 +149,6 @@ def to_classic(
         )
     new.adopt(members, group.epoch, now_ms)
     for adopted, (_, target) in zip(members, downgrade.members, strict=True):
-        subscription = subscription_of(adopted.metadata(new.protocol_name))
-        version = subscription.version if subscription is not None else 0
+        version = version_of(adopted.metadata(new.protocol_name))
         adopted.assignment = encode_assignment(version, target, topics.image.topics_by_id)
     return new

@@ -11,7 +11,7 @@ from typing import Any
 from shmbroker.apis.broker.join_group import NAME_CHARACTERS_MAX
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.groups.consumer.answers import refusal
-from shmbroker.ipc.operation_adapter import Call
+from shmbroker.ipc.operation_adapter import Call, Steps
 from shmbroker.metadata.features import GROUP_VERSION
 from shmbroker.wire import error_codes
 
@@ -22,14 +22,28 @@ VERSION_MAX = 1
 VERSION_MIN_ADVERTISED = 0
 
 
-def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
+def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps | None:
     """The member's epoch, and its assignment where that is another now.
 
     Where nothing is new, the network worker gives the answer again while it stands.
     """
     if not broker.image.features.get(GROUP_VERSION):
         call.reply(refusal(error_codes.UNSUPPORTED_VERSION))
-        return
+    elif broker.groups.consumers.converts_in_steps(body, call.api_version):
+        return _answer_in_steps(broker, call, body)
+    else:
+        _answer(broker, call, body)
+    return None
+
+
+def _answer_in_steps(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
+    yield from broker.groups.consumers.convert(body["group_id"])
+    yield
+    _answer(broker, call, body)
+    return None
+
+
+def _answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     client_id = call.client_id.decode(errors="replace")[:NAME_CHARACTERS_MAX]
     client = client_id, f"/{call.client_host}"
     consumers = broker.groups.consumers

@@ -46,6 +46,11 @@ def subscription_of(metadata: bytes) -> Embedded | None:
     return _decode("ConsumerProtocolSubscription", metadata)
 
 
+def version_of(metadata: bytes) -> int:
+    """The version of a subscription; 0 where there is none."""
+    return max(_VERSION.unpack_from(metadata)[0], 0) if len(metadata) >= _VERSION.size else 0
+
+
 def assignment_of(data: bytes, topics_by_name: dict[str, Any]) -> EmbeddedAssignment | None:
     """A ConsumerProtocolAssignment; None if it isn't one.
 

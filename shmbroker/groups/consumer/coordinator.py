@@ -21,7 +21,7 @@ from shmbroker.groups.consumer.change import Change, ConsumerSettings, Topics
 from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.consumer.records import encoded, rows_of
 from shmbroker.groups.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
-from shmbroker.groups.migration import to_classic, to_consumer
+from shmbroker.groups.migration import STEP_BYTES, converting, mark_of, to_classic, to_consumer
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.metadata.changes import ConfigChanged, PartitionChanged, TopicCreated, TopicDeleted
 from shmbroker.metadata.group_configs import group_config
@@ -31,13 +31,13 @@ from shmbroker.wire.coordinator_records import GROUP_METADATA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
     from typing import Any
 
     from shmbroker.groups.consumer.answers import Answer
     from shmbroker.groups.consumer.assignors import Assignment
-    from shmbroker.groups.consumer.records import Record
     from shmbroker.groups.coordinator import GroupCoordinator, Shard
+    from shmbroker.groups.group_log import Record as StoredRecord
     from shmbroker.metadata.changes import MetadataChange
     from shmbroker.settings.broker_config import BrokerConfig
 
@@ -113,7 +113,7 @@ class ConsumerCoordinator:
         group, error = owner._find(group_id)
         if error:
             return refusal(error)
-        before: list[Record] = []
+        before: list[StoredRecord] = []
         known = group
         if not isinstance(group, ConsumerGroup):
             if epoch != 0:
@@ -160,8 +160,47 @@ class ConsumerCoordinator:
         found: tuple[int, int] | None = self.owner.grant(group, member.member_id)
         return found
 
+    def converts_in_steps(self, body: dict[str, Any], version: int) -> bool:
+        """Whether a heartbeat would convert a classic group that is large: `convert` it first."""
+        known = self.owner.groups.get(body["group_id"])
+        return (
+            body["member_epoch"] == 0
+            and isinstance(known, ClassicGroup)
+            and known.state != EMPTY
+            and known.held_bytes > AT_ONCE_BYTES
+            and fault_in_heartbeat(body, version, self.settings.assignors) is None
+        )
+
+    def convert(self, group_id: str) -> Iterator[None]:
+        """Make a consumer group of a classic one, in steps, with the members that it has. Where it
+        can't be, or changes again and again meanwhile, it stays: the heartbeat finds out why."""
+        owner = self.owner
+        for _ in range(CONVERSIONS_MAX):
+            known = owner.groups.get(group_id)
+            if not isinstance(known, ClassicGroup) or known.state == EMPTY:
+                return
+            mark = mark_of(known)
+            group, _ = yield from converting(known, self.settings, make_member_id, self.topics)
+            if group is None:
+                return
+            self._configure(group)
+            records = [encoded((GROUP_METADATA, {"group": group_id}, None))]
+            size = 0
+            yield
+            for record in group.creation():
+                if size > STEP_BYTES:
+                    size = 0
+                    yield
+                records.append(encoded(record))
+                size += len(records[-1][1] or b"")
+            yield
+            if owner.groups.get(group_id) is known and mark_of(known) == mark:
+                owner._run(known, known.send_away(owner.now_ms()))
+                self.store(group, Change(), records, known)
+                return
+
     def _converted(
-        self, known: ClassicGroup | None, group_id: str, before: list[Record]
+        self, known: ClassicGroup | None, group_id: str, before: list[StoredRecord]
     ) -> tuple[ConsumerGroup | None, str]:
         """A consumer group instead of a classic one or of none, and the records to write before."""
         if known is None or known.state == EMPTY:
@@ -174,9 +213,9 @@ class ConsumerCoordinator:
             if group is not None:
                 self._configure(group)
                 self.owner._run(known, known.send_away(self.owner.now_ms()))
-                before += group.creation()
+                before += [encoded(record) for record in group.creation()]
         if known is not None:
-            before.insert(0, (GROUP_METADATA, {"group": group_id}, None))
+            before.insert(0, encoded((GROUP_METADATA, {"group": group_id}, None)))
         return group, text
 
     def join(
@@ -282,15 +321,16 @@ class ConsumerCoordinator:
         self,
         group: ConsumerGroup,
         change: Change,
-        before: Iterable[Record] = (),
+        before: Iterable[StoredRecord] = (),
         known: ClassicGroup | ConsumerGroup | None = None,
     ) -> int:
         """Write what a change says, then do it; the error code.
 
+        before: what goes into the log with it, ahead of it.
         known: the group that this one takes the place of, or the group itself; None for a new one.
         """
         owner, now_ms = self.owner, self.owner.now_ms()
-        records = [encoded(record) for record in (*before, *change.records)]
+        records = [*before, *(encoded(record) for record in change.records)]
         classic = None
         if change.downgrade is not None:
             classic = to_classic(
@@ -324,6 +364,12 @@ class ConsumerCoordinator:
 
 
 RETRY_MS = 1000
+
+AT_ONCE_BYTES = 32 << 10
+"""A classic group that holds no more is converted in the heartbeat that asks for it."""
+
+CONVERSIONS_MAX = 3
+"""Tries in steps, before a group that changes all the time is converted in one."""
 
 
 def make_member_id() -> str:

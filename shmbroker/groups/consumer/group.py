@@ -62,7 +62,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from shmbroker.groups.classic.effects import Effect
@@ -588,16 +588,14 @@ class ConsumerGroup:
         """All that the log has of it, gone."""
         return stored.group_tombstones(self.group_id, list(self.members), list(self.regexes))
 
-    def creation(self) -> list[stored.Record]:
+    def creation(self) -> Iterator[stored.Record]:
         """All that there is of it."""
         group_id, members = self.group_id, self.members.values()
-        return [
-            *(stored.member_record(group_id, member) for member in members),
-            stored.epoch_record(group_id, self.epoch, self.metadata_hash),
-            *(stored.target_record(group_id, *row) for row in self.targets.items()),
-            stored.target_epoch_record(group_id, self.assignment_epoch),
-            *(stored.current_record(group_id, member) for member in members),
-        ]
+        yield from (stored.member_record(group_id, member) for member in members)
+        yield stored.epoch_record(group_id, self.epoch, self.metadata_hash)
+        yield from (stored.target_record(group_id, *row) for row in self.targets.items())
+        yield stored.target_epoch_record(group_id, self.assignment_epoch)
+        yield from (stored.current_record(group_id, member) for member in members)
 
     # ── what is stored ──────────────────────────────────────────────────────────────────────────
 
@@ -911,9 +909,8 @@ class ConsumerGroup:
         found = [by_name[name] for name in sorted(names) if name in by_name]
         if not found:
             return 0
-        digest = blake2b(digest_size=8)
-        for topic in found:
-            digest.update(f"{topic.name}\0{len(topic.partitions)}\0".encode() + topic.topic_id)
+        rows = [f"{each.name}\0{len(each.partitions)}\0".encode() + each.topic_id for each in found]
+        digest = blake2b(b"".join(rows), digest_size=8)
         return int.from_bytes(digest.digest(), "big", signed=True)
 
     # ── regular expressions ─────────────────────────────────────────────────────────────────────
