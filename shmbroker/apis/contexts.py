@@ -309,9 +309,12 @@ class ControllerContext(Protocol):
     def decide(self, call: Call, body: dict[str, Any]) -> Answer:
         """Have a request decided as a whole; its answer, see `answer_when_applied`."""
 
-    def decide_in_parts(self, call: Call, body: dict[str, Any]) -> Answer | Steps:
-        """Have a request decided, part after part where it is about very many things; its answer,
-        see `answer_when_applied`."""
+    def decide_in_parts(self, call: Call, body: dict[str, Any]) -> Steps:
+        """Have a request decided, in steps and part after part where it is about very many things;
+        its answer, see `answer_when_applied`."""
+
+    def create_used(self, call: Call, names: list[str]) -> Steps:
+        """Have topics created, in steps, because somebody uses them; the answer names none."""
 
     def settle(self) -> None:
         """Decide who leads after unclean ends, once all is known."""

@@ -16,7 +16,7 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from shmbroker.apis import table
-from shmbroker.controller.decisions.parts import Joined, parts_of
+from shmbroker.controller.decisions.parts import WEIGHT_MAX, Joined, parts_of
 from shmbroker.controller.raft.voter import NotControllerFault
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_adapter import Answer, Call, Executor, Handler, Steps
@@ -132,7 +132,8 @@ class Requests:
     @property
     def decisions(self) -> ActiveController:
         active = self._controller.active
-        assert active is not None, "requests come to the active controller alone"
+        if active is None:  # since the first step of this request
+            raise NotControllerFault
         return active
 
     @property
@@ -172,15 +173,23 @@ class Requests:
         self.park(call, whole.encoded())
         return None
 
+    def create_used(self, call: Call, names: list[str]) -> Steps:
+        """Create topics with their defaults, as many in a step as a part of a request may ask for;
+        the answer names none."""
+        count = max(1, WEIGHT_MAX // (1 + self.decisions.config["num.partitions"]))
+        for at in range(0, len(names), count):
+            if at:
+                yield
+            self.decisions.create_topics_auto(names[at : at + count], self.now_ms())
+            self._controller.publish_committed()
+        self.park(call, {"topics": []})
+        return None
+
     def _steps_of(self, call: Call, body: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
         """The steps of one decision, and what it answers."""
-        controller = self._controller
-        if controller.active is None:
-            raise NotControllerFault
-        answer = yield from controller.active.handle_in_steps(
-            call.api_name, call.api_version, body, self.now_ms()
-        )
-        if controller.active is None:
+        version, now_ms = call.api_version, self.now_ms()
+        answer = yield from self.decisions.handle_in_steps(call.api_name, version, body, now_ms)
+        if self._controller.active is None:
             raise NotControllerFault
         return answer
 

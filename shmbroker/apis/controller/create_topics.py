@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.apis.contexts import ControllerContext
-    from shmbroker.ipc.operation_adapter import Answer, Call, Steps
+    from shmbroker.ipc.operation_adapter import Call, Steps
 
 API_KEY = 19
 NAME = "CreateTopics"
@@ -28,13 +28,11 @@ AUTO_CREATE = b"auto-create"
 defaults, or what Kafka gives its internal topics, and the answer names none."""
 
 
-def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer | Steps:
+def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Steps:
     """The results, when every broker at work has the topics. A request about very many is decided
     in parts."""
     if call.client_id == AUTO_CREATE:
-        names = [topic["name"] for topic in body["topics"]]
-        controller.decisions.create_topics_auto(names, controller.now_ms())
-        return controller.answer_when_applied(call, {"topics": []})
+        return controller.create_used(call, [topic["name"] for topic in body["topics"]])
     return controller.decide_in_parts(call, body)
 
 

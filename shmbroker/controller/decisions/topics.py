@@ -140,15 +140,18 @@ class Cluster:
 
 def is_alike(before: MetadataImage, after: MetadataImage, asked: list[dict[str, Any]]) -> bool:
     """Whether topics that are asked to be made or enlarged would be so in both images: by the same
-    brokers, with the same topics about, and none of them made again or enlarged."""
+    brokers, none of them made, enlarged or gone since, and none with a name that collides."""
     was, now = before.topics_by_name, after.topics_by_name
+    names = {topic["name"] for topic in asked}
+    came = {collision_key(name) for name in now.keys() - was.keys()}
     return (
         before.brokers is after.brokers
-        and was.keys() == now.keys()
+        and came.isdisjoint(map(collision_key, names))
         and all(
-            was[name].topic_id == now[name].topic_id
+            name in now
+            and was[name].topic_id == now[name].topic_id
             and len(was[name].partitions) == len(now[name].partitions)
-            for name in {topic["name"] for topic in asked} & was.keys()
+            for name in names & was.keys()
         )
     )
 

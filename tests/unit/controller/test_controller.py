@@ -31,7 +31,12 @@ from shmbroker.shm.counters import (
     STATE_RUNNING,
     STATE_STOPPING,
 )
-from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NOT_CONTROLLER
+from shmbroker.wire.error_codes import (
+    INVALID_REQUEST,
+    INVALID_TOPIC_EXCEPTION,
+    KAFKA_STORAGE_ERROR,
+    NOT_CONTROLLER,
+)
 from tests.support.controller_family import ControllerFamily
 
 CREATE_TOPICS = (19, 7, "CreateTopics")
@@ -194,6 +199,76 @@ def test_a_long_request_takes_a_step_a_turn_and_others_come_between(make: Make) 
     short = family.ask(46, 0, "ListPartitionReassignments", {"timeout_ms": 1, "topics": None})
     family.turn()
     assert short.answer() is not None and asked.answer() is None
+
+
+def test_one_topic_of_very_many_partitions_takes_turns_and_others_come_between(make: Make) -> None:
+    family = make()
+    at_work(family)
+    committed = family.controllers[1].voter.committed_offset
+    asked = family.ask(*CREATE_TOPICS, create(topic("large", partitions=10_000)))
+    turns = 0
+    while family.words[METADATA_END_OFFSET_WORD] < committed + 10_000:
+        others = family.ask(*CREATE_TOPICS, create(topic(f"t{turns}")), client_id=AUTO_CREATE)
+        assert family.controllers[1].turn() == 0
+        assert f"t{turns}" in family.controllers[1].follower.image.topics_by_name
+        assert asked.answer() is None and others.answer() is None
+        turns += 1
+        assert turns < 1000
+    assert turns > 5 and len(leaders(family, "large", 1)) == 10_000
+    family.apply()
+    family.turn()
+    assert asked.answer()["topics"][0]["num_partitions"] == 10_000
+
+
+def test_the_answer_about_very_many_topics_has_them_in_their_order(make: Make) -> None:
+    family = make()
+    at_work(family)
+    image = lambda: family.controllers[1].follower.image  # noqa: E731
+    many = [topic(f"t{at}", partitions=4) for at in range(300)]
+    bad = [topic("no good"), topic("t7", partitions=4)]  # the latter twice
+    asked = family.ask(19, 4, "CreateTopics", create(*many, *bad))
+    family.turn()
+    assert 0 < len(image().topics_by_name) < 299
+    while len(image().topics_by_name) < 299:
+        family.turn()
+    family.apply()
+    while asked.flags() is None:
+        family.turn()
+    rows = asked.answer()["topics"]
+    names = [*(row["name"] for row in many), "no good"]
+    assert [row["name"] for row in rows] == names
+    refused = {row["name"]: row["error_code"] for row in rows if row["error_code"]}
+    assert refused == {"t7": INVALID_REQUEST, "no good": INVALID_TOPIC_EXCEPTION}
+
+
+def test_very_many_topics_that_somebody_uses_are_created_in_turns(make: Make) -> None:
+    family = make(num_partitions="3")
+    at_work(family)
+    names = [f"t{at}" for at in range(550)]
+    asked = family.ask(*CREATE_TOPICS, create(*map(topic, names)), client_id=AUTO_CREATE)
+    family.turn()
+    assert 0 < len(family.controllers[1].follower.image.topics_by_name) <= 2 * 250
+    family.turn()
+    assert set(names) == set(family.controllers[1].follower.image.topics_by_name)
+    family.apply()
+    family.turn()
+    assert asked.answer() == {"throttle_time_ms": 0, "topics": []}
+
+
+def test_the_vote_that_is_lost_between_two_steps_ends_a_request(make: Make) -> None:
+    family = make(brokers=3, controllers=3)
+    number = at_work(family)
+    controller = family.controllers[number]
+    asked = family.ask(*CREATE_TOPICS, create(topic("large", partitions=10_000)), of=number)
+    controller.turn()
+    assert asked.flags() is None
+    controller.voter.resign()
+    family.until(lambda: asked.flags() is not None)
+    assert asked.answer()["topics"][0]["error_code"] == NOT_CONTROLLER
+    family.until(family.active)
+    assert all(
+        "large" not in each.follower.image.topics_by_name for each in family.controllers.values()
+    )
 
 
 def test_topics_that_somebody_uses_are_created_with_the_defaults(make: Make) -> None:

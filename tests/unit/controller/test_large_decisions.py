@@ -11,7 +11,12 @@ from shmbroker.controller.active_controller import STEP_RECORDS, ActiveControlle
 from shmbroker.controller.decisions import topics
 from shmbroker.controller.raft import metadata_log
 from shmbroker.metadata import log_reader
-from shmbroker.wire.error_codes import INVALID_PARTITIONS, NONE, TOPIC_ALREADY_EXISTS
+from shmbroker.wire.error_codes import (
+    INVALID_PARTITIONS,
+    INVALID_TOPIC_EXCEPTION,
+    NONE,
+    TOPIC_ALREADY_EXISTS,
+)
 
 MANY = topics.PARTITIONS_MAX
 Steps = Generator[None, None, dict[str, Any]]
@@ -108,6 +113,8 @@ def test_others_are_decided_between_two_steps(three: ActiveController) -> None:
     }
     three._commit([("PartitionChangeRecord", 2, change)], NOW_MS)
     next(steps)
+    create(three, topic("another", 1))
+    next(steps)
     count, error = ended(steps)
     assert (error, size_of(three)) == (NONE, MANY)
     assert count < 2 * MANY // STEP_RECORDS  # it was not decided again
@@ -120,6 +127,16 @@ def test_a_topic_that_came_between_two_steps_stays(three: ActiveController) -> N
     create(three, topic("large", 5))
     assert ended(steps)[1] == TOPIC_ALREADY_EXISTS
     assert size_of(three) == 5
+
+
+def test_a_name_that_collides_with_one_that_came_between_two_steps_is_refused(
+    three: ActiveController,
+) -> None:
+    request = {"topics": [topic("lar.ge")], "validate_only": False}
+    steps = three.handle_in_steps("CreateTopics", 7, request, NOW_MS)
+    next(steps)
+    create(three, topic("lar_ge", 1))
+    assert ended(steps)[1] == INVALID_TOPIC_EXCEPTION
 
 
 @pytest.mark.parametrize("count", [MANY, MANY + 1])
