@@ -1,13 +1,18 @@
-"""What all tests share: nothing may be left in /dev/shm when the last one is done."""
+"""What all tests share: nothing may be left in /dev/shm when the last one is done, and no example
+fails because the machine is busy."""
 
 import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from shmbroker.testing.broker import Broker
 
 OUR_NAMES = "shmbroker-"
+
+settings.register_profile("without-deadline", parent=settings(), deadline=None)
+settings.load_profile("without-deadline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -89,12 +89,9 @@ ASSIGNORS: dict[str, Assignor] = {UNIFORM: uniform, RANGE: range_}
 
 
 class _Owners:
-    """Who has what: at first, what everybody has and may keep.
+    """Who has what: at first, what everybody has and may keep."""
 
-    A partition is (topic id, index); `held[member]` lists its partitions.
-    """
-
-    __slots__ = ("free", "held", "partition_counts", "subscriptions")
+    __slots__ = ("free", "held", "load", "partition_counts", "subscriptions")
 
     def __init__(
         self,
@@ -104,36 +101,43 @@ class _Owners:
     ) -> None:
         self.subscriptions = subscriptions
         self.partition_counts = partition_counts
-        taken: dict[bytes, set[int]] = {topic_id: set() for topic_id in partition_counts}
-        self.held: dict[str, list[tuple[bytes, int]]] = {}
+        taken: dict[bytes, set[int]] = {}
+        self.held: dict[str, dict[bytes, list[int]]] = {}
+        """By member and topic."""
+        self.load: dict[str, int] = {}
+        """How many partitions each member holds."""
         for member_id, subscribed in subscriptions.items():
-            held = self.held[member_id] = []
+            held = self.held[member_id] = {}
             for topic_id, partitions in previous.get(member_id, _NOTHING).items():
                 if topic_id in subscribed:
-                    used, count = taken[topic_id], partition_counts[topic_id]
-                    for partition in sorted(partitions):
-                        if partition < count and partition not in used:
-                            used.add(partition)
-                            held.append((topic_id, partition))
+                    used = taken.setdefault(topic_id, set())
+                    count = partition_counts[topic_id]
+                    kept = [each for each in sorted(partitions) if each < count]
+                    if used:
+                        kept = [each for each in kept if each not in used]
+                    if kept:
+                        held[topic_id] = kept
+                        used.update(kept)
+            self.load[member_id] = sum(map(len, held.values()))
         wanted = frozenset().union(*subscriptions.values())
-        self.free = [
-            (topic_id, partition)
-            for topic_id, count in partition_counts.items()
-            if topic_id in wanted
-            for partition in range(count)
-            if partition not in taken[topic_id]
-        ]
+        self.free: dict[bytes, list[int]] = {}
+        """What nobody holds, by topic; no topic without any."""
+        for topic_id, count in partition_counts.items():
+            if topic_id in wanted:
+                has = taken.get(topic_id)
+                left = [each for each in range(count) if each not in has] if has else range(count)
+                if left:
+                    self.free[topic_id] = list(left)
 
     def assignments(self) -> dict[str, Assignment]:
-        found = {}
-        for member_id, held in self.held.items():
-            by_topic: dict[bytes, list[int]] = {}
-            for topic_id, partition in held:
-                by_topic.setdefault(topic_id, []).append(partition)
-            found[member_id] = {
-                topic_id: frozenset(partitions) for topic_id, partitions in by_topic.items()
+        return {
+            member_id: {
+                topic_id: frozenset(partitions)
+                for topic_id, partitions in held.items()
+                if partitions
             }
-        return found
+            for member_id, held in self.held.items()
+        }
 
 
 _NOTHING: Assignment = {}
@@ -141,28 +145,43 @@ _NOTHING: Assignment = {}
 
 def _even_out_alike(owners: _Owners) -> None:
     """Everybody may have everything: cut down to the quota, then fill up."""
-    held, free = owners.held, owners.free
+    held, load, free = owners.held, owners.load, owners.free
     if not held:
         return
-    quota, extra = divmod(len(free) + sum(map(len, held.values())), len(held))
+    quota, extra = divmod(sum(map(len, free.values())) + sum(load.values()), len(held))
     quotas = {}
     # Those who have more than the quota are the first to be allowed one more.
-    for member_id in sorted(held, key=lambda each: len(held[each]) <= quota):
+    for member_id in sorted(held, key=lambda each: load[each] <= quota):
         quotas[member_id] = quota + (extra > 0)
         extra -= 1
     for member_id, mine in held.items():
-        free += mine[quotas[member_id] :]
-        del mine[quotas[member_id] :]
-    at = 0
+        for topic_id in list(mine) if load[member_id] > quotas[member_id] else ():
+            partitions = mine[topic_id]
+            over = load[member_id] - quotas[member_id]
+            if over <= 0:
+                break
+            free.setdefault(topic_id, []).extend(partitions[-over:])
+            load[member_id] -= min(over, len(partitions))
+            del partitions[-over:]
+    rest = iter(free.items())
+    topic_id, partitions, at = b"", _NO_PARTITIONS, 0
     for member_id, mine in held.items():
-        end = at + quotas[member_id] - len(mine)
-        mine += free[at:end]
-        at = end
+        wanted = quotas[member_id] - load[member_id]
+        while wanted:
+            if at == len(partitions):
+                (topic_id, partitions), at = next(rest), 0
+            some = partitions[at : at + wanted]
+            mine.setdefault(topic_id, []).extend(some)
+            at += len(some)
+            wanted -= len(some)
+
+
+_NO_PARTITIONS: list[int] = []
 
 
 def _even_out_different(owners: _Owners) -> None:
     """Give what is free to the least loaded subscriber, then move from the most loaded."""
-    held = owners.held
+    held, load = owners.held, owners.load
     subscribers: dict[bytes, list[str]] = {}
     for member_id, subscribed in owners.subscriptions.items():
         for topic_id in subscribed:
@@ -176,52 +195,57 @@ def _even_out_different(owners: _Owners) -> None:
             topic_id,
         ),
     )
-    free: dict[bytes, list[int]] = {}
-    for topic_id, partition in owners.free:
-        free.setdefault(topic_id, []).append(partition)
     for topic_id in topics:
-        if topic_id in free:
-            loads = [(len(held[each]), at, each) for at, each in enumerate(subscribers[topic_id])]
-            heapify(loads)
-            for partition in free[topic_id]:
-                load, at, member_id = loads[0]
-                held[member_id].append((topic_id, partition))
-                heapreplace(loads, (load + 1, at, member_id))
+        free = owners.free.get(topic_id)
+        if free is None:
+            continue
+        of_topic = subscribers[topic_id]
+        if len(of_topic) == 1:
+            held[of_topic[0]].setdefault(topic_id, []).extend(free)
+            load[of_topic[0]] += len(free)
+            continue
+        loads = [(load[each], at, each) for at, each in enumerate(of_topic)]
+        heapify(loads)
+        for partition in free:
+            least, at, member_id = loads[0]
+            held[member_id].setdefault(topic_id, []).append(partition)
+            heapreplace(loads, (least + 1, at, member_id))
+        for least, _, member_id in loads:
+            load[member_id] = least
     shared = [topic_id for topic_id in topics if len(subscribers[topic_id]) > 1]
     for _ in range(ROUNDS_MAX):
-        if not sum([_even_out_topic(held, topic_id, subscribers[topic_id]) for topic_id in shared]):
+        if not sum(
+            [_even_out_topic(owners, topic_id, subscribers[topic_id]) for topic_id in shared]
+        ):
             break
 
 
-def _even_out_topic(
-    held: dict[str, list[tuple[bytes, int]]], topic_id: bytes, subscribers: list[str]
-) -> int:
+def _even_out_topic(owners: _Owners, topic_id: bytes, subscribers: list[str]) -> int:
     """Move partitions of one topic until its subscribers differ by one; how many were moved."""
-    least = [(len(held[each]), at, each) for at, each in enumerate(subscribers)]
-    if max(least)[0] - min(least)[0] <= 1:
+    held, load = owners.held, owners.load
+    loads = [load[each] for each in subscribers]
+    if max(loads) - min(loads) <= 1:
         return 0
+    least = [(count, at, subscribers[at]) for at, count in enumerate(loads)]
+    most = [(-count, at, each) for count, at, each in least if held[each].get(topic_id)]
     heapify(least)
-    mine = {
-        each: [partition for topic, partition in held[each] if topic == topic_id]
-        for each in subscribers
-    }
-    most = [(-load, at, each) for load, at, each in least if mine[each]]
     heapify(most)
     moved = 0
     while most:
-        load, at, giver = heappop(most)
-        while least[0][0] != len(held[least[0][2]]):
+        count, at, giver = heappop(most)
+        while least[0][0] != load[least[0][2]]:
             # It was a giver since.
             _, position, stale = least[0]
-            heapreplace(least, (len(held[stale]), position, stale))
+            heapreplace(least, (load[stale], position, stale))
         low, position, taker = least[0]
-        if -load - low <= 1:
+        if -count - low <= 1:
             break
-        partition = (topic_id, mine[giver].pop())
-        held[giver].remove(partition)
-        held[taker].append(partition)
+        mine = held[giver][topic_id]
+        held[taker].setdefault(topic_id, []).append(mine.pop())
+        load[giver] -= 1
+        load[taker] += 1
         heapreplace(least, (low + 1, position, taker))
         moved += 1
-        if mine[giver]:
-            heappush(most, (load + 1, at, giver))
+        if mine:
+            heappush(most, (count + 1, at, giver))
     return moved

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmbroker.groups.consumer.assignors import ASSIGNORS, range_, uniform
+from tests.support.work import bytecodes_of
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 TOPICS = (A, B, C, b"d" * 16)
@@ -117,3 +119,18 @@ def test_a_uniform_group_that_loses_a_member_moves_only_what_it_had(
     after = uniform(dict.fromkeys(names, frozenset({A})), {A: partitions}, before, {})
     moved = sum(len(flat(before)[each] - flat(after)[each]) for each in names)
     assert moved == 0
+
+
+@pytest.mark.parametrize("assign", ASSIGNORS.values())
+@pytest.mark.parametrize("missing", [0, 1])
+def test_twice_the_topics_are_twice_the_work(assign: Any, missing: int) -> None:
+    """A member comes that wants all topics of another (but for `missing`)."""
+
+    def work(count: int) -> int:
+        topics = [number.to_bytes(16, "big") for number in range(count)]
+        subscriptions = {"x": frozenset(topics), "y": frozenset(topics[missing:])}
+        previous = {"x": {each: frozenset({0, 1}) for each in topics}}
+        counts = dict.fromkeys(topics, 2)
+        return bytecodes_of(lambda: assign(subscriptions, counts, previous, {}))
+
+    assert work(400) < 2.2 * work(200)
