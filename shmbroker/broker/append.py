@@ -372,7 +372,7 @@ class Appender:
         except StorageFault as fault:
             self.on_storage_fault(partition, fault)
             return _STORAGE, -1
-        self.unverified.on_marker(partition.key, marker.producer_id)
+        self.unverified.on_marker(partition.key, marker.producer_id, marker.producer_epoch)
         if partition.is_fsync:
             self.group_commit.want(partition)
         partition.advance_high_watermark()

@@ -11,7 +11,8 @@ marker ever came, and read_committed readers would wait at it for good.
 Rules of this file:
 * Only this producer's batches for this partition wait; nobody else does.
 * A marker that comes meanwhile ends what the answer is about (another coordinator may have sent it,
-  so the two are in no order): the answer counts no more, and the batches are refused.
+  so the two are in no order): the answer counts no more, and the batches are refused. But not one
+  that ends the transaction before.
 * What waits is bounded in bytes; beyond, batches are refused with an error that every producer
   retries.
 """
@@ -120,10 +121,14 @@ class Unverified:
             self._bytes -= len(payload)
             self._append(peer, payload, error, asked)
 
-    def on_marker(self, key: bytes, producer_id: int) -> None:
-        """A marker of the producer was appended."""
+    def on_marker(self, key: bytes, producer_id: int, epoch: int) -> None:
+        """A marker of the producer was appended.
+
+        With transaction.version 2 it bears the epoch of the producer's next transaction, which may
+        have begun to ask here before the marker came.
+        """
         asked = self.asked.get((key, producer_id))
-        if asked is not None:
+        if asked is not None and (epoch > asked.epoch or not asked.may_add):
             asked.is_ended = True
 
     def drop_peer(self, slot: int) -> None:

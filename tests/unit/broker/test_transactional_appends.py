@@ -163,6 +163,20 @@ def test_marker_that_overtakes_the_answer_voids_it(leader):
     assert not leader.partition.producers.open
 
 
+def test_marker_of_the_transaction_before_leaves_the_next_one_alone(leader):
+    flags = APPEND_FLAG_TRANSACTIONAL | APPEND_FLAG_ADDS
+    before = leader.produce(0, flags=flags)
+    leader.answer()
+    token = leader.produce(0, epoch=1, flags=flags)
+    assert leader.mark(epoch=1)[0] == e.NONE
+    leader.answer()
+    assert leader.errors() == [(before, e.NONE), (token, e.NONE)]
+    token = leader.produce(0, epoch=2, flags=flags)
+    assert leader.mark(is_commit=False, epoch=3)[0] == e.NONE  # it was fenced meanwhile
+    leader.answer()
+    assert leader.errors()[2:] == [(token, e.INVALID_TXN_STATE)]
+
+
 def test_old_requests_do_not_know_that_a_transaction_can_only_be_aborted(leader):
     flags = APPEND_FLAG_TRANSACTIONAL | APPEND_FLAG_NO_ABORTABLE
     for given, error in ((flags, e.INVALID_TXN_STATE), (flags ^ 32, e.TRANSACTION_ABORTABLE)):
