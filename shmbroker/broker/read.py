@@ -50,8 +50,8 @@ INLINE_BYTES = 256 << 10
 COLD_WAIT_MS = 1000
 """Then the disk is waited for all the same: pages may be dropped as fast as they come in."""
 
-ABORTED_BYTES_MAX = 128 << 10
-"""Of one answer. A client reads on where the slice ends."""
+ABORTED_MAX = 6000
+"""Aborted transactions of one answer, 20 bytes each. A client reads on where the slices end."""
 
 READS_MAX = 1000
 """Partitions of which one fetch gets bytes: each costs 20 us and more, so that is some 20 ms. The
@@ -242,7 +242,7 @@ class Reader:
     ) -> tuple[list[Any], int, bool]:
         results: list[Any] = []
         total = 0
-        aborted_left = ABORTED_BYTES_MAX // READ_ABORTED.size
+        aborted_left = ABORTED_MAX
         left = READS_MAX
         must_answer = False
         has_valid = False
@@ -328,7 +328,8 @@ class Reader:
                     continue
             segment, position, length = found
             total += length
-            aborted_left -= len(aborted)
+            if aborted:
+                aborted_left -= len(aborted)
             # Of what has to be judged first there may be less than is asked for, and is there.
             must_answer |= length > 0 and position < segment.unjudged_bytes
             results.append(
@@ -350,7 +351,7 @@ class Reader:
             peer.writer.payload_bytes_max - READ_DONE_HEAD.size - len(results) * READ_SLICE.size,
         )
         if read.isolation == READ_COMMITTED:
-            inline_bytes_max -= ABORTED_BYTES_MAX
+            inline_bytes_max -= ABORTED_MAX * READ_ABORTED.size
         for which, result in enumerate(results):
             if type(result) is not tuple:
                 high_watermark = result.high_watermark

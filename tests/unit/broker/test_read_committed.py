@@ -183,7 +183,7 @@ def test_delete_records_past_an_open_transaction_moves_the_end(leader):
 
 
 def test_too_many_for_an_answer_make_it_shorter(leader, monkeypatch):
-    monkeypatch.setattr(read, "ABORTED_BYTES_MAX", 5 * READ_ABORTED.size)
+    monkeypatch.setattr(read, "ABORTED_MAX", 5)
     for producer_id in range(1, 13):
         leader.write(producer_id)
     for producer_id in range(1, 13):
@@ -208,7 +208,7 @@ def test_too_many_for_an_answer_make_it_shorter(leader, monkeypatch):
 
 
 def test_partitions_share_the_room_for_aborted_transactions(leader, monkeypatch):
-    monkeypatch.setattr(read, "ABORTED_BYTES_MAX", 2 * READ_ABORTED.size)
+    monkeypatch.setattr(read, "ABORTED_MAX", 2)
     other = leader.open("u")
     for partition in (leader.partition, other):
         for producer_id in (1, 2):
