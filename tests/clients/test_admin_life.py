@@ -26,7 +26,7 @@ from tests.clients.group_consumers import LIBRARIES
 from tests.clients.test_admin import error_of, result_of
 from tests.clients.test_group_behaviour import FLAGS, PATIENCE_S, fill, read_until
 from tests.clients.test_group_confluent import committed
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 # kafka-python reads its schemas by a call that Python deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.raw_client import RawClient, batch_of
+from tests.support.raw_client import RawClient, batch_of
 
 # kafka-python reads its schemas by a call that Python deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.error_codes import UNSUPPORTED_VERSION
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 FLAGS = (
     "--set", "group.initial.rebalance.delay.ms=0",

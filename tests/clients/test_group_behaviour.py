@@ -11,7 +11,7 @@ from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from tests.clients.group_consumers import LIBRARIES, Reset
 from tests.clients.test_group_confluent import committed
-from tests.raw_client import RawClient, batch_of
+from tests.support.raw_client import RawClient, batch_of
 
 # kafka-python reads its schemas by a call that Python deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")

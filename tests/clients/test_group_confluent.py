@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 FLAGS = (
     "--set", "group.initial.rebalance.delay.ms=0",

@@ -24,7 +24,7 @@ from shmbroker.wire.coordinator_records import OFFSET_COMMIT
 from tests.clients.group_member import LIBRARIES
 from tests.clients.test_group_confluent import committed
 from tests.processes.test_kill_under_load import kill, wait_for_successors
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = (

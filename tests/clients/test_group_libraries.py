@@ -23,7 +23,7 @@ from tests.clients.test_group_confluent import (
     share,
     until,
 )
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 
 @pytest.fixture(scope="module")

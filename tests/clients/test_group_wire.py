@@ -12,7 +12,7 @@ from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import api_keys, error_codes
 from tests.clients.test_group_confluent import FLAGS
-from tests.raw_client import RawClient, key_of
+from tests.support.raw_client import RawClient, key_of
 
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\6wire-t\xff\xff\xff\xff"
 TOPIC = f"wire-t{os.getpid()}"

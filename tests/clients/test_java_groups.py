@@ -17,10 +17,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import wait_until
 from tests.clients.test_group_behaviour import PATIENCE_S
 from tests.processes.test_kafka_tools import NEEDS_KAFKA_TOOLS, TOOLS, run
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import wait_until
+from tests.support.raw_client import RawClient
 
 pytestmark = NEEDS_KAFKA_TOOLS
 

@@ -10,7 +10,7 @@ from kafka import KafkaProducer
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.error_codes import INVALID_RECORD, NONE
 from tests.processes.wire_cases_records import batch, record
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 BAD = (700, 1234)
 

@@ -15,10 +15,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
-from tests.acknowledged_load import wait_until
 from tests.clients.test_admin import error_of, result_of
 from tests.clients.test_group_behaviour import FLAGS, PATIENCE_S
-from tests.raw_client import RawClient, batch_of
+from tests.support.acknowledged_load import wait_until
+from tests.support.raw_client import RawClient, batch_of
 
 
 @pytest.fixture(scope="module")

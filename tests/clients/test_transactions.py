@@ -46,7 +46,7 @@ def committed(address: str, group: str, topic: str) -> int:
 
 @pytest.fixture
 def topic(address: str) -> str:
-    from tests.raw_client import RawClient
+    from tests.support.raw_client import RawClient
 
     name = f"transactions-{next(_names)}"
     with RawClient(address) as client:

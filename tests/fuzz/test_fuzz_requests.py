@@ -24,7 +24,7 @@ from tests.processes import wire_cases_admin  # noqa: F401  it adds its scenario
 from tests.processes.hostile import Besieged
 from tests.processes.wire_cases import BATCHES, SCENARIOS, by_id
 from tests.processes.wire_side import Side
-from tests.raw_client import fetch_body, key_of, produce_body
+from tests.support.raw_client import fetch_body, key_of, produce_body
 
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 COUNT = int(os.environ.get("FUZZ_COUNT", "2000"))

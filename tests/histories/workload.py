@@ -20,9 +20,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import IMPATIENT, wait_until
 from tests.histories.checker import History
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import IMPATIENT, wait_until
+from tests.support.raw_client import RawClient
 
 TOPIC = "history"
 PARTITIONS = 3

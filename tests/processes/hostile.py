@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import wait_until
-from tests.raw_client import RawClient, batch_of
+from tests.support.acknowledged_load import wait_until
+from tests.support.raw_client import RawClient, batch_of
 
 CLOSED_LINE = re.compile(r"network-worker-\d closed the connection of (127\.0\.0\.1:\d+): (.+)")
 TOPIC = "bystander"

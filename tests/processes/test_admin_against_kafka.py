@@ -19,7 +19,7 @@ from shmbroker.settings.setting import OWN_PREFIX
 from shmbroker.settings.table import TOPIC_SETTINGS
 from shmbroker.testing.broker import Broker
 from tests.processes.wire_expectations import FLAGS
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 pytestmark = [
     pytest.mark.oracle,

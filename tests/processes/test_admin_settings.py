@@ -9,7 +9,7 @@ import pytest
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
-from tests.raw_client import RawClient, batch_of
+from tests.support.raw_client import RawClient, batch_of
 
 BROKER = 4
 GROUP = 32

@@ -24,8 +24,8 @@ from shmbroker.processes.supervisor import (
     Supervisor,
 )
 from shmbroker.testing.broker import Broker, free_ports
-from tests.acknowledged_load import batch_now, read_values, wait_until
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import batch_now, read_values, wait_until
+from tests.support.raw_client import RawClient
 
 TOPIC = "boots"
 PID_OF_NOBODY = 2**22 + 1

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import wait_until
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import wait_until
+from tests.support.raw_client import RawClient
 
 TOPIC = "latest"
 QUICK = ("--set", "log.cleaner.backoff.ms=200")

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raw_client import RawClient, batch_of
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import wait_until
+from tests.support.acknowledged_load import wait_until
+from tests.support.raw_client import RawClient, batch_of
 
 KILLS = int(os.environ.get("SHMBROKER_CONTROLLER_KILLS", "3"))
 NONE = 0

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raw_client import RawClient
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
+from tests.support.raw_client import RawClient
 
 pytestmark = [
     pytest.mark.oracle,

@@ -7,10 +7,10 @@ import pytest
 
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
-from tests.acknowledged_load import batch_now, leader_of, read_values, wait_until
-from tests.preloaded import preload
 from tests.processes.test_replicas import wait_for_all_in_sync
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import batch_now, leader_of, read_values, wait_until
+from tests.support.preloaded import preload
+from tests.support.raw_client import RawClient
 
 NOT_LEADER = 6
 STORAGE_ERROR = 56

@@ -16,10 +16,17 @@ from shmbroker.records.batch import iterate_batches, iterate_records
 from shmbroker.records.batch_layout import ATTRIBUTES_POSITION, LOG_OVERHEAD
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import error_codes
-from tests import damaged_directory as directory
-from tests.acknowledged_load import batch_now, wait_until
-from tests.damaged_directory import IN_SEGMENT, RECORDS, RECOVERY_POINT, TOPIC, Damage, value_of
-from tests.raw_client import RawClient
+from tests.support import damaged_directory as directory
+from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.damaged_directory import (
+    IN_SEGMENT,
+    RECORDS,
+    RECOVERY_POINT,
+    TOPIC,
+    Damage,
+    value_of,
+)
+from tests.support.raw_client import RawClient
 
 LAST = RECOVERY_POINT
 SEGMENTS = range(0, RECORDS, IN_SEGMENT)

@@ -13,8 +13,8 @@ import pytest
 from shmbroker.log.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import batch_now, read_values, wait_until
-from tests.damaged_directory import (
+from tests.support.acknowledged_load import batch_now, read_values, wait_until
+from tests.support.damaged_directory import (
     RECORDS,
     TOPIC,
     Damage,
@@ -29,7 +29,7 @@ from tests.damaged_directory import (
     value_of,
     zero,
 )
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 METADATA = "__cluster_metadata-0"
 MARKS = {".swap", ".deleted", ".cleaned", ".tmp"}

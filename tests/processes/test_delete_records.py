@@ -7,8 +7,8 @@ from typing import Any
 
 from shmbroker.log.checkpoints import LOG_START_OFFSET, read_offsets
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import wait_until
-from tests.raw_client import RawClient, batch_of, fetch_body
+from tests.support.acknowledged_load import wait_until
+from tests.support.raw_client import RawClient, batch_of, fetch_body
 
 TOPIC = "deleted"
 OUT_OF_RANGE = 1

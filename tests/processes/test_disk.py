@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import batch_now, read_values, wait_until
 from tests.processes.test_replicas import TOPIC as REPLICATED
 from tests.processes.test_replicas import partition_rows_of, wait_for_all_in_sync
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import batch_now, read_values, wait_until
+from tests.support.raw_client import RawClient
 
 TOPIC = "disks"
 DISK_BYTES = 12 << 20

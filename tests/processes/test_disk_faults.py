@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import batch_now, read_some, wait_until
-from tests.preloaded import preload
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import batch_now, read_some, wait_until
+from tests.support.preloaded import preload
+from tests.support.raw_client import RawClient
 
 STORAGE_ERROR = 56
 FAILING_WRITES = r"""

@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import Load
-from tests.raw_client import RawClient, batch_of, produce_body
+from tests.support.acknowledged_load import Load
+from tests.support.raw_client import RawClient, batch_of, produce_body
 
 TOPIC = "durable"
 CONFIGS = {"shmbroker_ack_durability": "fsync"}

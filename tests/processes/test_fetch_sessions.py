@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import wait_until
-from tests.raw_client import RawClient, batch_of, fetch_body
+from tests.support.acknowledged_load import wait_until
+from tests.support.raw_client import RawClient, batch_of, fetch_body
 
 MANY = 600
 NOT_LEADER = 6

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from shmbroker.processes.supervisor import EXIT_UNCLEAN
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import batch_now, read_values, wait_until
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import batch_now, read_values, wait_until
+from tests.support.raw_client import RawClient
 
 TOPIC = "hangs"
 QUICK = ("--set", "shmbroker.watchdog.warn.ms=2000", "--set", "shmbroker.watchdog.kill.ms=3000")

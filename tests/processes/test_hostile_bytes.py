@@ -11,7 +11,7 @@ from shmbroker.wire import api_keys
 from shmbroker.wire.frame import FRAME_SIZE
 from tests.processes.hostile import Besieged
 from tests.processes.wire_cases import SMALLEST, smallest, versions
-from tests.raw_client import RawClient, batch_of, key_of, produce_body
+from tests.support.raw_client import RawClient, batch_of, key_of, produce_body
 
 
 @pytest.fixture(scope="module")

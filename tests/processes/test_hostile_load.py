@@ -16,9 +16,9 @@ from shmbroker.records.batch import encode_batch
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import api_keys
 from shmbroker.wire.primitives import uvarint
-from tests.acknowledged_load import wait_until
 from tests.processes.hostile import TOPIC, Besieged
-from tests.raw_client import RawClient, batch_of, fetch_body, key_of, produce_body
+from tests.support.acknowledged_load import wait_until
+from tests.support.raw_client import RawClient, batch_of, fetch_body, key_of, produce_body
 
 MIB = 1 << 20
 GROWTH_BYTES_MAX = 64 * MIB

@@ -10,8 +10,8 @@ import signal
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import Load, batch_now, wait_until
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import Load, batch_now, wait_until
+from tests.support.raw_client import RawClient
 
 TOPIC = "kills"
 

@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import batch_now, wait_until
 from tests.processes.test_replicas import (
     TOPIC,
     assert_replicas_are_equal,
@@ -15,7 +14,8 @@ from tests.processes.test_replicas import (
     partition_rows_of,
     wait_for_all_in_sync,
 )
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.raw_client import RawClient
 
 FLAGS = ("--replicas", "3", "--controllers", "3")
 PARTITIONS = 3

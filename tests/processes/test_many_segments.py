@@ -10,8 +10,8 @@ from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import retain
 from shmbroker.testing.broker import Broker
-from tests.many_segments import BATCHES, fill, write_log
-from tests.raw_client import RawClient
+from tests.support.many_segments import BATCHES, fill, write_log
+from tests.support.raw_client import RawClient
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS, SEGMENTS = 200, 20

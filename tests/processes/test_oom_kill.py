@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import Load, wait_until
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import Load, wait_until
+from tests.support.raw_client import RawClient
 
 TOPIC = "memory"
 ROOM = 48 << 20

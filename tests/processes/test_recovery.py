@@ -9,8 +9,8 @@ import pytest
 from shmbroker.processes.shared_resources import region_prefix
 from shmbroker.processes.supervisor import EXIT_CHILD_BOOT
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import Load, batch_now, read_values, wait_until
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import Load, batch_now, read_values, wait_until
+from tests.support.raw_client import RawClient
 
 TOPIC = "recoveries"
 SHARED_MEMORY = "/dev/shm"

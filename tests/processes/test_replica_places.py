@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import batch_now, wait_until
 from tests.processes.test_kill_under_load import kill
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.raw_client import RawClient
 
 
 @pytest.fixture(scope="module")

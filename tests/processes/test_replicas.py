@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from shmbroker.log.file_names import LOG
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import IMPATIENT, Load, batch_now, leader_of, wait_until
 from tests.processes.test_kill_under_load import kill, wait_for_successors
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import IMPATIENT, Load, batch_now, leader_of, wait_until
+from tests.support.raw_client import RawClient
 
 TOPIC = "kept"
 FLAGS = ("--replicas", "3", "--set", "broker.session.timeout.ms=2000")

@@ -11,10 +11,16 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import IMPATIENT, batch_now, leader_of, read_numbers, wait_until
 from tests.processes import test_controllers_home
 from tests.processes.test_controllers_home import kafka, retention, topics
-from tests.raw_client import RawClient
+from tests.support.acknowledged_load import (
+    IMPATIENT,
+    batch_now,
+    leader_of,
+    read_numbers,
+    wait_until,
+)
+from tests.support.raw_client import RawClient
 
 pytestmark = [*test_controllers_home.pytestmark, pytest.mark.timeout(1500)]
 FLAGS = ("--replicas", "3", "--controllers", "3")

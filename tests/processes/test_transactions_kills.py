@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from shmbroker.testing.broker import Broker
-from tests.acknowledged_load import wait_until
 from tests.clients.test_transactions import committed, read_committed
 from tests.processes.test_kill_under_load import kill, wait_for_successors
-from tests.raw_client import RawClient
-from tests.transactional_producer import Refused, TransactionalProducer
+from tests.support.acknowledged_load import wait_until
+from tests.support.raw_client import RawClient
+from tests.support.transactional_producer import Refused, TransactionalProducer
 
 TOPIC = "kills"
 PARTITIONS = 4

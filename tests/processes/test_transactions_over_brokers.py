@@ -4,8 +4,8 @@ import pytest
 
 from shmbroker.testing.broker import Broker
 from tests.clients.test_transactions import committed, read_committed
-from tests.raw_client import RawClient
-from tests.transactional_producer import TransactionalProducer
+from tests.support.raw_client import RawClient
+from tests.support.transactional_producer import TransactionalProducer
 
 TOPIC = "over"
 PARTITIONS = 6

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.raw_client import RawClient, batch_of, fetch_body, produce_body
+from tests.support.raw_client import RawClient, batch_of, fetch_body, produce_body
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from shmbroker.crc32c import crc32c
 from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.wire import api_keys, codec
 from tests.processes.wire_side import Side
-from tests.raw_client import RawClient, batch_of, fetch_body, key_of, produce_body
+from tests.support.raw_client import RawClient, batch_of, fetch_body, key_of, produce_body
 
 Answers = Iterator[tuple[str, Any, Any]]
 SCENARIOS: dict[str, Callable[[Side], Answers]] = {}

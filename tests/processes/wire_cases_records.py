@@ -13,7 +13,7 @@ from shmbroker.records import codecs
 from shmbroker.records.batch import encode_batch
 from tests.processes.wire_cases import TIME, Answers, scenario
 from tests.processes.wire_side import Side
-from tests.raw_client import fetch_body, produce_body
+from tests.support.raw_client import fetch_body, produce_body
 
 FAR_AHEAD = 9_000_000_000_000
 CODECS = (0, 4)

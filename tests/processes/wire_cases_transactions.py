@@ -9,7 +9,7 @@ from typing import Any
 from shmbroker import clock
 from tests.processes.wire_cases import Answers, scenario, versions
 from tests.processes.wire_side import Side
-from tests.raw_client import RawClient, batch_of, produce_body
+from tests.support.raw_client import RawClient, batch_of, produce_body
 
 PATIENCE_S = 20.0
 AGAIN = (3, 6, 14, 15, 16, 51)

@@ -15,7 +15,7 @@ from shmbroker import clock
 from shmbroker.records.batch import iterate_batches
 from shmbroker.wire import api_keys, codec, schema
 from shmbroker.wire.frame import parse_response_header
-from tests.raw_client import RawClient, key_of
+from tests.support.raw_client import RawClient, key_of
 
 SILENCE_S = 1.0
 ANSWER_S = 30.0

@@ -10,7 +10,7 @@ import tempfile
 
 import pytest
 
-from tests.crash_workload import Life
+from tests.support.crash_workload import Life
 
 STEPS = 120
 ASKED = os.environ.get("SHMBROKER_CRASH_SEEDS", "")

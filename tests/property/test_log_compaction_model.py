@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmbroker.records.batch_layout import DELETE_HORIZON_BIT
-from tests.compaction_logs import (
+from tests.support.compaction_logs import (
     append,
     batches_of,
     compact_log,

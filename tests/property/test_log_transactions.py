@@ -26,8 +26,8 @@ from shmbroker.records.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from shmbroker.records.end_marker import EndMarker, parse_marker
 from shmbroker.replica.partition import Partition
 from shmbroker.wire.error_codes import NONE
-from tests.compaction_logs import last_batches, settings_of, sources_of, swap
 from tests.property.test_log_model import Slot
+from tests.support.compaction_logs import last_batches, settings_of, sources_of, swap
 
 CONFIG = {
     "segment.bytes": "700",

@@ -24,9 +24,9 @@ from shmbroker.shm.counters import (
     STATE_STOPPING,
 )
 from shmbroker.wire.error_codes import NOT_CONTROLLER
-from tests.raw_client import batch_of
 from tests.support.broker_family import BROKER, CONTROLLER, BrokerFamily, broker_family
 from tests.support.family_memory import TOPIC_ID, registration, topic
+from tests.support.raw_client import batch_of
 
 TAKES_S = 0.0005
 """What an append to a new log takes, and to open or to delete one."""

@@ -19,7 +19,7 @@ from shmbroker.log.log_directory import LogDirectory
 from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NONE
-from tests.raw_client import batch_of
+from tests.support.raw_client import batch_of
 
 NOW_MS = 1_700_000_000_000
 

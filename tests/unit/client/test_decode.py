@@ -18,7 +18,7 @@ from shmbroker.errors import CorruptFault
 from shmbroker.kernels import native
 from shmbroker.records import batch_scan, record_lengths
 from shmbroker.records.batch_layout import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
-from tests.record_batches import (
+from tests.support.record_batches import (
     batch,
     is_readable,
     record,

@@ -20,7 +20,7 @@ from shmbroker.metadata.image import MetadataImage
 from shmbroker.metadata.image_records import image_records
 from shmbroker.metadata.log_reader import MetadataLogReader, snapshot_ids, snapshot_name
 from shmbroker.settings.broker_config import BrokerConfig
-from tests.damaged_directory import Damage, empty, fill, flip, flip_last, halve, zero
+from tests.support.damaged_directory import Damage, empty, fill, flip, flip_last, halve, zero
 from tests.support.metadata_log import read_all
 
 METADATA = "__cluster_metadata-0"

@@ -27,9 +27,9 @@ from shmbroker.ipc.passed_files import pass_file
 from shmbroker.shm.counters import METADATA_APPLIED, OPEN_CONNECTIONS, STATE, STATE_STOPPING
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import NOT_LEADER_OR_FOLLOWER
-from tests.raw_client import batch_of
 from tests.support.family_memory import BROKER_ID, TOPIC, TOPIC_ID
 from tests.support.gateway_family import BROKER, GATEWAY, GatewayFamily, gateway_family
+from tests.support.raw_client import batch_of
 
 PRODUCE, FETCH, METADATA = (0, 9, "Produce"), (1, 11, "Fetch"), (3, 12, "Metadata")
 LIST_GROUPS = 16, 4, "ListGroups"

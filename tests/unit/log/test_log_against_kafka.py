@@ -17,7 +17,7 @@ from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.records.batch_layout import CONTROL_COMMIT
 from shmbroker.records.end_marker import EndMarker
-from tests.compaction_logs import append, batches_of, compact_log, open_log
+from tests.support.compaction_logs import append, batches_of, compact_log, open_log
 
 pytestmark = pytest.mark.oracle
 

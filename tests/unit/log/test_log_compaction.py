@@ -18,7 +18,7 @@ from shmbroker.log.compaction.key_offsets import SLACK_BYTES, KeyHash
 from shmbroker.log.retention import retain
 from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import BATCH_HEADER, CONTROL_BIT, DELETE_HORIZON_BIT
-from tests.compaction_logs import (
+from tests.support.compaction_logs import (
     COMPACT,
     ENGINES,
     append,

@@ -19,7 +19,7 @@ from shmbroker.log.transaction_index import (
 from shmbroker.records.batch import control_batch
 from shmbroker.records.batch_layout import CONTROL_COMMIT, CONTROL_LEADER_CHANGE, STAMP
 from shmbroker.records.end_marker import EndMarker, encode_marker, parse_marker
-from tests.compaction_logs import append, end_transaction, open_log
+from tests.support.compaction_logs import append, end_transaction, open_log
 
 COMMIT = bytes.fromhex(
     "00000000000000080000004200000000029009f401003000000000000001a20d526602000001a20d5266020000"

@@ -14,7 +14,7 @@ from pathlib import Path
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.wire import codec, frame
 from shmbroker.wire.api_keys import name_of
-from tests.record_batches import Row, batch
+from tests.support.record_batches import Row, batch
 
 SERVED = {18: (0, 4), 3: (0, 13), 2: (1, 11), 35: (1, 4), 1: (4, 18), 10: (0, 6), 8: (2, 10)}
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from shmbroker.spark.datasource import ShmbrokerDataSource
-from tests.record_batches import batch
+from tests.support.record_batches import batch
 
 COLUMNS = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 COMMITS = 300

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from shmbroker import clock
 from shmbroker.records.batch import iterate_batches, iterate_records
 from shmbroker.wire import error_codes
-from tests.raw_client import RawClient, batch_of
+from tests.support.raw_client import RawClient, batch_of
 
 IN_FLIGHT_MAX = 2000
 IMPATIENT = {

@@ -19,7 +19,7 @@ from shmbroker.log.file_names import PARTITION_METADATA
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.testing.broker import Broker
-from tests.raw_client import RawClient, batch_of
+from tests.support.raw_client import RawClient, batch_of
 
 TOPIC = "hurt"
 SEGMENTS = 3

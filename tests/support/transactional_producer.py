@@ -23,7 +23,7 @@ from shmbroker.wire.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     name_of,
 )
-from tests.raw_client import RawClient, batch_of, produce_body
+from tests.support.raw_client import RawClient, batch_of, produce_body
 
 PATIENCE_S = 60.0
 ANSWER_S = 5.0

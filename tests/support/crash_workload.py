@@ -38,7 +38,7 @@ from shmbroker.records.batch import encode_batch, iterate_batches, iterate_recor
 from shmbroker.records.batch_layout import LOG_OVERHEAD
 from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.tools.log_verify import verify
-from tests.crash_disk import CrashDisk, lay_down
+from tests.support.crash_disk import CrashDisk, lay_down
 
 CLUSTER = "cluster"
 BASE_MS = 1_700_000_000_000
