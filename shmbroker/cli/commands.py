@@ -14,6 +14,7 @@ COMMANDS = {
     "completion": "shmbroker.cli.completion",
     "config": "shmbroker.cli.config",
     "consume": "shmbroker.cli.consume",
+    "embedded": "shmbroker.testing.embedded",
     "group": "shmbroker.cli.group",
     "ingest": "shmbroker.cli.ingest",
     "log": "shmbroker.cli.log",

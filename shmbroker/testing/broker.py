@@ -1,10 +1,23 @@
 """A real broker in a temporary directory, for tests: `with Broker() as broker: broker.address`.
 
 It is `shmbroker serve` as a subprocess, with its own process group; nothing of it survives `stop`.
+Started by a main thread, it does not survive this process either, however that ends.
+
+What can go wrong on purpose:
+
+   kill, pause                        real signals to real processes
+   delay, fail_next, disk_full        by a proxy in this process (`proxy`): with `faults=True` only,
+                                      and for clients of `address`
+
+Each of the last four, and `pause`, gives a `Trouble`: it lasts until its `end`, or to the end of a
+`with`. `calm` ends them all.
 """
+
+from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -12,12 +25,28 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+
+from shmbroker import clock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.testing.proxy import Proxy
 
 READY = re.compile(r"ready on (\S+) \(broker \d+\)")
 START_S = 30.0
 STOP_S = 20.0
+ASK_S = 10.0
+QUICK = ("--set", "group.initial.rebalance.delay.ms=0")
+"""Flags for a test: a group does not wait for a second member."""
 _FLAGS_OF_BROKERS = ("--io-workers", "--replicas")
+_DIES_WITH_US = (
+    "import ctypes; ctypes.CDLL(None).prctl(1, 9); "  # PR_SET_PDEATHSIG, SIGKILL
+    "from shmbroker.cli import main; main(prog_name='shmbroker')"
+)
+"""A command of Python: the thread that started it is the one that counts, so only a main thread's
+brokers are bound like that."""
 
 
 def free_ports(count: int) -> int:
@@ -41,25 +70,59 @@ def free_ports(count: int) -> int:
         return first
 
 
-class Broker:
-    """Starts at once. `address`: of the first broker that serves; `data`: its directory; `log`:
-    what it printed."""
+class Trouble:
+    """Something that goes wrong until `end`, or to the end of a `with`."""
 
-    def __init__(self, *flags: str, data: Path | None = None, port: int = 0) -> None:
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end: Callable[[], None] | None = end
+
+    def end(self) -> None:
+        """It goes well again; a second time does nothing."""
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+
+    def __enter__(self) -> Trouble:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class Broker:
+    """Starts at once. `address`: of the first broker that serves, or the proxy's before it; `data`:
+    its directory; `log`: what it printed.
+
+    `flags` are those of `shmbroker serve`. With `faults` clients of `address` go through a proxy,
+    which `delay`, `fail_next` and `disk_full` need. RuntimeError, with what it printed, if it does
+    not start.
+    """
+
+    def __init__(
+        self, *flags: str, data: Path | None = None, port: int = 0, faults: bool = False
+    ) -> None:
         self._owns_data = data is None
         self.data = data or Path(tempfile.mkdtemp(prefix="shmbroker-test-"))
         self.flags = flags
+        self.address = ""
+        self._proxy: Proxy | None = None
+        self._troubles: list[Trouble] = []
         counts = [flags[at + 1] for at, flag in enumerate(flags) if flag in _FLAGS_OF_BROKERS]
         workers = max(map(int, counts), default=1)
         self.port = port or free_ports(workers)
         while True:
             try:
                 self.start()
-                return
+                break
             except RuntimeError:
                 if port or "Address already in use" not in self.log:
                     raise
             self.port = free_ports(workers)  # somebody took one of them in between
+        if faults:
+            from shmbroker.testing.proxy import Proxy
+
+            self._proxy = Proxy(range(self.port, self.port + workers))
+            self.address = self._proxy.moved(self.address)
 
     def start(self) -> None:
         """Start `serve` and wait for its ready line; RuntimeError with its output if it ends."""
@@ -72,8 +135,10 @@ class Broker:
     def launch(self) -> None:
         """Start `serve` and wait for nothing."""
         words = ["serve", "--data", str(self.data), "--port", str(self.port), *self.flags]
+        is_main = threading.current_thread() is threading.main_thread()
+        how = ["-c", _DIES_WITH_US] if is_main else ["-m", "shmbroker"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "shmbroker", *words],
+            [sys.executable, *how, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -96,8 +161,7 @@ class Broker:
             lines.append(line)
             found = READY.search(line)
             if found:
-                self.address = found[1]
-                self.port = self.port or int(found[1].rsplit(":", 1)[1])
+                self.address = self._proxy.moved(found[1]) if self._proxy else found[1]
                 ready.set()
         ready.set()
 
@@ -134,8 +198,21 @@ class Broker:
         self._reader.join(5)
         return self.process.returncode
 
-    def kill(self) -> None:
-        """kill -9 of the whole family at once."""
+    def kill(self, name: str = "") -> None:
+        """kill -9 of one process by its name, such as "io-worker-1" (`children` has them all): its
+        supervisor starts another one. Without a name, of the whole family at once: `start` brings
+        it back, with what it had stored. When it returns, they are gone. LookupError for a name
+        that no process has.
+        """
+        if name:
+            pid = self._pid_of(name)
+            pidfd = os.pidfd_open(pid)
+            try:
+                os.kill(pid, signal.SIGKILL)
+                select.select([pidfd], [], [], STOP_S)
+            finally:
+                os.close(pidfd)
+            return
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -143,10 +220,141 @@ class Broker:
         self.process.wait()
         self._reader.join(5)
 
-    def __enter__(self) -> "Broker":
+    def pause(self, name: str = "") -> Trouble:
+        """Stop a process, or the whole family, where it is (SIGSTOP): connections stay open, and
+        nothing comes. When it returns, they stand still. One process that does so for ten seconds
+        is killed and replaced; a family isn't. LookupError for a name that no process has.
+        """
+        pids = [self._pid_of(name)] if name else [self.pid, *self.children().values()]
+        for pid in pids:  # the supervisor first: it would look after the others
+            os.kill(pid, signal.SIGSTOP)
+            _wait_until_stopped(pid)
+        return self._trouble(lambda: _resume(pids))
+
+    def delay(self, api: str | int, ms: float) -> Trouble:
+        """Answers of an API ("Produce", or its key) come so much later. The broker has done by then
+        what was asked. ValueError for an API that Kafka has not.
+        """
+        return self._trouble(self._faults().rules.delay(_key_of(api), ms / 1000))
+
+    def fail_next(self, api: str | int, error: str | int | None, times: int = 1) -> None:
+        """The next `times` requests of an API get this error ("NOT_LEADER_OR_FOLLOWER", or its
+        code) and are not done; None ends their connection instead. ValueError for an API or error
+        that Kafka has not.
+        """
+        self._faults().rules.fail_next(_key_of(api), _code_of(error), times)
+
+    def disk_full(self) -> Trouble:
+        """Each Produce gets what a broker without room answers, KAFKA_STORAGE_ERROR, and is not
+        done; all else goes on, as it does on a full disk. The disk itself isn't filled.
+        """
+        rules = self._faults().rules
+        return self._trouble(rules.fail(_key_of("Produce"), _code_of("KAFKA_STORAGE_ERROR")))
+
+    def calm(self) -> None:
+        """Nothing goes wrong on purpose any more."""
+        while self._troubles:
+            self._troubles.pop().end()
+        if self._proxy is not None:
+            self._proxy.rules.clear()
+
+    def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
+        """Make a topic; "_" stands for "." in the names of its settings (`retention_ms="1000"`).
+        It goes to the broker past the proxy. ClusterFault if it refuses.
+        """
+        from shmbroker.client import admin, faults
+        from shmbroker.wire.api_keys import CREATE_TOPICS
+
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": -1,
+            "assignments": [],
+            "configs": [
+                {"name": key.replace("_", "."), "value": value} for key, value in configs.items()
+            ],
+        }
+        body = {"topics": [topic], "timeout_ms": round(1000 * ASK_S), "validate_only": False}
+        answer = admin.ask([("127.0.0.1", self.port)], CREATE_TOPICS, body, version=7)
+        (row,) = answer["topics"]
+        faults.refuse(row["error_code"], f"topic {name}", row["error_message"])
+
+    def _pid_of(self, name: str) -> int:
+        children = self.children()
+        if name not in children:
+            raise LookupError(f"there is no process {name}; there are {', '.join(children)}")
+        return children[name]
+
+    def _faults(self) -> Proxy:
+        if self._proxy is None:
+            raise RuntimeError("this broker has no proxy for faults: make it with faults=True")
+        return self._proxy
+
+    def _trouble(self, end: Callable[[], None]) -> Trouble:
+        trouble = Trouble(end)
+        self._troubles.append(trouble)
+        return trouble
+
+    def __enter__(self) -> Broker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.calm()
+        if self._proxy is not None:
+            self._proxy.stop()
         self.stop()
         if self._owns_data:
             shutil.rmtree(self.data, ignore_errors=True)
+
+
+def _wait_until_stopped(pid: int) -> None:
+    """The signal is seen when the process runs next; a bound, as one may wait for a disk."""
+    deadline = clock.monotonic() + STOP_S
+    while clock.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return  # it ended meanwhile
+        if state in "TZ":
+            return
+        clock.sleep(0.001)
+
+
+def _resume(pids: Iterable[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass  # killed meanwhile
+
+
+def _key_of(api: str | int) -> int:
+    from shmbroker.wire.api_keys import TABLE
+
+    keys = {row[0].lower(): key for key, row in TABLE.items()} | {key: key for key in TABLE}
+    return _found(api, keys, "API")
+
+
+def _code_of(error: str | int | None) -> int:
+    from shmbroker.testing.proxy import DISCONNECT
+    from shmbroker.wire import error_codes
+
+    if error is None:
+        return DISCONNECT
+    codes = {
+        name.lower(): code
+        for name, code in vars(error_codes).items()
+        if name.isupper() and isinstance(code, int)
+    }
+    return _found(error, codes | {code: code for code in codes.values() if code}, "error")
+
+
+def _found(word: str | int, known: Mapping[str | int, int], what: str) -> int:
+    found = known.get(word.lower() if isinstance(word, str) else word)
+    if found is None:
+        from difflib import get_close_matches
+
+        close = get_close_matches(str(word).lower(), [str(each) for each in known], 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"Kafka has no {what} {word}{hint}")
+    return found
