@@ -14,6 +14,7 @@ COMMANDS = {
     "completion": "shmbroker.cli.completion",
     "config": "shmbroker.cli.config",
     "consume": "shmbroker.cli.consume",
+    "doctor": "shmbroker.cli.doctor",
     "embedded": "shmbroker.testing.embedded",
     "group": "shmbroker.cli.group",
     "ingest": "shmbroker.cli.ingest",
@@ -54,6 +55,7 @@ def main() -> None:
     shmbroker consume flights -e                     all of them, then stop
     shmbroker group describe readers                 who reads what, and how far behind
     shmbroker status                                 is all well?
+    shmbroker doctor                                 what is wrong on this host?
     shmbroker log verify ~/.local/state/shmbroker    check the files, without a broker
 
     All but serve and log talk to any Kafka cluster: --bootstrap-server HOST:PORT, or

@@ -1,6 +1,8 @@
 """The documents: their links lead somewhere, and the tests and results that they name exist."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,8 @@ def test_each_decision_has_its_line_in_the_index():
     there = [path.name for path in sorted(folder.glob("[0-9]*.md"))]
     assert [name for _, name in index] == there
     assert all(name.startswith(number + "-") for number, name in index)
+
+
+def test_table_of_checks_is_what_the_doctor_does():
+    ran = subprocess.run([sys.executable, ROOT / "scripts" / "make_doctor_table", "--check"])
+    assert ran.returncode == 0, "run scripts/make_doctor_table"

@@ -1,0 +1,445 @@
+"""Checks of the processes on this host, and of the cluster that answers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shmbroker.cli.doctor.facts import Facts, Process
+from shmbroker.cli.doctor.table import (
+    Check,
+    Result,
+    fault,
+    mib,
+    named,
+    note,
+    ok,
+    unknown,
+    warning,
+)
+
+SUPERVISOR = "supervisor"
+YOUNG_S = 60.0
+"""A child that much younger than its supervisor has followed another."""
+LATE_ROLES = ("cleaner", "tier")
+"""Those are forked when they are needed."""
+RESIDENT_MOST = 2 << 30
+SHARE_MOST = 0.8
+LAG_MOST = 1_000_000
+OFFSETS_BYTES_MOST = 1 << 30
+FREE_SHARE_LEAST = 0.05
+FREE_BYTES_LEAST = 5 << 30
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+def _processes(facts: Facts) -> Sequence[Process]:
+    return facts.family.processes
+
+
+def _told(processes: Sequence[Process]) -> str:
+    return named(f"{each.role} ({each.pid})" for each in processes)
+
+
+def running(facts: Facts) -> Result:
+    supervisors = [each for each in _processes(facts) if each.role == SUPERVISOR]
+    if not supervisors:
+        return note("no broker runs on this host", "shmbroker serve")
+    return ok(f"{len(supervisors)} families, {len(_processes(facts))} processes")
+
+
+def orphans(facts: Facts) -> Result:
+    supervisors = {each.pid for each in _processes(facts) if each.role == SUPERVISOR}
+    found = [
+        each
+        for each in _processes(facts)
+        if each.role != SUPERVISOR and each.parent not in supervisors
+    ]
+    if found:
+        return fault(
+            f"processes without their supervisor: {_told(found)}",
+            f"kill {' '.join(str(each.pid) for each in found)}",
+        )
+    return ok("each has its supervisor")
+
+
+def stopped(facts: Facts) -> Result:
+    found = [each for each in _processes(facts) if each.state in "Tt"]
+    if found:
+        return fault(
+            f"stopped by a signal or a debugger: {_told(found)}",
+            f"kill -CONT {' '.join(str(each.pid) for each in found)}",
+        )
+    return ok("none is stopped")
+
+
+def blocked(facts: Facts) -> Result:
+    found = [each for each in _processes(facts) if each.state == "D"]
+    if found:
+        return warning(
+            f"waits for a disk: {_told(found)}", f"cat /proc/{found[0].pid}/stack; iostat -x 1"
+        )
+    return ok("none waits for a disk")
+
+
+def replaced(facts: Facts) -> Result:
+    started = {each.pid: each.started_s for each in _processes(facts) if each.role == SUPERVISOR}
+    found = [
+        each
+        for each in _processes(facts)
+        if each.parent in started
+        and not each.role.startswith(LATE_ROLES)
+        and each.started_s > started[each.parent] + YOUNG_S
+    ]
+    if found:
+        return note(
+            f"has followed one that died: {_told(found)}",
+            "look for `ended with` in the broker's log (`journalctl -u shmbroker`)",
+        )
+    return ok("all are as old as their supervisor")
+
+
+def maps(facts: Facts) -> Result:
+    most = facts.host.map_count_max
+    counts = [(each.maps, each) for each in _processes(facts) if each.maps is not None]
+    if not counts or most is None:
+        return unknown("no process whose maps may be read")
+    count, process = max(counts, key=lambda pair: pair[0])
+    saw = f"{process.role} has {count} maps of {most}"
+    if count > SHARE_MOST * most:
+        return fault(saw, f"sysctl -w vm.max_map_count={4 * most}")
+    return ok(saw)
+
+
+def descriptors(facts: Facts) -> Result:
+    shares = [
+        (each.open_files / each.open_files_max, each)
+        for each in _processes(facts)
+        if each.open_files is not None and each.open_files_max
+    ]
+    if not shares:
+        return unknown("no process whose descriptors may be counted")
+    share, process = max(shares, key=lambda pair: pair[0])
+    saw = f"{process.role} has {process.open_files} of {process.open_files_max} descriptors"
+    if share > SHARE_MOST:
+        return warning(saw, "LimitNOFILE=1048576 in the unit, or fewer connections")
+    return ok(saw)
+
+
+def resident(facts: Facts) -> Result:
+    if not _processes(facts):
+        return unknown("no process runs")
+    largest = max(_processes(facts), key=lambda each: each.resident_bytes)
+    saw = f"{largest.role} is the largest, with {mib(largest.resident_bytes)}"
+    if largest.resident_bytes > RESIDENT_MOST:
+        return warning(
+            saw, f"py-spy dump --pid {largest.pid}, and a report: shmbroker doctor bundle"
+        )
+    return ok(saw)
+
+
+def upgraded(facts: Facts) -> Result:
+    found = [each for each in _processes(facts) if each.is_replaced]
+    if found:
+        return note(
+            f"runs code that was replaced on the disk: {_told(found)}",
+            "systemctl restart shmbroker, or stop and start it",
+        )
+    return ok("all run what is installed")
+
+
+def users(facts: Facts) -> Result:
+    found = {each.user for each in _processes(facts)}
+    if found and facts.directory.user not in found:
+        return note(
+            f"the broker runs as user {named(sorted(found))}, you are {facts.directory.user}: "
+            "Spark can't read its files",
+            f"sudo -u '#{min(found)}' …, or let Spark fetch from the broker",
+        )
+    if 0 in found:
+        return note("the broker runs as root", "systemd/shmbroker.service has a user of its own")
+    return ok("the same user" if found else "no process runs")
+
+
+def oom_order(facts: Facts) -> Result:
+    values = {each.role: each.oom_adjustment for each in _processes(facts)}
+    supervisor = values.pop(SUPERVISOR, None)
+    if supervisor is None or not values:
+        return unknown("no family runs")
+    if supervisor > min(values.values()):
+        return warning(
+            "the supervisor would be killed before its children for want of memory",
+            "start it without choom, and without OOMScoreAdjust= in the unit",
+        )
+    return ok("a child goes before the supervisor")
+
+
+# --- what answers --------------------------------------------------------------------------------
+
+
+def _report(facts: Facts) -> Mapping[str, Any] | None:
+    return facts.cluster.report or None
+
+
+def _nobody(facts: Facts) -> Result:
+    return unknown(f"{facts.cluster.address} was not asked")
+
+
+def reachable(facts: Facts) -> Result:
+    found = facts.cluster
+    if not found.refusal:
+        return ok(f"{found.address} answers")
+    saw = f"{found.address} {found.refusal}"
+    if any(each.role == SUPERVISOR for each in _processes(facts)):
+        return fault(saw, "a broker runs here: name its address with -b (the ready line has it)")
+    return note(saw, "shmbroker serve, or name the address with -b")
+
+
+def advertised(facts: Facts) -> Result:
+    if _report(facts) is None:
+        return _nobody(facts)
+    if facts.cluster.unreachable:
+        return fault(
+            f"brokers tell clients addresses that don't answer from here: "
+            f"{named(facts.cluster.unreachable)}",
+            "start with the address that clients reach: `shmbroker serve --host ADDRESS`",
+        )
+    return ok("each broker answers under the address that it tells")
+
+
+def loopback(facts: Facts) -> Result:
+    report = _report(facts)
+    if report is None:
+        return _nobody(facts)
+    local = [
+        f"{row['host']}:{row['port']}"
+        for row in report["brokers"]
+        if str(row["host"]).startswith(("127.", "localhost", "::1"))
+    ]
+    if local and not facts.cluster.is_local:
+        return fault(
+            f"told from outside: {named(local)}, which is each client's own host",
+            "shmbroker serve --host ADDRESS",
+        )
+    return ok("no client is sent to its own host")
+
+
+def controllers(facts: Facts) -> Result:
+    report = _report(facts)
+    if report is None or report["quorum"] is None:
+        return _nobody(facts)
+    quorum = report["quorum"]
+    if quorum["leader"] is None:
+        return fault("no controller is active", "shmbroker quorum status; look at the broker's log")
+    if quorum["absent"]:
+        return warning(
+            f"controllers that are not there: {named(quorum['absent'])}",
+            "shmbroker quorum replication",
+        )
+    return ok(f"{quorum['leader']} is active")
+
+
+def offline(facts: Facts) -> Result:
+    report = _report(facts)
+    if report is None:
+        return _nobody(facts)
+    if report["offline"]:
+        return fault(
+            f"partitions without a leader: {named(report['offline'])}",
+            "start the broker that has them: shmbroker topic describe",
+        )
+    return ok("each partition has a leader")
+
+
+def under_replicated(facts: Facts) -> Result:
+    report = _report(facts)
+    if report is None:
+        return _nobody(facts)
+    if report["under_replicated"]:
+        return warning(
+            f"partitions that lack a replica in sync: {named(report['under_replicated'])}",
+            "shmbroker topic describe; a broker that is behind catches up by itself",
+        )
+    return ok("each replica is in sync")
+
+
+def fenced(facts: Facts) -> Result:
+    report = _report(facts)
+    if report is None or report["fenced_brokers"] is None:
+        return _nobody(facts)
+    if report["fenced_brokers"]:
+        return fault(
+            f"brokers that the controller does not hear: {named(report['fenced_brokers'])}",
+            "look for `gives no sign of life` in the broker's log",
+        )
+    return ok("none is fenced")
+
+
+def brokers_there(facts: Facts) -> Result:
+    report = _report(facts)
+    if report is None:
+        return _nobody(facts)
+    known = {row["id"] for row in report["brokers"]} | set(report["fenced_brokers"] or ())
+    gone = sorted(set(report["replica_holders"]) - known)
+    if gone:
+        return fault(
+            f"brokers that hold replicas and are not there: {named(gone)}",
+            "start as many as before: `shmbroker serve --io-workers`",
+        )
+    return ok("each holder of replicas is there")
+
+
+def log_directories(facts: Facts) -> Result:
+    rows = _directories(facts)
+    if rows is None:
+        return _nobody(facts)
+    failed = [row["path"] for row in rows if row["error_code"]]
+    if failed:
+        return fault(
+            f"log directories that failed: {named(failed)}",
+            "look for `offline` in the broker's log; replace the disk, and restart",
+        )
+    return ok("none has failed")
+
+
+def broker_disks(facts: Facts) -> Result:
+    rows = _directories(facts)
+    if rows is None:
+        return _nobody(facts)
+    low = [
+        f"{row['path']} ({mib(row['free_bytes'])})"
+        for row in rows
+        if 0
+        <= row["free_bytes"]
+        < min(FREE_SHARE_LEAST * row["disk_bytes"], float(FREE_BYTES_LEAST))
+    ]
+    if low:
+        return warning(
+            f"disks that are nearly full: {named(low)}", "make room, or shorten retention.ms"
+        )
+    return ok("each disk has room")
+
+
+def _directories(facts: Facts) -> list[Mapping[str, Any]] | None:
+    report = _report(facts)
+    if report is None or not any(row["log_dirs"] for row in report["brokers"]):
+        return None
+    return [each for row in report["brokers"] for each in row["log_dirs"] or ()]
+
+
+def lag(facts: Facts) -> Result:
+    report = _report(facts)
+    if report is None:
+        return _nobody(facts)
+    late = [
+        f"{row['group']} ({row['lag']})" for row in report["groups"] if (row["lag"] or 0) > LAG_MOST
+    ]
+    if late:
+        return note(f"groups far behind: {named(late)}", "shmbroker group describe GROUP")
+    return ok("no group is a million records behind")
+
+
+def idle_groups(facts: Facts) -> Result:
+    report = _report(facts)
+    if report is None:
+        return _nobody(facts)
+    idle = [row["group"] for row in report["groups"] if row["state"] == "empty" and row["lag"]]
+    if idle:
+        return note(
+            f"nobody reads, and there is something to read: {named(idle)}",
+            f"start a member, or `shmbroker group delete {idle[0]}`",
+        )
+    return ok("each group that is behind has members")
+
+
+def cleaner(facts: Facts) -> Result:
+    size = max((each.offsets_bytes for each in facts.directory.nodes), default=0)
+    saw = f"{mib(size)} of {OFFSETS_TOPIC}"
+    if size > OFFSETS_BYTES_MOST:
+        return warning(
+            f"{saw}: it is not compacted", "look for `is not compacted` in the broker's log"
+        )
+    return ok(saw)
+
+
+def watchdog(facts: Facts) -> Result:
+    found = facts.cluster.settings.get("shmbroker.watchdog.kill.ms")
+    if found is None:
+        return unknown("no broker of ours told its settings")
+    if found == "0":
+        return warning(
+            "shmbroker.watchdog.kill.ms=0: a process that hangs is not replaced",
+            "start without that setting",
+        )
+    return ok(f"a process that hangs for {found} ms is replaced")
+
+
+def reserve(facts: Facts) -> Result:
+    found = facts.cluster.settings.get("shmbroker.disk.reserve.bytes")
+    if found is None:
+        return unknown("no broker of ours told its settings")
+    if found == "0":
+        return warning(
+            "shmbroker.disk.reserve.bytes=0: groups and decisions stop where the disk is full",
+            "start without that setting",
+        )
+    return ok("Produce is refused before the disk is full")
+
+
+def tier(facts: Facts) -> Result:
+    found = facts.cluster
+    url = found.settings.get("shmbroker.tier.store")
+    if not url:
+        return ok("no other store is named")
+    if url.startswith("s3:") and "boto3" not in facts.software.versions:
+        return fault(f"{url} needs boto3", "pip install boto3")
+    if found.store_path is not None and not found.store_is_there:
+        return warning(
+            f"{found.store_path} is not there: nothing can be copied to it",
+            f"mount it, or mkdir -p {found.store_path}",
+        )
+    if found.store_device is not None and found.store_device in {
+        node.device for node in facts.directory.nodes
+    }:
+        return note(
+            f"{found.store_path} is on the disk of a log directory: it saves no room",
+            "name another disk or a bucket in shmbroker.tier.store",
+        )
+    return ok(url)
+
+
+CHECKS = [
+    Check("family", name, about, look)
+    for name, about, look in (
+        ("running", "Whether a broker runs on this host", running),
+        ("orphans", "Processes whose supervisor is gone", orphans),
+        ("stopped", "Processes that a signal or debugger has stopped", stopped),
+        ("blocked", "Processes that wait for a disk", blocked),
+        ("replaced", "Processes that followed one that died", replaced),
+        ("maps", "Maps of the largest process", maps),
+        ("descriptors", "Descriptors of the process that has most", descriptors),
+        ("resident", "Memory of the largest process", resident),
+        ("upgraded", "Processes that run code that is no longer on the disk", upgraded),
+        ("users", "The user that the broker runs as", users),
+        ("oom-order", "Who goes first where memory runs out", oom_order),
+    )
+] + [
+    Check("cluster", name, about, look)
+    for name, about, look in (
+        ("reachable", "Whether a Kafka answers at the address", reachable),
+        ("advertised", "Whether brokers answer under the addresses that they tell", advertised),
+        ("loopback", "Whether clients of other hosts are sent to themselves", loopback),
+        ("controllers", "The controllers", controllers),
+        ("offline", "Partitions without a leader", offline),
+        ("under-replicated", "Partitions that lack a replica in sync", under_replicated),
+        ("fenced", "Brokers that the controller does not hear", fenced),
+        ("brokers-there", "Brokers that hold replicas and are gone", brokers_there),
+        ("log-directories", "Log directories that failed", log_directories),
+        ("broker-disks", "Room on the disks of all brokers", broker_disks),
+        ("lag", "Groups that are far behind", lag),
+        ("idle-groups", "Groups that are behind and have no members", idle_groups),
+        ("cleaner", "Whether committed offsets are compacted", cleaner),
+        ("watchdog", "Whether a process that hangs is replaced", watchdog),
+        ("reserve", "Whether Produce is refused before the disk is full", reserve),
+        ("tier", "The store of tiered storage", tier),
+    )
+]
