@@ -49,6 +49,7 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
+from shmbroker.records.batch_layout import CONTROL_BIT, H_ATTRIBUTES
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.wire import error_codes
@@ -203,6 +204,7 @@ class Node:
             position_slot=self.told,
             trusted=self.told.trusted if is_clean_memory else None,
             clean=False,
+            decided_below=max(self.told.high, self.checkpointed),
         )
         log.store_position()
         if self.world.is_durable:
@@ -221,6 +223,7 @@ class Node:
         self.files: dict[int, dict[int, Any]] = {number: {} for number in self.peers}
         self.client = Ring(0)
         self.appender = Appender(self.partitions, self.now, self.on_fault, self.flush)
+        self.appender.unverified.ask = self.world.verify
         tables = {
             number: SimpleNamespace(
                 find=self.files[number].get,
@@ -518,6 +521,10 @@ class World:
         leader.follow_metadata()
         return leader
 
+    def verify(self, *question: Any) -> None:
+        """What a leader asks the coordinator of a transaction: here is none."""
+        question[-1](error_codes.INVALID_TXN_STATE)
+
     # ── clients ─────────────────────────────────────────────────────────────────────────────────
 
     def produce(self) -> None:
@@ -555,6 +562,14 @@ class World:
             token = next(self.tokens)
             self.sent[token] = number
             self.append(leader, token, batch, -1)
+
+    is_settled = True
+    """Nothing is under way but what `unanswered` has."""
+
+    def settle(self) -> None:
+        """Go on with what is not done, and begin nothing."""
+        if self.unanswered:
+            self.produce()
 
     def append(self, leader: Node, token: int, batch: bytes, acks: int) -> None:
         head = APPEND_CONSTANT.pack(acks, 0, 200, self.key, len(batch))
@@ -732,7 +747,9 @@ class World:
         for node in self.nodes.values():
             assert node.content(1 << 62) == whole, f"broker {node.number} differs"
         numbers = []
-        for position, _ in iterate_batches(whole):
+        for position, header in iterate_batches(whole):
+            if header[H_ATTRIBUTES] & CONTROL_BIT:
+                continue
             numbers += [
                 (struct.unpack(">q", value)[0], offset)
                 for offset, _, _, value, _ in iterate_records(whole, position)
@@ -746,10 +763,10 @@ class World:
             assert offset in (-1, places[number]), f"{number} is not where it was acknowledged"
 
 
-def simulate(seed: int, steps: int = 1500) -> World:
+def simulate(seed: int, steps: int = 1500, make: type[World] = World) -> World:
     """One history; AssertionError if something does not hold."""
     root = Path(tempfile.mkdtemp(prefix="replicas-"))
-    world = World(seed, root)
+    world = make(seed, root)
     try:
         random = world.random
         faults = random.choice((0.0, 0.002, 0.006, 0.015))
@@ -790,7 +807,7 @@ def heal(world: World) -> None:
         for node in world.nodes.values():
             if node.is_up:
                 node.turn(world.random)
-        world.produce() if world.unanswered else None
+        world.settle()
         if (
             not world.unanswered
             and all(node.is_up for node in world.nodes.values())
@@ -799,6 +816,7 @@ def heal(world: World) -> None:
             and (leader := world.leader()) is not None
             and leader.partition.is_leader
             and not world.requests
+            and world.is_settled
         ):
             return
     raise AssertionError(
