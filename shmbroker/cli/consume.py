@@ -53,6 +53,9 @@ RANGES_MAX = 3
 QUIET_POLLS = 3
 """So many empty polls before it is said what a group waits for."""
 
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+
 Partition = tuple[str, int]
 
 
@@ -92,6 +95,13 @@ Partition = tuple[str, int]
     metavar="ID",
     help="Share the partitions with the other members of this group, and commit offsets.",
 )
+@click.option(
+    "--isolation",
+    type=click.Choice((READ_COMMITTED, READ_UNCOMMITTED)),
+    default=READ_COMMITTED,
+    help="Read what is committed, up to the first open transaction; or all.  "
+    "[default: read_committed]",
+)
 @click.option("-f", "--format", "format_text", metavar="FORMAT", help="Write this; see above.")
 @click.option("--json", "is_json", is_flag=True, help="Write one JSON object a line.")
 @click.option("-J", "is_kcat_json", is_flag=True, help="The same with kcat's names: payload, ts.")
@@ -124,6 +134,7 @@ def command(
     is_ending: bool,
     count: int | None,
     group: str | None,
+    isolation: str,
     format_text: str | None,
     is_json: bool,
     is_kcat_json: bool,
@@ -173,7 +184,7 @@ def command(
     stops = [place.number for place in found if place.kind == UNTIL]
     if len(starts) > 1 or len(stops) > 1:
         raise click.UsageError("-o takes one place to begin and one e@TIME to stop.")
-    bounds = _Bounds(is_ending, count, stops[0] if stops else None)
+    bounds = _Bounds(is_ending, count, stops[0] if stops else None, isolation)
     notes = Notes(is_wanted=not quiet, is_talkative=not quiet and (verbose or sys.stderr.isatty()))
     if group is not None:
         if partitions or starts[0].kind not in (EARLIEST, LATEST):
@@ -207,7 +218,7 @@ def _print_offsets(cluster: Cluster, words: tuple[str, ...], as_json: bool) -> N
 
 
 class _Bounds(NamedTuple):
-    """When to stop."""
+    """When to stop, and what of transactions is read."""
 
     is_ending: bool
     """At what is the end when the command begins."""
@@ -215,6 +226,7 @@ class _Bounds(NamedTuple):
     """After so many records."""
     stop_ms: int | None
     """Before the first record that is as new."""
+    isolation: str
 
 
 class Notes(NamedTuple):
@@ -307,6 +319,7 @@ class _Consuming:
         self.left = bounds.count_max
         """Records still to be written; None: no bound."""
         self.stop_ms = bounds.stop_ms
+        self.isolation = bounds.isolation
         self.write = write
         self.notes = notes
         self.ends: dict[Partition, int] = {}
@@ -323,6 +336,7 @@ class _Consuming:
         """Make the consumer."""
         self.consumer = self.cluster.consumer(
             enable_partition_eof=True,
+            isolation_level=self.isolation,
             fetch_wait_max_ms="100",
             # By default a full queue is left alone for a second: 120,000 records a second at most.
             fetch_queue_backoff_ms="5",
@@ -475,7 +489,8 @@ class _Reader(_Consuming):
             for partition in partitions_of(known, topic, self.partitions)
         ]
         firsts = list_offsets(self.cluster, wanted, EARLIEST)
-        lasts = list_offsets(self.cluster, wanted, LATEST)
+        is_committed = self.isolation == READ_COMMITTED
+        lasts = list_offsets(self.cluster, wanted, LATEST, is_committed=is_committed)
         starts = self._starts(wanted, firsts, lasts)
         if self.start.kind == OFFSET:
             for text in outside(self.start.number, firsts, lasts, self.is_ending):

@@ -20,13 +20,16 @@ def list_offsets(
     partitions: Iterable[Partition],
     at: str | int,
     admin: AdminClient | None = None,
+    *,
+    is_committed: bool = False,
 ) -> dict[Partition, int]:
     """{(topic, partition): offset} at EARLIEST, LATEST (the high watermark), or a moment in ms.
 
-    -1 where no record is as new as that moment. CommandFault if a leader doesn't answer.
+    is_committed: as readers of committed records see it: the end is the last stable offset. -1
+    where no record is as new as that moment. CommandFault if a leader doesn't answer.
     """
     admin = _client(cluster, admin)
-    futures = _asked(admin, partitions, at)
+    futures = _asked(admin, partitions, at, is_committed)
     return {key: waited(future, f"{key[0]}-{key[1]}").offset for key, future in futures.items()}
 
 
@@ -41,7 +44,7 @@ def offsets_known(
 
     admin = _client(cluster, admin)
     found = {}
-    for key, future in _asked(admin, partitions, at).items():
+    for key, future in _asked(admin, partitions, at, False).items():
         try:
             found[key] = future.result(2 * ASK_S).offset
         except (KafkaException, TimeoutError):
@@ -55,10 +58,10 @@ def _client(cluster: Cluster, admin: AdminClient | None) -> AdminClient:
 
 
 def _asked(
-    admin: AdminClient, partitions: Iterable[Partition], at: str | int
+    admin: AdminClient, partitions: Iterable[Partition], at: str | int, is_committed: bool
 ) -> dict[Partition, Any]:
     """{partition: future}; they come to nothing once nobody holds the client."""
-    from confluent_kafka import TopicPartition
+    from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
     kinds: Any = OffsetSpec
@@ -71,5 +74,7 @@ def _asked(
     asked = {TopicPartition(*partition): spec for partition in partitions}
     if not asked:
         return {}
-    futures = admin.list_offsets(asked, request_timeout=ASK_S)
+    levels: Any = IsolationLevel
+    level = levels.READ_COMMITTED if is_committed else levels.READ_UNCOMMITTED
+    futures = admin.list_offsets(asked, isolation_level=level, request_timeout=ASK_S)
     return {(key.topic, key.partition): future for key, future in futures.items()}

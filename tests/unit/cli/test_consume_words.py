@@ -65,7 +65,7 @@ def group_reader(
 ) -> Any:
     """A member whose client library knows these topics."""
     cluster: Any = SimpleNamespace(security="PLAINTEXT", servers="h:1")
-    bounds = consume._Bounds(is_ending, None, None)
+    bounds = consume._Bounds(is_ending, None, None, consume.READ_COMMITTED)
     reader = consume._GroupReader(cluster, words, "g", "earliest", bounds, lambda _: b"", notes)
     topics = dict.fromkeys(known, SimpleNamespace())
     reader.consumer = SimpleNamespace(list_topics=lambda timeout: SimpleNamespace(topics=topics))
