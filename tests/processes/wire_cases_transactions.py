@@ -7,9 +7,10 @@ do we if that takes long: both are asked again then, and for a coordinator that 
 from typing import Any
 
 from shmbroker import clock
-from tests.processes.wire_cases import Answers, scenario, versions
+from shmbroker.records.batch import iterate_batches
+from tests.processes.wire_cases import Answers, by_id, scenario, versions
 from tests.processes.wire_side import Side
-from tests.support.raw_client import RawClient, batch_of, produce_body
+from tests.support.raw_client import RawClient, batch_of, fetch_body, produce_body
 
 PATIENCE_S = 20.0
 AGAIN = (3, 6, 14, 15, 16, 51)
@@ -490,3 +491,72 @@ def transactional_batches(side: Side) -> Answers:
             )
         else:
             yield "behind the end", version, send(version, topic, 0, 3)
+
+
+@scenario
+def transactions_read(side: Side) -> Answers:
+    """What readers see of a log with a committed, an aborted and an open transaction.
+
+    Offsets: 0 committed, 1 its marker, 2 aborted, 3 its marker, 4 open, 5 plain.
+    """
+    topic = side.topic("read", 1)
+    for short, committed in (("commits", True), ("aborts", False), ("is open", None)):
+        one = Producer(side, f"read-{short}")
+        one.add(4, {topic: [0]})
+        one.produce(11, topic, 0, 0)
+        if committed is not None:
+            one.end(4, committed)
+            wait_for_end(one)
+    side.ask("Produce", 9, produce_body(topic, batch_of(b"plain"), 0))
+    for level in (0, 1):
+        for version in versions("Fetch"):
+            for offset in (0, 1, 2, 3, 4, 5):
+                yield (
+                    f"fetch {offset}, level {level}",
+                    version,
+                    seen(side, topic, version, offset, level),
+                )
+        for version in versions("ListOffsets"):
+            if version < 2:
+                continue
+            for timestamp in (-1, -2):
+                row = {"partition_index": 0, "timestamp": timestamp}
+                body = {"replica_id": -1, "isolation_level": level}
+                body["topics"] = [{"name": topic, "partitions": [row]}]
+                yield (
+                    f"list {timestamp}, level {level}",
+                    version,
+                    side.ask("ListOffsets", version, body),
+                )
+    with RawClient(side.address) as client:
+        body = {"topics": [{"name": topic, "partition_indexes": [0]}]}
+        (found,) = client.ask("DescribeProducers", 0, body)["topics"][0]["partitions"]
+    rows = sorted(found["active_producers"], key=lambda row: row["producer_id"])
+    names = ("producer_epoch", "last_sequence", "coordinator_epoch", "current_txn_start_offset")
+    yield "producers", 0, [[row[name] for name in names] for row in rows]
+
+
+def seen(side: Side, topic: str, version: int, offset: int, level: int) -> Any:
+    """Of one Fetch: ends, offsets of the batches, first offsets of aborted transactions."""
+    body = fetch_body(topic, offset) | {"isolation_level": level}
+    if version < 12:
+        body["topics"][0]["partitions"][0].pop("last_fetched_epoch")
+    if version < 9:
+        body["topics"][0]["partitions"][0].pop("current_leader_epoch")
+    if version < 7:
+        body.pop("session_id"), body.pop("session_epoch")
+    if version < 5:
+        body["topics"][0]["partitions"][0].pop("log_start_offset", None)
+    if version >= 15:
+        body.pop("replica_id")
+    body = by_id(body, side.topics[topic], version)
+    with RawClient(side.address) as client:
+        answer = client.ask("Fetch", version, body)
+    (row,) = answer["responses"][0]["partitions"]
+    aborted = row["aborted_transactions"]
+    return {
+        "high_watermark": row["high_watermark"],
+        "last_stable_offset": row["last_stable_offset"],
+        "batches": [header[0] for _, header in iterate_batches(bytes(row["records"] or b""))],
+        "aborted": aborted and [one["first_offset"] for one in aborted],
+    }
