@@ -144,7 +144,11 @@ def test_feature_levels_and_settings_outlive_a_restart(tmp_path: Path) -> None:
     with Broker(data=tmp_path) as broker:
         with RawClient(broker.address) as client:
             before, levels = features(client)
-            others = {"eligible.leader.replicas.version": 1, "metadata.version": 29}
+            others = {
+                "eligible.leader.replicas.version": 1,
+                "metadata.version": 29,
+                "transaction.version": 2,
+            }
             assert levels == others | {"group.version": 1}
             update(client, "group.version", 0, 2)
             after, levels = features(client)

@@ -471,18 +471,6 @@ def test_find_coordinator_of_an_unknown_type(client: RawClient) -> None:
     assert {name_of(row) for row in answer["coordinators"]} <= {"INVALID_REQUEST"}
 
 
-@ours_only
-def test_transactional_ids_are_refused_for_good(client: RawClient) -> None:
-    """Not with a code that a client retries: it would ask until its `max.block.ms` is over."""
-    body = {"key_type": 1, "coordinator_keys": ["tx"]}
-    answer = client.ask("FindCoordinator", 6, body)
-    names = [name_of(row) for row in answer["coordinators"]]
-    assert names == ["TRANSACTIONAL_ID_AUTHORIZATION_FAILED"]
-    body = {"transactional_id": "tx", "transaction_timeout_ms": 60000}
-    body |= {"producer_id": -1, "producer_epoch": -1}
-    assert name_of(client.ask("InitProducerId", 4, body)) == "UNSUPPORTED_VERSION"
-
-
 # ── many ────────────────────────────────────────────────────────────────────────────────────────
 
 
