@@ -405,6 +405,7 @@ def markers_of_strangers(side: Side) -> Answers:
 def described_transactions(side: Side) -> Answers:
     """DescribeTransactions and ListTransactions."""
     topic = side.topic("described", 2)
+    Producer(side, "before")  # the first producer id is 0, which an answer does not show
     one = Producer(side, "described")
 
     def describe(*names: str) -> Any:
