@@ -1162,6 +1162,14 @@ _broker(
     least=1 << 20,
 )
 _broker(
+    "shmbroker.transactional.ids",
+    INT,
+    "100000",
+    "Transactional ids that a broker keeps, some 1 KiB each; beyond them those that were unused "
+    "longest expire early.",
+    least=1,
+)
+_broker(
     "shmbroker.ring.control.bytes",
     INT,
     str(256 << 10),

@@ -14,6 +14,8 @@ Rules of this file:
   of being told CONCURRENT_TRANSACTIONS: clients sleep 20 to 100 ms on that, a round of markers
   takes less than one.
 * One timer for an id, on a heap; one that comes too early is set again.
+* Ids are bounded in number (`shmbroker.transactional.ids`): for a new one the id that was unused
+  longest expires early. Its producer, should it live, is told that its producer id is unknown.
 * A shard loads a chunk for each turn of its owner; what its predecessor had prepared is completed.
 
 Source: KIP-98, KIP-664, KIP-890; Kafka's TransactionCoordinator and TransactionStateManager.
@@ -31,6 +33,7 @@ from shmbroker.groups.group_partition import group_partition
 from shmbroker.groups.held_answers import HeldAnswers
 from shmbroker.groups.transactions import transaction_log
 from shmbroker.groups.transactions.transaction import (
+    AT_REST,
     EPOCH_BUMPS_FROM,
     ONGOING,
     PREPARE_COMMIT,
@@ -170,6 +173,7 @@ class TransactionCoordinator:
         self.send = send
         self.timeout_ms_max = config["transaction.max.timeout.ms"]
         self.expiration_ms = config["transactional.id.expiration.ms"]
+        self.ids_max = config["shmbroker.transactional.ids"]
         self.held = HeldAnswers()
         self.shards: dict[int, Shard] = {}
         self.partition_count = 0
@@ -181,6 +185,8 @@ class TransactionCoordinator:
         self._timers: list[tuple[int, int, Entry | Markers]] = []
         self._sequence = 0
         self._waiting: deque[Waiting] = deque()
+        self._unused: dict[Entry, None] = {}
+        """Those without a transaction, the one that was unused longest first."""
 
     # ── partitions ──────────────────────────────────────────────────────────────────────────────
 
@@ -209,6 +215,7 @@ class TransactionCoordinator:
             self.loading.remove(shard)
         self.held.fail(shard.partition, error_codes.NOT_COORDINATOR)
         for entry in shard.entries.values():
+            self._unused.pop(entry, None)
             if entry.markers is not None:
                 entry.markers.is_void = True
             for waiting in entry.waiting:
@@ -285,12 +292,27 @@ class TransactionCoordinator:
             if not self._store(entry, fence(entry.known, now_ms, self.version())):
                 self._schedule(entry)  # if it is complete already
                 return
-        else:
-            tombstone = transaction_log.record(entry.transactional_id, None, 0)
-            if not self._append(entry.shard, tombstone):
-                del entry.shard.entries[entry.transactional_id]
-                return
+        elif not self._expire(entry):
+            return
         self._push(now_ms + RETRY_MS, entry)
+
+    def _expire(self, entry: Entry) -> int:
+        """Forget an id that has no transaction; the error code."""
+        tombstone = transaction_log.record(entry.transactional_id, None, 0)
+        if error := self._append(entry.shard, tombstone):
+            return error
+        del entry.shard.entries[entry.transactional_id]
+        self._unused.pop(entry, None)
+        return 0
+
+    def _make_room(self) -> int:
+        """Before a new id is added; the error code."""
+        while sum(len(shard.entries) for shard in self.shards.values()) >= self.ids_max:
+            if not self._unused:
+                return error_codes.COORDINATOR_NOT_AVAILABLE
+            if error := self._expire(next(iter(self._unused))):
+                return error
+        return 0
 
     def _is_here(self, entry: Entry) -> bool:
         shard = entry.shard
@@ -352,6 +374,8 @@ class TransactionCoordinator:
         for count, entry in enumerate(list(shard.entries.values()), 1):
             if entry.known.state in PREPARED:
                 self._prepare(entry)
+            elif entry.known.state != ONGOING:
+                self._unused[entry] = None
             self._schedule(entry)
             if count % REPLAYS_PER_STEP == 0:
                 yield
@@ -389,6 +413,9 @@ class TransactionCoordinator:
         if error := self._append(entry.shard, record):
             return error
         entry.known = following
+        self._unused.pop(entry, None)
+        if following.state in AT_REST:
+            self._unused[entry] = None
         if following.state in PREPARED:
             self._prepare(entry)
         else:
@@ -450,6 +477,9 @@ class TransactionCoordinator:
             return
         if following is not known:
             if entry is None:
+                if error := self._make_room():
+                    done(error, None)
+                    return
                 entry = Entry(transactional_id, following, shard)
             if error := self._store(entry, following):
                 done(error, known)

@@ -24,6 +24,7 @@ from shmbroker.groups.transactions.transaction import (
 from shmbroker.wire.error_codes import (
     CONCURRENT_TRANSACTIONS,
     COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
     INVALID_PRODUCER_ID_MAPPING,
     INVALID_REQUEST,
     INVALID_TRANSACTION_TIMEOUT,
@@ -244,6 +245,31 @@ def test_an_id_without_use_expires(make: Make) -> None:
     assert broker.state() == TRANSACTIONAL_ID_NOT_FOUND
     broker.restart()
     assert broker.transactions.all_known() == (0, [])
+
+
+def test_for_a_new_id_the_one_unused_longest_expires(make: Make) -> None:
+    broker = make(**{"shmbroker.transactional.ids": "3"})
+    opened = open_one(broker, "open")
+    for name in ("a", "b", "a", "c"):
+        assert broker.init(name).error == 0
+    names = {name for name, _ in broker.transactions.all_known()[1]}
+    assert names == {"open", "a", "c"}
+    broker.restart()
+    broker.init("d")
+    names = {name for name, _ in broker.transactions.all_known()[1]}
+    assert names == {"open", "c", "d"}
+    for name in ("c", "d"):
+        open_one(broker, name)
+    assert broker.init("e").error == COORDINATOR_NOT_AVAILABLE
+    assert broker.state("e") == TRANSACTIONAL_ID_NOT_FOUND
+    broker.end(opened, name="open")
+    broker.mark()
+    assert broker.init("e").error == 0
+    assert broker.state("open") == TRANSACTIONAL_ID_NOT_FOUND
+    broker.transactions.on_partition_gone(0)
+    broker.transactions.on_partition(broker.partitions[0], 1)
+    broker.wait(1)
+    assert broker.init("f").error == 0  # `e` is unused, and was found again
 
 
 # ── restarts ────────────────────────────────────────────────────────────────────────────────────
