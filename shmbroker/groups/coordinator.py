@@ -854,7 +854,9 @@ class GroupCoordinator:
 
     def _delete(self, group: AnyGroup, now_ms: int) -> int:
         shard: Shard = group.owner
-        gone = [(group.group_id, *each) for each in shard.store.of_group(group.group_id)]
+        store: OffsetStore = shard.store
+        places = {**store.of_group(group.group_id), **store.pending.get(group.group_id, {})}
+        gone = [(group.group_id, *each) for each in places]
         records = [group_log.offset_record(*each, None) for each in gone]
         if isinstance(group, ConsumerGroup):
             records += [consumer_records.encoded(record) for record in group.tombstones()]

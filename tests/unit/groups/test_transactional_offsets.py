@@ -115,9 +115,14 @@ def test_a_later_commit_is_not_undone_by_the_marker(broker: Broker) -> None:
 def test_a_deleted_group_does_not_come_back(broker: Broker) -> None:
     broker.commit(1)
     assert commit(broker, 5) == 0
+    assert commit(broker, 6, partition=1) == 0
     assert broker.groups.delete("g") == 0
     end(broker, is_commit=True)
-    assert broker.committed() == {}
+    for is_restarted in (False, True):
+        if is_restarted:
+            broker.restart()
+        assert broker.committed() == {} and broker.names() == set()
+        assert broker.groups.shards[0].store.is_empty_of("g")
 
 
 def test_an_old_epoch_is_refused(broker: Broker) -> None:
