@@ -390,8 +390,7 @@ class Broker:
         if transactions.wake_ms <= self._now_ms:
             transactions.run_due()
             had_work = True
-        if exchange.has_work or exchange.next_ms <= self._now_ms:
-            exchange.run()
+        exchange.ask_coordinators()
         appended = self.appender.appended
         told: tuple[Partition, ...] = ()
         if appended:
@@ -414,6 +413,9 @@ class Broker:
         if self.passing.waiting:
             self.passing.pass_waiting()
         self.publish()
+        if exchange.has_work or exchange.next_ms <= self._now_ms:
+            exchange.run()  # behind the answers: who ends a transaction waits for no marker
+            self.publish()
         for partition in told:
             active = partition.log.active
             if active.ready_bytes - active.size < active.extent_bytes >> 1:

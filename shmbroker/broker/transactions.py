@@ -4,7 +4,7 @@
     leader ─────── AddPartitionsToTxn ─► coordinator of the id          (`verify`)
 
 Rules of this file:
-* What is to be asked of one broker is collected and asked in one request at the end of the turn.
+* What is to be asked of one broker is collected and asked in one request in each turn.
   This broker is asked in the same way: one path.
 * Markers are asked for until they are written, or the partition is gone. Another leader, a dead
   broker or too few replicas are waited for; an answer that says that a later coordinator, or a
@@ -107,7 +107,7 @@ class Transactions:
         return bool(self._to_write or self._to_verify)
 
     def run(self) -> None:
-        """Ask what is to be asked."""
+        """Ask what is to be asked: for markers first."""
         if self.next_ms <= self._now_ms():
             self.next_ms = NEVER
             retry, self._retry = self._retry, {}
@@ -115,8 +115,7 @@ class Transactions:
                 self._to_write.setdefault(markers, set()).update(partitions)
         if self._to_write:
             self._ask_for_markers()
-        if self._to_verify:
-            self._ask_coordinators()
+        self.ask_coordinators()
 
     # ── markers ─────────────────────────────────────────────────────────────────────────────────
 
@@ -204,7 +203,10 @@ class Transactions:
 
     # ── verification ────────────────────────────────────────────────────────────────────────────
 
-    def _ask_coordinators(self) -> None:
+    def ask_coordinators(self) -> None:
+        """Ask about the transactions that begin here: their batches wait."""
+        if not self._to_verify:
+            return
         to_verify, self._to_verify = self._to_verify, []
         topic = self._image().topics_by_name.get(TRANSACTION_TOPIC)
         by_coordinator: dict[int, list[Question]] = {}
