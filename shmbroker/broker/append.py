@@ -307,6 +307,13 @@ class Appender:
             return judge_records(batch, header, rules)
         return max_timestamp, refuse_stamps(header, rules)
 
+    def on_stored(self, partition: Partition) -> None:
+        """A coordinator has appended; where acks wait for the disk, its answers do too."""
+        self.appended.add(partition)
+        log = partition.log
+        if log.log_end_offset - log.recovery_point >= partition.flush_messages:
+            self.group_commit.want(partition)
+
     # ── transactions ────────────────────────────────────────────────────────────────────────────
 
     def _is_known(
@@ -390,8 +397,7 @@ class Appender:
         if fault is not None:
             self.refuse(peer, token, _STORAGE, fault)
             return
-        if partition.advance_high_watermark():
-            self.moved.add(partition)
+        self._on_synced(partition)
         if deadline_ms and partition.high_watermark < end_offset:
             if not partition.is_leader or partition.is_under_min_in_sync:
                 error = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND

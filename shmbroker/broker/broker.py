@@ -213,7 +213,7 @@ class Broker:
             self.on_storage_fault,
         )
         self.groups = GroupCoordinator(
-            config, self.now_ms, make_member_id, self.appender.appended.add, tables.standing
+            config, self.now_ms, make_member_id, self.appender.on_stored, tables.standing
         )
         self.exchange = Transactions(
             broker_id,
@@ -227,7 +227,7 @@ class Broker:
             self.now_ms,
             self.producer_ids.take,
             lambda: self.image.features.get(TRANSACTION_VERSION, 0),
-            self.appender.appended.add,
+            self.appender.on_stored,
             self.exchange.send,
         )
         self.append_marker = self.appender.append_marker
@@ -276,13 +276,13 @@ class Broker:
         self._disk_index = at(member.index, DISK)
 
     def _handler(self, module: BrokerApi) -> Handler:
-        if self._peers.siblings and module.API_KEY in table.GROUP_KEYS:
+        if module.API_KEY in table.GROUP_KEYS:
 
             def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
                 call.hold = partial(self.groups.hold, table.group_ids_of(body))
                 return module.answer(self, call, body)
 
-        elif self._peers.siblings and module.API_KEY in table.TRANSACTION_KEYS:
+        elif module.API_KEY in table.TRANSACTION_KEYS:
 
             def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
                 call.hold = partial(self.transactions.hold, table.transactional_ids_of(body))

@@ -12,6 +12,7 @@ from shmbroker.broker.placement import APPLY_S
 from shmbroker.broker.registration import BROKER_HEARTBEAT
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_HEAD, EXECUTED, EXECUTED_HEAD
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     DISK,
@@ -23,6 +24,8 @@ from shmbroker.shm.counters import (
     STATE_RUNNING,
     STATE_STOPPING,
 )
+from shmbroker.wire import codec
+from shmbroker.wire.api_keys import OFFSET_COMMIT
 from shmbroker.wire.error_codes import NOT_CONTROLLER
 from tests.support.broker_family import BROKER, CONTROLLER, BrokerFamily, broker_family
 from tests.support.family_memory import TOPIC_ID, registration, topic
@@ -205,6 +208,25 @@ def test_a_full_disk_refuses_appends_until_there_is_room(family: BrokerFamily) -
         family.broker.turn()
         ((_, error_code, _),) = family.appended()
         assert bool(error_code) == is_full
+
+
+def test_a_commit_is_answered_when_the_disk_has_it(tmp_path: Path) -> None:
+    """With one replica and with several: nothing else would have the group's records flushed."""
+    (_, version, named), partition = topic()
+    named = {**named, "name": "__consumer_offsets"}
+    row = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
+    body = {"group_id": "g", "topics": [{"name": "__consumer_offsets", "partitions": [row]}]}
+    encoded = codec.encode("OffsetCommitRequest", 7, body)
+    with broker_family(tmp_path, "shmbroker.ack.durability=fsync") as family:
+        family.boot(("TopicRecord", version, named), partition)
+        family.gateway.send(EXECUTE, EXECUTE_HEAD.pack(1, OFFSET_COMMIT, 7, 0, 0, 0) + encoded)
+        family.broker.turn()
+        assert family.flusher.jobs and not family.gateway.taken()
+        family.broker.turn()
+        ((operation, payload),) = family.gateway.taken()
+        assert operation == EXECUTED
+        answer, _ = codec.decode("OffsetCommitResponse", 7, payload[EXECUTED_HEAD.size :])
+        assert answer["topics"][0]["partitions"][0]["error_code"] == 0
 
 
 def test_questions_to_a_controller_that_died_are_answered(family: BrokerFamily) -> None:
