@@ -128,7 +128,11 @@ class Family:
         )
         self.now_ms = time.time_ns() // 1_000_000
         self.appender = Appender(
-            EveryKey(partition), lambda: self.now_ms, lambda *_: None, lambda *_: None
+            EveryKey(partition),
+            lambda: self.now_ms,
+            lambda *_: None,
+            lambda *_: None,
+            lambda: self.now_ms,
         )
         self.network_peer = peer(0, to_network, to_io)
         # Network worker

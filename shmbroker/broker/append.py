@@ -94,9 +94,12 @@ class Appender:
         now_ms: Callable[[], int],
         on_storage_fault: Callable[[Partition, StorageFault], None],
         sync: Callable[..., None],
+        steady_ms: Callable[[], int],
     ) -> None:
+        """now_ms: what the wall clock shows, which may jump; steady_ms: what waits go by."""
         self.partitions = partitions
         self.now_ms = now_ms
+        self.steady_ms = steady_ms
         self.on_storage_fault = on_storage_fault
         self.appended: set[Partition] = set()
         self.moved: set[Partition] = set()
@@ -201,7 +204,7 @@ class Appender:
                     self.refuse(peer, token, error, None, (), partition)
                     return
                 end_offset = duplicate_offset + last_offset_delta + 1
-                deadline_ms = now_ms + timeout_ms if acks == ACKS_ALL else 0
+                deadline_ms = self.steady_ms() + timeout_ms if acks == ACKS_ALL else 0
                 ack = (
                     peer, token, partition, duplicate_offset, duplicate_time, end_offset,
                     deadline_ms,
@@ -250,13 +253,13 @@ class Appender:
         if log.log_end_offset - log.recovery_point >= partition.flush_messages:
             self.group_commit.add((
                 peer, token, partition, base_offset, append_time, log.log_end_offset,
-                now_ms + timeout_ms if acks == ACKS_ALL else 0,
+                self.steady_ms() + timeout_ms if acks == ACKS_ALL else 0,
             ))  # fmt: skip
             return
         if acks == ACKS_ALL and partition.high_watermark < log.log_end_offset:
             self.delayed.add((
                 peer, token, partition, base_offset, append_time, log.log_end_offset,
-                now_ms + timeout_ms,
+                self.steady_ms() + timeout_ms,
             ))  # fmt: skip
             return
         # The result, written where it goes.

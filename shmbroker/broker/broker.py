@@ -160,7 +160,7 @@ class Broker:
         self.log_directory = disk.log_directory
         self._peers = peers
         self._disk = disk
-        self._now_ms = clock.now_ms()
+        self._look_at_clocks()
         self.flusher = disk.flusher
         self.asking = Asking(member.incarnation << 48)
         self.registration = Registration(broker_id, endpoint, disk.log_directory, link, self.asking)
@@ -189,7 +189,7 @@ class Broker:
         self.damage = DamageMender(self.store, self.compaction.is_on)
         self.purgatory = Purgatory()
         self.appender = Appender(
-            self.partitions, self.now_ms, self.on_storage_fault, self.store.flush
+            self.partitions, self.now_ms, self.on_storage_fault, self.store.flush, self.steady_ms
         )
         self.tiering: Tiering | None = None
         if config.is_tier_enabled:
@@ -206,7 +206,7 @@ class Broker:
         self.reader = Reader(
             self.partitions,
             self.purgatory,
-            self.now_ms,
+            self.steady_ms,
             self.passing.pass_file,
             self.tiering,
             config["remote.fetch.max.wait.ms"],
@@ -296,8 +296,16 @@ class Broker:
         return handle
 
     def now_ms(self) -> int:
-        """The time of this turn."""
+        """The time of this turn, as the wall clock shows it: it may jump."""
         return self._now_ms
+
+    def steady_ms(self) -> int:
+        """The time of this turn, for what waits: milliseconds that never go back."""
+        return self._steady_ms
+
+    def _look_at_clocks(self) -> None:
+        self._now_ms = self.clock.now_ms()
+        self._steady_ms = int(self.clock.monotonic() * 1000)
 
     # ── begin ───────────────────────────────────────────────────────────────────────────────────
 
@@ -342,7 +350,7 @@ class Broker:
 
     def _boot_turn(self) -> None:
         """One turn of a broker that does not serve yet."""
-        self._now_ms = self.clock.now_ms()
+        self._look_at_clocks()
         self.member.look_at_control(self)
         self.take_operations()
         self.publish()
@@ -373,7 +381,7 @@ class Broker:
 
     def turn(self) -> float:
         """One pass: for how long nothing is due after it, 0 where there is more to do."""
-        self._now_ms = self.clock.now_ms()
+        self._look_at_clocks()
         had_work = self.take_operations()
         if self.executor.unfinished:
             self.executor.advance()
@@ -425,8 +433,8 @@ class Broker:
         if now >= self._next_housekeeping:
             self._housekeeping(now)
         deadline = self.purgatory.next_deadline()
-        if deadline is not None and deadline <= self._now_ms:
-            for _ in self.purgatory.expire(self._now_ms):
+        if deadline is not None and deadline <= self._steady_ms:
+            for _ in self.purgatory.expire(self._steady_ms):
                 pass
             self.publish()
             deadline = self.purgatory.next_deadline()
@@ -440,18 +448,19 @@ class Broker:
         return self._rest(now, deadline)
 
     def _rest(self, now: float, deadline: int | None) -> float:
-        """Seconds until something is due; deadline: milliseconds, of the first delayed read."""
+        """Seconds until something is due; deadline: steady milliseconds, of the first delayed
+        read."""
         if self.passing.waiting or self.reader.cold or self.member.has_backlog():
             return BACKLOG_RETRY_S
-        now_ms = self.clock.now_ms()
+        steady_ms = now * 1000
         timeout = self._next_housekeeping - now
         due_ms = self.replication.next_ms()
         if due_ms is not None:
-            timeout = min(timeout, (due_ms - now_ms) / 1000)
+            timeout = min(timeout, (due_ms - steady_ms) / 1000)
         if deadline is not None:
-            timeout = min(timeout, (deadline - now_ms) / 1000)
+            timeout = min(timeout, (deadline - steady_ms) / 1000)
         wake_ms = min(self.groups.wake_ms, self.transactions.wake_ms, self.exchange.next_ms)
-        timeout = min(timeout, (wake_ms - now_ms) / 1000)
+        timeout = min(timeout, (wake_ms - self.clock.now_ms()) / 1000)
         return max(SLEEP_S_MIN, timeout)
 
     def has_news(self) -> bool:

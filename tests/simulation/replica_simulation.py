@@ -222,7 +222,7 @@ class Node:
         self.peers = {number: Ring(number) for number in NODES if number != self.number}
         self.files: dict[int, dict[int, Any]] = {number: {} for number in self.peers}
         self.client = Ring(0)
-        self.appender = Appender(self.partitions, self.now, self.on_fault, self.flush)
+        self.appender = Appender(self.partitions, self.now, self.on_fault, self.flush, self.now)
         self.appender.unverified.ask = self.world.verify
         tables = {
             number: SimpleNamespace(

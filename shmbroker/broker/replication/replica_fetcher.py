@@ -139,6 +139,7 @@ class ReplicaFetcher:
         links: Mapping[int, tuple[Peer, Any]],
         new_token: Callable[[], int],
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         on_appended: Callable[[Partition], None],
         on_storage_fault: Callable[[Partition, StorageFault], None],
         on_gap: Callable[[Partition], None],
@@ -153,6 +154,7 @@ class ReplicaFetcher:
         """By the key of the partition."""
         self._new_token = new_token
         self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._on_appended = on_appended
         self._on_storage_fault = on_storage_fault
         self._on_gap = on_gap
@@ -236,7 +238,7 @@ class ReplicaFetcher:
                 self._send(link)
 
     def _retry(self) -> None:
-        now_ms = self._now_ms()
+        now_ms = self._steady_ms()
         due = [row for due_ms, row in self._retries if due_ms <= now_ms]
         if due:
             self._retries = [retry for retry in self._retries if retry[0] > now_ms]
@@ -344,7 +346,7 @@ class ReplicaFetcher:
             log.advance_log_start(min(log_start, partition.high_watermark))
         if length:
             if self.broker_id in partition.follower_throttled:
-                self.throttle.take(length, self._now_ms())
+                self.throttle.take(length, self._steady_ms())
             self._read_on(row)
 
     def _read_on(self, row: Row) -> None:
@@ -353,7 +355,7 @@ class ReplicaFetcher:
         if (
             self.broker_id in partition.follower_throttled
             and self.broker_id not in partition.in_sync_replicas
-            and not self.throttle.room(now_ms := self._now_ms())
+            and not self.throttle.room(now_ms := self._steady_ms())
         ):
             self._retries.append((now_ms + self.throttle.wait_ms(), row))
         else:
@@ -362,7 +364,7 @@ class ReplicaFetcher:
     def _again(self, row: Row, delay_ms: int) -> None:
         """Read it again after a while."""
         row.is_compared = False
-        self._retries.append((self._now_ms() + delay_ms, row))
+        self._retries.append((self._steady_ms() + delay_ms, row))
 
     def _read(self, row: Row, file_id: int, position: int, length: int) -> memoryview | None:
         """Bytes of the leader's file; None while its descriptor is not here."""

@@ -80,11 +80,11 @@ class Replication:
         self.moved = appender.moved
         self.delayed = appender.delayed
         self.siblings = siblings
-        self._now_ms = appender.now_ms
+        self._steady_ms = appender.steady_ms
         self._on_high_watermark = on_high_watermark
         self.reads = FollowerReads(
             appender.partitions,
-            appender.now_ms,
+            appender.steady_ms,
             pass_file,
             self.moved,
             appender.on_storage_fault,
@@ -94,6 +94,7 @@ class Replication:
             links,
             new_token,
             appender.now_ms,
+            appender.steady_ms,
             appender.appended.add,
             appender.on_storage_fault,
             note_gap,
@@ -128,7 +129,7 @@ class Replication:
         self.reads.answer_all()
         self.fetcher.send_all()
         if self.delayed.partitions:
-            self.delayed.expire(self._now_ms())
+            self.delayed.expire(self._steady_ms())
         if self.reads.may_join:
             self.in_sync.expand(image)
         if self.log_ends.waiting:
@@ -138,7 +139,7 @@ class Replication:
         """When `run` has something to do though nothing comes in; None: then only."""
         due = [ms for ms in (self.reads.next_ms, self.fetcher.next_ms) if ms is not None]
         if self.delayed.partitions:
-            due.append(self._now_ms() + EXPIRY_INTERVAL_MS)
+            due.append(self._steady_ms() + EXPIRY_INTERVAL_MS)
         return min(due, default=None)
 
     def look_before_sleep(self, has_entries: Callable[[], bool], has_appended: bool) -> bool:
@@ -161,7 +162,9 @@ class Replication:
         """Once a second: who lags, who has caught up."""
         self.may_look_for_places()
         self.log_ends.look_again()
-        self.in_sync.look_at_all(self.partitions.values(), image, self._now_ms(), self.lag_max_ms)
+        self.in_sync.look_at_all(
+            self.partitions.values(), image, self._steady_ms(), self.lag_max_ms
+        )
 
     def set_rates(self, as_leader: int, as_follower: int) -> None:
         """Bytes a second that throttled replicas may take here."""

@@ -12,7 +12,16 @@ from shmbroker.broker.placement import APPLY_S
 from shmbroker.broker.registration import BROKER_HEARTBEAT
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
-from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_HEAD, EXECUTED, EXECUTED_HEAD
+from shmbroker.ipc.operation_layout import (
+    EXECUTE,
+    EXECUTE_HEAD,
+    EXECUTED,
+    EXECUTED_HEAD,
+    READ,
+    READ_DONE,
+    READ_HEAD,
+    READ_PARTITION,
+)
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     DISK,
@@ -227,6 +236,22 @@ def test_a_commit_is_answered_when_the_disk_has_it(tmp_path: Path) -> None:
         assert operation == EXECUTED
         answer, _ = codec.decode("OffsetCommitResponse", 7, payload[EXECUTED_HEAD.size :])
         assert answer["topics"][0]["partitions"][0]["error_code"] == 0
+
+
+@pytest.mark.parametrize("seconds", (-3600, 3600))
+def test_a_read_waits_as_long_as_it_says_though_the_wall_clock_jumps(
+    family: BrokerFamily, seconds: int
+) -> None:
+    family.boot(*topic())
+    asked = READ_PARTITION.pack(KEY, 1000, -1, -1, 0, -1, -1)
+    family.gateway.send(READ, READ_HEAD.pack(1, 500, 1, 1 << 20, 0, 0, 1, 0) + asked)
+    family.broker.turn()
+    family.clock.wall_ahead_s += seconds
+    for passed, is_answered in [(0.4, False), (0.2, True)]:
+        family.clock.now += passed
+        family.broker.turn()
+        answers = [operation for operation, _ in family.gateway.taken()]
+        assert answers == ([READ_DONE] if is_answered else [])
 
 
 def test_questions_to_a_controller_that_died_are_answered(family: BrokerFamily) -> None:

@@ -98,6 +98,7 @@ class Node:
             {number: (self.peers[number], self.files[number]) for number in self.peers},
             lambda: next(self.tokens),
             lambda: self.now,
+            lambda: self.now,
             self.appended.add,
             self.on_fault,
             self.gaps.append,

@@ -84,6 +84,7 @@ class Worker:
             lambda: NOW_MS,
             lambda _partition, fault: self.faults.append(fault),
             self.store.flush,
+            lambda: NOW_MS,
         )
         self.peer = Peer()
         self.tokens = itertools.count(1)
