@@ -29,6 +29,7 @@ from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     INCARNATION,
+    METADATA_APPLIED,
     STATE,
     STATE_RUNNING,
     Counters,
@@ -84,7 +85,8 @@ class InlineFlusher:
 class BrokerFamily:
     """Broker 1, registered once `boot` has returned; nothing is placed on it yet."""
 
-    def __init__(self, root: Path, *settings: str) -> None:
+    def __init__(self, root: Path, *settings: str, applied: int = 0) -> None:
+        """applied: how much of the metadata the process before had applied, if there was one."""
         self.counters = Counters(memoryview(bytearray(layout_size(4))), 4)
         words = self.words = self.counters.words
         at = self.counters.at
@@ -93,6 +95,7 @@ class BrokerFamily:
         for slot in (GATEWAY, CONTROLLER):
             words[at(slot, STATE)] = STATE_RUNNING
             words[self.counters.acknowledgement(BROKER, slot)] = 1
+        words[at(BROKER, METADATA_APPLIED)] = applied
         asleep = words_of(memoryview(bytearray(32)))
         self.eventfds = [make_eventfd() for _ in range(4)]
         doorbells = [Doorbell(fd, asleep, at) for at, fd in enumerate(self.eventfds)]
@@ -181,7 +184,7 @@ class BrokerFamily:
 
 
 @contextmanager
-def broker_family(root: Path, *settings: str) -> Iterator[BrokerFamily]:
-    made = BrokerFamily(root, *settings)
+def broker_family(root: Path, *settings: str, applied: int = 0) -> Iterator[BrokerFamily]:
+    made = BrokerFamily(root, *settings, applied=applied)
     yield made
     made.close()

@@ -69,17 +69,18 @@ class Link:
     def has_news(self) -> bool:
         return self.is_behind()
 
-    def catch_up(self) -> list[Any] | None:
+    def catch_up(self, end_offset: int | None = None) -> list[Any] | None:
         if self.steps_left:
             self.steps_left -= 1
             return None
         image = self.follower.image
+        count = len(self._rows) if end_offset is None else end_offset - image.offset
         records = [
             (image.offset + at, 1, *decode_metadata_record(encode_metadata_record(*row)))
-            for at, row in enumerate(self._rows)
+            for at, row in enumerate(self._rows[:count])
         ]
         end = image.offset + len(records)
-        self._rows = []
+        self._rows = self._rows[count:]
         self.follower.image, changes = image.apply(records, end, 1)
         return changes
 

@@ -254,6 +254,18 @@ def test_a_read_waits_as_long_as_it_says_though_the_wall_clock_jumps(
         assert answers == ([READ_DONE] if is_answered else [])
 
 
+@pytest.mark.parametrize("applied, is_lost", [(1, False), (3, True)])
+def test_a_log_that_the_process_before_had_not_made_yet_is_not_lost(
+    tmp_path: Path, applied: int, is_lost: bool
+) -> None:
+    """applied: the registration, or the topic as well."""
+    named, (kind, version, partition) = topic()
+    row = partition | {"replicas": [1, 2], "directories": [b"d" * 16] * 2, "leader_epoch": 1}
+    with broker_family(tmp_path, applied=applied) as family:
+        family.boot(named, (kind, version, row))
+        assert family.broker.partitions[KEY].lost_below == (0 if is_lost else -1)
+
+
 def test_questions_to_a_controller_that_died_are_answered(family: BrokerFamily) -> None:
     family.boot()
     family.asked()
