@@ -98,6 +98,8 @@ class VoterChange:
         directories = {node: standing.directory for node, standing in self._standings.items()}
         states = {node: s.state for node, s in self._standings.items() if s.state is not None}
         logs = {node: _end(path, now_ms) for node, path in directories.items() if _has_log(path)}
+        if not logs:
+            return  # killed in the first moments of all: nothing was decided
         best = max(logs, key=lambda node: logs[node])
         _refuse_missing_brokers(directories[best], logs[best][1], brokers)
         epoch = max(state.read()[0] for state in states.values())

@@ -85,6 +85,16 @@ def test_a_new_directory_has_nothing_to_change(tmp_path: Path) -> None:
     assert not change_voters(directories(tmp_path), [1, 2, 3])
 
 
+def test_voters_that_were_killed_before_they_had_a_log_start_anew(tmp_path: Path) -> None:
+    metadata = directories(tmp_path)
+    Path(metadata[2]).mkdir(parents=True)
+    state = QuorumState(metadata[2])
+    state.voters = [1, 2, 3]
+    state.write(1, 2, -1)
+    assert change_voters(metadata, [1, 2, 3])
+    assert look(metadata[1]).state is None
+
+
 def test_voters_in_the_log_are_refused(tmp_path: Path) -> None:
     write_alone(tmp_path, 1, 1)
     metadata = directories(tmp_path)
