@@ -122,6 +122,9 @@ class CrashDisk:
         self._is_on = False
         self._real: dict[str, Any] = {}
 
+    def on_mapped(self, mapped: Any) -> None:
+        """A map is made of a file; it may be closed when its process dies."""
+
     # ── what a crash leaves ─────────────────────────────────────────────────────────────────────
 
     def crash_image(self, rng: random.Random) -> tuple[str, dict[str, bytes | None]]:
@@ -220,13 +223,13 @@ class CrashDisk:
             content = file.read()
         if content != node.content:
             node.resize(len(content))
-            _note_difference(node, content)
+            note_difference(node, content)
         return node  # type: ignore[no-any-return]
 
     def capture_maps(self) -> None:
         """Note what was stored into maps since the last time."""
         for mapped, node in self._maps.items():
-            _note_difference(node, mmap_bytes(mapped))
+            note_difference(node, mmap_bytes(mapped))
 
     def _changed(self) -> None:
         self.count += 1
@@ -252,6 +255,7 @@ class CrashDisk:
                 made = super().__new__(cls, fd, length, *rest, **more)
                 if fd in disk._files and not more:
                     disk._maps[made] = disk._files[fd][1]
+                    disk.on_mapped(made)
                 return made
 
             def __setitem__(self, where: Any, what: Any) -> None:
@@ -261,13 +265,13 @@ class CrashDisk:
 
             def resize(self, size: int) -> None:
                 if self in disk._maps:
-                    _note_difference(disk._maps[self], mmap_bytes(self))
+                    note_difference(disk._maps[self], mmap_bytes(self))
                 super().resize(size)
 
             def close(self) -> None:
                 node = disk._maps.pop(self, None)
                 if node is not None:
-                    _note_difference(node, mmap_bytes(self))
+                    note_difference(node, mmap_bytes(self))
                 super().close()
 
             __hash__ = object.__hash__
@@ -298,7 +302,7 @@ class CrashDisk:
 
     def _note_map(self, mapped: Any) -> None:
         if self._is_on:
-            _note_difference(self._maps[mapped], mmap_bytes(mapped))
+            note_difference(self._maps[mapped], mmap_bytes(mapped))
             self._changed()
 
     def _of(self, fd: int) -> Any:
@@ -430,23 +434,29 @@ def mmap_bytes(mapped: Any) -> bytes:
     return mapped[:]  # type: ignore[no-any-return]
 
 
-def _note_difference(node: File, content: bytes) -> None:
+def note_difference(node: File, content: bytes) -> None:
     """One write that makes the file's first bytes these."""
     if node.content[: len(content)] == content:
         return
     assert len(node.content) >= len(content)
-    first = next(
-        n for n in range(0, len(content), 64) if content[n : n + 64] != node.content[n : n + 64]
+    old = bytes(node.content[: len(content)])
+    first = _same(lambda size: old[:size] == content[:size], len(content))
+    end = len(content) - _same(
+        lambda size: old[len(old) - size :] == content[len(content) - size :], len(content)
     )
-    last = max(
-        n for n in range(first, len(content), 64) if content[n : n + 64] != node.content[n : n + 64]
-    )
-    while content[first] == node.content[first]:
-        first += 1
-    end = min(last + 64, len(content))
-    while content[end - 1] == node.content[end - 1]:
-        end -= 1
     node.write(first, content[first:end])
+
+
+def _same(is_same: Callable[[int], bool], size: int) -> int:
+    """How many of the first (or last) bytes are the same: what is the same is so up to there."""
+    low, high = 0, size
+    while low < high:
+        middle = (low + high + 1) // 2
+        if is_same(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def lay_down(image: dict[str, bytes | None], root: str) -> None:

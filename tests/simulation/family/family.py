@@ -1,0 +1,328 @@
+"""A whole family on a simulated system: gateways, brokers and controllers run their real mains, and
+what the supervisor does for them is done here.
+
+    boot       data directory judged and made, shared memory, then every process
+    death      state, incarnation and control generation; a successor when all have acknowledged
+    hang       named by nobody here: killed after a while, as the watchdog does it
+    end_all    everything dies at once; page cache and disk stay, or the power goes as well
+
+The supervisor's own file forks and waits for pids, so this is its part in few words; all else is
+the product's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from shmbroker.errors import Fault
+from shmbroker.gateway.event_loop import Listener
+from shmbroker.metadata.image import MetadataImage
+from shmbroker.processes import data_directory
+from shmbroker.processes.child import Child
+from shmbroker.processes.controller import ControllerProcess
+from shmbroker.processes.io_worker import IoWorker
+from shmbroker.processes.network_worker import NetworkWorker
+from shmbroker.processes.shared_resources import (
+    CONTROLLER,
+    IO_WORKER,
+    NETWORK_WORKER,
+    SharedResources,
+    Slot,
+)
+from shmbroker.processes.supervisor import BACKOFF_S, STEADY_S
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.shm.counters import (
+    CONTROL_GENERATION_WORD,
+    INCARNATION,
+    METADATA_END_OFFSET_WORD,
+    STATE,
+    STATE_NONE,
+    STATE_STARTING,
+)
+from tests.simulation.family.scheduler import Killed, Process
+from tests.simulation.family.system import Listening, System
+
+SUPERVISOR_S = 0.0005
+"""What the supervisor takes to see something."""
+RETRY_S = 0.5
+"""Before all is started again that could not boot."""
+PORT = 9092
+
+
+class Size(NamedTuple):
+    """How many processes of each role, and the settings that differ from the defaults."""
+
+    gateways: int
+    brokers: int
+    controllers: int
+    settings: dict[str, str]
+
+
+class Member:
+    """A slot with its process, if one lives."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.process: Process | None = None
+        self.child: Child | None = None
+        self.starts = self.restarts = 0
+        self.started = 0.0
+
+
+class Family:
+    """All processes, the memory that they share, and their disk."""
+
+    def __init__(self, system: System, size: Size, trace: Callable[[str, str], None]) -> None:
+        self.system = system
+        self.scheduler = system.scheduler
+        self.disk = system.disk
+        self.size = size
+        self.trace = trace
+        self.generation = 0
+        """How often all of it has started."""
+        self.members: dict[int, Member] = {}
+        self.crashes: list[BaseException] = []
+        """What processes ended with that nothing explains."""
+        self.listening: list[Listening] = []
+        self._hears = False
+        self._shared: SharedResources | None = None
+
+    # ── the start of all ────────────────────────────────────────────────────────────────────────
+
+    def boot(self) -> None:
+        """Start everything; a start that is refused, as a disk is full, is tried again."""
+        self.generation += 1
+        try:
+            self._boot()
+        except (Fault, OSError) as fault:
+            self.trace("supervisor", f"can't start: {fault}")
+            self.end_all()
+            generation = self.generation
+            self.scheduler.after(
+                RETRY_S, lambda: self.boot() if generation == self.generation else None
+            )
+
+    def _boot(self) -> None:
+        """Find, judge and make the data directory as the supervisor does, and start everything."""
+        size, root = self.size, self.disk.root
+        settings = {
+            "shmbroker.io.workers": str(size.brokers),
+            "shmbroker.controllers": str(size.controllers),
+            "shmbroker.network.workers": str(size.gateways),
+            "shmbroker.ring.data.bytes": str(64 << 10),
+            "shmbroker.ring.control.bytes": str(64 << 10),
+            "shmbroker.disk.reserve.bytes": str(1 << 20),
+            "offsets.topic.num.partitions": "1",
+        }
+        self.config = config = BrokerConfig(settings | size.settings)
+        places = config.places(root)
+        plan = data_directory.judge(
+            data_directory.Wanted(places, config["shmbroker.node.id"], False, size.controllers),
+            [data_directory.find(place) for place in places],
+            data_directory.find_others(root, places),
+        )
+        config.nodes, self.cluster_id = plan.nodes, plan.cluster_id
+        self._shared = shared = SharedResources(
+            root,
+            size.gateways,
+            config.nodes,
+            plan.controllers,
+            config["shmbroker.ring.data.bytes"],
+            config["shmbroker.ring.control.bytes"],
+        )
+        data_directory.carry_out(plan)
+        self.ports = {number: ("127.0.0.1", PORT + number) for number in config.nodes}
+        self.listening = [Listening(self.system, port) for _, port in self.ports.values()]
+        self.listeners = [
+            Listener(listening, number, False)
+            for number, listening in zip(self.ports, self.listening, strict=True)
+        ]
+        self.words, self.at = shared.counters.words, shared.counters.at
+        roles = (CONTROLLER, IO_WORKER, NETWORK_WORKER)
+        slots = [slot for role in roles for slot in shared.of_role(role)]
+        self.members = {slot.index: Member(slot) for slot in slots}
+        for index in self.members:
+            self.words[self.at(index, INCARNATION)] = 1
+            for other in self.members:
+                self.words[shared.counters.acknowledgement(index, other)] = 1
+        for member in self.members.values():
+            self._start(member)
+
+    @property
+    def shared(self) -> SharedResources:
+        """What the processes share, while there are some."""
+        assert self._shared is not None, "there is no family now"
+        return self._shared
+
+    def end_all(self) -> None:
+        """Every process dies at once, the supervisor too: what they shared is gone."""
+        self.generation += 1
+        for member in self.members.values():
+            if member.process is not None:
+                member.process.kill()
+        for listening in self.listening:
+            listening.close()
+        if self._shared is not None:
+            for doorbell in self._shared.doorbells:
+                os.close(doorbell.eventfd)
+            for pair in self._shared.passing.values():
+                for end in pair:
+                    end.close()
+        self.members, self.listening, self._shared = {}, [], None
+
+    def address(self, port: int) -> object:
+        """What a client connects to for a port."""
+        if not self.listening:
+            return b""
+        return self.listening[list(self.ports).index(port - PORT)].path
+
+    def look(self) -> None:
+        """The supervisor hears its doorbell, and a little later tells the others."""
+        if not self.members or self._hears:
+            return
+        try:
+            os.eventfd_read(self.shared.doorbells[0].eventfd)
+        except BlockingIOError:
+            return
+        self._hears = True
+        generation = self.generation
+
+        def tell() -> None:
+            self._hears = False
+            if generation == self.generation:
+                self.words[CONTROL_GENERATION_WORD] += 1
+                self._ring_all()
+
+        self.scheduler.after(SUPERVISOR_S, tell)
+
+    # ── one process ─────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, member: Member) -> None:
+        slot = member.slot
+        member.starts += 1
+        member.started = self.scheduler.now
+        self.words[self.at(slot.index, STATE)] = STATE_STARTING
+        title = f"{slot.title}#{self.generation}.{member.starts}"
+        self.trace("supervisor", f"starts {title}")
+        process = self.scheduler.start(
+            title, lambda: self._live(member), lambda: self._on_end(member, process)
+        )
+        member.process = process
+
+    def _live(self, member: Member) -> None:
+        """The life of a process: what `run_child` does after the fork."""
+        slot, root = member.slot, Path(self.disk.root)
+        if slot.role == CONTROLLER:
+            child: Child = ControllerProcess(self.shared, slot, self.config, root, self.cluster_id)
+        elif slot.role == IO_WORKER:
+            child = IoWorker(self.shared, slot, self.config, root, self.cluster_id, self.ports)
+        else:
+            child = NetworkWorker(self.shared, slot, self.config, self.cluster_id, self.listeners)
+        member.child = child
+        child.run()
+
+    def _on_end(self, member: Member, process: Process) -> None:
+        """A process is dead: its sockets are closed, and the others are told."""
+        self.system.release(process.title)
+        member.process, member.child = None, None
+        fault = process.fault
+        if isinstance(fault, Killed):
+            self.trace(process.title, "is killed")
+        else:
+            self.trace(process.title, f"ends: {fault!r}")
+        if fault is not None and not isinstance(fault, Killed | Fault):
+            self.crashes.append(fault)
+        generation = self.generation
+        index = member.slot.index
+        self.words[self.at(index, STATE)] = STATE_NONE
+
+        def tell() -> None:
+            if generation != self.generation:
+                return
+            self.words[self.at(index, INCARNATION)] += 1
+            self.words[CONTROL_GENERATION_WORD] += 1
+            self._ring_all()
+            self._succeed(member, generation)
+
+        lived = self.scheduler.now - member.started
+        member.restarts = 0 if lived > STEADY_S else member.restarts + 1
+        delay = BACKOFF_S[min(member.restarts, len(BACKOFF_S) - 1)]
+        self.scheduler.after(SUPERVISOR_S + delay, tell)
+
+    def _succeed(self, member: Member, generation: int) -> None:
+        """Start a successor when all who talk to it have acknowledged the death."""
+        if generation != self.generation:
+            return
+        index = member.slot.index
+        counters = self.shared.counters
+        incarnation = self.words[self.at(index, INCARNATION)]
+        for other in self.members.values():
+            if (
+                other.process is not None
+                and self.shared.talk(other.slot.index, index)
+                and self.words[counters.acknowledgement(other.slot.index, index)] != incarnation
+            ):
+                self.scheduler.after(0.002, lambda: self._succeed(member, generation))
+                return
+        for other in self.members.values():
+            if other.process is not None:
+                self.words[counters.acknowledgement(index, other.slot.index)] = self.words[
+                    self.at(other.slot.index, INCARNATION)
+                ]
+        self._start(member)
+
+    # ── what is known of it ─────────────────────────────────────────────────────────────────────
+
+    def broker(self, number: int) -> Member | None:
+        """The I/O worker of a broker id; None while there is no family."""
+        for member in self.members.values():
+            if member.slot.role == IO_WORKER and member.slot.number == number:
+                return member
+        return None
+
+    def log_ends(self, place: tuple[str, int]) -> list[int]:
+        """Where a partition's log ends on each broker that has it open."""
+        return [
+            partition.log.log_end_offset
+            for member in self.members.values()
+            if isinstance(member.child, IoWorker)
+            for partition in member.child.broker.partitions.values()
+            if (partition.topic, partition.partition) == place
+        ]
+
+    def image(self) -> MetadataImage | None:
+        """The metadata, if some process knows all that is committed."""
+        committed = self.words[METADATA_END_OFFSET_WORD] if self.members else 0
+        for member in self.members.values():
+            child = member.child
+            if isinstance(child, NetworkWorker) and child.gateway.image.offset == committed:
+                return child.gateway.image
+        return None
+
+    def places_others_hold(self, number: int) -> list[tuple[str, int]]:
+        """Partitions of which another broker than this one has all that is committed."""
+        image = self.image()
+        if image is None:
+            return []
+        return [
+            (topic.name, partition.partition)
+            for topic in image.topics_by_name.values()
+            for partition in topic.partitions
+            if number in partition.replicas and {*partition.in_sync_replicas} - {number}
+        ]
+
+    def is_held_by_others(self, number: int) -> bool:
+        """Whether nothing is lost that counts if a node loses all that it has."""
+        image = self.image()
+        return image is not None and all(
+            {*partition.in_sync_replicas} - {number}
+            for topic in image.topics_by_name.values()
+            for partition in topic.partitions
+        )
+
+    def _ring_all(self) -> None:
+        for doorbell in self.shared.doorbells[1:]:
+            doorbell.ring()

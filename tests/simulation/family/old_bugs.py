@@ -1,0 +1,272 @@
+"""Old bugs, put back one at a time: does the simulation find them?
+
+Each was in shmbroker once, or is what a change of one line would make of it. `seeds` name histories
+that find it, as of when they were last looked for (`scripts/simulate --old-bugs`); a change
+elsewhere may lead a seed another way, so the test looks at further seeds where the named ones miss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from tests.simulation.family.simulate import Plan
+
+
+class Change(NamedTuple):
+    """Code of now, and what stands in its place while the bug is back."""
+
+    where: str
+    """module:Class.function"""
+    code: str
+    before: str
+
+
+class OldBug(NamedTuple):
+    """What brings a bug back, and where to look for it."""
+
+    name: str
+    what: str
+    """What clients suffer."""
+    changes: tuple[Change, ...]
+    plan: Plan
+    """In which kind of histories it is found soonest; any may find it."""
+    seeds: tuple[int, ...] = ()
+    is_rare: bool = False
+    """Less than one seed in twenty finds it: `scripts/simulate --old-bugs` looks for it, the suite
+    does not."""
+
+
+CALM = Plan(fault_s=0.0)
+
+
+OLD_BUGS = (
+    OldBug(
+        "asleep-too-soon",
+        "a process does not look at its rings again before it sleeps: a lost wake-up",
+        (
+            Change(
+                "shmbroker.processes.child:SleepingChild.sleep",
+                "    if self.has_news():\n",
+                "    if False:\n",
+            ),
+        ),
+        CALM,
+        (0, 6, 7),
+    ),
+    OldBug(
+        "groups-not-flushed",
+        "where acks wait for the disk, members of groups wait for a flush that nobody asks for",
+        (
+            Change(
+                "shmbroker.broker.append:Appender.on_stored",
+                "self.group_commit.want(partition)",
+                "pass",
+            ),
+        ),
+        Plan(True, True, 0.0),
+        (0, 1, 2),
+    ),
+    OldBug(
+        "answered-before-the-disk",
+        "with one replica, members are told what a power cut undoes",
+        (
+            Change(
+                "shmbroker.broker.broker:Broker._handler",
+                "if module.API_KEY in table.GROUP_KEYS:",
+                "if self._peers.siblings and module.API_KEY in table.GROUP_KEYS:",
+            ),
+            Change(
+                "shmbroker.broker.append:Appender.on_stored",
+                "self.group_commit.want(partition)",
+                "pass",
+            ),
+        ),
+        Plan(False, True, 0.3, ("cut",)),
+        (0, 1, 2),
+    ),
+    OldBug(
+        "answered-before-replicas",
+        "members are told what only the coordinator has",
+        (
+            Change(
+                "shmbroker.groups.held_answers:HeldAnswers.hold",
+                "if partition.high_watermark < partition.log.log_end_offset",
+                "if False",
+            ),
+        ),
+        Plan(True, False, 0.3, ("kill", "kill_amid")),
+        (29,),
+        is_rare=True,
+    ),
+    OldBug(
+        "ack-before-min-isr",
+        "acks=all is answered though fewer replicas than min.insync.replicas have it",
+        (
+            Change(
+                "shmbroker.replica.partition:Partition.count_in_sync",
+                "self.is_under_min_in_sync = len(self.in_sync_replicas) < "
+                "self.effective_min_in_sync",
+                "self.is_under_min_in_sync = False",
+            ),
+        ),
+        Plan(True, False, 0.3, ("freeze",)),
+        (4, 8, 14),
+    ),
+    OldBug(
+        "high-watermark-goes-back",
+        "a new leader tells the end that it knows, which is behind what was told before (KIP-207)",
+        (
+            Change(
+                "shmbroker.replica.partition:Partition.is_high_watermark_behind",
+                "return self.high_watermark < self.epoch_start_offset",
+                "return False",
+            ),
+            Change(
+                "shmbroker.replica.partition:Partition.take_over",
+                "self.high_watermark = max(self.high_watermark, min(high_watermark, "
+                "self.log.log_end_offset))",
+                "pass",
+            ),
+        ),
+        Plan(True, False, 0.3, ("kill", "freeze")),
+        (28, 29),
+        is_rare=True,
+    ),
+    OldBug(
+        "answered-twice",
+        "a network worker ends where a topic can't be created while no controller is there",
+        (
+            Change(
+                "shmbroker.gateway.forwarding:PlainApis._answer_here",
+                "            request.body = (module, decoded)  # for `finish_again`, which may "
+                "be called at once\n"
+                "            answer = module.answer(self.worker, request, decoded)\n"
+                "            if answer is None:\n",
+                "            answer = module.answer(self.worker, request, decoded)\n"
+                "            if answer is None:\n"
+                "                request.body = (module, decoded)\n",
+            ),
+        ),
+        Plan(fault_s=0.3, faults=("kill",)),
+        (11, 14, 50),
+        is_rare=True,
+    ),
+    OldBug(
+        "asked-while-booting",
+        "who asks while it boots gets no answer once it runs",
+        (
+            Change(
+                "shmbroker.ipc.operation_adapter:Call.reply",
+                "if self.peer.deaths == self.deaths:",
+                "if self.peer.incarnation == self.deaths + 1:",
+            ),
+        ),
+        CALM,
+        (0, 1, 2),
+    ),
+    OldBug(
+        "sequences-forgotten",
+        "a log that is opened again does not know its producers: a retry is stored twice",
+        (
+            Change(
+                "shmbroker.log.recovery:rebuild_producers",
+                "    _rebuild_producers(log, is_window_walked, now_ms, _NEVER)\n",
+                "",
+            ),
+        ),
+        Plan(fault_s=0.3, faults=("kill", "kill_amid")),
+        (7, 9, 18),
+    ),
+    OldBug(
+        "lost-peer-not-failed",
+        "requests that were with a broker that died get no answer",
+        (
+            Change(
+                "shmbroker.gateway.gateway:Gateway.on_peer_lost",
+                "self.results.fail_pending(peer)",
+                "pass",
+            ),
+        ),
+        Plan(fault_s=0.3, faults=("kill", "kill_amid")),
+        (0, 1, 4),
+    ),
+    OldBug(
+        "decision-not-flushed",
+        "a controller answers before its disk has the decision: a power cut takes a topic away",
+        (
+            Change(
+                "shmbroker.controller.raft.voter:Voter.append",
+                "    self.log.flush()\n",
+                "",
+            ),
+        ),
+        Plan(False, True, 0.3, ("cut",)),
+        (0, 1, 2),
+    ),
+    OldBug(
+        "held-for-ever",
+        "answers that wait for replicas are not sent when these have what is needed",
+        (
+            Change(
+                "shmbroker.broker.broker:Broker._on_high_watermark",
+                "        self.groups.on_high_watermark(partition)\n",
+                "        pass\n",
+            ),
+        ),
+        Plan(True, None, 0.0),
+        (0, 1, 2),
+    ),
+    OldBug(
+        "damage-not-seen",
+        "a start after a power cut takes torn batches for whole ones",
+        (
+            Change(
+                "shmbroker.log.segment:Segment.good_batches",
+                "if crc32c(data[at + ATTRIBUTES_POSITION : at + size]) != header[H_CRC]:",
+                "if False:",
+            ),
+        ),
+        Plan(None, True, 0.3, ("cut",)),
+        (8, 12, 15),
+    ),
+)
+
+
+@contextlib.contextmanager
+def put_back(bug: OldBug) -> Iterator[None]:
+    """While in here, the bug is back; AssertionError if the code has changed too much."""
+    with contextlib.ExitStack() as stack:
+        for change in bug.changes:
+            stack.enter_context(_changed(change))
+        yield
+
+
+@contextlib.contextmanager
+def _changed(change: Change) -> Iterator[None]:
+    module_name, _, path = change.where.partition(":")
+    module = importlib.import_module(module_name)
+    owner: Any = module
+    *owners, name = path.split(".")
+    for each in owners:
+        owner = getattr(owner, each)
+    now = inspect.getattr_static(owner, name)
+    function = now.fget if isinstance(now, property) else now
+    assert isinstance(function, FunctionType), change.where
+    source = textwrap.dedent(inspect.getsource(function)).removeprefix("@property\n")
+    assert source.count(change.code) == 1, f"{change.where} has no such code any more"
+    source = source.replace(change.code, change.before)
+    made: dict[str, Any] = {}
+    annotated = "from __future__ import annotations\n" + source
+    exec(compile(annotated, module.__file__ or "", "exec"), module.__dict__, made)
+    new: Any = made[name]
+    setattr(owner, name, property(new) if isinstance(now, property) else new)
+    try:
+        yield
+    finally:
+        setattr(owner, name, now)

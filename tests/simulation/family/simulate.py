@@ -1,0 +1,469 @@
+"""The whole family under one seed: gateways, brokers and controllers, their real code, in one
+process on virtual time; clients whose history is checked; and everything that may go wrong.
+
+    simulate(seed)    AssertionError with the last lines of the trace, if something does not hold
+
+What may happen, at random:
+
+    kill      a process, between two turns or amid one, at any system call
+    hang      a process, for so short that nobody notices, or longer
+    freeze    a broker, until others lead what it led
+    slow      turns of a process take a thousand times as long
+    jump      the wall clock, forwards or backwards
+    end       all processes at once: memory is lost, the page cache is not
+    cut       the power: what was not flushed is lost in part, sectors are torn (acks wait for the
+              disk then: `shmbroker.ack.durability`)
+    full      a node's disk has no room
+    refuse    a node's disk refuses to write or to flush; its broker is started again after that
+    lose      a broker is killed and its copy of a partition is gone, or all are, and a directory of
+              a node is empty when they start; once, and not the only copy in sync
+    leave     a client's connections end
+
+Then nothing fails any more, and within a minute everybody has caught up, or it is an error too.
+
+A trace has a line for each thing that happened:
+
+    1003.014211  io-worker-2#1.1       is killed
+    time         process, start of the family, start of this process; or client; or fault
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Generator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from shmbroker.errors import Fault
+from shmbroker.processes.shared_resources import IO_WORKER
+from tests.simulation.family.clients import Admin, Careless, FamilyClient, Producer, Reader
+from tests.simulation.family.family import Family, Member, Size
+from tests.simulation.family.history import Place, Seen
+from tests.simulation.family.members import MODERN_SESSION_MS, Consumer, Modern
+from tests.simulation.family.network import Disconnected, Network, Script, Wait
+from tests.simulation.family.scheduler import CALL_S, Scheduler
+from tests.simulation.family.system import System
+
+LENGTH_S = 6.0
+"""How long faults happen."""
+HEAL_S = 60.0
+REST_S = 15.0
+"""After the last fault, until everything that was in doubt has been decided."""
+QUICK = frozenset(("kill", "kill_amid", "end", "cut", "leave"))
+"""Faults after which a process starts again at once."""
+MIN_IN_SYNC = 2
+"""Where there are three replicas."""
+TRACE_LINES = 200
+MEMORY = Path("/dev/shm")
+GROUP_TOPIC = "__consumer_offsets"
+
+
+class Plan(NamedTuple):
+    """What a history is, where that is not left to its seed."""
+
+    is_whole: bool | None = None
+    """Three brokers and controllers; else one of each."""
+    is_durable: bool | None = None
+    """Acks wait for the disk, so the power may go."""
+    fault_s: float | None = None
+    """Between two faults, on average; 0.0: there are none."""
+    faults: tuple[str, ...] = ()
+    """Their kinds; none named: all."""
+
+
+ANY = Plan()
+
+
+class Simulation:
+    """One seed."""
+
+    def __init__(self, seed: int, plan: Plan = ANY) -> None:
+        self.seed = seed
+        self.plan = plan
+        self.random = random = Random(seed)
+        self.root = tempfile.mkdtemp(prefix="family-", dir=MEMORY if MEMORY.is_dir() else None)
+        self.scheduler = Scheduler(random)
+        self.system = System(self.scheduler, self.root)
+        self.disk = self.system.disk
+        self.lines: deque[str] = deque(maxlen=TRACE_LINES)
+        self.line_count = 0
+        self.fault_counts: dict[str, int] = {}
+        self.is_healing = False
+        self.has_lost = False
+        drawn = Plan(
+            random.random() < 0.6, random.random() < 0.4, random.choice((0.0, 0.3, 1.0, 2.0))
+        )
+        self.is_whole = bool(drawn.is_whole if plan.is_whole is None else plan.is_whole)
+        self.is_durable = bool(drawn.is_durable if plan.is_durable is None else plan.is_durable)
+        self.fault_s = (drawn.fault_s if plan.fault_s is None else plan.fault_s) or 0.0
+        self.faults = plan.faults
+        self.size = self._size()
+        self.family = Family(self.system, self.size, self.trace)
+        self.seen = Seen(
+            lambda: int((self.scheduler.now + self.scheduler.wall_ahead_s) * 1000),
+            self.check_copies,
+        )
+
+    def _size(self) -> Size:
+        random = self.random
+        settings = {
+            "broker.session.timeout.ms": "1500",
+            "group.initial.rebalance.delay.ms": "50",
+            "group.consumer.session.timeout.ms": str(MODERN_SESSION_MS),
+            "group.consumer.min.session.timeout.ms": str(MODERN_SESSION_MS),
+            "group.consumer.heartbeat.interval.ms": "100",
+            "group.consumer.min.heartbeat.interval.ms": "100",
+            "replica.lag.time.max.ms": str(random.choice((500, 2000))),
+            "log.segment.bytes": str(random.choice((1 << 20, 1 << 30))),
+        }
+        if self.is_durable:
+            settings["shmbroker.ack.durability"] = "fsync"
+        if not self.is_whole:
+            return Size(random.choice((1, 2)), 1, 1, settings)
+        settings["shmbroker.replicas"] = "3"
+        return Size(random.choice((1, 2)), 3, random.choice((1, 3)), settings)
+
+    # ── the trace ───────────────────────────────────────────────────────────────────────────────
+
+    def trace(self, who: str, text: str) -> None:
+        self.line_count += 1
+        text = text.replace(self.root, "DATA")
+        self.lines.append(f"{self.scheduler.now:.6f}  {who:24}  {text}")
+
+    # ── the whole of it ─────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> None:
+        """AssertionError if something does not hold."""
+        logger = logging.getLogger("shmbroker")
+        handler = _Lines(self)
+        before = logger.handlers, logger.propagate, logger.level
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)
+        try:
+            with self.system.running():
+                self.network = Network(self.scheduler, self.family)
+                self.scheduler.look = self._look
+                try:
+                    self._run()
+                finally:
+                    self.network.close()
+                    self.family.end_all()
+        except (AssertionError, Fault) as fault:
+            # A fault is a client's, who can't read what it is given.
+            trace = "\n".join(self.lines)
+            again = f"scripts/simulate --of family --from {self.seed} --seeds 1"
+            if self.plan != ANY:
+                again = f"simulate({self.seed}, {self.plan})"
+            raise AssertionError(f"seed {self.seed}: {fault}; again: {again}\n{trace}") from fault
+        finally:
+            logger.handlers, logger.propagate = before[:2]
+            logger.setLevel(before[2])
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def _run(self) -> None:
+        scheduler = self.scheduler
+        self.trace("seed", f"{self.seed}: {self.size}, a fault each {self.fault_s} s")
+        self.family.boot()
+        self._start_clients()
+        self.network.are_lates_bad = bool(self.faults) and QUICK.issuperset(self.faults)
+        if self.fault_s:
+            self._plan_fault()
+        else:
+            self.network.well_since = scheduler.now
+            self._end_slowness()
+        self._go_on(lambda: scheduler.now > 1000 + LENGTH_S, 2 * LENGTH_S)
+        self._heal()
+        for client in self.network.clients:
+            client.is_told_to_end = True
+        end = Ending(self.network, "ending", self.seen, self)
+        self._go_on(lambda: end.is_over, HEAL_S)
+
+    def _go_on(self, is_over: Callable[[], bool], seconds: float) -> None:
+        until = self.scheduler.now + seconds
+        while not is_over():
+            self.scheduler.step()
+            if self.family.crashes:
+                crash = self.family.crashes[0]
+                raise AssertionError(f"a process crashed: {crash!r}") from crash
+            assert self.scheduler.now < until, "no rest"
+
+    def _look(self) -> None:
+        self.family.look()
+        self.network.look()
+
+    def _start_clients(self) -> None:
+        random, network, seen = self.random, self.network, self.seen
+        Starting(network, "starting", seen, self)
+        Admin(network, "admin", seen, self.size.brokers)
+        for number in range(random.randrange(1, 3)):
+            Reader(network, f"reader-{number}", seen)
+
+    def start_more(self, topics: list[str]) -> None:
+        """Those who need the topics that were created first."""
+        random, network, seen = self.random, self.network, self.seen
+        for number, place in enumerate(list(seen.places)):
+            Producer(network, f"producer-{number}", seen, place, random.randrange(5, 120))
+        Careless(network, "careless", seen, random.choice(seen.places))
+        for number in range(random.randrange(1, 4)):
+            Consumer(network, f"consumer-{number}", seen, "group", topics)
+        for number in range(random.randrange(3)):
+            Modern(network, f"modern-{number}", seen, "modern", topics)
+
+    # ── faults ──────────────────────────────────────────────────────────────────────────────────
+
+    def _plan_fault(self) -> None:
+        def strike() -> None:
+            if not self.is_healing:
+                self._strike()
+                self._plan_fault()
+
+        self.scheduler.after(self.random.expovariate(1 / self.fault_s), strike)
+
+    def _strike(self) -> None:
+        kinds = [getattr(self, name) for name in self.faults or self._kinds()]
+        kind = self.random.choice(kinds)
+        self.fault_counts[kind.__name__] = self.fault_counts.get(kind.__name__, 0) + 1
+        kind()
+
+    def _kinds(self) -> list[str]:
+        kinds = ["kill", "kill", "kill_amid", "hang", "slow", "jump", "leave", "fill", "refuse"]
+        kinds += ["end", "freeze"]
+        if self.is_whole:
+            kinds += ["lose"]
+        if self.is_durable:
+            kinds += ["cut", "cut", "cut"]
+        return kinds
+
+    def _victim(self) -> Member | None:
+        """A process that lives; one in two is a broker's, as there are more ways to die there."""
+        alive = [one for one in self.family.members.values() if one.process is not None]
+        brokers = [one for one in alive if one.slot.role == IO_WORKER]
+        kinds = brokers if brokers and self.random.random() < 0.5 else alive
+        return self.random.choice(kinds) if kinds else None
+
+    def kill(self) -> None:
+        victim = self._victim()
+        if victim is not None and victim.process is not None:
+            self.trace("kill", victim.process.title)
+            victim.process.kill()
+
+    def kill_amid(self) -> None:
+        victim = self._victim()
+        if victim is not None and victim.process is not None:
+            victim.process.calls_left = self.random.randrange(60)
+            self.trace("kill", f"{victim.process.title} after {victim.process.calls_left} calls")
+
+    def hang(self) -> None:
+        victim = self._victim()
+        if victim is not None and victim.process is not None:
+            seconds = self.random.choice((0.01, 0.1, 0.5, 1.5, 3.0))
+            victim.process.pause_until = self.scheduler.now + seconds
+            self.trace("hang", f"{victim.process.title} for {seconds} s")
+
+    def freeze(self) -> None:
+        """A broker hangs until others lead what it led, and wakes up believing that it does."""
+        number = self.random.randrange(1, self.size.brokers + 1)
+        broker = self.family.broker(number)
+        if broker is not None and broker.process is not None:
+            seconds = self.random.uniform(1.6, 3.0)
+            broker.process.pause_until = self.scheduler.now + seconds
+            self.trace("freeze", f"{broker.process.title} for {seconds:.1f} s")
+
+    def slow(self) -> None:
+        victim = self._victim()
+        if victim is None or victim.process is None:
+            return
+        process = victim.process
+        process.call_s = CALL_S * self.random.choice((50, 1000))
+        self.trace("slow", f"{process.title}: {process.call_s * 1000:.1f} ms for a call")
+
+        def end() -> None:
+            process.call_s = CALL_S
+
+        self.scheduler.after(self.random.uniform(0.1, 1.0), end)
+
+    def jump(self) -> None:
+        seconds = self.random.choice((-3600.0, -1.0, 1.0, 3600.0))
+        self.scheduler.wall_ahead_s += seconds
+        self.seen.has_clock_jumped = True
+        self.trace("jump", f"the wall clock by {seconds} s")
+
+    def leave(self) -> None:
+        clients = [client for client in self.network.clients if not client.is_over]
+        if clients:
+            client = self.random.choice(clients)
+            self.trace("leave", client.name)
+            client.disconnect()
+
+    def fill(self) -> None:
+        place = f"node-{self.random.randrange(1, self.size.brokers + 1)}"
+        self.trace("full", place)
+        self.disk.full.add(place)
+        self.scheduler.after(self.random.uniform(0.1, 1.5), lambda: self.disk.full.discard(place))
+
+    def refuse(self) -> None:
+        number = self.random.randrange(1, self.size.brokers + 1)
+        self.trace("refuse", f"node-{number}")
+        self.disk.failing[f"node-{number}"] = self.random.randrange(1, 3)
+
+        def end() -> None:
+            self.disk.failing.clear()
+            broker = self.family.broker(number)
+            if broker is not None and broker.process is not None:
+                broker.process.kill()
+
+        self.scheduler.after(self.random.uniform(0.1, 1.0), end)
+
+    def lose(self) -> None:
+        """What others have is lost: a partition's directory, or that of a node."""
+        if self.has_lost:
+            return
+        number = self.random.randrange(1, self.size.brokers + 1)
+        places = self.family.places_others_hold(number)
+        broker = self.family.broker(number)
+        if not places or broker is None or broker.process is None:
+            return
+        node = Path(self.root) / f"node-{number}"
+        if self.random.random() < 0.5:
+            topic, partition = self.random.choice(places)
+            self.has_lost = True
+            self.trace("lose", f"{topic}-{partition} of node-{number}")
+            broker.process.kill()
+            shutil.rmtree(node / f"{topic}-{partition}", ignore_errors=True)
+        elif self.size.controllers == 3 and self.family.is_held_by_others(number):
+            self.has_lost = True
+            self.trace("lose", f"all are killed, and node-{number} is empty")
+            self.family.end_all()
+            shutil.rmtree(node)
+            self.family.boot()
+
+    def end(self) -> None:
+        self.trace("end", "all are killed")
+        self.family.end_all()
+        self.family.boot()
+
+    def cut(self) -> None:
+        self.family.end_all()
+        self.trace("cut", f"power: {self.disk.cut_power(self.random)}")
+        self.family.boot()
+
+    def _heal(self) -> None:
+        self.is_healing = True
+        self.trace("heal", "nothing fails any more")
+        self._end_slowness()
+        self.network.well_since = min(self.network.well_since, self.scheduler.now + REST_S)
+        self.disk.full.clear()
+        self.disk.failing.clear()
+        for member in self.family.members.values():
+            if member.process is not None:
+                member.process.calls_left = -1
+                member.process.pause_until = 0.0
+                member.process.call_s = CALL_S
+
+    def _end_slowness(self) -> None:
+        self.scheduler.slow_wakes = self.system.slow_flushes = 0.0
+
+    def check_copies(self, place: Place, end_offset: int) -> None:
+        """What was acknowledged is in two logs of three, where that is asked for and can be seen:
+        nothing was lost yet, and every broker lives and has its logs open."""
+        if self.size.brokers < 3 or self.has_lost:
+            return
+        ends = self.family.log_ends(place)
+        if len(ends) == self.size.brokers:
+            count = sum(end >= end_offset for end in ends)
+            assert count >= MIN_IN_SYNC, f"{place} to {end_offset} is in {count} logs"
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────
+
+    def content(self, number: int, place: Place) -> bytes:
+        """What a node's log holds of a partition."""
+        directory = Path(self.root) / f"node-{number}" / f"{place[0]}-{place[1]}"
+        parts = [path.read_bytes().rstrip(b"\0") for path in sorted(directory.glob("*.log"))]
+        return b"".join(parts)
+
+
+class Starting(Admin):
+    """Creates the topics that everybody begins with."""
+
+    def __init__(self, network: Network, name: str, seen: Seen, simulation: Simulation) -> None:
+        self.simulation = simulation
+        super().__init__(network, name, seen, simulation.size.brokers)
+
+    def script(self) -> Script:
+        topics = [f"topic-{number}" for number in range(self.random.randrange(1, 3))]
+        for topic in topics:
+            least = str(MIN_IN_SYNC) if self.replicas == 3 else "1"
+            configs = {"min.insync.replicas": least}
+            yield from self.create(topic, self.random.randrange(1, 3), configs)
+        self.simulation.start_more(topics)
+
+
+class Ending(FamilyClient):
+    """Waits until all is well, and reads everything once more."""
+
+    def __init__(self, network: Network, name: str, seen: Seen, simulation: Simulation) -> None:
+        self.simulation = simulation
+        super().__init__(network, name, seen)
+
+    def script(self) -> Script:
+        others = [client for client in self.network.clients if client is not self]
+        while not all(client.is_over for client in others):
+            yield 0.1
+        while not (yield from self._is_well()):
+            yield 0.2
+        for place in self.seen.places:
+            yield from self._read_whole(place)
+            self.seen.check_end(place)
+        numbers = range(1, self.simulation.size.brokers + 1)
+        for place in [*self.seen.places, (GROUP_TOPIC, 0)]:
+            while len({self.simulation.content(number, place) for number in numbers}) > 1:
+                yield 0.1
+
+    def _is_well(self) -> Generator[Wait, None, bool]:
+        """Every topic that was created has all replicas of its partitions in sync."""
+        body = {"topics": None, "allow_auto_topic_creation": False}
+        try:
+            answer = yield from self.ask(self.any_port(), "Metadata", 9, body)
+        except Disconnected:
+            return False
+        found = {}
+        for topic in answer["topics"]:
+            rows = topic["partitions"]
+            found[topic["name"]] = len(rows)
+            for row in rows:
+                if row["leader_id"] < 0 or set(row["replica_nodes"]) != set(row["isr_nodes"]):
+                    return False
+        return all(found.get(topic) == count for topic, count in self.seen.topics.items())  # J
+
+    def _read_whole(self, place: Place) -> Generator[Wait, None, None]:
+        end, offset = -1, 0
+        while end < 0 or offset < end:
+            end = yield from self.watermark(place)
+            offset = yield from self.read(place, 0)
+            yield 0.01
+
+
+class _Lines(logging.Handler):
+    """Log lines of the processes go into the trace."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__()
+        self.simulation = simulation
+
+    def emit(self, record: logging.LogRecord) -> None:
+        current = self.simulation.scheduler.current
+        fault = record.exc_info[1] if record.exc_info else None
+        if fault is not None and not isinstance(fault, Fault):
+            self.simulation.family.crashes.append(fault)
+        self.simulation.trace(current.title if current else "-", record.getMessage())
+
+
+def simulate(seed: int, plan: Plan = ANY) -> Simulation:
+    """One history; AssertionError if something does not hold."""
+    simulation = Simulation(seed, plan)
+    simulation.run()
+    return simulation
