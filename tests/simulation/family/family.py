@@ -245,12 +245,12 @@ class Family:
             self.words[self.at(index, INCARNATION)] += 1
             self.words[CONTROL_GENERATION_WORD] += 1
             self._ring_all()
-            self._succeed(member, generation)
+            self.scheduler.after(delay, lambda: self._succeed(member, generation))
 
         lived = self.scheduler.now - member.started
         member.restarts = 0 if lived > STEADY_S else member.restarts + 1
         delay = BACKOFF_S[min(member.restarts, len(BACKOFF_S) - 1)]
-        self.scheduler.after(SUPERVISOR_S + delay, tell)
+        self.scheduler.after(SUPERVISOR_S, tell)
 
     def _succeed(self, member: Member, generation: int) -> None:
         """Start a successor when all who talk to it have acknowledged the death."""

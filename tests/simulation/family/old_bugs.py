@@ -91,20 +91,6 @@ OLD_BUGS = (
         (0, 1, 2),
     ),
     OldBug(
-        "answered-before-replicas",
-        "members are told what only the coordinator has",
-        (
-            Change(
-                "shmbroker.groups.held_answers:HeldAnswers.hold",
-                "if partition.high_watermark < partition.log.log_end_offset",
-                "if False",
-            ),
-        ),
-        Plan(True, False, 0.3, ("kill", "kill_amid")),
-        (29,),
-        is_rare=True,
-    ),
-    OldBug(
         "ack-before-min-isr",
         "acks=all is answered though fewer replicas than min.insync.replicas have it",
         (
@@ -154,8 +140,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill",)),
-        (11, 14, 50),
-        is_rare=True,
+        (7, 9, 14),
     ),
     OldBug(
         "asked-while-booting",
@@ -181,7 +166,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),
-        (7, 9, 18),
+        (3, 7, 23),
     ),
     OldBug(
         "lost-peer-not-failed",
@@ -194,7 +179,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),
-        (0, 1, 4),
+        (0, 1, 2),
     ),
     OldBug(
         "decision-not-flushed",
