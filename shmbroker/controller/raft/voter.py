@@ -21,7 +21,7 @@ from shmbroker import clock
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.controller.raft.quorum import LEADER, STATE_NAMES, Quorum, Timeouts
 from shmbroker.controller.raft.quorum_state import QuorumState
-from shmbroker.errors import Fault
+from shmbroker.errors import Fault, StorageFault
 from shmbroker.log.faults import DiskFullFault
 
 TYPE_CHECKING = False
@@ -88,6 +88,8 @@ class Voter:
         self.directory = log.directory
         self.on_wait: Callable[[], None] = _nothing
         """Called while `append` waits for the others."""
+        self._fault: StorageFault | None = None
+        """Of the disk: nothing is appended any more."""
 
     @classmethod
     def open(
@@ -193,17 +195,27 @@ class Voter:
         """Commit one decision as one batch; the new committed offset. `encoded`: as of
         `MetadataLog.append`.
 
-        TooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final.
+        TooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final: whoever asks
+        again gets the same one.
         NotControllerFault: it may be committed, or not.
         """
         quorum = self.quorum
+        if self._fault is not None:
+            raise self._fault
         if not self.is_leading:
             raise NotControllerFault("This is not the active controller.")
         epoch = quorum.epoch
-        end_offset = self.log.append(epoch, records, now_ms, encoded)
-        quorum.on_appended(self._now())
-        self._send()
-        self.log.flush()
+        try:
+            end_offset = self.log.append(epoch, records, now_ms, encoded)
+            quorum.on_appended(self._now())
+            self._send()
+            self.log.flush()
+        except DiskFullFault:
+            raise
+        except StorageFault as fault:
+            # Whoever asks before this process ends must not have it flushed again as if it were.
+            self._fault = fault
+            raise
         quorum.on_flushed(self._now())
         self._send()
         while quorum.high_watermark < end_offset:

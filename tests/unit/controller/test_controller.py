@@ -443,6 +443,29 @@ def test_a_fault_of_the_disk_ends_the_turn(make: Make, monkeypatch: pytest.Monke
         family.controllers[1].turn()
 
 
+def test_after_a_fault_of_the_disk_nothing_is_decided_any_more(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second fdatasync may say that all is well, though the pages are gone."""
+    family = make()
+    at_work(family)
+    voter = family.controllers[1].voter
+    committed = voter.committed_offset
+    flushes: list[None] = []
+
+    def fail_once() -> None:
+        flushes.append(None)
+        if len(flushes) == 1:
+            raise StorageFault("gone")
+
+    monkeypatch.setattr(voter.log, "flush", fail_once)
+    for name in ("t", "u"):
+        family.ask(*CREATE_TOPICS, create(topic(name)))
+    with pytest.raises(StorageFault, match="gone"):
+        family.controllers[1].turn()
+    assert len(flushes) == 1 and voter.committed_offset == committed
+
+
 def test_a_successor_knows_what_was_decided_and_who_died_meanwhile(make: Make) -> None:
     family = make(brokers=2)
     at_work(family)
