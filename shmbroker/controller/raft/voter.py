@@ -195,7 +195,7 @@ class Voter:
         """Commit one decision as one batch; the new committed offset. `encoded`: as of
         `MetadataLog.append`.
 
-        TooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final: whoever asks
+        TooLargeFault, DiskFullFault: nothing was written. Any other StorageFault is final: who asks
         again gets the same one.
         NotControllerFault: it may be committed, or not.
         """

@@ -11,6 +11,7 @@ import pytest
 from shmbroker.apis.controller.create_topics import AUTO_CREATE
 from shmbroker.controller.controller import REST_S, STOP_WAIT_S
 from shmbroker.controller.decisions.lost_replicas import HAS
+from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.controller.raft.quorum import LEADER
 from shmbroker.controller.requests import APPLY_WAIT_S
 from shmbroker.errors import StorageFault
@@ -453,12 +454,12 @@ def test_after_a_fault_of_the_disk_nothing_is_decided_any_more(
     committed = voter.committed_offset
     flushes: list[None] = []
 
-    def fail_once() -> None:
+    def fail_once(_: MetadataLog) -> None:
         flushes.append(None)
         if len(flushes) == 1:
             raise StorageFault("gone")
 
-    monkeypatch.setattr(voter.log, "flush", fail_once)
+    monkeypatch.setattr(MetadataLog, "flush", fail_once)
     for name in ("t", "u"):
         family.ask(*CREATE_TOPICS, create(topic(name)))
     with pytest.raises(StorageFault, match="gone"):
