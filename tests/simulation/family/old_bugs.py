@@ -187,8 +187,8 @@ OLD_BUGS = (
         (
             Change(
                 "shmbroker.controller.raft.voter:Voter.append",
-                "    self.log.flush()\n",
-                "",
+                "self.log.flush()",
+                "pass",
             ),
         ),
         Plan(False, True, 0.3, ("cut",)),
