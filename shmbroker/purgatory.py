@@ -47,7 +47,7 @@ class DelayedOperation:
 class Purgatory:
     """Delayed operations by watch key and by deadline."""
 
-    __slots__ = ("_heap", "_sequence", "_waiting", "watched")
+    __slots__ = ("_heap", "_sequence", "_waiting", "expired", "watched")
 
     def __init__(self) -> None:
         self.watched: dict[Hashable, dict[DelayedOperation, None]] = {}
@@ -55,10 +55,17 @@ class Purgatory:
         # [deadline, sequence, operation or None]: the sequence keeps operations uncompared.
         self._heap: list[list[Any]] = []
         self._sequence = 0
+        self.expired = 0
+        """How many were ended by their deadline."""
         self._waiting: dict[DelayedOperation, tuple[list[Any], tuple[Hashable, ...]]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def delayed(self) -> int:
+        """How many have waited here, or do."""
+        return self._sequence
 
     def watch(
         self, operation: DelayedOperation, keys: Iterable[Hashable], deadline_ms: int
@@ -106,6 +113,7 @@ class Purgatory:
                 operation.is_done = True
                 operation.on_expire()
                 expired.append(operation)
+        self.expired += len(expired)
         return expired
 
     def next_deadline(self) -> int | None:

@@ -110,7 +110,7 @@ class Appender:
         self.delayed = DelayedProduces()
         self.unverified = Unverified(self._on_verified)
         self.parts: dict[tuple[int, int], bytearray] = {}
-        self.bytes_in = 0
+        self.batches_in = self.bytes_in = 0
 
     def on_part(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """A piece of a batch that is larger than a ring entry may be."""
@@ -248,6 +248,7 @@ class Appender:
             if attributes & TRANSACTIONAL_BIT:
                 partition.producers.begin(producer_id, base_offset)
         self.bytes_in += end - at
+        self.batches_in += 1
         partition.advance_high_watermark()
         self.appended.add(partition)
         if log.log_end_offset - log.recovery_point >= partition.flush_messages:

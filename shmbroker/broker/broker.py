@@ -180,12 +180,12 @@ class Broker:
             disk.flusher.submit,
             config["log.retention.check.interval.ms"],
         )
-        self.store.count = self._count
+        self.store.count = member.tally.add
         self.partitions = self.store.partitions
         self.disk_reserve = DiskReserve(
             disk.log_directory.path, config["shmbroker.disk.reserve.bytes"]
         )
-        self.compaction = Compaction(self.store, config, self._ask_cleaner, self._count)
+        self.compaction = Compaction(self.store, config, self._ask_cleaner, member.tally.add)
         self.damage = DamageMender(self.store, self.compaction.is_on)
         self.purgatory = Purgatory()
         self.appender = Appender(
@@ -267,6 +267,7 @@ class Broker:
             on_dropped=self._on_dropped,
         )
         self._apply_broker_settings()
+        self._turns = 0
         self._next_housekeeping = 0.0
         self._has_stepped = False
         """`follow_metadata` has done its step of this turn, and there are more."""
@@ -383,6 +384,7 @@ class Broker:
 
     def turn(self) -> float:
         """One pass: for how long nothing is due after it, 0 where there is more to do."""
+        self._turns += 1
         self._look_at_clocks()
         had_work = self.take_operations()
         if self.executor.unfinished:
@@ -565,6 +567,31 @@ class Broker:
             self.tiering.run(self._now_ms)
         self.passing.drop(self.store.dropped_file_ids)
         self.publish()
+        self._show_counts()
+
+    def _show_counts(self) -> None:
+        """What others may see of this broker (`shm.counters`)."""
+        member, appender, reader, groups = self.member, self.appender, self.reader, self.groups
+        show, store = member.tally.show, member.tally.set
+        member.show_claims()
+        show("turns", self._turns)
+        show("batches_appended", appender.batches_in)
+        show("appended_bytes", appender.bytes_in)
+        show("replicated_bytes", self.replication.fetcher.copied_bytes)
+        show("reads_served", reader.served)
+        show("read_bytes", reader.bytes_out)
+        show("operations_delayed", self.purgatory.delayed + appender.delayed.delayed)
+        show("operations_expired", self.purgatory.expired + appender.delayed.expired)
+        show("segments_deleted", self.store.segments_deleted)
+        took_us = self.flusher.took_us()
+        member.tally.add("flushes", len(took_us))
+        member.tally.add("flush_us", sum(took_us))
+        store("delayed_reads", len(self.purgatory))
+        store("delayed_appends", len(appender.delayed))
+        store("flushes_waiting", self.flusher.waiting)
+        store("groups", len(groups.groups))
+        store("groups_bytes", groups.memory.held_bytes)
+        store("groups_loading", len(groups.loading))
 
     def _look_at_disk(self) -> None:
         """Refuse Produce while the disk is nearly full, and let the controller see it."""
@@ -573,7 +600,10 @@ class Broker:
         except OSError as fault:
             logger.error("can't look at the disk of %s: %s", self.log_directory.path, fault)
             return
-        if self.disk_reserve.look(space):
+        is_changed = self.disk_reserve.look(space)
+        self.member.tally.set("disk_free_bytes", space.available)
+        self.member.tally.set("disk_reserve_bytes", self.disk_reserve.reserve_bytes)
+        if is_changed:
             self.appender.is_disk_low = self.disk_reserve.is_used
             if self.disk_reserve.is_used:
                 self.store.release_held()
@@ -729,9 +759,6 @@ class Broker:
             return False
         return self.ask(tier, api_key, name, 0, body, on_answer)
 
-    def _count(self, name: str) -> None:
-        self.words[self.member.counters.counter(self.member.index, name)] += 1
-
     # ── metadata ────────────────────────────────────────────────────────────────────────────────
 
     def follow_metadata(self) -> None:
@@ -878,6 +905,7 @@ class Broker:
 
         Logged every ten seconds for each partition.
         """
+        self.member.tally.add("storage_faults")
         now = self.clock.monotonic()
         if now >= self._next_fault_line.get(partition.key, 0.0):
             self._next_fault_line[partition.key] = now + FAULT_LINE_INTERVAL_S

@@ -32,15 +32,18 @@ EXPIRY_INTERVAL_MS = 100
 class DelayedProduces(OffsetWaits[WaitingAck]):
     """Those of one broker."""
 
-    __slots__ = ("_next_expiry_ms",)
+    __slots__ = ("_next_expiry_ms", "delayed", "expired")
 
     def __init__(self) -> None:
         super().__init__()
         self._next_expiry_ms = 0
+        self.delayed = self.expired = 0
+        """How many have waited, and how many of them in vain."""
 
     def add(self, ack: WaitingAck) -> None:
         """Answer when the high watermark is at its end offset."""
         self.wait(ack[ACK_PARTITION], ack[ACK_END_OFFSET], ack)
+        self.delayed += 1
 
     def complete(self, partition: Partition) -> None:
         """Its high watermark has moved."""
@@ -67,6 +70,7 @@ class DelayedProduces(OffsetWaits[WaitingAck]):
             return
         self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
         for ack in self.drop_where(lambda ack: ack[ACK_DEADLINE_MS] <= now_ms):
+            self.expired += 1
             _refuse(ack, error_codes.REQUEST_TIMED_OUT)
 
     def drop_peer(self, peer: Peer) -> None:

@@ -33,19 +33,22 @@ def space_of(path: str) -> Space:
 class DiskReserve:
     """Looked at once a second by the owner of a log directory; `is_used` is what appends ask."""
 
-    __slots__ = ("_reserve_bytes", "is_used", "path")
+    __slots__ = ("_setting", "is_used", "path", "reserve_bytes")
 
     def __init__(self, path: str, reserve_bytes: int) -> None:
         self.path = path
-        self._reserve_bytes = reserve_bytes
+        self._setting = reserve_bytes
+        self.reserve_bytes = 0
+        """What it is, once it was looked at."""
         self.is_used = False
         """The reserve is being used up: no more appends to what users produce."""
 
     def look(self, space: Space) -> bool:
         """Take note of the room there is; True if that has changed `is_used`."""
-        reserve = self._reserve_bytes
+        reserve = self._setting
         if reserve == OWN_SHARE:
             reserve = min(space.total // SHARE, SHARE_BYTES_MAX)
+        self.reserve_bytes = reserve
         before = self.is_used
         self.is_used = space.available < (2 * reserve if before else reserve)
         if self.is_used == before:

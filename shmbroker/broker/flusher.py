@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from shmbroker import signs
+from shmbroker import clock, signs
 from shmbroker.ipc.member import SIGN_INTERVAL_S
 
 OnFlushed = Callable[[OSError | None], None]
@@ -34,6 +34,13 @@ class Flushing(Protocol):
     def finished(self) -> list[Callable[[], None]]:
         """What is done since the last call, to be called back in the main thread."""
 
+    @property
+    def waiting(self) -> int:
+        """How many were submitted and are not finished."""
+
+    def took_us(self) -> list[int]:
+        """How long each fdatasync since the last call has taken, in microseconds."""
+
     def stop(self) -> None:
         """Finish what was submitted."""
 
@@ -47,10 +54,23 @@ class Flusher:
         self._done: queue.SimpleQueue[tuple[OnFlushed, OSError | None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._submitted = 0
+        self._took_us: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     @property
     def is_busy(self) -> bool:
         return self._submitted > 0
+
+    @property
+    def waiting(self) -> int:
+        return self._submitted
+
+    def took_us(self) -> list[int]:
+        found: list[int] = []
+        while True:
+            try:
+                found.append(self._took_us.get_nowait())
+            except queue.Empty:
+                return found
 
     def submit(self, fds: list[int], on_done: OnFlushed, /) -> None:
         if self._thread is None:
@@ -64,10 +84,12 @@ class Flusher:
             fds, on_done = job
             fault = None
             for fd in fds:
+                began = clock.monotonic()
                 try:
                     os.fdatasync(fd)
                 except OSError as error:
                     fault = error
+                self._took_us.put(int((clock.monotonic() - began) * 1e6))
                 os.close(fd)
             self._done.put((on_done, fault))
             os.eventfd_write(self._eventfd, 1)

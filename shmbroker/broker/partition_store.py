@@ -98,6 +98,7 @@ class PartitionStore:
         self.made: set[bytes] = set()
         """Keys of the partitions whose directories were not there, and were made."""
         self.dropped_file_ids: list[int] = []
+        self.segments_deleted = 0
         self.is_fenced = False
         self.retain_tiered: Callable[[Partition, int], bool] | None = None
         """Retention of a tiered log (`broker.tiering`), where there is a remote store; True if
@@ -495,6 +496,7 @@ class PartitionStore:
             room_bytes -= size_bytes
             self._try(now_ms, remove_files, paths)
             self.dropped_file_ids += file_ids
+            self.segments_deleted += len(file_ids)
             for file_id in file_ids:
                 self.log_directory.descriptors.close(file_id)
 

@@ -157,6 +157,8 @@ class Reader:
         self.cold: dict[DelayedRead, None] = {}
         """Those that wait for such bytes."""
         self._retried_ms = 0
+        self.served = self.bytes_out = 0
+        """Reads that were answered, and the bytes that they have got."""
 
     def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One READ entry: answer now, or wait in the purgatory."""
@@ -340,6 +342,7 @@ class Reader:
     def answer(self, read: DelayedRead, results: list[Any]) -> None:
         """Send READ_DONE, after the descriptors that its slices need."""
         peer = read.peer
+        self.served += 1
         self.waiting.pop((peer.slot, read.token), None)
         parts: list[bytes] = []
         add = parts.append
@@ -380,6 +383,7 @@ class Reader:
             log_start_offset = partition.log.log_start_offset
             file_id = 0
             if length:
+                self.bytes_out += length
                 if (
                     length <= INLINE_SLICE_BYTES
                     and segment.map is not None

@@ -72,6 +72,13 @@ FLAGS = (
         "shmbroker.network.workers",
         "Processes that own client connections.",
     ),
+    (
+        "--metrics",
+        "metrics",
+        "HOST:PORT",
+        "shmbroker.metrics",
+        "Show metrics to Prometheus there, by a process of its own.",
+    ),
     ("--set", "assignments", "KEY=VALUE", "", "Set KEY to VALUE; repeatable."),
 )
 REPEATED = ("log_dirs", "assignments")

@@ -41,10 +41,26 @@ SEND_BYTES_PER_TURN = 4 << 20
 NO_VIEW = memoryview(bytearray())
 
 
+class Traffic:
+    """What all connections of a gateway count together."""
+
+    __slots__ = ("answered", "received_bytes", "sent_bytes", "sent_file_bytes")
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        """File slices included."""
+        self.sent_file_bytes = 0
+        self.answered: list[tuple[Request, Request, int]] = []
+        """What was answered in this turn, of one connection at a time: the first and the last of
+        so many requests. Only the first may be of another API than the rest."""
+
+
 class Connection(Sender):
     """State of one accepted socket; `listener` says whose port it is."""
 
     __slots__ = (
+        "answered",
         "buffer",
         "client",
         "fast_ends",
@@ -62,12 +78,21 @@ class Connection(Sender):
         "listener",
         "out",
         "socket",
+        "traffic",
         "view",
         "wants_write",
     )
 
-    def __init__(self, accepted: socket.socket, listener: Listener, now: float) -> None:
+    def __init__(
+        self,
+        accepted: socket.socket,
+        listener: Listener,
+        now: float,
+        traffic: Traffic | None = None,
+    ) -> None:
         super().__init__()
+        self.traffic = traffic = traffic or Traffic()
+        self.answered = traffic.answered
         self.socket = accepted
         self.fd = accepted.fileno()
         self.listener = listener
@@ -108,13 +133,19 @@ class Connection(Sender):
     def collect(self) -> bool:
         """Move the answers that are complete and next in order to `out`; True if there were any."""
         inflight = self.inflight
-        moved = False
+        if not inflight or inflight[0].response is None:
+            return False
+        first = request = inflight.popleft()
+        if first.response:
+            self.out.extend(first.response)
+        count = 1
         while inflight and inflight[0].response is not None:
-            response = inflight.popleft().response
-            if response:
-                self.out.extend(response)
-            moved = True
-        return moved
+            request = inflight.popleft()
+            if request.response:
+                self.out.extend(request.response)
+            count += 1
+        self.answered.append((first, request, count))
+        return True
 
     def send(self) -> bool:
         """Send what `out` holds, up to a turn's share. True if all of it went.
@@ -148,6 +179,7 @@ class Connection(Sender):
                 except BlockingIOError:
                     out.appendleft(data)
                     return False
+                self.traffic.sent_bytes += sent
                 if sent < len(data):
                     out.appendleft(memoryview(data)[sent:])
             budget -= sent
@@ -165,6 +197,9 @@ class Connection(Sender):
         sent = sendfile(self.fd, part.file.fd, part.position, length)
         if sent == 0:
             raise ConnectionResetError("a slice ended before its length")
+        traffic = self.traffic
+        traffic.sent_bytes += sent
+        traffic.sent_file_bytes += sent
         return sent
 
     def _gather(self) -> tuple[Any, int]:

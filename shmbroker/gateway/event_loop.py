@@ -28,7 +28,7 @@ from typing import Protocol
 from shmbroker import tcp
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.arriving import LOOK_AGAIN_S, ArrivingMemory, first_room, next_room
-from shmbroker.gateway.connection import NO_VIEW, Connection
+from shmbroker.gateway.connection import NO_VIEW, Connection, Traffic
 
 EPOLLIN = select.EPOLLIN
 EPOLLOUT = select.EPOLLOUT
@@ -138,6 +138,9 @@ class EventLoop:
         self.frame_bytes_max = frame_bytes_max
         self.memory: ArrivingMemory[Connection] = ArrivingMemory(buffer_bytes_max, SCRATCH_BYTES)
         self.poller = poller
+        self.traffic = Traffic()
+        self.held = 0
+        """Times that a request found a ring full, or its broker down, and was put off."""
         self.connections: dict[int, Connection] = {}
         self.handlers: dict[int, Callable[[int], None]] = {}
         self.listeners: dict[int, Listener] = {}
@@ -214,7 +217,7 @@ class EventLoop:
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            connection = Connection(accepted, listener, service.now())
+            connection = Connection(accepted, listener, service.now(), self.traffic)
             if not is_local:
                 tcp.tune(accepted)
                 connection.client = f"{address[0]}:{address[1]}"
@@ -268,6 +271,7 @@ class EventLoop:
         if count == 0:
             self._on_end(connection)
             return
+        self.traffic.received_bytes += count
         connection.last_active = self.service.now()
         if filled:
             if buffer is self._scratch:
@@ -351,6 +355,7 @@ class EventLoop:
                         self.close(connection, "the client left")
                         return
                     connection.is_held = connection.is_blocked = True
+                    self.held += 1
                     self.blocked.append(connection)
                     break
                 if connection.is_closed:
@@ -400,6 +405,7 @@ class EventLoop:
     def _leave_rest(self, connection: Connection, taken: int, left: int, need: int) -> None:
         """Read again what was taken of the bytes peeked at, and ask for room for what is left."""
         unread = taken
+        self.traffic.received_bytes += taken
         while unread:
             try:
                 unread -= connection.socket.recv_into(self._scratch_view[:unread])

@@ -33,7 +33,7 @@ from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.connection_limits import ConnectionLimits
 from shmbroker.gateway.crowd import Crowd
 from shmbroker.gateway.drain import Drain
-from shmbroker.gateway.event_loop import SLOW, STALLED, EventLoop, Listener, Poller
+from shmbroker.gateway.event_loop import IDLE, SLOW, STALLED, EventLoop, Listener, Poller
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.results import Results
 from shmbroker.gateway.seldom_log import SeldomLog
@@ -55,6 +55,7 @@ from shmbroker.shm.counters import (
     STATE_UNABLE,
 )
 from shmbroker.shm.doorbell import Doorbell
+from shmbroker.shm.latencies import Latencies, table_bytes
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -72,6 +73,13 @@ RETRY_S = 0.02
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 """Of all network workers together, for frames that are still arriving, unless
 queued.max.request.bytes says otherwise."""
+REFUSALS = {
+    error_codes.NOT_LEADER_OR_FOLLOWER: "appends_refused_not_leader",
+    error_codes.NOT_ENOUGH_REPLICAS: "appends_refused_not_in_sync",
+    error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "appends_refused_not_in_sync",
+    error_codes.KAFKA_STORAGE_ERROR: "appends_refused_storage",
+}
+"""By which counter; any other error is the batch's own."""
 MUCH_BYTES = 4 << 20
 """Where frames had this much memory lately, what is free of it is given back to the system."""
 
@@ -111,7 +119,9 @@ class Gateway:
         brokers: Brokers,
         siblings: Siblings,
         give_back: Callable[[], None] = lambda: None,
+        latencies: Latencies | None = None,
     ) -> None:
+        """latencies: the table that others read; without it what is measured is for nobody."""
         self.clock = clock
         self.member = member
         self.words = words = member.words
@@ -167,6 +177,8 @@ class Gateway:
         )
         for listener in listeners:
             self.loop.add_listener(listener)
+        self._latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
+        self._turns = 0
         self._now = clock.monotonic()
         self._next_sweep = self._now + SWEEP_INTERVAL_S
         at = member.counters.at
@@ -222,6 +234,7 @@ class Gateway:
         plain = self.plain
         results = self.results
         member = self.member
+        self._turns += 1
         self._now = now = self.clock.monotonic()
         self._has_stepped = False
         # Before the frames: a client may use what another was told a moment ago.
@@ -243,6 +256,8 @@ class Gateway:
         if loop.memory.waiting:
             loop.feed_starved()
         member.publish()
+        if loop.traffic.answered:
+            self._measure(loop.traffic.answered)
         if now >= self._next_sweep:
             self._sweep(now)
         member.sign(now)
@@ -292,6 +307,8 @@ class Gateway:
         """End every connection."""
         for connection in list(self.loop.connections.values()):
             self.loop.close(connection, "")
+        self._measure(self.loop.traffic.answered)
+        self._show_counts()
 
     def _end_waiting_fetches(self) -> None:
         """Answer them: a Produce that passed one is answered behind it."""
@@ -321,6 +338,44 @@ class Gateway:
             self._give_back()
         if self.told.forget_gone(now):
             self.plain.cache.clear()
+        self._show_counts()
+
+    # ── what others may see ─────────────────────────────────────────────────────────────────────
+
+    def _measure(self, answered: list[tuple[Request, Request, int]]) -> None:
+        """How long these took, from the turn that has read them to now; what one connection gets
+        together counts as its first."""
+        now = self.clock.monotonic()
+        histograms = self._latencies.histograms
+        for first, last, count in answered:
+            api_key = last.api_key
+            if first.api_key != api_key:
+                self._latencies.of(first.api_key).add(int((now - first.received) * 1e6))
+                first, count = last, count - 1
+            found = histograms.get(api_key)
+            if found is None:
+                found = self._latencies.of(api_key)
+            took_us = int((now - first.received) * 1e6)
+            found.counts[took_us.bit_length()] += count
+            found.sum_us += took_us * count
+        answered.clear()
+
+    def count_refusal(self, error_code: int) -> None:
+        """An append was answered with an error."""
+        self.member.tally.add(REFUSALS.get(error_code, "appends_refused_invalid"))
+
+    def _show_counts(self) -> None:
+        """See `shm.counters` and `shm.latencies`."""
+        loop, traffic, tally = self.loop, self.loop.traffic, self.member.tally
+        self.member.show_claims()
+        tally.show("turns", self._turns)
+        tally.show("requests_held", loop.held)
+        tally.show("received_bytes", traffic.received_bytes)
+        tally.show("sent_bytes", traffic.sent_bytes)
+        tally.show("sent_file_bytes", traffic.sent_file_bytes)
+        tally.set("requests_in_flight", len(self.pending))
+        tally.set("arriving_bytes", loop.memory.used)
+        self._latencies.show()
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────────
 
@@ -413,6 +468,8 @@ class Gateway:
     def admits(self, address: str) -> bool:
         """Whether a connection of this address ("": the control socket) is within the limits."""
         if refusal := self.limits.take(address):
+            whom = "address" if refusal.startswith("max.connections.per.ip") else "all"
+            self.member.tally.add(f"connections_refused_for_{whom}")
             line = f"closed a new connection of {address} at once: {refusal}"
             self._log_seldom.warn(f"closed at once by {refusal.partition(' ')[0]}", line, self._now)
         return not refusal
@@ -424,12 +481,19 @@ class Gateway:
 
     def on_opened(self, connection: Connection) -> None:
         self.words[self._open_index] = len(self.loop.connections)
+        self.member.tally.add("connections_accepted")
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.limits.release(connection.address)
+        tally = self.member.tally
+        tally.add("connections_closed")
+        if reason == IDLE:
+            tally.add("connections_closed_idle")
         if is_fault:
+            is_slow = reason == SLOW or reason.startswith(STALLED)
+            tally.add("connections_closed_slow" if is_slow else "protocol_faults")
             line = f"closed the connection of {connection.peer_name()}: {reason}"
-            if reason == SLOW or reason.startswith(STALLED):
+            if is_slow:
                 self._log_seldom.warn(reason, line, self._now)
             else:
                 logger.warning("%s", line)

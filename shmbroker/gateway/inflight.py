@@ -30,6 +30,7 @@ class Request:
         "finish",
         "peer",
         "pending",
+        "received",
         "response",
         "state",
         "tokens",
@@ -43,6 +44,8 @@ class Request:
         correlation_id: int,
     ) -> None:
         self.connection = connection
+        self.received = connection.last_active
+        """When its bytes were read, by the monotonic clock of that turn."""
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id

@@ -421,6 +421,7 @@ class ProduceApi:
         fast = request.fast
         if fast is not None:
             if request.acks == 0:
+                request.connection.answered.append((request, request, 1))
                 if error_code:
                     self._close_unanswered(request, error_code)
                 return
@@ -462,6 +463,7 @@ class ProduceApi:
         """Encode the answer of a general request."""
         topics = request.topics
         if request.acks == 0:
+            request.connection.answered.append((request, request, 1))
             for topic in topics:
                 for answer in topic["partition_responses"]:
                     if answer["error_code"]:

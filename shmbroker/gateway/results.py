@@ -83,6 +83,7 @@ class Results:
                         continue
                     detail = None
                     if error:
+                        gateway.count_refusal(error)
                         detail = unpack_detail(data, index, detail_bytes, indexes)
                     on_appended(request, token, error, base, time, start, detail)
                     touched.add(request.connection)

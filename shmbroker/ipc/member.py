@@ -21,6 +21,7 @@ from shmbroker.shm.counters import (
     STATE_RUNNING,
     STATE_STOPPING,
     Counters,
+    Tally,
 )
 from shmbroker.shm.doorbell import Doorbell
 
@@ -58,6 +59,7 @@ class Member:
         self.doorbell = doorbell
         self.supervisor = supervisor
         self.peers = peers
+        self.tally = Tally(counters, index)
         self.incarnation = self.words[counters.at(index, INCARNATION)]
         self.generation = -1
         """Of the deaths and successors that `look_at_control` has seen."""
@@ -121,6 +123,10 @@ class Member:
         if now >= self._next_sign:
             self._next_sign = now + SIGN_INTERVAL_S
             self.words[self._liveness_index] = int(now * 1e9)
+
+    def show_claims(self) -> None:
+        """Count the claims on this process's rings that were refused."""
+        self.tally.show("claims_refused", sum(peer.writer.refused for peer in self.peers))
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 

@@ -29,10 +29,11 @@ from shmbroker.ipc.member import Member
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes import output
-from shmbroker.processes.shared_resources import CLEANER, TIER, SharedResources, Slot
+from shmbroker.processes.shared_resources import CLEANER, METRICS, TIER, SharedResources, Slot
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     INCARNATION,
+    STARTED_MS,
     STATE,
     STATE_STARTING,
     WORK,
@@ -51,7 +52,7 @@ REST_S = 0.5
 PR_SET_PDEATHSIG = 1
 
 OOM_SCORE_ADJ_CHILD = 100
-OOM_SCORE_ADJ = {CLEANER: 300, TIER: 300}
+OOM_SCORE_ADJ = {CLEANER: 300, TIER: 300, METRICS: 300}
 """Thousandths of the memory that there is: the kernel counts a process as that much larger."""
 
 logger = logging.getLogger("shmbroker")
@@ -84,6 +85,12 @@ class Child(Member):
     def check_control(self) -> None:
         """See who died and who came; cheap when nobody did."""
         self.look_at_control(self)
+
+    def say_running(self) -> None:
+        """As a member does; how long the boot took is shown."""
+        started_ms = self.words[self.counters.at(self.slot.index, STARTED_MS)]
+        self.tally.set("boot_ms", clock.now_ms() - started_ms)
+        super().say_running()
 
     def on_peer_lost(self, peer: Peer) -> None:
         """The process behind `peer` is dead: fail what is pending with it."""

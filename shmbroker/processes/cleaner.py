@@ -121,6 +121,9 @@ class Cleaner(SleepingChild):
             return {"error_code": KAFKA_STORAGE_ERROR, "error_message": str(fault)}
         finally:
             self._call = None
+        self.tally.add("compaction_read_bytes", report.bytes_read)
+        self.tally.add("compaction_written_bytes", report.bytes_written)
+        self.tally.add("compaction_removed_records", report.records - report.kept)
         logger.info(
             "%s: %d of %d records kept, %d bytes of %d, in %.1f s",
             self._directory,

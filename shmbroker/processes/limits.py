@@ -16,7 +16,7 @@ connections. What all inherit comes on top (`open_files_needed`)."""
 def open_files_needed(network_workers: int, io_workers: int, controllers: int) -> int:
     """For a family of that size: an eventfd for each process, a socket for each end of the pairs
     that pass descriptors (`shared_resources`)."""
-    processes = network_workers + io_workers + controllers + 3
+    processes = network_workers + io_workers + controllers + 4
     return OPEN_FILES_MIN + processes + 2 * io_workers * (network_workers + io_workers - 1)
 
 

@@ -18,6 +18,7 @@ from shmbroker.processes.shared_resources import (
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.address_counts import AddressCounts
 from shmbroker.shm.counters import CONTROL_GENERATION_WORD
+from shmbroker.shm.latencies import Latencies
 from shmbroker.shm.words import words_of
 
 BOOT_LOOK_S = 0.05
@@ -62,6 +63,7 @@ class NetworkWorker(Child):
             brokers,
             siblings,
             give_back_freed,
+            Latencies(shared.latencies[slot.index]),
         )
         self.gateway.loop.watch(
             self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, lambda _events: None

@@ -1,8 +1,9 @@
 """Everything that the family shares, made before the first fork and inherited by all.
 
 Slots. Each process has a fixed slot: 0 is the supervisor, then network workers, I/O workers,
-controllers, the cleaner, the tier process if there is a remote store. A successor takes the slot of
-the dead, with its rings, its doorbell and its counters.
+controllers, the cleaner, the tier process if there is a remote store, the one that shows metrics if
+that is asked for. A successor takes the slot of the dead, with its rings, its doorbell and its
+counters.
 
 The number of an I/O worker is its broker's id, that of a controller its voter's; all others count
 from 1.
@@ -14,6 +15,7 @@ Regions (`shm.region`), unlinked as soon as they are mapped:
     positions   one table for each I/O worker, `shm.positions`
     standing    one table for each I/O worker, `shm.standing`
     addresses   one table for each network worker, `shm.address_counts`
+    latencies   one table for each network worker and I/O worker, `shm.latencies`
 
 Pairs that talk, and their rings:
 
@@ -38,7 +40,7 @@ import socket
 from collections.abc import Collection
 
 from shmbroker.ipc.peer import Peer
-from shmbroker.shm import address_counts, positions, standing
+from shmbroker.shm import address_counts, latencies, positions, standing
 from shmbroker.shm.counters import DOORBELL, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.region import Region, require_room, sweep
@@ -51,6 +53,8 @@ IO_WORKER = "io-worker"
 CONTROLLER = "controller"
 CLEANER = "cleaner"
 TIER = "tier"
+METRICS = "metrics"
+"""It has no rings: it reads shared memory, and asks brokers as a client."""
 
 RESULT_RING_BYTES = 2 << 20
 LAST_WORDS_BYTES = 1024
@@ -85,6 +89,7 @@ class SharedResources:
         data_ring_bytes: int,
         control_ring_bytes: int,
         tiers: int = 0,
+        metrics: int = 0,
     ) -> None:
         """Make and map all regions, for brokers and voters of these ids; ConfigFault if /dev/shm
         has no room for them."""
@@ -95,6 +100,7 @@ class SharedResources:
             CONTROLLER: controllers,
             CLEANER: (1,),
             TIER: range(1, tiers + 1),
+            METRICS: range(1, metrics + 1),
         }
         self.slots: list[Slot] = []
         for role in numbers:
@@ -106,11 +112,13 @@ class SharedResources:
         sizes = self._ring_sizes(data_ring_bytes, control_ring_bytes)
         tables = positions.table_bytes(POSITION_ENTRIES), standing.table_bytes()
         counts = address_counts.table_bytes()
+        took = latencies.table_bytes()
         require_room(
             _pages(layout_size(count))
             + sum(map(ring_bytes, sizes.values()))
             + len(io_workers) * sum(map(_pages, tables))
             + network_workers * _pages(counts)
+            + _pages(took * (network_workers + len(io_workers)))
         )
         self._regions = [Region.create(f"{prefix}counters", _pages(layout_size(count)))]
         self.counters = Counters(self._regions[0].view, count)
@@ -125,6 +133,14 @@ class SharedResources:
         self._standing_views = self._make_tables(f"{prefix}standing", IO_WORKER, tables[1])
         self.address_counts = self._make_tables(f"{prefix}addresses", NETWORK_WORKER, counts)
         """Tables of the network workers, by slot."""
+        workers = self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER)
+        region = Region.create(f"{prefix}latencies", _pages(took * len(workers)))
+        self._regions.append(region)
+        self.latencies = {
+            slot.index: region.view[took * which : took * (which + 1)]
+            for which, slot in enumerate(workers)
+        }
+        """Tables of the network workers and I/O workers, by slot."""
         self.passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
         for io_worker in self.of_role(IO_WORKER):
             for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
@@ -206,6 +222,10 @@ class SharedResources:
         raw = self._last_words[at : at + LAST_WORDS_BYTES]
         self._last_words[at : at + LAST_WORDS_BYTES] = bytes(LAST_WORDS_BYTES)
         return raw.rstrip(b"\0").decode(errors="replace")
+
+    def rings(self) -> dict[tuple[int, int], memoryview]:
+        """All rings, by who writes and who reads: to be looked at."""
+        return self._rings
 
     def talk(self, slot: int, other: int) -> bool:
         """Whether two slots have rings between them."""

@@ -14,8 +14,8 @@ Rules of this file:
   are left (`boots`): in a new directory one is missing; no majority of the controllers, or nobody
   of a role, can boot; once it has served, when nobody of a role is left. READY is told when all the
   others run. For room on the disk a successor waits as ever (EXIT_TRY_AGAIN).
-* The cleaner is forked when an I/O worker wants it, the tier process once the family serves. One
-  that can't boot ends nothing.
+* The cleaner is forked when an I/O worker wants it, the tier process and the one that shows metrics
+  once the family serves. One that can't boot ends nothing.
 * If the supervisor dies, every child does (PR_SET_PDEATHSIG). The lock on the data directory is a
   flock whose descriptor the children keep: no second family while one writer lives.
 
@@ -35,6 +35,7 @@ import socket
 import sys
 from collections.abc import Callable
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from shmbroker.processes.shared_resources import (
     CLEANER,
     CONTROLLER,
     IO_WORKER,
+    METRICS,
     NETWORK_WORKER,
     TIER,
     SharedResources,
@@ -57,6 +59,7 @@ from shmbroker.processes.shared_resources import (
 )
 from shmbroker.processes.stopping import MAY_BE_KILLED, Stop, waited_for
 from shmbroker.processes.watchdog import LOOK_S, Watchdog, Watched, standing_of
+from shmbroker.settings.table import metrics_address
 from shmbroker.shm.counters import (
     CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
@@ -114,6 +117,7 @@ READ_AT_BOOT = (
     ("PartitionRecord", 2),
 )
 """Metadata records that every child reads: their decoders are compiled once, before the fork."""
+METRICS_BACKLOG = 16
 CONTROL_SOCKET = "control.sock"
 LOCK_FILE = ".supervisor.lock"
 
@@ -156,6 +160,8 @@ class Supervisor:
         self.stopping: Stop | None = None
         self.is_ready = False
         self.exit_status = 0
+        self.metrics_socket: socket.socket | None = None
+        """Where metrics are shown, if they are."""
         self._signals: list[int] = []
         self._status = ""
 
@@ -188,6 +194,7 @@ class Supervisor:
             config["shmbroker.ring.data.bytes"],
             config["shmbroker.ring.control.bytes"],
             int(config.is_tier_enabled),
+            int(self.metrics_socket is not None),
         )
         self._write_directory(plan)
         self.words = self.shared.counters.words
@@ -298,17 +305,7 @@ class Supervisor:
         for place, number in enumerate(config.nodes):
             port = config["shmbroker.port"] + place if config["shmbroker.port"] else 0
             host = config["shmbroker.host"]
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listening = socket.socket(family, socket.SOCK_STREAM)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listening.bind((host, port))
-                listening.listen(config["socket.listen.backlog.size"])
-            except OSError as fault:
-                raise ConfigFault(
-                    f"Can't listen on {host}:{port}: {fault.strerror}; "
-                    "choose another port with --port."
-                ) from fault
+            listening = _listen_on(host, port, config["socket.listen.backlog.size"], "--port")
             self.listeners.append(Listener(listening, number, False))
             self.ports[number] = (host, listening.getsockname()[1])
         try:
@@ -316,6 +313,14 @@ class Supervisor:
         except OSError as fault:
             raise _unusable(self.data_directory, fault) from fault
         self.listeners.append(Listener(control_socket, -1, True))
+        if config["shmbroker.metrics"]:
+            if find_spec("prometheus_client") is None:
+                raise ConfigFault(
+                    "--metrics needs the package prometheus_client: install it (pip install "
+                    "prometheus_client), or start without --metrics."
+                )
+            host, port = metrics_address(config["shmbroker.metrics"])
+            self.metrics_socket = _listen_on(host, port, METRICS_BACKLOG, "--metrics")
 
     # ── forking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -357,6 +362,8 @@ class Supervisor:
         if slot.role != NETWORK_WORKER:
             for listener in self.listeners:
                 listener.socket.close()
+        if slot.role != METRICS and self.metrics_socket is not None:
+            self.metrics_socket.close()
         run_child(self.shared, slot, self.pid, make)
 
     def _maker(self, role: str) -> Callable[[SharedResources, Slot], Any]:
@@ -381,10 +388,21 @@ class Supervisor:
             from shmbroker.processes.tier import Tier
 
             return lambda shared, slot: Tier(shared, slot, config, directory, self.cluster_id)
+        if role == METRICS:
+            return self._make_metrics
         from shmbroker.processes.controller import ControllerProcess
 
         return lambda shared, slot: ControllerProcess(
             shared, slot, config, directory, self.cluster_id
+        )
+
+    def _make_metrics(self, shared: SharedResources, slot: Slot) -> Any:
+        # In the child: what it needs is no part of any other process.
+        from shmbroker.processes.metrics import MetricsProcess
+
+        assert self.metrics_socket is not None, "there is no slot without it"
+        return MetricsProcess(
+            shared, slot, self.config, self.cluster_id, self.ports, self.metrics_socket
         )
 
     # ── watching ────────────────────────────────────────────────────────────────────────────────
@@ -479,11 +497,12 @@ class Supervisor:
         self._say_status(f"ready on {self._addresses()}{self._lacking()}")
 
     def _maybe_fork_helpers(self) -> None:
-        """The tier process once the family serves; the cleaner when an I/O worker wants it."""
+        """The tier process, and who shows metrics, once the family serves; the cleaner when an I/O
+        worker wants it."""
         if self.is_stopping or not self.is_ready:
             return
         at = self.shared.counters.at
-        wanted = self.shared.of_role(TIER)
+        wanted = self.shared.of_role(TIER) + self.shared.of_role(METRICS)
         if any(self.words[at(io.index, CLEANER_WANTED)] for io in self.shared.of_role(IO_WORKER)):
             wanted += self.shared.of_role(CLEANER)
         for slot in wanted:
@@ -714,6 +733,21 @@ def _unusable(directory: Path, fault: OSError) -> ConfigFault:
         f"The data directory {directory} can't be used: {fault.strerror}; "
         "name another one with --data."
     )
+
+
+def _listen_on(host: str, port: int, backlog: int, flag: str) -> socket.socket:
+    """A listening socket; ConfigFault, which names the flag, if there is none to be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(backlog)
+    except OSError as fault:
+        raise ConfigFault(
+            f"Can't listen on {host}:{port}: {fault.strerror}; choose another port with {flag}."
+        ) from fault
+    return listening
 
 
 def _bind_control_socket(directory: Path) -> socket.socket:

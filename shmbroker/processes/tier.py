@@ -400,7 +400,7 @@ class Tier(SleepingChild):
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to a counter of this process."""
-        self.words[self.counters.counter(self.slot.index, name)] += by
+        self.tally.add(name, by)
 
 
 class Workers:

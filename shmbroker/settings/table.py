@@ -99,6 +99,22 @@ def _address_limits_complaint(text: str) -> str | None:
     return None
 
 
+def metrics_address(text: str) -> tuple[str, int]:
+    """shmbroker.metrics as host and port; ValueError if it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _metrics_address_complaint(text: str) -> str | None:
+    try:
+        metrics_address(text)
+    except ValueError:
+        return "Value must be HOST:PORT"
+    return None
+
+
 def _power_of_two(value: int) -> str | None:
     return "Value must be a power of two" if value & value - 1 else None
 
@@ -1097,6 +1113,14 @@ _broker(
     "Room on a log directory's file system below which Produce is refused, so that the rest has "
     "some; -1 is a hundredth of the file system, at most 256 MiB; 0 is none.",
     least=-1,
+)
+_broker(
+    "shmbroker.metrics",
+    STRING,
+    None,
+    "HOST:PORT where metrics are shown to Prometheus, by a process of its own; without it there is "
+    "none. Whoever reaches that address may read them.",
+    check=_metrics_address_complaint,
 )
 _broker(
     "shmbroker.watchdog.warn.ms",

@@ -27,7 +27,7 @@ One slot. What others look for often lies apart from what its owner stores often
 +0x128      8  cleaner_rate         owner              bytes a second compaction may move for it
 +0x130      8  work                 owner              what it does that takes long, see `signs`
 +0x138      8  disk                 owner              of an I/O worker: a DISK_ below
-+0x180  0x680  counters             owner              COUNTERS in their order, 8 each
++0x180  0x680  counters             owner              COUNTERS, then GAUGES, in their order, 8 each
 
 How a dead process's rings are used again: the supervisor reaps it, stores the slot's next
 incarnation, then control_generation, and rings everyone. Each living end that sees the generation
@@ -38,53 +38,54 @@ supervisor forks the successor.
 metadata_leader is one word because two could be seen in halves: the new epoch with the old id.
 With the bit INACTIVE it says whose log holds what is committed, though nobody is active now; 0 is
 the time before the first one.
-Counters of a slot go on from its last incarnation; they begin at 0 with the family.
+Counters of a slot go on from its last incarnation; they begin at 0 with the family. What hot code
+counts it counts in variables of its own, and shows here once a second (`Tally`): a killed process
+takes the counts of its last second with it.
 """
 
 from shmbroker.errors import ConfigFault
 from shmbroker.shm.words import WORD_BYTES, words_of
 
 COUNTERS = (
-    # name, meaning
+    # name, meaning: they grow as long as the family lives
     ("turns", "passes of the main loop"),
-    ("busy_ns", "nanoseconds spent in turns, without the sleeps"),
-    ("sleeps", "turns that ended with nothing to do"),
     ("claims_refused", "claims for which a ring had no room"),
-    ("operations_sent", "operations put on rings"),
-    ("operations_served", "operations taken from rings and answered"),
     ("connections_accepted", "client connections accepted"),
-    ("connections_refused", "client connections closed at once, for a limit"),
+    ("connections_refused_for_all", "client connections closed at once, for max.connections"),
+    ("connections_refused_for_address", "the same, for max.connections.per.ip or its overrides"),
     ("connections_closed", "client connections ended, by either side"),
-    ("protocol_faults", "client connections closed for bytes that do not parse"),
-    ("requests_received", "requests read from clients"),
-    ("responses_sent", "responses written to clients"),
-    ("produce_requests", "Produce among the requests"),
-    ("fetch_requests", "Fetch among the requests"),
+    ("connections_closed_idle", "of these, as they were idle (connections.max.idle.ms)"),
+    ("connections_closed_slow", "of these, for half a frame that did not come"),
+    ("protocol_faults", "client connections closed for bytes that do not parse, or by a fault"),
+    ("requests_held", "requests that waited, as a ring was full or a broker down"),
     ("received_bytes", "bytes read from clients"),
     ("sent_bytes", "bytes written to clients, file slices included"),
     ("sent_file_bytes", "of these, bytes sent from files by sendfile"),
+    ("appends_refused_not_leader", "appends answered with NOT_LEADER_OR_FOLLOWER"),
+    ("appends_refused_not_in_sync", "appends answered with NOT_ENOUGH_REPLICAS, before or after"),
+    ("appends_refused_storage", "appends answered with KAFKA_STORAGE_ERROR"),
+    ("appends_refused_invalid", "appends answered with another error"),
     ("batches_appended", "record batches appended to logs led here"),
-    ("records_appended", "records in them"),
     ("appended_bytes", "bytes in them"),
-    ("batches_refused", "record batches answered with an error"),
-    ("batches_replicated", "record batches copied from a leader"),
-    ("replicated_bytes", "bytes in them"),
-    ("reads_served", "read operations answered with records"),
+    ("replicated_bytes", "bytes of batches copied from a leader"),
+    ("reads_served", "read operations answered"),
     ("read_bytes", "bytes in the slices they were answered with"),
     ("operations_delayed", "operations that had to wait in a purgatory"),
     ("operations_expired", "of these, ended by their deadline"),
-    ("segments_rolled", "log segments begun"),
     ("segments_deleted", "log segments deleted"),
     ("flushes", "fdatasync calls on log files"),
-    ("flush_ns", "nanoseconds spent in them"),
+    ("flush_us", "microseconds spent in them"),
     ("storage_faults", "refusals by the disk"),
     (
         "partitions_lost",
         "partitions gone or set aside at a start, as nothing could be made of them",
     ),
-    ("log_damage", "places of logs found damaged, missing or impossible at a start"),
+    ("log_damage", "places of logs found damaged, missing or impossible"),
     ("logs_compacted", "passes of compaction over a log"),
     ("logs_not_compacted", "logs that compaction has given up"),
+    ("compaction_read_bytes", "bytes of segments that compaction has read"),
+    ("compaction_written_bytes", "bytes of segments that it has written"),
+    ("compaction_removed_records", "records that it has left out"),
     ("tier_copies", "segments copied to the remote store"),
     ("tier_copied_bytes", "bytes of their logs"),
     ("tier_deletes", "segments deleted from it"),
@@ -92,6 +93,20 @@ COUNTERS = (
     ("tier_fetched_bytes", "bytes of batches in them"),
     ("tier_faults", "requests that the remote store has failed"),
     ("tier_damaged", "segments or manifests found damaged, here or there"),
+)
+GAUGES = (
+    # name, meaning: as it was when its owner last looked, a second ago at most
+    ("boot_ms", "milliseconds from the fork of this process until it served"),
+    ("requests_in_flight", "requests that wait for a result of another process"),
+    ("arriving_bytes", "memory held by frames that are still arriving"),
+    ("delayed_reads", "reads that wait in the purgatory"),
+    ("delayed_appends", "acks that wait for the in-sync replicas"),
+    ("flushes_waiting", "flushes that are asked for and not done"),
+    ("groups", "groups that are coordinated here"),
+    ("groups_bytes", "memory that counts for shmbroker.groups.bytes"),
+    ("groups_loading", "partitions of __consumer_offsets that are still being read"),
+    ("disk_free_bytes", "room on the disk of the log directory"),
+    ("disk_reserve_bytes", "below so much room Produce is refused"),
 )
 
 STATE_NONE = 0
@@ -138,9 +153,9 @@ DISK = 0x138 // WORD_BYTES
 COUNTERS_START = 0x180 // WORD_BYTES
 
 _SLOT_WORDS = SLOT_BYTES // WORD_BYTES
-_COUNTER_INDEX = {name: COUNTERS_START + i for i, (name, _meaning) in enumerate(COUNTERS)}
+_COUNTER_INDEX = {name: COUNTERS_START + i for i, (name, _meaning) in enumerate(COUNTERS + GAUGES)}
 
-assert COUNTERS_START + len(COUNTERS) <= _SLOT_WORDS
+assert COUNTERS_START + len(_COUNTER_INDEX) <= _SLOT_WORDS
 
 
 def layout_size(slots: int) -> int:
@@ -159,7 +174,7 @@ class Counters:
         self.words = words = words_of(view)
         self.slots = slots
         words[SLOTS_WORD] = slots
-        words[COUNTERS_WORD] = len(COUNTERS)
+        words[COUNTERS_WORD] = len(_COUNTER_INDEX)
         words[MAGIC_WORD] = MAGIC
 
     @classmethod
@@ -169,7 +184,7 @@ class Counters:
         slots = words[SLOTS_WORD]
         if (
             words[MAGIC_WORD] != MAGIC
-            or words[COUNTERS_WORD] != len(COUNTERS)
+            or words[COUNTERS_WORD] != len(_COUNTER_INDEX)
             or len(view) < layout_size(slots)
         ):
             raise ConfigFault("The running broker is of another version: use the tools it brought.")
@@ -184,7 +199,7 @@ class Counters:
         return SLOTS_START_WORD + slot * _SLOT_WORDS + field
 
     def counter(self, slot: int, name: str) -> int:
-        """The index in `words` of a slot's counter, by its name in COUNTERS."""
+        """The index in `words` of a slot's counter, by its name in COUNTERS or GAUGES."""
         return self.at(slot, _COUNTER_INDEX[name])
 
     def acknowledgement(self, slot: int, peer: int) -> int:
@@ -212,3 +227,29 @@ class Counters:
             name: sum(self.words[self.counter(slot, name)] for slot in range(self.slots))
             for name, _meaning in COUNTERS
         }
+
+
+class Tally:
+    """The counters and gauges of one slot, for the process that owns it."""
+
+    __slots__ = ("_counters", "_shown", "_slot")
+
+    def __init__(self, counters: Counters, slot: int) -> None:
+        self._counters = counters
+        self._slot = slot
+        self._shown: dict[str, int] = {}
+
+    def add(self, name: str, by: int = 1) -> None:
+        """Count something now."""
+        self._counters.words[self._counters.counter(self._slot, name)] += by
+
+    def show(self, name: str, total: int) -> None:
+        """Add what a count of this process has grown by since it was shown last."""
+        grown = total - self._shown.get(name, 0)
+        if grown:
+            self._shown[name] = total
+            self.add(name, grown)
+
+    def set(self, name: str, value: int) -> None:
+        """Store a gauge; below 0 is 0."""
+        self._counters.words[self._counters.counter(self._slot, name)] = max(0, value)

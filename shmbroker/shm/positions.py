@@ -150,6 +150,16 @@ class SiblingPositions:
             return None
         return words[entry + selected + 2]
 
+    def load(self, key: bytes) -> tuple[int, int, int] | None:
+        """As `PositionTable.load`. What its owner stores meanwhile may be seen in parts: this is
+        for who shows it, not for who goes by it."""
+        words = self._words
+        entry = self._find(key)
+        if entry is None or not (selected := words[entry + SELECTED]):
+            return None
+        base_offset, position, end_offset = words[entry + selected : entry + selected + 3]
+        return base_offset, position, end_offset
+
     def high_watermark(self, key: bytes) -> int:
         """As last stored for a partition; 0 if it was not."""
         entry = self._find(key)

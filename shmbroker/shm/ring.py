@@ -43,6 +43,7 @@ class RingWriter:
         "_words",
         "data",
         "payload_bytes_max",
+        "refused",
     )
 
     def __init__(self, words: memoryview, data: memoryview) -> None:
@@ -57,6 +58,8 @@ class RingWriter:
         # Up to here entries may be placed without another look: the end of the lap or of the
         # room, whichever comes first. 0 is always behind, so the next claim looks.
         self._limit = 0
+        self.refused = 0
+        """Claims for which there was no room."""
 
     def claim(self, operation: int, length: int) -> int:
         """The index in `data` where `length` bytes of payload go, or -1 when there is no room.
@@ -83,12 +86,14 @@ class RingWriter:
         lap_end = (tail | self._mask) + 1
         if end > lap_end:
             if end + lap_end - tail > room_end:
+                self.refused += 1
                 return -1
             index = tail & self._mask
             self._words[DATA_WORD + (index >> 3)] = lap_end - tail - 8  # operation 0: padding
             self._tail = lap_end
             return self._claim_after_a_look(operation, length)
         if end > room_end:
+            self.refused += 1
             return -1
         self._limit = min(room_end, lap_end)
         return self.claim(operation, length)

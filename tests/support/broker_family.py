@@ -68,6 +68,13 @@ class InlineFlusher:
     def is_busy(self) -> bool:
         return bool(self.jobs)
 
+    @property
+    def waiting(self) -> int:
+        return len(self.jobs)
+
+    def took_us(self) -> list[int]:
+        return []
+
     def submit(self, fds: list[int], on_done: OnFlushed, /) -> None:
         self.jobs.append((fds, on_done))
 

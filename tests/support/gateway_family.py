@@ -12,6 +12,7 @@ from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
 from shmbroker.ipc.member import Member
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.shm import latencies
 from shmbroker.shm.address_counts import AddressCounts, table_bytes
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
@@ -22,6 +23,7 @@ from shmbroker.shm.counters import (
     layout_size,
 )
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
+from shmbroker.shm.latencies import Latencies
 from shmbroker.shm.words import words_of
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_response_header, request_frame
@@ -55,6 +57,7 @@ class GatewayFamily:
         self.files = {BROKER: FileTable(passed)}
         self.clock = VirtualClock()
         self.link = Link(words)
+        self.latencies = memoryview(bytearray(latencies.table_bytes()))
         self.poller = select.epoll()
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.gateway = Gateway(
@@ -66,6 +69,7 @@ class GatewayFamily:
             [Listener(self.listening, BROKER_ID, False)],
             Brokers({BROKER_ID: peer}, self.files, {}),
             Siblings(0, {}, AddressCounts(memoryview(bytearray(table_bytes())), {})),
+            latencies=Latencies(self.latencies),
         )
         words[CONTROL_GENERATION_WORD] = 1
         self.link.commit(registration(), *topic())

@@ -41,7 +41,9 @@ class Worker:
         self.peer = Peer()
         self.make_image()
         self.api = FetchApi(self)
-        self.connection = SimpleNamespace(inflight=deque(), listener=SimpleNamespace(broker_id=1))
+        self.connection = SimpleNamespace(
+            inflight=deque(), listener=SimpleNamespace(broker_id=1), last_active=0.0
+        )
 
     def make_image(self, topic_id: bytes = TOPIC_ID) -> None:
         topic = SimpleNamespace(topic_id=topic_id, partitions=[0, 0])

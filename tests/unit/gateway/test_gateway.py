@@ -25,8 +25,10 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.passed_files import pass_file
 from shmbroker.shm.counters import METADATA_APPLIED, OPEN_CONNECTIONS, STATE, STATE_STOPPING
+from shmbroker.shm.latencies import read_table
 from shmbroker.wire import codec
-from shmbroker.wire.error_codes import NOT_LEADER_OR_FOLLOWER
+from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
+from shmbroker.wire.frame import request_frame
 from tests.support.family_memory import BROKER_ID, TOPIC, TOPIC_ID
 from tests.support.gateway_family import BROKER, GATEWAY, GatewayFamily, gateway_family
 from tests.support.raw_client import batch_of
@@ -35,6 +37,13 @@ PRODUCE, FETCH, METADATA = (0, 9, "Produce"), (1, 11, "Fetch"), (3, 12, "Metadat
 LIST_GROUPS = 16, 4, "ListGroups"
 FILE = 7
 BATCH = batch_of(b"value")
+METADATA_REQUEST = request_frame(
+    3,
+    12,
+    7,
+    "client",
+    codec.encode("MetadataRequest", 12, {"topics": [], "allow_auto_topic_creation": False}),
+)
 
 
 @pytest.fixture
@@ -210,3 +219,79 @@ def test_a_stop_waits_for_what_is_in_flight(family: GatewayFamily) -> None:
     family.quiet_turn()
     assert family.gateway.is_over
     assert produced(family)["base_offset"] == 1
+
+
+# ── what others may see ─────────────────────────────────────────────────────────────────────────
+
+
+def counted(family: GatewayFamily, name: str) -> int:
+    """A counter, as it is shown once a second."""
+    family.clock.now += 2.0
+    family.quiet_turn()
+    return int(family.words[family.counters.counter(GATEWAY, name)])
+
+
+def shown(family: GatewayFamily) -> dict[int, tuple[int, list[int]]]:
+    """The latencies, as others see them."""
+    family.clock.now += 2.0
+    family.quiet_turn()
+    return read_table(family.latencies)
+
+
+def appended(family: GatewayFamily, error: int = 0) -> None:
+    """The broker answers the appends that it was sent."""
+    for operation, payload in family.taken():
+        assert operation == APPEND
+        token = int(TOKEN.unpack_from(payload)[0])
+        family.broker.send(APPENDED, APPENDED_HEAD.pack(token, error, 0, 0, 0, -1, 0))
+    family.quiet_turn()
+
+
+def test_request_takes_from_its_read_to_its_answer(family: GatewayFamily) -> None:
+    for took_us in (300, 5000):
+        ask_to_append(family)
+        family.clock.now += took_us / 1e6
+        appended(family)
+        family.answer(*PRODUCE)
+    (sum_us, buckets), *rest = shown(family).values()
+    assert not rest
+    assert abs(sum_us - 5300) <= 2
+    assert {number: count for number, count in enumerate(buckets) if count} == {9: 1, 13: 1}
+
+
+def test_pipelined_requests_and_those_without_acks_are_all_counted(family: GatewayFamily) -> None:
+    ask_to_read(family)
+    for acks in (1, 1, 0):
+        ask_to_append(family, acks)
+    appended(family)
+    counts = {key: sum(buckets) for key, (_, buckets) in shown(family).items()}
+    assert counts == {0: 1}, "two wait behind the Fetch"
+    family.gateway.must_stop = True
+    family.quiet_turn()
+    family.gateway.close()
+    counts = {key: sum(buckets) for key, (_, buckets) in read_table(family.latencies).items()}
+    assert counts == {0: 3, 1: 1}
+
+
+def test_bytes_are_counted_both_ways(family: GatewayFamily) -> None:
+    received = counted(family, "received_bytes")
+    sent = counted(family, "sent_bytes")
+    family.client.sendall(METADATA_REQUEST)
+    family.turn()
+    size = int.from_bytes(family.receive(4), "big")
+    family.receive(size)
+    assert counted(family, "received_bytes") - received == len(METADATA_REQUEST)
+    assert counted(family, "sent_bytes") - sent == size + 4
+    assert counted(family, "sent_file_bytes") == 0
+
+
+def test_refusals_are_counted_by_their_reason(family: GatewayFamily) -> None:
+    ask_to_append(family)
+    appended(family, KAFKA_STORAGE_ERROR)
+    family.answer(*PRODUCE)
+    assert counted(family, "appends_refused_storage") == 1
+    assert counted(family, "appends_refused_invalid") == 0
+    family.client.sendall(bytes(14))
+    family.turn()
+    assert counted(family, "protocol_faults") == 1
+    assert counted(family, "connections_accepted") == counted(family, "connections_closed") == 1

@@ -4,7 +4,7 @@ import pytest
 
 from shmbroker.errors import ConfigFault
 from shmbroker.shm import counters as layout
-from shmbroker.shm.counters import COUNTERS, Counters, layout_size
+from shmbroker.shm.counters import COUNTERS, GAUGES, Counters, Tally, layout_size
 
 SLOTS = 5
 FIELDS = (
@@ -36,15 +36,29 @@ def test_every_word_has_one_place(view):
     ]
     for slot in range(SLOTS):
         indexes += [counters.at(slot, field) for field in FIELDS]
-        indexes += [counters.counter(slot, name) for name, _ in COUNTERS]
+        indexes += [counters.counter(slot, name) for name, _ in COUNTERS + GAUGES]
         indexes += [counters.acknowledgement(slot, peer) for peer in range(SLOTS)]
     assert len(set(indexes)) == len(indexes)
     assert max(indexes) == len(counters.words) - 1
 
 
 def test_counter_names_are_words_with_a_meaning():
-    assert len({name for name, _ in COUNTERS}) == len(COUNTERS)
-    assert all(name.isidentifier() and meaning for name, meaning in COUNTERS)
+    both = COUNTERS + GAUGES
+    assert len({name for name, _ in both}) == len(both)
+    assert all(name.isidentifier() and meaning for name, meaning in both)
+
+
+def test_tally_adds_what_has_grown_and_a_successor_goes_on(view):
+    counters = Counters(view, SLOTS)
+    turns = counters.counter(2, "turns")
+    tally = Tally(counters, 2)
+    for total in (5, 5, 9):
+        tally.show("turns", total)
+    assert counters.words[turns] == 9
+    Tally(counters, 2).show("turns", 3)
+    assert counters.words[turns] == 12
+    tally.set("boot_ms", -4)
+    assert counters.words[counters.counter(2, "boot_ms")] == 0
 
 
 def test_a_tool_sees_what_was_stored(view):
@@ -56,7 +70,7 @@ def test_a_tool_sees_what_was_stored(view):
     assert tool.slots == SLOTS
     assert tool.words[tool.counter(3, "turns")] == 2
     assert tool.totals()["turns"] == 7
-    assert tool.totals()["sleeps"] == 0
+    assert tool.totals()["flushes"] == 0
 
 
 def test_a_region_of_another_version_is_refused(view):

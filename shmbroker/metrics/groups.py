@@ -1,0 +1,172 @@
+"""What brokers say of groups: states, members, committed offsets. The one thing that is asked for.
+
+Rules of this file:
+* A thread of its own asks, every ASK_S at most, and only while somebody wants to know: whoever
+  gathers shows what was said last.
+* Three requests to a broker for up to GROUPS_ASKED groups, which the broker answers between others.
+  Of more than GROUPS_MAX groups the first by name are shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from shmbroker import clock
+from shmbroker.client.connection import Connection, connect
+from shmbroker.errors import Fault
+from shmbroker.wire.api_keys import (
+    CONSUMER_GROUP_DESCRIBE,
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
+    OFFSET_FETCH,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.client.addresses import Address
+    from shmbroker.metrics.samples import Samples
+
+logger = logging.getLogger("shmbroker")
+
+ASK_S = 10.0
+FIRST_WAIT_S = 2.0
+"""How long the first who wants to know waits for an answer."""
+ANSWER_S = 5.0
+GROUPS_ASKED = 100
+GROUPS_MAX = 1000
+CLIENT_ID = "shmbroker-metrics"
+_CONSUMER = "consumer"
+_VERSIONS = {
+    LIST_GROUPS: 5,
+    OFFSET_FETCH: 8,
+    DESCRIBE_GROUPS: 5,
+    CONSUMER_GROUP_DESCRIBE: 0,
+}
+
+
+class Group(NamedTuple):
+    """A group as its coordinator describes it."""
+
+    state: str
+    members: int
+    committed: Mapping[tuple[str, int], int]
+    """By topic and partition."""
+
+
+class Groups:
+    """`want` what is known; `gather` shows it."""
+
+    def __init__(self, addresses: Mapping[int, Address]) -> None:
+        """Of brokers, by their ids."""
+        self._addresses = addresses
+        self._connections: dict[int, Connection] = {}
+        self._wanted = threading.Event()
+        self._told = threading.Event()
+        self._asked_at = -ASK_S
+        self.groups: dict[str, Group] = {}
+        self.failed = 0
+
+    def start(self) -> None:
+        """Begin to answer wants."""
+        threading.Thread(target=self._run, name="groups", daemon=True).start()
+
+    def want(self) -> None:
+        """Somebody wants to know: ask, unless it was asked lately; only the first waits for it."""
+        self._wanted.set()
+        self._told.wait(FIRST_WAIT_S)
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            rest_s = self._asked_at + ASK_S - clock.monotonic()
+            if rest_s > 0:
+                clock.sleep(rest_s)
+            self._wanted.clear()
+            self.ask()
+
+    def ask(self) -> None:
+        """All brokers, once. What one that does not answer has coordinated is not known."""
+        found: dict[str, Group] = {}
+        for broker_id in self._addresses:
+            try:
+                self._ask_one(broker_id, found)
+            except (OSError, Fault) as fault:
+                self.failed += 1
+                logger.debug("broker %d does not say what its groups do: %s", broker_id, fault)
+                connection = self._connections.pop(broker_id, None)
+                if connection is not None:
+                    connection.close()
+        self.groups = found
+        self._asked_at = clock.monotonic()
+        self._told.set()
+
+    def _ask_one(self, broker_id: int, found: dict[str, Group]) -> None:
+        connection = self._connections.get(broker_id)
+        if connection is None:
+            address = self._addresses[broker_id]
+            connection = connect(address, ANSWER_S, CLIENT_ID, _VERSIONS)
+            self._connections[broker_id] = connection
+        listed = connection.ask(LIST_GROUPS, {"states_filter": [], "types_filter": []})
+        rows = sorted(listed["groups"], key=lambda row: str(row["group_id"]))
+        for at in range(0, min(len(rows), GROUPS_MAX), GROUPS_ASKED):
+            some = rows[at : at + GROUPS_ASKED]
+            members = _members(connection, some)
+            asked = [{"group_id": row["group_id"], "topics": None} for row in some]
+            answer = connection.ask(OFFSET_FETCH, {"groups": asked, "require_stable": False})
+            offsets = {
+                row["group_id"]: {
+                    (topic["name"], partition["partition_index"]): partition["committed_offset"]
+                    for topic in row["topics"]
+                    for partition in topic["partitions"]
+                    if partition["committed_offset"] >= 0 and not partition["error_code"]
+                }
+                for row in answer["groups"]
+                if not row["error_code"]
+            }
+            for row in some:
+                name = row["group_id"]
+                found[name] = Group(
+                    row["group_state"].lower(), members.get(name, 0), offsets.get(name, {})
+                )
+
+    def gather(
+        self, samples: Samples, now_s: float, end_offset: Callable[[str, int], int | None]
+    ) -> None:
+        """Show what is known; end_offset: of a partition's log, now."""
+        samples.put("shmbroker_metrics_group_questions_failed_total", self.failed)
+        if not self._told.is_set():
+            return
+        samples.put("shmbroker_metrics_group_age_seconds", max(0.0, now_s - self._asked_at))
+        states: Counter[str] = Counter()
+        for name, group in self.groups.items():
+            states[group.state] += 1
+            samples.put("kafka_consumergroup_members", group.members, name)
+            for (topic, partition), offset in group.committed.items():
+                end = end_offset(topic, partition)
+                if end is None:
+                    continue
+                lag = max(0, end - offset)
+                samples.put("kafka_consumergroup_current_offset", offset, name, topic, partition)
+                samples.put("kafka_consumergroup_lag", lag, name, topic, partition)
+                samples.put("kafka_consumergroup_lag_sum", lag, name, topic)
+        for state, count in states.items():
+            samples.put("shmbroker_groups_by_state", count, state)
+
+
+def _members(connection: Connection, rows: list[dict[str, str]]) -> dict[str, int]:
+    of_consumers = [row["group_id"] for row in rows if row["group_type"] == _CONSUMER]
+    of_classic = [row["group_id"] for row in rows if row["group_type"] != _CONSUMER]
+    found: dict[str, int] = {}
+    for api_key, names, field in (
+        (CONSUMER_GROUP_DESCRIBE, of_consumers, "group_ids"),
+        (DESCRIBE_GROUPS, of_classic, "groups"),
+    ):
+        if names:
+            body = {field: names, "include_authorized_operations": False}
+            for row in connection.ask(api_key, body)["groups"]:
+                found[row["group_id"]] = len(row["members"])
+    return found

@@ -1,0 +1,118 @@
+"""The HTTP side: /metrics, /healthz, /readyz.
+
+    /metrics   every series, as Prometheus text or OpenMetrics, whichever is asked for
+    /healthz   200 while the family lives: this process ends with the supervisor
+    /readyz    200 when it is ready to serve; else 503, and a line for each reason
+
+Rules of this file:
+* A thread for each request, THREADS_MAX of them; who comes then is closed at once. A client that
+  neither asks nor reads for CLIENT_S is closed.
+* Requests are read as far as http.server bounds them, and nothing of them goes into an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+logger = logging.getLogger("shmbroker")
+
+THREADS_MAX = 8
+CLIENT_S = 10.0
+TEXT = "text/plain; charset=utf-8"
+Accepted = socket.socket | tuple[bytes, socket.socket]
+"""As socketserver has it: a datagram is the second; there are none."""
+_ROOT = b"""shmbroker
+/metrics  series for Prometheus
+/healthz  200 while it lives
+/readyz   200 while it is ready to serve
+"""
+
+
+class Pages(NamedTuple):
+    """What the paths show."""
+
+    metrics: Callable[[str], tuple[bytes, str]]
+    """The Accept header to text and content type."""
+    reasons_not_ready: Callable[[], list[str]]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers on a socket that listens already."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listening: socket.socket, pages: Pages) -> None:
+        super().__init__(listening.getsockname()[:2], Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.pages = pages
+        self._places = threading.BoundedSemaphore(THREADS_MAX)
+
+    def start(self) -> None:
+        """Serve in a thread."""
+        threading.Thread(target=self.serve_forever, name="http", daemon=True).start()
+
+    def process_request(self, request: Accepted, client_address: object) -> None:
+        """In a thread, if there is one left."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Accepted, client_address: object) -> None:
+        """The thread's life."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that has gone is nobody's fault; the rest has its line in the log."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            logger.exception("a request for metrics failed")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Server
+    server_version = "shmbroker"
+    sys_version = ""
+    timeout = CLIENT_S
+
+    def do_GET(self) -> None:
+        """Answer, or 404."""
+        path = self.path.partition("?")[0]
+        pages = self.server.pages
+        if path == "/metrics":
+            self._send(200, *pages.metrics(self.headers.get("Accept", "")))
+        elif path == "/healthz":
+            self._send(200, b"ok\n", TEXT)
+        elif path == "/readyz":
+            reasons = pages.reasons_not_ready()
+            text = "\n".join(reasons or ["ready"]) + "\n"
+            self._send(503 if reasons else 200, text.encode(), TEXT)
+        elif path == "/":
+            self._send(200, _ROOT, TEXT)
+        else:
+            self._send(404, b"not found\n", TEXT)
+
+    do_HEAD = do_GET
+
+    def _send(self, status: int, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody wants a line for each scrape."""

@@ -1,0 +1,112 @@
+"""What shared memory says is shown under the right names."""
+
+from shmbroker.metrics import shared_memory
+from shmbroker.metrics.samples import Samples
+from shmbroker.metrics.shared_memory import Family
+from shmbroker.shm.counters import (
+    DISK,
+    DISK_IS_FULL,
+    INCARNATION,
+    METADATA_APPLIED,
+    METADATA_END_OFFSET_WORD,
+    PID,
+    STATE,
+    STATE_NONE,
+    STATE_STOPPING,
+    Tally,
+)
+from shmbroker.shm.latencies import STAGE_FLUSH, Latencies
+from shmbroker.shm.ring import RingWriter
+from shmbroker.shm.ring_layout import parts_of_ring
+from tests.unit.metrics.families import NOW_S, RING_BYTES, family, slot_of, store
+
+
+def gathered(made: Family) -> Samples:
+    samples = Samples()
+    shared_memory.gather(samples, made, NOW_S)
+    return samples
+
+
+def test_counters_and_gauges_of_each_process_are_shown() -> None:
+    made = family()
+    Tally(made.counters, slot_of(made, "network-worker-2")).add("received_bytes", 70)
+    Tally(made.counters, slot_of(made, "network-worker-2")).add("connections_closed_idle", 2)
+    broker = Tally(made.counters, slot_of(made, "io-worker-2"))
+    broker.add("flush_us", 1_500_000)
+    broker.set("delayed_reads", 9)
+    store(made, "io-worker-2", DISK, DISK_IS_FULL)
+    Tally(made.counters, slot_of(made, "tier-1")).add("tier_faults", 3)
+    found = gathered(made)
+    for expected, series, *labels in (
+        (70, "kafka_server_socketservermetrics_incoming_byte_total", "network-worker-2"),
+        (0, "kafka_server_socketservermetrics_incoming_byte_total", "network-worker-1"),
+        (2, "shmbroker_connections_ended_total", "network-worker-2", "idle"),
+        (1.5, "shmbroker_flush_seconds_total", "2"),
+        (9, "kafka_server_delayedoperationpurgatory_purgatorysize", "2", "Fetch"),
+        (1, "shmbroker_disk_full", "2"),
+        (0, "shmbroker_disk_full", "1"),
+        (3, "shmbroker_tier_faults_total", "tier-1"),
+    ):
+        assert found.value(series, *labels) == expected, series
+
+
+def test_states_restarts_and_silence_are_shown() -> None:
+    made = family()
+    store(made, "io-worker-1", STATE, STATE_STOPPING)
+    store(made, "io-worker-1", INCARNATION, 4)
+    store(made, "cleaner-1", STATE, STATE_NONE)
+    store(made, "cleaner-1", PID, 0)
+    found = gathered(made)
+    assert found.value("shmbroker_process_up", "io-worker-1") == 0
+    assert found.value("shmbroker_process_state", "io-worker-1", "stopping") == 1
+    assert found.value("shmbroker_process_restarts_total", "io-worker-1") == 3
+    assert found.value("kafka_server_kafkaserver_brokerstate", "1") == 6
+    assert found.value("kafka_server_kafkaserver_brokerstate", "2") == 3
+    assert found.value("shmbroker_process_silence_seconds", "io-worker-2") == 1
+    silent = dict(found.values())
+    assert ("cleaner-1",) not in silent[shared_memory.catalogue.CATALOGUE[
+        "shmbroker_process_silence_seconds"
+    ]]  # fmt: skip
+
+
+def test_controllers_and_who_is_behind_are_shown() -> None:
+    made = family()
+    made.counters.words[METADATA_END_OFFSET_WORD] = 50
+    store(made, "io-worker-1", METADATA_APPLIED, 44)
+    found = gathered(made)
+    assert found.value("shmbroker_metadata_lag_records", "io-worker-1") == 6
+    assert found.value("kafka_server_raftmetrics_high_watermark") == 50
+    assert found.value("kafka_server_raftmetrics_current_leader") == 1
+    made.counters.store_metadata_leader(3, 1, is_active=False)
+    found = gathered(made)
+    assert found.value("kafka_server_raftmetrics_current_leader") == -1
+    assert found.value("kafka_controller_kafkacontroller_activecontrollercount") == 0
+
+
+def test_fill_of_a_ring_is_what_its_reader_has_not_released() -> None:
+    made = family()
+    (view,) = made.rings.values()
+    writer = RingWriter(*parts_of_ring(view))
+    writer.claim(1, 100)
+    writer.publish()
+    ends = "network-worker-1", "io-worker-1"
+    found = gathered(made)
+    assert found.value("shmbroker_ring_used_bytes", *ends) == 112
+    assert found.value("shmbroker_ring_capacity_bytes", *ends) == RING_BYTES
+    while writer.claim(1, 1000) >= 0:
+        pass
+    assert writer.refused == 1
+
+
+def test_latencies_are_shown_by_api_and_by_stage() -> None:
+    made = family()
+    for title, key in (("network-worker-1", 0), ("io-worker-1", STAGE_FLUSH)):
+        owner = Latencies(made.latencies[slot_of(made, title)])
+        owner.of(key).add(2_000_000, times=3)
+        owner.show()
+    found = gathered(made)
+    requests = "kafka_network_requestmetrics_requests_total"
+    assert found.value(requests, "network-worker-1", "Produce") == 3
+    shown = {series.name: rows for series, rows in found.histograms()}
+    assert shown["shmbroker_request_seconds"]["network-worker-1", "Produce"][0] == 6
+    assert sum(shown["shmbroker_stage_seconds"]["io-worker-1", "flush"][1]) == 3
