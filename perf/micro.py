@@ -252,6 +252,7 @@ class Family:
         for request in requests:
             inflight.append(request)
             flush(connection)
+        connection.answered.clear()  # a gateway does at the end of each turn
 
 
 class EveryKey(dict[bytes, Partition]):

@@ -88,6 +88,7 @@ from shmbroker.shm.counters import (
     STATE,
     STATE_RUNNING,
 )
+from shmbroker.shm.latencies import STAGE_APPEND, STAGE_FLUSH, STAGE_PURGATORY, STAGE_RING
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import CLEAN_LOG, TELL_LOG_ENDS
 
@@ -211,6 +212,7 @@ class Broker:
             self.tiering,
             config["remote.fetch.max.wait.ms"],
             self.on_storage_fault,
+            waits=tables.latencies.of(STAGE_PURGATORY),
         )
         self.groups = GroupCoordinator(
             config, self.now_ms, make_member_id, self.appender.on_stored, tables.standing
@@ -267,7 +269,10 @@ class Broker:
             on_dropped=self._on_dropped,
         )
         self._apply_broker_settings()
+        self._latencies = tables.latencies
         self._turns = 0
+        self._sampled_at = 0.0
+        """When this turn has taken what it measures; 0: it measures nothing."""
         self._next_housekeeping = 0.0
         self._has_stepped = False
         """`follow_metadata` has done its step of this turn, and there are more."""
@@ -424,6 +429,8 @@ class Broker:
         has_more |= bool(self.executor.unfinished)
         if self.passing.waiting:
             self.passing.pass_waiting()
+        if self._sampled_at:
+            self._end_sample()
         self.publish()
         if exchange.has_work or exchange.next_ms <= self._now_ms:
             exchange.run()  # behind the answers: who ends a transaction waits for no marker
@@ -500,6 +507,8 @@ class Broker:
             if not reader.poll():
                 continue
             had_work = True
+            if stamp := reader.stamped():
+                self._on_stamp(stamp)
             if words[METADATA_END_OFFSET_WORD] != self.image.offset and registration.epoch >= 0:
                 self.follow_metadata()
             data = reader.data
@@ -569,6 +578,18 @@ class Broker:
         self.publish()
         self._show_counts()
 
+    def _on_stamp(self, stamp_ns: int) -> None:
+        """What is taken now was stamped by its sender: it is measured."""
+        self._sampled_at = self.clock.monotonic()
+        self._latencies.of(STAGE_RING).add((self.clock.monotonic_ns() - stamp_ns) // 1000)
+
+    def _end_sample(self) -> None:
+        """The results of what was measured are about to be published."""
+        now = self.clock.monotonic()
+        self._latencies.of(STAGE_APPEND).add(int((now - self._sampled_at) * 1e6))
+        self._sampled_at = 0.0
+        self.member.stamp(now)
+
     def _show_counts(self) -> None:
         """What others may see of this broker (`shm.counters`)."""
         member, appender, reader, groups = self.member, self.appender, self.reader, self.groups
@@ -584,6 +605,8 @@ class Broker:
         show("operations_expired", self.purgatory.expired + appender.delayed.expired)
         show("segments_deleted", self.store.segments_deleted)
         took_us = self.flusher.took_us()
+        for took in took_us:
+            self._latencies.of(STAGE_FLUSH).add(took)
         member.tally.add("flushes", len(took_us))
         member.tally.add("flush_us", sum(took_us))
         store("delayed_reads", len(self.purgatory))
@@ -592,6 +615,7 @@ class Broker:
         store("groups", len(groups.groups))
         store("groups_bytes", groups.memory.held_bytes)
         store("groups_loading", len(groups.loading))
+        self._latencies.show()
 
     def _look_at_disk(self) -> None:
         """Refuse Produce while the disk is nearly full, and let the controller see it."""

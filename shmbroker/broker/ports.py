@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shmbroker.ipc.passed_files import FileTable
     from shmbroker.ipc.peer import Peer
     from shmbroker.log.log_directory import LogDirectory
+    from shmbroker.shm.latencies import Latencies
     from shmbroker.shm.positions import PositionTable, SiblingPositions
     from shmbroker.shm.standing import StandingAnswers
 
@@ -36,6 +37,7 @@ class Tables(NamedTuple):
     standing: StandingAnswers
     sibling_positions: Mapping[int, SiblingPositions]
     """By broker id."""
+    latencies: Latencies
 
 
 class Peers(NamedTuple):

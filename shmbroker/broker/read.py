@@ -41,6 +41,7 @@ from shmbroker.log.transaction_index import AbortedTransaction
 from shmbroker.purgatory import DelayedOperation, Purgatory
 from shmbroker.records.batch_layout import H_LENGTH, H_PRODUCER_ID, LOG_OVERHEAD
 from shmbroker.replica.partition import Partition, not_led_error
+from shmbroker.shm.latencies import Histogram
 from shmbroker.wire import error_codes
 
 INLINE_SLICE_BYTES = 2048
@@ -76,8 +77,8 @@ def _raise(_partition: Partition, fault: StorageFault) -> None:
 class DelayedRead(DelayedOperation):
     """A read that waits for bytes. Watched by the keys of its partitions."""
 
-    __slots__ = ("cold_until_ms", "isolation", "max_bytes", "min_bytes", "partitions", "peer",
-                 "reader", "results", "token")  # fmt: skip
+    __slots__ = ("began_ms", "cold_until_ms", "isolation", "max_bytes", "min_bytes", "partitions",
+                 "peer", "reader", "results", "token")  # fmt: skip
 
     def __init__(
         self,
@@ -97,6 +98,8 @@ class DelayedRead(DelayedOperation):
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
         self.isolation = isolation
+        self.began_ms = 0
+        """Since when it waits; 0: it does not."""
         self.cold_until_ms = 0
         """Till when bytes that are on the disk are not waited for; 0: there were none so far."""
         self.results: list[Any] | None = None
@@ -142,6 +145,7 @@ class Reader:
         tiering: Tiering | None = None,
         tier_wait_ms: int = 0,
         on_storage_fault: Callable[[Partition, StorageFault], None] = _raise,
+        waits: Histogram | None = None,
     ) -> None:
         self.partitions = partitions
         self.purgatory = purgatory
@@ -157,6 +161,8 @@ class Reader:
         self.cold: dict[DelayedRead, None] = {}
         """Those that wait for such bytes."""
         self._retried_ms = 0
+        self.waits = waits or Histogram()
+        """How long those have taken that had to wait."""
         self.served = self.bytes_out = 0
         """Reads that were answered, and the bytes that they have got."""
 
@@ -189,6 +195,7 @@ class Reader:
     def wait(self, read: DelayedRead, wait_ms: int) -> None:
         """Answer when there is something new, or in `wait_ms`."""
         self.waiting[read.peer.slot, read.token] = read
+        read.began_ms = read.began_ms or self.now_ms()
         keys = [partition[0] for partition in read.partitions]
         self.purgatory.watch(read, keys, self.now_ms() + wait_ms)
 
@@ -343,6 +350,8 @@ class Reader:
         """Send READ_DONE, after the descriptors that its slices need."""
         peer = read.peer
         self.served += 1
+        if read.began_ms:
+            self.waits.add((self.now_ms() - read.began_ms) * 1000)
         self.waiting.pop((peer.slot, read.token), None)
         parts: list[bytes] = []
         add = parts.append

@@ -55,7 +55,13 @@ from shmbroker.shm.counters import (
     STATE_UNABLE,
 )
 from shmbroker.shm.doorbell import Doorbell
-from shmbroker.shm.latencies import Latencies, table_bytes
+from shmbroker.shm.latencies import (
+    SAMPLED,
+    STAGE_ANSWER,
+    STAGE_NETWORK,
+    Latencies,
+    table_bytes,
+)
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -243,6 +249,8 @@ class Gateway:
         loop.handle(events)
         if not loop.is_watching and not self.must_stop and self.may_accept():
             loop.watch_listeners(True)
+        if self._turns % SAMPLED == 0:
+            self._sample()
         member.publish()
         results.take()
         if results.unread:
@@ -359,6 +367,16 @@ class Gateway:
             found.counts[took_us.bit_length()] += count
             found.sum_us += took_us * count
         answered.clear()
+
+    def _sample(self) -> None:
+        """Follow what this turn has put on rings through the stages."""
+        now = self.clock.monotonic()
+        if self.member.stamp(now):
+            self._latencies.of(STAGE_NETWORK).add(int((now - self._now) * 1e6))
+
+    def on_stamp(self, stamp_ns: int) -> None:
+        """A result that is taken now was stamped by its broker."""
+        self._latencies.of(STAGE_ANSWER).add((self.clock.monotonic_ns() - stamp_ns) // 1000)
 
     def count_refusal(self, error_code: int) -> None:
         """An append was answered with an error."""

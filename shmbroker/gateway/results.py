@@ -66,6 +66,8 @@ class Results:
             reader = peer.reader
             if not reader.poll():
                 continue
+            if stamp := reader.stamped():
+                gateway.on_stamp(stamp)
             # After the poll: whoever sent these has seen at most what is committed by now.
             if words[METADATA_END_OFFSET_WORD] != gateway.image.offset:
                 gateway.follow_metadata()

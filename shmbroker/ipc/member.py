@@ -142,6 +142,14 @@ class Member:
         """Whether something waits for room in a ring: nobody rings for that, so look again soon."""
         return any(peer.backlog for peer in self.peers)
 
+    def stamp(self, now: float) -> bool:
+        """Have everyone who is about to be shown something measure how long it waits; False if
+        nobody is. `now`: monotonic seconds."""
+        to_show = [peer for peer in self.peers if peer.unpublished]
+        for peer in to_show:
+            peer.writer.stamp(int(now * 1e9))
+        return bool(to_show)
+
     def publish(self) -> None:
         """Show every peer what it has been sent since the last time."""
         for peer in self.peers:

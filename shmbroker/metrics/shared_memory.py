@@ -30,6 +30,7 @@ from shmbroker.shm.latencies import (
     STAGE_ANSWER,
     STAGE_APPEND,
     STAGE_FLUSH,
+    STAGE_NETWORK,
     STAGE_PURGATORY,
     STAGE_RING,
     read_table,
@@ -55,6 +56,7 @@ STATES = {
 _KAFKA_STATES = {STATE_NONE: 0, STATE_STARTING: 2, STATE_RUNNING: 3, STATE_STOPPING: 6}
 _KAFKA_UNKNOWN = 127
 _STAGES = {
+    STAGE_NETWORK: "network",
     STAGE_RING: "ring_wait",
     STAGE_APPEND: "append",
     STAGE_PURGATORY: "purgatory",

@@ -23,6 +23,7 @@ from shmbroker.processes.shared_resources import (
     Slot,
 )
 from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.shm.latencies import Latencies
 from shmbroker.shm.standing import StandingAnswers
 
 
@@ -64,6 +65,7 @@ class IoWorker(SleepingChild):
                     number: shared.sibling_positions_of(peer.slot)
                     for number, peer in peers.siblings.items()
                 },
+                Latencies(shared.latencies[slot.index]),
             ),
         )
 

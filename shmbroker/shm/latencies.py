@@ -32,16 +32,20 @@ SUM = 1
 BUCKET_0 = 2
 
 STAGES_FROM = 1 << 20
-STAGE_RING = STAGES_FROM
+STAGE_NETWORK = STAGES_FROM
+"""Requests of a turn are read and their operations put on rings."""
+STAGE_RING = STAGES_FROM + 1
 """An operation waits on its ring until the I/O worker takes it."""
-STAGE_APPEND = STAGES_FROM + 1
-"""An I/O worker's turn with operations, from the first that it takes to the last."""
-STAGE_PURGATORY = STAGES_FROM + 2
-"""A read waits for bytes."""
-STAGE_FLUSH = STAGES_FROM + 3
-"""fdatasync of one file."""
-STAGE_ANSWER = STAGES_FROM + 4
+STAGE_APPEND = STAGES_FROM + 2
+"""An I/O worker's turn, from the first operation that it takes to its results on the ring."""
+STAGE_ANSWER = STAGES_FROM + 3
 """A result waits on its ring until the network worker takes it."""
+STAGE_PURGATORY = STAGES_FROM + 4
+"""A read waits for bytes, or for its time to be over."""
+STAGE_FLUSH = STAGES_FROM + 5
+"""fdatasync of one file."""
+SAMPLED = 16
+"""Of so many turns of a gateway one is followed through the first four stages."""
 OTHERS = STAGES_FROM + 99
 """What has no row of its own, as the table is full."""
 

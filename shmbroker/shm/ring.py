@@ -27,6 +27,7 @@ from shmbroker.shm.ring_layout import (
     INCARNATION_WORD,
     MAGIC,
     MAGIC_WORD,
+    STAMP_WORD,
     TAIL_WORD,
     payload_bytes_max,
 )
@@ -102,6 +103,10 @@ class RingWriter:
         """Show every entry claimed so far to the reader."""
         self._words[TAIL_WORD] = self._tail  # A
 
+    def stamp(self, now_ns: int) -> None:
+        """Have the reader measure how long the entries wait that are published next."""
+        self._words[STAMP_WORD] = now_ns
+
     def abort(self) -> None:
         """Drop every entry claimed since the last publish."""
         self._tail = self._words[TAIL_WORD]
@@ -120,7 +125,7 @@ class RingWriter:
 class RingReader:
     """The reading end. `data` is the data area that the indexes of `next` point into."""
 
-    __slots__ = ("_capacity_bytes", "_head", "_mask", "_tail", "_words", "data")
+    __slots__ = ("_capacity_bytes", "_head", "_mask", "_stamp", "_tail", "_words", "data")
 
     def __init__(self, words: memoryview, data: memoryview) -> None:
         """`words` are those of the whole ring; tests pass one that stops at each access."""
@@ -130,11 +135,20 @@ class RingReader:
         self._capacity_bytes = words[CAPACITY_WORD]
         self._mask = self._capacity_bytes - 1
         self._head = self._tail = words[HEAD_WORD]
+        self._stamp = words[STAMP_WORD]
 
     def poll(self) -> bool:
         """Look for entries once; whether `next` has any."""
         self._tail = tail = self._words[TAIL_WORD]  # meets A
         return tail != self._head
+
+    def stamped(self) -> int:
+        """The writer's stamp, if there is a new one since the last call; 0 else. After `poll`."""
+        stamp = self._words[STAMP_WORD]
+        if stamp == self._stamp:
+            return 0
+        self._stamp = stamp
+        return stamp
 
     def next(self) -> tuple[int, int, int] | None:
         """The next entry of the last poll: operation, index in `data`, length; None at its end."""

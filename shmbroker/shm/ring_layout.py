@@ -4,6 +4,7 @@ at       size  field           stored by  meaning
 0x0000      8  magic           creator    b"SHMRING1"
 0x0008      8  capacity_bytes  creator    of the data area; a power of two
 0x0010      8  incarnation     resetter   +1 each time the ring was emptied for a successor
+0x0018      8  stamp           writer     monotonic ns of a publish that is measured; most are not
 0x0080      8  tail_position   writer     bytes published so far
 0x0100      8  head_position   reader     bytes released so far
 0x1000      …  data            writer     entries
@@ -39,6 +40,7 @@ CAPACITY_BYTES_MIN = 32
 MAGIC_WORD = 0x0000 // WORD_BYTES
 CAPACITY_WORD = 0x0008 // WORD_BYTES
 INCARNATION_WORD = 0x0010 // WORD_BYTES
+STAMP_WORD = 0x0018 // WORD_BYTES
 TAIL_WORD = 0x0080 // WORD_BYTES
 HEAD_WORD = 0x0100 // WORD_BYTES
 DATA_WORD = 0x1000 // WORD_BYTES

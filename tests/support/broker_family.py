@@ -36,6 +36,8 @@ from shmbroker.shm.counters import (
     layout_size,
 )
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
+from shmbroker.shm.latencies import Latencies
+from shmbroker.shm.latencies import table_bytes as latencies_bytes
 from shmbroker.shm.positions import PositionTable, table_bytes
 from shmbroker.shm.standing import StandingAnswers
 from shmbroker.shm.standing import table_bytes as standing_bytes
@@ -94,6 +96,7 @@ class BrokerFamily:
 
     def __init__(self, root: Path, *settings: str, applied: int = 0) -> None:
         """applied: how much of the metadata the process before had applied, if there was one."""
+        self.latencies = memoryview(bytearray(latencies_bytes()))
         self.counters = Counters(memoryview(bytearray(layout_size(4))), 4)
         words = self.words = self.counters.words
         at = self.counters.at
@@ -138,6 +141,7 @@ class BrokerFamily:
                 PositionTable(memoryview(bytearray(table_bytes(POSITIONS))), POSITIONS),
                 StandingAnswers(memoryview(bytearray(standing_bytes())), 1),
                 {},
+                Latencies(self.latencies),
             ),
         )
         words[CONTROL_GENERATION_WORD] = 1

@@ -135,6 +135,7 @@ RING = {
     "magic": "MAGIC_WORD",
     "capacity_bytes": "CAPACITY_WORD",
     "incarnation": "INCARNATION_WORD",
+    "stamp": "STAMP_WORD",
     "tail_position": "TAIL_WORD",
     "head_position": "HEAD_WORD",
     "data": "DATA_WORD",

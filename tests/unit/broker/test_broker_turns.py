@@ -33,6 +33,7 @@ from shmbroker.shm.counters import (
     STATE_RUNNING,
     STATE_STOPPING,
 )
+from shmbroker.shm.latencies import STAGE_APPEND, STAGE_RING, read_table
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import OFFSET_COMMIT
 from shmbroker.wire.error_codes import NOT_CONTROLLER
@@ -285,3 +286,24 @@ def test_a_broker_that_closes_has_answered_what_was_asked(tmp_path: Path) -> Non
         family.append(1, KEY, BATCH)
     assert family.appended() == [(1, 0, 0)]
     assert family.words[family.counters.at(BROKER, STATE)] == STATE_STOPPING
+
+
+def test_stamped_operations_are_measured_until_their_results_are_stamped(
+    family: BrokerFamily,
+) -> None:
+    family.boot(*topic())
+    family.gateway.writer.stamp(family.clock.monotonic_ns())
+    family.append(1, KEY, BATCH, acks=1)
+    family.clock.now += 0.0003
+    family.broker.turn()
+    assert family.gateway.reader.poll() and family.gateway.reader.stamped()
+    family.appended()
+    family.append(2, KEY, BATCH, acks=1)
+    family.clock.now += 2.0
+    family.broker.turn()
+    assert family.gateway.reader.poll() and not family.gateway.reader.stamped()
+    family.clock.now += 2.0
+    family.broker.turn()
+    found = read_table(family.latencies)
+    assert abs(found[STAGE_RING][0] - 300) <= 1
+    assert sum(found[STAGE_RING][1]) == sum(found[STAGE_APPEND][1]) == 1

@@ -25,7 +25,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.passed_files import pass_file
 from shmbroker.shm.counters import METADATA_APPLIED, OPEN_CONNECTIONS, STATE, STATE_STOPPING
-from shmbroker.shm.latencies import read_table
+from shmbroker.shm.latencies import SAMPLED, STAGE_ANSWER, STAGE_NETWORK, read_table
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
 from shmbroker.wire.frame import request_frame
@@ -295,3 +295,22 @@ def test_refusals_are_counted_by_their_reason(family: GatewayFamily) -> None:
     family.turn()
     assert counted(family, "protocol_faults") == 1
     assert counted(family, "connections_accepted") == counted(family, "connections_closed") == 1
+
+
+def test_one_turn_of_some_is_followed_to_the_broker_and_back(family: GatewayFamily) -> None:
+    family.gateway._turns = SAMPLED - 1
+    ask_to_append(family)
+    stamp_ns = family.broker.reader.stamped() if family.broker.reader.poll() else 0
+    assert stamp_ns == family.clock.monotonic_ns()
+    for operation, payload in family.taken():
+        assert operation == APPEND
+        token = int(TOKEN.unpack_from(payload)[0])
+        family.broker.writer.stamp(family.clock.monotonic_ns())
+        family.broker.send(APPENDED, APPENDED_HEAD.pack(token, 0, 0, 0, 0, -1, 0))
+    family.clock.now += 0.0007
+    family.quiet_turn()
+    found = shown(family)
+    assert sum(found[STAGE_NETWORK][1]) == 1
+    assert abs(found[STAGE_ANSWER][0] - 700) <= 1
+    ask_to_append(family)
+    assert family.broker.reader.poll() and not family.broker.reader.stamped(), "not every turn"
