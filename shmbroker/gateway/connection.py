@@ -16,6 +16,7 @@ from __future__ import annotations
 import socket
 from array import array
 from collections import deque
+from collections.abc import Callable
 from fcntl import ioctl
 from os import sendfile
 from termios import FIONREAD
@@ -41,19 +42,25 @@ SEND_BYTES_PER_TURN = 4 << 20
 NO_VIEW = memoryview(bytearray())
 
 
+Answered = tuple[int, float, int, float, int, float]
+"""What one connection has got together: the API of the first and when it was read, the same of the
+last, how many there are, and when. Only the first may be of another API than the rest."""
+
+
 class Traffic:
     """What all connections of a gateway count together."""
 
-    __slots__ = ("answered", "received_bytes", "sent_bytes", "sent_file_bytes")
+    __slots__ = ("answered", "monotonic", "received_bytes", "sent_bytes", "sent_file_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = lambda: 0.0) -> None:
+        """monotonic: the clock by which answers are measured."""
+        self.monotonic = monotonic
         self.received_bytes = 0
         self.sent_bytes = 0
         """File slices included."""
         self.sent_file_bytes = 0
-        self.answered: list[tuple[Request, Request, int]] = []
-        """What was answered in this turn, of one connection at a time: the first and the last of
-        so many requests. Only the first may be of another API than the rest."""
+        self.answered: list[Answered] = []
+        """What was answered and is not measured yet."""
 
 
 class Connection(Sender):
@@ -144,7 +151,16 @@ class Connection(Sender):
             if request.response:
                 self.out.extend(request.response)
             count += 1
-        self.answered.append((first, request, count))
+        self.answered.append(
+            (
+                first.api_key,
+                first.received,
+                request.api_key,
+                request.received,
+                count,
+                self.traffic.monotonic(),
+            )
+        )
         return True
 
     def send(self) -> bool:

@@ -132,13 +132,18 @@ class EventLoop:
     """All connections of this worker; its owner waits on `poller`, hands the events to `handle`."""
 
     def __init__(
-        self, service: Service, frame_bytes_max: int, buffer_bytes_max: int, poller: Poller
+        self,
+        service: Service,
+        frame_bytes_max: int,
+        buffer_bytes_max: int,
+        poller: Poller,
+        traffic: Traffic | None = None,
     ) -> None:
         self.service = service
         self.frame_bytes_max = frame_bytes_max
         self.memory: ArrivingMemory[Connection] = ArrivingMemory(buffer_bytes_max, SCRATCH_BYTES)
         self.poller = poller
-        self.traffic = Traffic()
+        self.traffic = traffic or Traffic()
         self.held = 0
         """Times that a request found a ring full, or its broker down, and was put off."""
         self.connections: dict[int, Connection] = {}

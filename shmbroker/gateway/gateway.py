@@ -29,7 +29,7 @@ from shmbroker.gateway import fetch, produce
 from shmbroker.gateway import forwarding as plain
 from shmbroker.gateway.awake import APPEND_BYTES_MAX, Awake
 from shmbroker.gateway.brokers_told import BrokersTold
-from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.connection import Answered, Connection, Traffic
 from shmbroker.gateway.connection_limits import ConnectionLimits
 from shmbroker.gateway.crowd import Crowd
 from shmbroker.gateway.drain import Drain
@@ -86,6 +86,8 @@ REFUSALS = {
     error_codes.KAFKA_STORAGE_ERROR: "appends_refused_storage",
 }
 """By which counter; any other error is the batch's own."""
+MEASURED_TOGETHER = 64
+"""So many answers are looked at in one go: it is cheaper, and no client waits for it."""
 MUCH_BYTES = 4 << 20
 """Where frames had this much memory lately, what is free of it is given back to the system."""
 
@@ -179,7 +181,11 @@ class Gateway:
         if arriving_bytes_max <= 0:
             arriving_bytes_max = FRAMES_BUFFERED_BYTES_MAX
         self.loop = EventLoop(
-            self, config["socket.request.max.bytes"], arriving_bytes_max // count, poller
+            self,
+            config["socket.request.max.bytes"],
+            arriving_bytes_max // count,
+            poller,
+            Traffic(clock.monotonic),
         )
         for listener in listeners:
             self.loop.add_listener(listener)
@@ -264,7 +270,7 @@ class Gateway:
         if loop.memory.waiting:
             loop.feed_starved()
         member.publish()
-        if loop.traffic.answered:
+        if len(loop.traffic.answered) >= MEASURED_TOGETHER:
             self._measure(loop.traffic.answered)
         if now >= self._next_sweep:
             self._sweep(now)
@@ -315,7 +321,6 @@ class Gateway:
         """End every connection."""
         for connection in list(self.loop.connections.values()):
             self.loop.close(connection, "")
-        self._measure(self.loop.traffic.answered)
         self._show_counts()
 
     def _end_waiting_fetches(self) -> None:
@@ -350,20 +355,18 @@ class Gateway:
 
     # ── what others may see ─────────────────────────────────────────────────────────────────────
 
-    def _measure(self, answered: list[tuple[Request, Request, int]]) -> None:
-        """How long these took, from the turn that has read them to now; what one connection gets
-        together counts as its first."""
-        now = self.clock.monotonic()
+    def _measure(self, answered: list[Answered]) -> None:
+        """How long these took, from the turn that has read them to their answers; what one
+        connection gets together counts as its first."""
         histograms = self._latencies.histograms
-        for first, last, count in answered:
-            api_key = last.api_key
-            if first.api_key != api_key:
-                self._latencies.of(first.api_key).add(int((now - first.received) * 1e6))
-                first, count = last, count - 1
+        for first, received, api_key, last_received, count, now in answered:
+            if first != api_key:
+                self._latencies.of(first).add(int((now - received) * 1e6))
+                received, count = last_received, count - 1
+            took_us = int((now - received) * 1e6)
             found = histograms.get(api_key)
             if found is None:
                 found = self._latencies.of(api_key)
-            took_us = int((now - first.received) * 1e6)
             found.counts[took_us.bit_length()] += count
             found.sum_us += took_us * count
         answered.clear()
@@ -385,6 +388,7 @@ class Gateway:
     def _show_counts(self) -> None:
         """See `shm.counters` and `shm.latencies`."""
         loop, traffic, tally = self.loop, self.loop.traffic, self.member.tally
+        self._measure(traffic.answered)
         self.member.show_claims()
         tally.show("turns", self._turns)
         tally.show("requests_held", loop.held)

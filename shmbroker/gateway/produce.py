@@ -421,7 +421,7 @@ class ProduceApi:
         fast = request.fast
         if fast is not None:
             if request.acks == 0:
-                request.connection.answered.append((request, request, 1))
+                _note_answered(request)
                 if error_code:
                     self._close_unanswered(request, error_code)
                 return
@@ -463,7 +463,7 @@ class ProduceApi:
         """Encode the answer of a general request."""
         topics = request.topics
         if request.acks == 0:
-            request.connection.answered.append((request, request, 1))
+            _note_answered(request)
             for topic in topics:
                 for answer in topic["partition_responses"]:
                     if answer["error_code"]:
@@ -482,6 +482,14 @@ class ProduceApi:
         self.worker.close_connection(
             request.connection, f"acks=0 produce failed: {error_codes.name_of(error_code)}"
         )
+
+
+def _note_answered(request: ProduceRequest) -> None:
+    """It gets no answer, but it has taken its time."""
+    connection = request.connection
+    connection.answered.append(
+        (API_KEY, request.received, API_KEY, request.received, 1, connection.traffic.monotonic())
+    )
 
 
 def _has_room(peer: Peer, needed: int) -> bool:
