@@ -169,10 +169,19 @@ class Flusher:
         self._pending: list[Callable[[], None]] = []
         self._finished: list[Callable[[], None]] = []
         self._free_at = 0.0
+        self._took_us: list[int] = []
 
     @property
     def is_busy(self) -> bool:
         return bool(self._pending or self._finished)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._pending) + len(self._finished)
+
+    def took_us(self) -> list[int]:
+        took, self._took_us = self._took_us, []
+        return took
 
     def submit(self, fds: list[int], on_done: Callable[[OSError | None], None]) -> None:
         scheduler = self._system.scheduler
@@ -180,6 +189,7 @@ class Flusher:
         is_slow = random.random() < self._system.slow_flushes
         takes = SLOW_FLUSH_S if is_slow else random.uniform(*FLUSH_S)
         self._free_at = max(self._free_at, scheduler.now) + takes
+        self._took_us.append(int(takes * 1e6))
 
         def done() -> None:
             if self._owner is not None and not self._owner.is_alive:
