@@ -111,6 +111,8 @@ class Simulation:
     def _size(self) -> Size:
         random = self.random
         settings = {
+            # Batches that were made before the wall clock jumped back are taken all the same.
+            "log.message.timestamp.after.max.ms": str((1 << 63) - 1),
             "broker.session.timeout.ms": "1500",
             "group.initial.rebalance.delay.ms": "50",
             "group.consumer.session.timeout.ms": str(MODERN_SESSION_MS),
