@@ -25,6 +25,7 @@ COMMANDS = {
     "serve": "shmbroker.cli.serve",
     "status": "shmbroker.cli.status",
     "topic": "shmbroker.cli.topic",
+    "transaction": "shmbroker.cli.transaction",
 }
 
 

@@ -172,7 +172,9 @@ class Cluster:
                 return answer
         raise NoBrokerFault(addresses_text(self.bootstrap), reason)
 
-    def ask_broker(self, broker_id: int, api_key: int, body: Message) -> Message:
+    def ask_broker(
+        self, broker_id: int, api_key: int, body: Message, version: int | None = None
+    ) -> Message:
         """One broker's answer; OSError or ProtocolFault if it gives none."""
         with self._lock:
             connection = self._to_brokers.get(broker_id)
@@ -182,7 +184,7 @@ class Cluster:
                 connection = self.connect(self.brokers[broker_id])
                 self._to_brokers[broker_id] = connection
             try:
-                return connection.ask(api_key, body)
+                return connection.ask(api_key, body, version)
             except (OSError, ProtocolFault):
                 connection.close()
                 del self._to_brokers[broker_id]

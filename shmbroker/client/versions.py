@@ -12,22 +12,29 @@ broker that lacks the version is told by name, and not asked in another.
 from collections.abc import Iterable, Mapping
 
 from shmbroker.wire.api_keys import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
     DESCRIBE_PRODUCERS,
     DESCRIBE_QUORUM,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
     FETCH,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     INIT_PRODUCER_ID,
     LIST_OFFSETS,
     LIST_SEGMENTS,
+    LIST_TRANSACTIONS,
     METADATA,
     OFFSET_COMMIT,
     OFFSET_DELETE,
     PRODUCE,
+    TXN_OFFSET_COMMIT,
+    WRITE_TXN_MARKERS,
 )
 
 PLAIN: Mapping[int, int] = {
@@ -44,6 +51,13 @@ PLAIN: Mapping[int, int] = {
     DESCRIBE_QUORUM: 1,
     DESCRIBE_CLUSTER: 0,
     DESCRIBE_PRODUCERS: 0,
+    ADD_PARTITIONS_TO_TXN: 3,
+    ADD_OFFSETS_TO_TXN: 3,
+    END_TXN: 3,
+    TXN_OFFSET_COMMIT: 3,
+    WRITE_TXN_MARKERS: 1,
+    DESCRIBE_TRANSACTIONS: 0,
+    LIST_TRANSACTIONS: 0,
 }
 
 READING: Mapping[int, int] = {
