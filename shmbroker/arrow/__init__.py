@@ -5,13 +5,22 @@
     write(table, "topic", bootstrap_servers="127.0.0.1:9092")       a table, a polars frame, …
     with Producer("127.0.0.1:9092", topic="topic") as producer:     batch by batch
         producer.send(batch)
+    with Producer("127.0.0.1:9092", transactional_id="app-1") as producer:
+        with producer.transaction():                                all of it, or nothing
+            producer.send(batch, "topic")
 
 Both work with any Kafka cluster; on the host of a shmbroker, reading takes the log files. How:
 `docs/arrow.md`.
 """
 
 from shmbroker.arrow.reader import COLUMNS, read, scan
-from shmbroker.client.faults import ClusterFault, DataLossFault, DeliveryFault
+from shmbroker.client.faults import (
+    ClusterFault,
+    DataLossFault,
+    DeliveryFault,
+    FencedFault,
+    TransactionFault,
+)
 from shmbroker.client.producer.producer import PartitionWritten, Producer, Written, write
 
 __all__ = [
@@ -19,8 +28,10 @@ __all__ = [
     "ClusterFault",
     "DataLossFault",
     "DeliveryFault",
+    "FencedFault",
     "PartitionWritten",
     "Producer",
+    "TransactionFault",
     "Written",
     "read",
     "scan",

@@ -64,7 +64,11 @@ class RefusedNowFault(RefusedFault, LaterFault):
 
 
 class FencedFault(ClusterFault):
-    """Somebody with a later epoch of the same producer id has written."""
+    """Somebody with a later epoch of the same producer id has written, or has been given it."""
+
+
+class TransactionFault(ClusterFault):
+    """A transaction can't be committed: abort it. The producer can begin the next one."""
 
 
 class NoFilesFault(ClusterFault):
@@ -112,6 +116,7 @@ class DeliveryFault(Fault):
         error: str,
         by_partition: dict[tuple[str, int], tuple[int, int]],
         unknown: int,
+        advice: str = "",
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -124,6 +129,7 @@ class DeliveryFault(Fault):
             f"{topic}-{partition}: {error}: {text}; {self.delivered} records are delivered,"
             f" {self.not_delivered} are not"
             + (f" ({unknown} of them may be: their answer did not come)" if unknown else "")
+            + advice
         )
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ the same.
     encoding    columns to the bytes of record batches, compiled or by numpy
     delivery    one partition's batches: waiting, in flight, returned; pure
     questions   topics, and producer ids
+    transactions  a transactional id: its coordinators, and what may follow what
     connection  one socket to a leader that never blocks
     written     what a producer id has stored already, read back
     producer    accumulates, sends, retries: the two threads of it

@@ -15,7 +15,7 @@ fit, nothing is copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +27,8 @@ from shmbroker.errors import ConfigFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from shmbroker.client.producer.encoding import Ints, Rows
 
 NAMES = ("key", "value", "headers", "partition", "timestamp", "topic")
@@ -36,6 +38,12 @@ ROWS_MAX = 1 << 16
 BYTES_MAX = 1 << 30
 """Of a chunk's columns: what int32 offsets reach, with room to spare."""
 
+Plain = bytes | str | None
+"""A key or a value of one record."""
+Partitioner = Callable[[pa.RecordBatch, int], object]
+"""Rows of one topic and its partitions, to what numpy or Arrow make numbers of: the partition of
+each row, null or -1 for the default one."""
+
 T = TypeVar("T")
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -44,9 +52,19 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 class Chunk:
     """Rows of one topic; `partitions` and `timestamps` are None where no row has its own."""
 
-    __slots__ = ("headers", "key", "key_array", "partitions", "rows", "timestamps", "value")
+    __slots__ = (
+        "batch",
+        "headers",
+        "key",
+        "key_array",
+        "partitions",
+        "rows",
+        "timestamps",
+        "value",
+    )
 
     def __init__(self, batch: pa.RecordBatch, now_ms: int) -> None:
+        self.batch = batch
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         self.rows = batch.num_rows
         self.key_array = _binary(columns, "key")
@@ -71,6 +89,53 @@ def chunks(data: object, topic: str | None, now_ms: int) -> Iterator[tuple[str, 
             for part in _within_bytes(batch.slice(start, ROWS_MAX)):
                 for name, rows in _by_topic(part, topic):
                     yield name, Chunk(rows, now_ms)
+
+
+def one_row(
+    key: Plain,
+    value: Plain,
+    partition: int | None,
+    timestamp: int | datetime | None,
+    headers: Mapping[str, bytes | None] | None,
+) -> pa.RecordBatch:
+    """A record of plain values; ConfigFault for what is neither bytes nor text."""
+    columns: dict[str, pa.Array] = {}
+    for name, content in (("key", key), ("value", value)):
+        if not isinstance(content, bytes | str | None):
+            raise ConfigFault(f"{name} is {type(content).__name__}: give bytes, str or None")
+        kind = pa.string() if isinstance(content, str) else pa.binary()
+        columns[name] = pa.array([content], kind)
+    try:
+        if partition is not None:
+            columns["partition"] = pa.array([partition], pa.int64())
+        if timestamp is not None:
+            columns["timestamp"] = pa.array([timestamp])
+        if headers is not None:
+            columns["headers"] = pa.array(
+                [list(headers.items())], pa.map_(pa.string(), pa.binary())
+            )
+    except (pa.ArrowInvalid, TypeError, OverflowError) as error:
+        raise ConfigFault(f"partition, timestamp or headers: {error}") from None
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def choose(partitioner: Partitioner, chunk: Chunk, partitions: int) -> None:
+    """Give the rows that have no partition of their own the one that the function says."""
+    chosen = partitioner(chunk.batch, partitions)
+    try:
+        array = chosen if isinstance(chosen, pa.Array) else pa.array(chosen)
+    except (pa.ArrowInvalid, TypeError) as error:
+        raise ConfigFault(f"partitioner: {error}") from None
+    if len(array) != chunk.rows:
+        raise ConfigFault(f"partitioner: {len(array)} numbers for {chunk.rows} rows")
+    if pa.types.is_integer(array.type):
+        array = pc.if_else(pc.equal(array, -1), pa.scalar(None, array.type), array)
+    found = _partitions(array, "what partitioner gives")
+    own = chunk.partitions
+    if found is None or own is None:
+        chunk.partitions = found if own is None else own
+    else:
+        chunk.partitions = np.where(own >= 0, own, found)
 
 
 def batches_of(data: object) -> Iterator[pa.RecordBatch]:
@@ -204,18 +269,18 @@ def _headers(array: pa.Array | None) -> HeaderColumn | None:
     return HeaderColumn(array, BinaryColumn(key), BinaryColumn(value))
 
 
-def _partitions(array: pa.Array | None) -> Rows | None:
+def _partitions(array: pa.Array | None, what: str = "column partition") -> Rows | None:
     """int32 for each row, -1 where it has none; None if no row has one."""
     if array is None or array.null_count == len(array):
         return None
     if not pa.types.is_integer(array.type):
-        raise ConfigFault(f"column partition is {array.type}, not a whole number")
+        raise ConfigFault(f"{what} is {array.type}, not a whole number")
     try:
         if pc.min(array).as_py() < 0:
-            raise ConfigFault("column partition holds a number below 0: null stands for none")
+            raise ConfigFault(f"{what} holds a number below 0: null stands for none")
         array = array.cast(pa.int32())
     except pa.ArrowInvalid as error:
-        raise ConfigFault(f"column partition: {error}") from None
+        raise ConfigFault(f"{what}: {error}") from None
     rows: Rows = pc.fill_null(array, -1).to_numpy(zero_copy_only=False)
     return rows
 

@@ -5,7 +5,7 @@ sent from where they were encoded: a frame is a list of buffers, of which only t
 here.
 
    frame size | api key, version, correlation id | client id | tags
-   no transactional id | acks | timeout | topics:
+   transactional id, if any | acks | timeout | topics:
      name | partitions:
        index | size + 1 | the batch | tags
 
@@ -61,13 +61,22 @@ class Request:
 class LeaderConnection:
     """Towards one broker; OSError or ProtocolFault: it has ended, `requests` were not answered."""
 
-    def __init__(self, broker_id: int, address: Address, client_id: str) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        address: Address,
+        client_id: str,
+        transactional_id: str | None = None,
+    ) -> None:
         self.broker_id = broker_id
         self.socket = socket.create_connection(address, CONNECT_S_MAX)
         self.socket.setblocking(False)
         tcp.tune(self.socket)
         self.requests: deque[Request] = deque()
         self._exchange = Exchange(addresses_text([address]), client_id)
+        self._transactional_id = (
+            b"\x00" if transactional_id is None else compact_string(transactional_id)
+        )
         self._out: deque[memoryview] = deque()
         self._in = bytearray()
 
@@ -86,7 +95,8 @@ class LeaderConnection:
     def send(self, batches: Sent, acks: int, timeout_ms: int, now_s: float) -> None:
         """Put sealed batches on their way."""
         correlation_id = self._exchange.next_id(PRODUCE, VERSION, is_answered=acks != 0)
-        self._out += _frame(correlation_id, self._exchange.client_id, acks, timeout_ms, batches)
+        head = self._transactional_id + _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
+        self._out += _frame(correlation_id, self._exchange.client_id, head, batches)
         self.requests.append(Request(batches, now_s))
         self.on_writable()
 
@@ -131,14 +141,14 @@ class LeaderConnection:
 
 
 def _frame(
-    correlation_id: int, client_id: str, acks: int, timeout_ms: int, batches: Sent
+    correlation_id: int, client_id: str, before_topics: bytes, batches: Sent
 ) -> list[memoryview]:
     """A Produce request as buffers."""
     by_topic: dict[str, Sent] = {}
     for queue, batch in batches:
         by_topic.setdefault(queue.topic, []).append((queue, batch))
     parts: list[bytes | memoryview] = []
-    head = [b"\x00", _ACKS_AND_TIMEOUT.pack(acks, timeout_ms), uvarint(len(by_topic) + 1)]
+    head = [before_topics, uvarint(len(by_topic) + 1)]
     for topic, of_topic in by_topic.items():
         head += (compact_string(topic), uvarint(len(of_topic) + 1))
         for queue, batch in of_topic:

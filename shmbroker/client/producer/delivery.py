@@ -45,6 +45,7 @@ from shmbroker.records.batch_layout import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
 )
 from shmbroker.wire import error_codes
 
@@ -71,6 +72,7 @@ class Identity(NamedTuple):
 
     producer_id: int
     epoch: int
+    is_transactional: bool = False
 
 
 NO_IDENTITY = Identity(NO_PRODUCER_ID, -1)
@@ -134,7 +136,7 @@ class Batch:
             NO_LEADER_EPOCH,
             MAGIC,
             0,
-            codec,
+            codec | TRANSACTIONAL_BIT if identity.is_transactional else codec,
             self.count - 1,
             self.base_timestamp,
             self.max_timestamp,
@@ -165,6 +167,7 @@ class Batch:
                 producer_id=identity.producer_id,
                 producer_epoch=identity.epoch,
                 base_sequence=sequence,
+                is_transactional=identity.is_transactional,
             )
             buffer = bytearray(frame)
             part = Batch(buffer, len(frame), high - low, times[0], max(times), self.created_s)
@@ -186,7 +189,9 @@ class PartitionQueue:
         "first_offset",
         "has_sequences",
         "in_flight",
+        "is_known",
         "last_offset",
+        "marked",
         "next_sequence",
         "partition",
         "retry_s",
@@ -208,9 +213,11 @@ class PartitionQueue:
         self.retry_s = 0.0  # nothing is sent before
         self.accepted_records = 0
         self.filled_bytes = 0  # of the batch that was closed last
+        self.is_known = False  # to the broker, by a batch that it has taken
         self.delivered_records = 0
         self.first_offset = -1
         self.last_offset = -1
+        self.marked = (0, -1, -1)  # what the last three were at the last commit
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -238,7 +245,7 @@ class PartitionQueue:
             return True
         if not self.waiting[0].tries and any(batch.tries > 1 for batch in self.in_flight):
             return False
-        room = IN_FLIGHT_MAX if self.has_sequences and self.delivered_records else 1
+        room = IN_FLIGHT_MAX if self.has_sequences and self.is_known else 1
         return self.broker_id == broker_id and len(self.in_flight) < room
 
     def send(self, broker_id: int) -> Batch:
@@ -256,6 +263,7 @@ class PartitionQueue:
         """
         if error in (error_codes.NONE, error_codes.DUPLICATE_SEQUENCE_NUMBER):
             self.in_flight.remove(batch)
+            self.is_known = True
             self.delivered_records += batch.count
             if base_offset >= 0:
                 if self.first_offset < 0 or base_offset < self.first_offset:
@@ -312,6 +320,19 @@ class PartitionQueue:
             for batch in batches
             if batch.tries and (batch in self.in_flight or batch.error in _UNDECIDED)
         )
+
+    def mark(self) -> None:
+        """A transaction was committed."""
+        self.marked = self.delivered_records, self.first_offset, self.last_offset
+
+    def restart(self) -> None:
+        """The transaction is aborted, and another epoch begins, with sequence 0."""
+        self.clear()
+        self.delivered_records, self.first_offset, self.last_offset = self.marked
+        self.accepted_records = self.delivered_records
+        self.next_sequence = 0
+        self.is_known = False
+        self.retry_s = 0.0
 
     def clear(self) -> None:
         """Forget all that is not delivered."""

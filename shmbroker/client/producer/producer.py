@@ -27,18 +27,26 @@ from __future__ import annotations
 import os
 import selectors
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from shmbroker import clock
 from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.faults import DeliveryFault
+from shmbroker.client.faults import ClusterFault, DeliveryFault, FencedFault
 from shmbroker.client.producer import delivery
-from shmbroker.client.producer.columns import Chunk, chunks
+from shmbroker.client.producer.columns import (
+    Chunk,
+    Partitioner,
+    Plain,
+    choose,
+    chunks,
+    one_row,
+)
 from shmbroker.client.producer.connection import LeaderConnection, Sent
 from shmbroker.client.producer.delivery import NO_IDENTITY, Batch, Identity, PartitionQueue
 from shmbroker.client.producer.encoding import (
@@ -53,6 +61,14 @@ from shmbroker.client.producer.encoding import (
 )
 from shmbroker.client.producer.placement import Sticky, by_partition, columns_of, place, runs
 from shmbroker.client.producer.questions import find_topic, new_producer_id
+from shmbroker.client.producer.transactions import (
+    FENCED,
+    NEW,
+    UNDECIDED,
+    GroupMetadata,
+    Transactions,
+    fenced,
+)
 from shmbroker.errors import ConfigFault, Fault, ProtocolFault
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import HEADER_SIZE
@@ -60,6 +76,8 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from shmbroker.client.producer.encoding import Rows
     from shmbroker.wire.codec import Message
 
@@ -143,6 +161,14 @@ class Producer:
     `buffer_memory` bytes; `delivery_timeout_ms` from the batch's first record to its answer;
     `request_timeout_ms` for one answer; `max_block_ms` for metadata and for memory.
 
+    `partitioner(columns, partitions)`: given a RecordBatch of rows of one topic and its number of
+    partitions, the partition of each row; null or -1 leaves a row to the default, as does a row's
+    own column partition.
+
+    `transactional_id`: everything is sent in transactions (`transaction`, or `begin_transaction`,
+    `send_offsets`, `commit_transaction`, `abort_transaction`). The cluster aborts one that is open
+    for longer than `transaction_timeout_ms`. FencedFault where another producer has the id since.
+
     ConfigFault for options and data that can't be taken, ClusterFault where the cluster can't be
     asked, DeliveryFault when records could not be delivered. May be used by several threads; a
     send's rows keep their order within a partition.
@@ -162,6 +188,9 @@ class Producer:
         delivery_timeout_ms: int = 120_000,
         request_timeout_ms: int = 30_000,
         max_block_ms: int = 60_000,
+        partitioner: Partitioner | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
         client_id: str = CLIENT_ID,
         identity: Identity | None = None,
         seed: int | None = None,
@@ -181,10 +210,14 @@ class Producer:
             ("delivery_timeout_ms", delivery_timeout_ms, 1),
             ("request_timeout_ms", request_timeout_ms, 1),
             ("max_block_ms", max_block_ms, 0),
+            ("transaction_timeout_ms", transaction_timeout_ms, 1),
         ):
             if value < least:
                 raise ConfigFault(f"{name} is at least {least}, not {value}")
+        if transactional_id is not None and (identity is not None or not idempotence):
+            raise ConfigFault("transactional_id goes with idempotence, and gives the producer id")
         self._topic = topic
+        self._partitioner = partitioner
         self._batch_size = batch_size
         self._linger_s = linger_ms / 1000
         self._memory_max = buffer_memory
@@ -197,6 +230,11 @@ class Producer:
         self._next_sequences: dict[TopicPartition, int] = {}
         addresses = parse_addresses(bootstrap_servers)
         self.cluster = Cluster(addresses, client_id, min(self._request_s, ANSWER_S))
+        self._transactions: Transactions | None = None
+        if transactional_id is not None:
+            self._transactions = Transactions(
+                self.cluster, transactional_id, transaction_timeout_ms, self._block_s
+            )
         lots = np.random.default_rng(seed)
         self._lots = lambda count: int(lots.integers(count))
         self._stickies: dict[str, Sticky] = {}
@@ -241,12 +279,46 @@ class Producer:
 
     # --- the caller's thread ---------------------------------------------------------------------
 
-    def send(self, data: object, topic: str | None = None) -> int:
+    @overload
+    def send(self, data: object, topic: str | None = None) -> int: ...
+
+    @overload
+    def send(
+        self,
+        *,
+        key: Plain = None,
+        value: Plain = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Mapping[str, bytes | None] | None = None,
+    ) -> int: ...
+
+    def send(
+        self,
+        data: object = None,
+        topic: str | None = None,
+        *,
+        key: Plain = None,
+        value: Plain = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Mapping[str, bytes | None] | None = None,
+    ) -> int:
         """Take all rows of `data`; how many they are. They are delivered when `flush` returns.
+
+        Without `data` one record: `key` and `value` are bytes, text or None, `timestamp` a datetime
+        or ms since 1970, by default now.
 
         Returns when the rows are in batches, and waits for memory. ConfigFault for data that can't
         be taken; rows before those that are at fault may have been taken.
         """
+        if data is None:
+            if key is None and value is None:
+                raise ConfigFault("nothing to send: give rows, or one record by key and value")
+            data = one_row(key, value, partition, timestamp, headers)
+        elif any(one is not None for one in (key, value, partition, timestamp, headers)):
+            raise ConfigFault("data has its own columns: give rows, or one record by key and value")
         count = 0
         now_ms = clock.now_ms()
         with self._placing:
@@ -274,27 +346,162 @@ class Producer:
                 self._closes_all -= 1
 
     def close(self) -> None:
-        """Flush, and end."""
+        """Flush, and end; a transaction that is not committed is aborted."""
         if not self._is_closed:
             try:
-                self.flush()
+                if self._transactions is None:
+                    self.flush()
             finally:
                 self.abort()
 
     def abort(self) -> None:
-        """End: what is not delivered may be lost.
+        """End: what is not delivered may be lost, and an open transaction is aborted.
 
         Nothing more is sent, but for the answers to what was it waits up to SETTLE_S, so that who
         goes on with the same identity finds all that is going to be there.
         """
+        if not self._is_closed:
+            self._try_abort()
         with self._lock:
-            self._is_closed = self._is_ending = True
+            self._is_closed = True
+        self._stop()
+        if self._transactions is not None:
+            self._transactions.close()
+        self.cluster.close()
+
+    def _stop(self) -> None:
+        """End the sending thread."""
+        with self._lock:
+            self._is_ending = True
             self._ring()
             self._lock.notify_all()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self.cluster.close()
+
+    # --- transactions, in the caller's thread ----------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """`with producer.transaction(): producer.send(…)` commits at its end, and aborts if it is
+        left by an exception, or can't be committed."""
+        self.begin_transaction()
+        try:
+            yield
+            if self._transactional().is_begun:
+                self.commit_transaction()
+        except BaseException:
+            self._try_abort()
+            raise
+
+    def init_transactions(self) -> None:
+        """Take the transactional id: its earlier producers are fenced, and what they have left
+        open is aborted. The first `begin_transaction` does it, if nobody has."""
+        transactions = self._transactional()
+        with self._placing:
+            self._check()
+            if transactions.is_begun:
+                raise ConfigFault("a transaction is under way: commit or abort it first")
+            self._new_epoch(transactions)
+
+    def begin_transaction(self) -> None:
+        """What is sent from now on is seen by read_committed readers together, or not at all."""
+        transactions = self._transactional()
+        with self._placing:
+            self._check()
+            if transactions.state in (NEW, UNDECIDED):
+                self._new_epoch(transactions)
+            transactions.begin()
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, int], group: str | bytes | GroupMetadata
+    ) -> None:
+        """Commit offsets of a group with the transaction: {(topic, partition): the next to read}.
+
+        `group`: its id; or what its consumer says of its membership (`consumer_group_metadata()` of
+        confluent-kafka, `group_metadata()` of kafka-python), so that one whose partitions others
+        have taken over is refused (KIP-447). TransactionFault: abort.
+        """
+        with self._placing:
+            self._check()
+            with self._noting_fences():
+                self._transactional().send_offsets(offsets, group)
+
+    def commit_transaction(self) -> None:
+        """Deliver everything and commit.
+
+        DeliveryFault, TransactionFault: it can't be committed, abort it. ClusterFault without an
+        answer: it may be committed; the next `begin_transaction` ends what is left.
+        """
+        transactions = self._transactional()
+        with self._placing:
+            try:
+                self.flush()
+            except DeliveryFault:
+                transactions.fail()
+                raise
+            with self._noting_fences():
+                transactions.end(is_commit=True)
+            for queue in self._queues.values():
+                queue.mark()
+
+    def abort_transaction(self) -> None:
+        """Drop what is not sent, and abort; nothing of it is seen by read_committed readers.
+
+        `written` forgets it. A fault of this transaction's records is over.
+        """
+        transactions = self._transactional()
+        with self._placing:
+            if isinstance(self._fault, FencedFault):
+                raise self._fault
+            if self._is_closed:
+                self._check()
+            with self._noting_fences():
+                self._drop()
+                transactions.end(is_commit=False)
+                self._new_epoch(transactions)
+
+    def _transactional(self) -> Transactions:
+        if self._transactions is None:
+            raise ConfigFault("the producer has no transactional_id: give it one")
+        return self._transactions
+
+    def _try_abort(self) -> None:
+        """Abort what is open, if that is possible: another fault is under way, or it is the end."""
+        if self._transactions is not None and self._transactions.is_begun:
+            with suppress(ClusterFault, OSError, ProtocolFault):
+                self.abort_transaction()
+
+    def _new_epoch(self, transactions: Transactions) -> None:
+        with self._noting_fences():
+            self._drop()
+            self._identity = transactions.init()
+
+    def _drop(self) -> None:
+        """Forget all records that are not delivered, and numbers and faults with them."""
+        self._stop()
+        with self._lock:
+            for queue in self._queues.values():
+                queue.restart()
+            self._open.clear()
+            self._busy.clear()
+            self._spare.clear()
+            self._memory = 0
+            self._connections.clear()
+            self._reconnect.clear()
+            self._fault = None
+            self._is_ending = False
+            self._lock.notify_all()
+
+    @contextmanager
+    def _noting_fences(self) -> Iterator[None]:
+        """Who is fenced can do nothing more."""
+        try:
+            yield
+        except FencedFault as fault:
+            with self._lock:
+                self._fault = fault
+            raise
 
     def written(self) -> Written:
         """What was delivered so far."""
@@ -316,6 +523,8 @@ class Producer:
 
     def _send_chunk(self, topic: str, chunk: Chunk, now_ms: int) -> None:
         self._check()
+        if self._transactions is not None:
+            self._transactions.check_open()
         if self._thread is None:
             self._start()
         leaders = find_topic(self.cluster, topic, self._block_s).leaders
@@ -326,7 +535,12 @@ class Producer:
         def weights() -> list[int]:
             return self._weights(topic, leaders)
 
+        if self._partitioner is not None:
+            choose(self._partitioner, chunk, len(leaders))
         placed = place(chunk, len(leaders), topic, sticky, weights)
+        if self._transactions is not None:
+            with self._noting_fences():
+                self._transactions.add(topic, np.flatnonzero(np.bincount(placed)).tolist())
         columns = columns_of(chunk)
         row_bytes = _row_bytes(columns)
         parts = runs(placed)
@@ -685,7 +899,9 @@ class Producer:
         self._watch(connection)
 
     def _connect(self, broker_id: int) -> LeaderConnection:
-        connection = LeaderConnection(broker_id, self.cluster.brokers[broker_id], self._client_id)
+        name = None if self._transactions is None else self._transactions.name
+        address = self.cluster.brokers[broker_id]
+        connection = LeaderConnection(broker_id, address, self._client_id, name)
         self._connections[broker_id] = connection
         assert self._selector is not None
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
@@ -822,9 +1038,14 @@ class Producer:
             if q.accepted_records
         }
         unknown = sum(q.undecided() for q in self._queues.values())
-        self._fault = DeliveryFault(
-            text, queue.topic, queue.partition, error_codes.name_of(error), counts, unknown
-        )
+        advice = "" if self._transactions is None else "; abort the transaction"
+        if self._transactions is not None and error in FENCED:
+            self._fault = fenced(self._transactions.name)
+        else:
+            name = error_codes.name_of(error)
+            self._fault = DeliveryFault(
+                text, queue.topic, queue.partition, name, counts, unknown, advice
+            )
         for each in self._queues.values():
             each.clear()
         self._open.clear()

@@ -191,7 +191,7 @@ def _scan(
         for position, header in iterate_batches(data):
             base = header[H_BASE_OFFSET]
             low = base + header[H_LAST_OFFSET_DELTA] + 1
-            is_ours = (header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH]) == identity
+            is_ours = Identity(header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH]) == identity
             if is_ours and offset <= base < high:
                 records = [record[2:] for record in iterate_records(data, position)]
                 found.append(_Found(header[H_BASE_SEQUENCE], records))
