@@ -29,6 +29,9 @@ from shmbroker.records.batch_layout import (
     MAGIC,
 )
 
+DELETED = ".deleted"
+"""Behind the names of files that are to be unlinked, but not yet."""
+
 
 class GoneFault(DataLossFault):
     """A file that was listed is no longer there: a new list tells what is."""
@@ -91,9 +94,28 @@ def aborted_transactions(
     return tuple(
         transaction
         for segment in segments
-        for transaction in parse_index(_file_bytes(_beside(segment.path, ".txnindex")))
+        for transaction in parse_index(_transaction_index(segment))
         if transaction.first_offset < end_offset and start_offset <= transaction.last_offset
     )
+
+
+def _transaction_index(segment: ListedSegment) -> bytes:
+    """The bytes of a segment's `.txnindex`; none if it has none, as where nothing was aborted.
+
+    It can't be done without, so it must be that of the listed file: compaction and retention rename
+    the `.log` first, then the index, to `.deleted`; only then another segment gets their names.
+    """
+    path = _beside(segment.path, ".txnindex")
+    data = _needed_bytes(path)
+    if _inode_of(segment.path) == segment.inode:
+        return data or b""
+    replaced = _needed_bytes(path + DELETED)
+    if replaced is None:
+        data = _needed_bytes(path)
+        replaced = _needed_bytes(path + DELETED)  # it may have been renamed in between
+    if _inode_of(segment.path + DELETED) != segment.inode:
+        raise GoneFault(f"{segment.path} is gone, deleted or compacted since it was listed")
+    return replaced or data or b""
 
 
 def map_piece(piece: Piece) -> memoryview:
@@ -146,7 +168,7 @@ def check_topic_id(piece: Piece) -> None:
 
 def _open(path: str, inode: int) -> int:
     # Compaction renames what it replaces, and unlinks it a minute later.
-    for name in (path, path + ".deleted"):
+    for name in (path, path + DELETED):
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -177,6 +199,25 @@ def _file_bytes(path: str) -> bytes:
         return os.pread(descriptor, size, 0)
     finally:
         os.close(descriptor)
+
+
+def _needed_bytes(path: str) -> bytes | None:
+    """The bytes of a file; None if there is no such file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        raise _forbidden(path) from None
+
+
+def _inode_of(path: str) -> int:
+    """-1 if there is no such file."""
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return -1
 
 
 def _forbidden(path: str) -> NoFilesFault:
