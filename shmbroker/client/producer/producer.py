@@ -13,9 +13,11 @@ Rules
   when memory is needed. Only the sending thread touches connections.
 * Memory for batches is at most `buffer_memory`, from the first record until the answer; who needs
   more waits. A batch that is larger by itself is alone.
-* The first batch that can't be delivered ends the producer: nothing behind it is sent, every call
+* The first batch that can't be delivered ends the producer, or with transactions the one that is
+  under way (an abort begins again, in another epoch): nothing behind it is sent, every call
   raises the DeliveryFault. What a caller is told to be delivered is in the log of all in-sync
   replicas (`acks="all"`).
+* A partition is in the transaction, by the coordinator's word, before a record goes into its batch.
 * Whatever the end, answers to what was sent are waited for a moment: a request that is read after
   its connection has ended is appended all the same.
 
