@@ -6,12 +6,17 @@ told either all or nothing; and the group's offset is that of the last one commi
 """
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from shmbroker.arrow import ClusterFault, DeliveryFault
+from shmbroker.arrow import Producer as ArrowProducer
 from shmbroker.testing.broker import Broker
 from tests.clients.test_transactions import committed, read_committed
 from tests.processes.test_kill_under_load import kill, wait_for_successors
@@ -65,6 +70,38 @@ class Plain(TransactionalProducer):
         for partition, value in enumerate(values):
             self.send(partition, value)
         self.commit_offset(self.transactional_id, offset)
+
+
+class Arrow:
+    """`shmbroker.arrow.Producer`: as librdkafka, but a new epoch after each abort."""
+
+    def __init__(self, address: str, transactional_id: str) -> None:
+        self.group = transactional_id
+        self.producer = ArrowProducer(address, topic=TOPIC, transactional_id=transactional_id)
+        self.producer.init_transactions()
+
+    def write(self, values: list[bytes], offset: int) -> None:
+        rows = pa.table({"value": values, "partition": range(PARTITIONS)})
+        with self.refusing():
+            self.producer.begin_transaction()
+            self.producer.send(rows)
+            self.producer.send_offsets({(TOPIC, 0): offset}, self.group)
+
+    def end(self, is_commit: bool) -> None:
+        with self.refusing():
+            if is_commit:
+                self.producer.commit_transaction()
+            else:
+                self.producer.flush()
+                self.producer.abort_transaction()
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except (ClusterFault, DeliveryFault) as fault:
+            self.producer.abort()
+            raise Refused(str(fault)) from fault
 
 
 class Worker(threading.Thread):
@@ -121,7 +158,7 @@ class Worker(threading.Thread):
         return all(found)
 
 
-@pytest.mark.parametrize("make", [Confluent, Plain])
+@pytest.mark.parametrize("make", [Confluent, Plain, Arrow])
 @pytest.mark.parametrize("flags", [("--replicas", "3"), ("--io-workers", "2"), ()])
 def test_transactions_outlive_their_brokers(flags: tuple[str, ...], make: Any) -> None:
     with Broker(*flags) as broker:
