@@ -1,13 +1,12 @@
 """Transactional producers of client libraries: commit, abort, offsets of a group, fencing."""
 
 import asyncio
-import itertools
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 PATIENCE_S = 30.0
-_names = itertools.count()
 
 
 def read_committed(address: str, topic: str, partitions: int = 2) -> list[bytes]:
@@ -48,7 +47,7 @@ def committed(address: str, group: str, topic: str) -> int:
 def topic(address: str) -> str:
     from tests.support.raw_client import RawClient
 
-    name = f"transactions-{next(_names)}"
+    name = f"transactions-{uuid4().hex}"  # several processes test with one broker
     with RawClient(address) as client:
         client.create_topic(name, 2)
     return name

@@ -18,6 +18,7 @@ class Connection:
     def __init__(self) -> None:
         self.inflight: deque[Any] = deque()
         self.host = "127.0.0.1"
+        self.last_active = 0.0
         self.listener = SimpleNamespace(broker_id=1, is_control=False)
 
 
