@@ -14,7 +14,7 @@ Pure, but for `standing_of`, which is handed in: what the signs are, and when, a
 * A child that goes on before it is killed is told of, too.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from shmbroker.ipc.attention import Attention
@@ -95,47 +95,38 @@ class Watchdog:
         pids = {child.pid for child in children}
         self._named = {pid: signed for pid, signed in self._named.items() if pid in pids}
         self._killed = {pid: due for pid, due in self._killed.items() if pid in pids}
-        findings = []
+        findings: list[Finding] = []
         for child in children:
             silent_s = now - max(child.signed, self.awake_since)
-            finding = self._judge(now, child, silent_s)
-            if finding is not None:
-                findings.append(finding)
+            findings += self._judge(now, child, silent_s)
         return findings
 
-    def _judge(self, now: float, child: Watched, silent_s: float) -> Finding | None:
+    def _judge(self, now: float, child: Watched, silent_s: float) -> Iterator[Finding]:
+        """Who is killed was named before, or is now: a look may come late."""
         title, pid = child.title, child.pid
         if silent_s < self._least_s:
-            if pid not in self._named or child.signed <= self._named[pid]:
-                return None
-            silent_s = child.signed - self._named.pop(pid)
-            return Finding(
-                pid, f"{title} (pid {pid}) gives signs of life again, after {silent_s:.0f} s"
-            )
-        if pid in self._killed:
-            if now < self._killed[pid]:
-                return None
-            self._killed[pid] = now + STUCK_LINE_S
-            why = _what(self._standing_of(pid), child.work)
-            return Finding(pid, f"{title} (pid {pid}) is killed, but does not end: {why}")
-        standing = None
-        if silent_s >= self._kill_s:
-            standing = self._standing_of(pid)
-            if may_kill(standing, child.work):
-                self._killed[pid] = now + STUCK_LINE_S
-                why = _what(standing, child.work)
-                return Finding(
-                    pid,
-                    f"{title} (pid {pid}) gives no sign of life for {silent_s:.0f} s: killed; "
-                    f"{why}",
-                    is_kill=True,
+            if pid in self._named and child.signed > self._named[pid]:
+                silent_s = child.signed - self._named.pop(pid)
+                yield Finding(
+                    pid, f"{title} (pid {pid}) gives signs of life again, after {silent_s:.0f} s"
                 )
-        if pid in self._named:
-            return None
-        self._named[pid] = child.signed
-        why = _what(standing or self._standing_of(pid), child.work)
-        line = f"{title} (pid {pid}) gives no sign of life for {silent_s:.0f} s: {why}"
-        return Finding(pid, line)
+            return
+        if pid in self._killed:
+            if now >= self._killed[pid]:
+                self._killed[pid] = now + STUCK_LINE_S
+                why = _what(self._standing_of(pid), child.work)
+                yield Finding(pid, f"{title} (pid {pid}) is killed, but does not end: {why}")
+            return
+        standing = self._standing_of(pid)
+        why = _what(standing, child.work)
+        silence = f"{title} (pid {pid}) gives no sign of life for {silent_s:.0f} s"
+        is_kill = silent_s >= self._kill_s and may_kill(standing, child.work)
+        if pid not in self._named and (silent_s >= self._warn_s or not is_kill):
+            self._named[pid] = child.signed
+            yield Finding(pid, f"{silence}: {why}")
+        if is_kill:
+            self._killed[pid] = now + STUCK_LINE_S
+            yield Finding(pid, f"{silence}: killed; {why}", is_kill=True)
 
 
 def may_kill(standing: ProcessState | None, work: int) -> bool:

@@ -208,3 +208,13 @@ def test_kernel_says_who_is_stopped_and_nothing_of_nobody() -> None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert standing_of(pid) is None
+
+
+def test_who_is_killed_by_a_late_look_is_named_by_the_same() -> None:
+    family = Family(2.0, 3.0)
+    family.look(1, 9)
+    family.signed[1] += 0.0015
+    for seconds in (1.0, 2.001, 3.002):  # the second of these comes just before it would be named
+        family.now = BEGAN + seconds
+        family.look(9)
+    assert family.events() == [(pytest.approx(3.002), 1, what) for what in ("name", "kill")]
