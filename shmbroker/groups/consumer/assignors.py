@@ -182,19 +182,19 @@ _NO_PARTITIONS: list[int] = []
 def _even_out_different(owners: _Owners) -> None:
     """Give what is free to the least loaded subscriber, then move from the most loaded."""
     held, load = owners.held, owners.load
+    load_of = load.__getitem__
     subscribers: dict[bytes, list[str]] = {}
     for member_id, subscribed in owners.subscriptions.items():
         for topic_id in subscribed:
-            subscribers.setdefault(topic_id, []).append(member_id)
+            of_topic = subscribers.get(topic_id)
+            if of_topic is None:
+                subscribers[topic_id] = [member_id]
+            else:
+                of_topic.append(member_id)
     counts = owners.partition_counts
-    topics = sorted(
-        subscribers,
-        key=lambda topic_id: (
-            -counts[topic_id] / len(subscribers[topic_id]),
-            len(subscribers[topic_id]),
-            topic_id,
-        ),
-    )
+    order = [(-counts[each] / len(of), len(of), each) for each, of in subscribers.items()]
+    order.sort()
+    topics = [topic_id for _, _, topic_id in order]
     for topic_id in topics:
         free = owners.free.get(topic_id)
         if free is None:
@@ -203,6 +203,11 @@ def _even_out_different(owners: _Owners) -> None:
         if len(of_topic) == 1:
             held[of_topic[0]].setdefault(topic_id, []).extend(free)
             load[of_topic[0]] += len(free)
+            continue
+        if len(free) == 1:
+            member_id = min(of_topic, key=load_of)
+            held[member_id].setdefault(topic_id, []).append(free[0])
+            load[member_id] += 1
             continue
         loads = [(load[each], at, each) for at, each in enumerate(of_topic)]
         heapify(loads)
@@ -214,6 +219,8 @@ def _even_out_different(owners: _Owners) -> None:
             load[member_id] = least
     shared = [topic_id for topic_id in topics if len(subscribers[topic_id]) > 1]
     for _ in range(ROUNDS_MAX):
+        if max(load.values()) - min(load.values()) <= 1:
+            break
         if not sum(
             [_even_out_topic(owners, topic_id, subscribers[topic_id]) for topic_id in shared]
         ):
