@@ -81,6 +81,11 @@ class Process:
         self._thread = threading.Thread(target=self._run, name=title, daemon=True)
         self._thread.start()
 
+    @property
+    def ident(self) -> int | None:
+        """Of its thread."""
+        return self._thread.ident
+
     def _run(self) -> None:
         self._baton.acquire()
         try:
@@ -94,10 +99,10 @@ class Process:
     def go_on(self) -> None:
         """Give it the baton until it sleeps or ends."""
         scheduler = self.scheduler
-        scheduler.current, self.calls = self, 0
+        scheduler.running, self.calls = self, 0
         self._baton.release()
         scheduler.baton.acquire()
-        scheduler.current = None
+        scheduler.running = None
         if not self.is_alive:
             self._thread.join()
             scheduler.processes.remove(self)
@@ -143,7 +148,8 @@ class Scheduler:
         self.wall_ahead_s = 1.7e9
         """What the wall clock shows more."""
         self.processes: list[Process] = []
-        self.current: Process | None = None
+        self.running: Process | None = None
+        self._ident = threading.get_ident()
         self.baton = threading.Lock()
         self.baton.acquire()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -153,6 +159,16 @@ class Scheduler:
         self.steps = 0
         self.look: Callable[[], None] = _nothing
         """Asked before each step: what has come for the clients."""
+
+    def is_stranger(self) -> bool:
+        """Whether who calls is no part of this: a thread that another test has left behind."""
+        ident = threading.get_ident()
+        return ident != self._ident and (self.running is None or ident != self.running.ident)
+
+    @property
+    def current(self) -> Process | None:
+        """The process that calls."""
+        return None if self.is_stranger() else self.running
 
     def start(self, title: str, main: Callable[[], None], on_end: Callable[[], None]) -> Process:
         """A process that begins soon."""

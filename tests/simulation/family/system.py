@@ -39,6 +39,7 @@ SLOW_FLUSH_S = 0.3
 SLOW_FLUSHES = 0.02
 
 REAL_EPOLL = select.epoll
+REAL_MONOTONIC, REAL_TIME_NS, REAL_SLEEP = clock.monotonic, clock.time_ns, clock.sleep
 REAL_SOCKET = socket.socket
 
 
@@ -112,16 +113,21 @@ class System:
                 self.disk.close()
 
     def _monotonic(self) -> float:
+        if self.scheduler.is_stranger():
+            return REAL_MONOTONIC()
         self.scheduler.call()
         return self.scheduler.now
 
     def _time_ns(self) -> int:
+        if self.scheduler.is_stranger():
+            return REAL_TIME_NS()
         self.scheduler.call()
         return int((self.scheduler.now + self.scheduler.wall_ahead_s) * 1e9)
 
     def _sleep(self, seconds: float, /) -> None:
-        current = self.scheduler.current
-        if current is not None:
+        if self.scheduler.is_stranger():
+            REAL_SLEEP(seconds)
+        elif (current := self.scheduler.current) is not None:
             current.sleep(seconds)
 
 
