@@ -49,9 +49,8 @@ from shmbroker.groups.group_memory import (
     GroupMemory,
     protocols_bytes,
 )
-from shmbroker.groups.group_partition import group_partition
-from shmbroker.groups.held_answers import HeldAnswers
 from shmbroker.groups.offset_store import NO_EXPIRY, OffsetStore, committed_of, value_of
+from shmbroker.groups.shards import BaseShard, Sharded
 from shmbroker.wire import error_codes
 from shmbroker.wire.coordinator_records import GROUP_METADATA, OFFSET_COMMIT
 
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
     AnyGroup = ClassicGroup | ConsumerGroup
     from typing import Any
 
-    from shmbroker.groups.caller import Caller, HeldCaller
+    from shmbroker.groups.caller import Caller
     from shmbroker.groups.classic.effects import Effect, Store
     from shmbroker.groups.offset_store import Committed
     from shmbroker.replica.partition import Partition
@@ -88,24 +87,23 @@ class _Timer(NamedTuple):
     what: AnyGroup | Shard
 
 
-class Shard:
-    """One partition led here. Until `is_active`, its groups are still being read."""
+class Shard(BaseShard):
+    """The groups of one partition, and their offsets."""
 
-    __slots__ = ("groups", "is_active", "leader_epoch", "loading", "next_expiry_ms", "partition",
-                 "store")  # fmt: skip
+    __slots__ = ("groups", "leader_epoch", "next_expiry_ms", "store")
 
     def __init__(self, partition: Partition) -> None:
-        self.partition = partition
+        super().__init__(partition)
         self.leader_epoch = partition.leader_epoch
         self.groups: dict[str, AnyGroup] = {}
         self.store = OffsetStore()
-        self.is_active = False
-        self.loading: Iterator[None] | None = None
         self.next_expiry_ms = 0
 
 
-class GroupCoordinator:
+class GroupCoordinator(Sharded[Shard]):
     """Everything about groups that one broker does."""
+
+    WHAT = "groups"
 
     def __init__(
         self,
@@ -119,6 +117,7 @@ class GroupCoordinator:
 
         standing: the table of `shm.standing`, or None for a coordinator that is always asked.
         """
+        super().__init__()
         self.now_ms = now_ms
         self.make_member_id = make_member_id
         self.on_appended = on_appended
@@ -134,9 +133,6 @@ class GroupCoordinator:
         self.metadata_bytes_max = config["offset.metadata.max.bytes"]
         self.retention_ms = config["offsets.retention.minutes"] * 60_000
         self.retention_check_ms = config["offsets.retention.check.interval.ms"]
-        self.held = HeldAnswers()
-        self.shards: dict[int, Shard] = {}
-        self.partition_count = 0
         self.consumers = ConsumerCoordinator(self, config)
         self.groups: dict[str, AnyGroup] = {}
         """Those of all active shards: `ClassicGroup` or `ConsumerGroup`."""
@@ -144,11 +140,6 @@ class GroupCoordinator:
         """Groups that had neither members nor offsets when they were last looked at, in order."""
         self._unborn: dict[str, ClassicGroup] = {}
         """Groups of which there were but ids that were given out, the oldest first."""
-        self.loading: list[Shard] = []
-        self.is_opening = False
-        """Some partitions may be here soon; the owner says so."""
-        self.wake_ms = NEVER
-        """When `run_due` has something to do."""
         self._timers: list[_Timer] = []
         self._going: deque[tuple[Shard, list[tuple[str, str, int]]]] = deque()
         """Offsets of deleted topics whose tombstones are still to be written."""
@@ -156,30 +147,10 @@ class GroupCoordinator:
 
     # ── partitions ──────────────────────────────────────────────────────────────────────────────
 
-    def on_partition(self, partition: Partition, partition_count: int) -> None:
-        """A partition of `__consumer_offsets` is here, led by this broker or not."""
-        self.partition_count = partition_count
-        shard = self.shards.get(partition.partition)
-        if not partition.is_leader:
-            self.on_partition_gone(partition.partition)
-        elif shard is None or shard.partition is not partition:
-            self.on_partition_gone(partition.partition)
-            shard = self.shards[partition.partition] = Shard(partition)
-            shard.loading = self._load(shard)
-            if partition.log.log_start_offset == partition.log.log_end_offset:
-                self._load_some(shard)
-            else:
-                self.loading.append(shard)
-                self.wake_ms = 0
+    def _new_shard(self, partition: Partition) -> Shard:
+        return Shard(partition)
 
-    def on_partition_gone(self, index: int) -> None:
-        """Another broker leads it now, or it was deleted: who waits here is sent away."""
-        shard = self.shards.pop(index, None)
-        if shard is None:
-            return
-        if shard in self.loading:
-            self.loading.remove(shard)
-        self.held.fail(shard.partition, error_codes.NOT_COORDINATOR)
+    def _on_shard_gone(self, shard: Shard) -> None:
         for group in shard.groups.values():
             self.groups.pop(group.group_id, None)
             self._idle.pop(group.group_id, None)
@@ -190,28 +161,6 @@ class GroupCoordinator:
                     self._reply(effect)
             self.memory.forget(group)
 
-    def on_high_watermark(self, partition: Partition) -> None:
-        """More of a partition is on its in-sync replicas."""
-        self.held.release(partition)
-
-    def hold(
-        self,
-        group_ids: list[str] | None,
-        call: HeldCaller,
-        body: dict[str, Any],
-        grant: tuple[int, int] | None,
-    ) -> bool:
-        """Keep an answer about these groups (None: about all) while what it says may be lost."""
-        if group_ids is None:
-            shards: list[Shard | None] = list(self.shards.values())
-        elif not self.shards:
-            return False
-        else:
-            count = self.partition_count
-            shards = [self.shards.get(group_partition(group, count)) for group in group_ids]
-        partitions = [shard.partition for shard in shards if shard is not None]
-        return self.held.hold(partitions, call, body, grant)
-
     def on_topics_deleted(self, topics: Set[str]) -> None:
         """Nobody will come back for their offsets; one look at all offsets finds them. Their
         tombstones are written in steps."""
@@ -220,11 +169,6 @@ class GroupCoordinator:
                 self._going.append((shard, gone))
         self._remove_some()
         self._set_wake()
-
-    def close(self) -> None:
-        """The broker stops: who waits is sent to look for another coordinator."""
-        for index in list(self.shards):
-            self.on_partition_gone(index)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -313,25 +257,7 @@ class GroupCoordinator:
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
 
-    def _load_some(self, shard: Shard) -> None:
-        assert shard.loading is not None
-        try:
-            if next(shard.loading, shard) is not shard:
-                return
-        except Fault as fault:
-            logger.error(
-                "groups of %s-%d can't be loaded: %s",
-                shard.partition.topic,
-                shard.partition.partition,
-                fault,
-            )
-            del self.shards[shard.partition.partition]
-        if shard in self.loading:
-            self.loading.remove(shard)
-        shard.loading = None
-
     def _load(self, shard: Shard) -> Iterator[None]:
-        """Replay the log, some of it between two yields; then the shard serves."""
         loader = group_log.Loader(shard.partition)
         while not loader.step():
             yield
@@ -393,19 +319,6 @@ class GroupCoordinator:
 
     # ── finding ─────────────────────────────────────────────────────────────────────────────────
 
-    def _shard_of(self, group_id: str) -> tuple[Shard | None, int]:
-        """(shard, 0), or (None, the error code for whoever asks)."""
-        shard = None
-        if self.shards:
-            shard = self.shards.get(group_partition(group_id, self.partition_count))
-        if shard is None or not shard.partition.is_leader:
-            if not self.is_opening:
-                return None, error_codes.NOT_COORDINATOR
-            return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
-        if not shard.is_active:
-            return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
-        return shard, 0
-
     def _find(self, group_id: str, may_be_nameless: bool = False) -> tuple[AnyGroup | None, int]:
         """(group, 0), (None, 0) for one that there isn't, or (None, error code)."""
         group = self.groups.get(group_id)
@@ -413,7 +326,7 @@ class GroupCoordinator:
             return group, 0
         if not group_id and not may_be_nameless:
             return None, error_codes.INVALID_GROUP_ID
-        return None, self._shard_of(group_id)[1]
+        return None, self.shard_of(group_id)[1]
 
     # ── members ─────────────────────────────────────────────────────────────────────────────────
 
@@ -453,7 +366,7 @@ class GroupCoordinator:
             call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
             return
         if not isinstance(group, ClassicGroup):
-            shard, _ = self._shard_of(group_id)
+            shard, _ = self.shard_of(group_id)
             assert shard is not None
             group = self._new_group(shard, group_id)
         effects = group.on_join(call, body, call.api_version, client_id, client_host, now_ms)
@@ -603,7 +516,7 @@ class GroupCoordinator:
         is_new = group is None
         if not error and group is None:
             if generation_id < 0:
-                shard, _ = self._shard_of(group_id)
+                shard, _ = self.shard_of(group_id)
                 assert shard is not None
                 group = self._new_group(shard, group_id)
             elif version >= 9:
@@ -628,7 +541,7 @@ class GroupCoordinator:
         """(the partition that keeps a group here, 0), or (None, error code)."""
         if not group_id:
             return None, error_codes.INVALID_GROUP_ID
-        shard, error = self._shard_of(group_id)
+        shard, error = self.shard_of(group_id)
         return (None, error) if shard is None else (shard.partition, 0)
 
     def commit_in_transaction(
@@ -645,7 +558,7 @@ class GroupCoordinator:
         is_new = group is None
         if not error and group is None:
             if generation_id < 0:
-                shard, _ = self._shard_of(group_id)
+                shard, _ = self.shard_of(group_id)
                 assert shard is not None
                 group = self._new_group(shard, group_id)
             else:

@@ -204,7 +204,7 @@ class ConsumerCoordinator:
     ) -> tuple[ConsumerGroup | None, str]:
         """A consumer group instead of a classic one or of none, and the records to write before."""
         if known is None or known.state == EMPTY:
-            shard = known.owner if known is not None else self.owner._shard_of(group_id)[0]
+            shard = known.owner if known is not None else self.owner.shard_of(group_id)[0]
             assert shard is not None, "a request for a group that is not here is refused before"
             group: ConsumerGroup | None = self.new_group(shard, group_id)
             text = ""

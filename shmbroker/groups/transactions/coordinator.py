@@ -27,10 +27,9 @@ import logging
 from collections import deque
 from heapq import heappop, heappush
 
-from shmbroker.errors import Fault
 from shmbroker.groups import group_log
-from shmbroker.groups.group_partition import group_partition
-from shmbroker.groups.held_answers import HeldAnswers
+from shmbroker.groups.classic.member import NEVER
+from shmbroker.groups.shards import BaseShard, Sharded
 from shmbroker.groups.transactions import transaction_log
 from shmbroker.groups.transactions.transaction import (
     AT_REST,
@@ -51,9 +50,7 @@ from shmbroker.wire import error_codes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
 
-    from shmbroker.groups.caller import HeldCaller
     from shmbroker.groups.transactions.transaction import Decision, TopicPartition
     from shmbroker.replica.partition import Partition
     from shmbroker.settings.broker_config import BrokerConfig
@@ -65,7 +62,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("shmbroker")
 
-NEVER = 2**63 - 1
 WAIT_MS = 20
 """How long an operation waits for a transaction that is ending."""
 RETRY_MS = 100
@@ -134,22 +130,22 @@ class Waiting:
         self.is_over = False
 
 
-class Shard:
-    """One partition led here. Until `is_active`, it is still being read."""
+class Shard(BaseShard):
+    """The transactional ids of one partition."""
 
-    __slots__ = ("entries", "is_active", "loading", "partition", "prepared")
+    __slots__ = ("entries", "prepared")
 
     def __init__(self, partition: Partition) -> None:
-        self.partition = partition
+        super().__init__(partition)
         self.entries: dict[str, Entry] = {}
         self.prepared: deque[tuple[int, Markers]] = deque()
         """Markers that wait until the in-sync replicas have all below this offset."""
-        self.is_active = False
-        self.loading: Iterator[None] | None = None
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(Sharded[Shard]):
     """Everything about transactional ids that one broker does."""
+
+    WHAT = "transactions"
 
     def __init__(
         self,
@@ -166,6 +162,7 @@ class TransactionCoordinator:
         on_appended: told of each partition that got records, to wake who reads it.
         send: has markers written; `on_marked` is told when all are.
         """
+        super().__init__()
         self.now_ms = now_ms
         self.new_id = new_id
         self.version = version
@@ -174,14 +171,6 @@ class TransactionCoordinator:
         self.timeout_ms_max = config["transaction.max.timeout.ms"]
         self.expiration_ms = config["transactional.id.expiration.ms"]
         self.ids_max = config["shmbroker.transactional.ids"]
-        self.held = HeldAnswers()
-        self.shards: dict[int, Shard] = {}
-        self.partition_count = 0
-        self.loading: list[Shard] = []
-        self.is_opening = False
-        """Some partitions may be here soon; the owner says so."""
-        self.wake_ms = NEVER
-        """When `run_due` has something to do."""
         self._timers: list[tuple[int, int, Entry | Markers]] = []
         self._sequence = 0
         self._waiting: deque[Waiting] = deque()
@@ -190,30 +179,10 @@ class TransactionCoordinator:
 
     # ── partitions ──────────────────────────────────────────────────────────────────────────────
 
-    def on_partition(self, partition: Partition, partition_count: int) -> None:
-        """A partition of `__transaction_state` is here, led by this broker or not."""
-        self.partition_count = partition_count
-        shard = self.shards.get(partition.partition)
-        if not partition.is_leader:
-            self.on_partition_gone(partition.partition)
-        elif shard is None or shard.partition is not partition:
-            self.on_partition_gone(partition.partition)
-            shard = self.shards[partition.partition] = Shard(partition)
-            shard.loading = self._load(shard)
-            if partition.log.log_start_offset == partition.log.log_end_offset:
-                self._load_some(shard)
-            else:
-                self.loading.append(shard)
-                self.wake_ms = 0
+    def _new_shard(self, partition: Partition) -> Shard:
+        return Shard(partition)
 
-    def on_partition_gone(self, index: int) -> None:
-        """Another broker leads it now, or it was deleted: who waits here is sent away."""
-        shard = self.shards.pop(index, None)
-        if shard is None:
-            return
-        if shard in self.loading:
-            self.loading.remove(shard)
-        self.held.fail(shard.partition, error_codes.NOT_COORDINATOR)
+    def _on_shard_gone(self, shard: Shard) -> None:
         for entry in shard.entries.values():
             self._unused.pop(entry, None)
             if entry.markers is not None:
@@ -224,34 +193,10 @@ class TransactionCoordinator:
                     waiting.done(error_codes.NOT_COORDINATOR, None)
 
     def on_high_watermark(self, partition: Partition) -> None:
-        """More of a partition is on its in-sync replicas."""
-        self.held.release(partition)
+        super().on_high_watermark(partition)
         shard = self.shards.get(partition.partition)
         if shard is not None and shard.partition is partition:
             self._send_prepared(shard)
-
-    def hold(
-        self,
-        transactional_ids: list[str] | None,
-        call: HeldCaller,
-        body: dict[str, Any],
-        grant: tuple[int, int] | None,
-    ) -> bool:
-        """Keep an answer about these ids (None: about all) while what it says may be lost."""
-        if transactional_ids is None:
-            shards: list[Shard | None] = list(self.shards.values())
-        elif not self.shards:
-            return False
-        else:
-            count = self.partition_count
-            shards = [self.shards.get(group_partition(name, count)) for name in transactional_ids]
-        partitions = [shard.partition for shard in shards if shard is not None]
-        return self.held.hold(partitions, call, body, grant)
-
-    def close(self) -> None:
-        """The broker stops: who waits is sent to look for another coordinator."""
-        for index in list(self.shards):
-            self.on_partition_gone(index)
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -341,26 +286,7 @@ class TransactionCoordinator:
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
 
-    def _load_some(self, shard: Shard) -> None:
-        assert shard.loading is not None
-        try:
-            if next(shard.loading, shard) is not shard:
-                return
-        except Fault as fault:
-            partition = shard.partition
-            logger.error(
-                "transactions of %s-%d can't be loaded: %s",
-                partition.topic,
-                partition.partition,
-                fault,
-            )
-            del self.shards[partition.partition]
-        if shard in self.loading:
-            self.loading.remove(shard)
-        shard.loading = None
-
     def _load(self, shard: Shard) -> Iterator[None]:
-        """Replay the log, some of it between two yields; then the shard serves."""
         loader = group_log.Loader(shard.partition)
         while not loader.step():
             yield
@@ -388,19 +314,6 @@ class TransactionCoordinator:
             )
 
     # ── finding and storing ─────────────────────────────────────────────────────────────────────
-
-    def shard_of(self, transactional_id: str) -> tuple[Shard | None, int]:
-        """(shard, 0), or (None, the error code for whoever asks)."""
-        shard = None
-        if self.shards:
-            shard = self.shards.get(group_partition(transactional_id, self.partition_count))
-        if shard is None or not shard.partition.is_leader:
-            if not self.is_opening:
-                return None, error_codes.NOT_COORDINATOR
-            return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
-        if not shard.is_active:
-            return None, error_codes.COORDINATOR_LOAD_IN_PROGRESS
-        return shard, 0
 
     def _append(self, shard: Shard, record: group_log.Record) -> int:
         error = group_log.append(shard.partition, [record], self.now_ms())
