@@ -182,6 +182,7 @@ def test_a_second_producer_fences_the_first(library: Any, address: str, topic: s
     second.run(topic, [b"2"], commits=True)
     with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
         first.run(topic, [b"3"], commits=True)
+    first.close()
     second.run(topic, [b"4"], commits=True)
     second.close()
     assert read_committed(address, topic) == [b"1", b"2", b"4"]
