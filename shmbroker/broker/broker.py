@@ -392,13 +392,15 @@ class Broker:
         self._turns += 1
         self._look_at_clocks()
         had_work = self.take_operations()
+        commit = self.appender.group_commit
         if self.executor.unfinished:
             self.executor.advance()
         if self.reader.cold:
             self.reader.retry_cold()
         if self.flusher.is_busy:
             self._finish_flushes()
-        self.appender.group_commit.start()
+        if commit.waiting or commit.wanted:
+            commit.start()
         groups = self.groups
         if groups.wake_ms <= self._now_ms:
             groups.run_due()
@@ -407,7 +409,8 @@ class Broker:
         if transactions.wake_ms <= self._now_ms:
             transactions.run_due()
             had_work = True
-        exchange.ask_coordinators()
+        if exchange.to_verify:
+            exchange.ask_coordinators()
         appended = self.appender.appended
         told: tuple[Partition, ...] = ()
         if appended:
@@ -465,8 +468,8 @@ class Broker:
             return BACKLOG_RETRY_S
         steady_ms = now * 1000
         timeout = self._next_housekeeping - now
-        due_ms = self.replication.next_ms()
-        if due_ms is not None:
+        replication = self.replication
+        if not replication.is_alone and (due_ms := replication.next_ms()) is not None:
             timeout = min(timeout, (due_ms - steady_ms) / 1000)
         if deadline is not None:
             timeout = min(timeout, (deadline - steady_ms) / 1000)

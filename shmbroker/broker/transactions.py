@@ -76,8 +76,8 @@ class Transactions:
         self._now_ms = now_ms
         self._left: dict[Markers, set[TopicPartition]] = {}
         """The partitions that have not got their marker yet."""
-        self._to_write: dict[Markers, set[TopicPartition]] = {}
-        self._to_verify: list[Question] = []
+        self.to_write: dict[Markers, set[TopicPartition]] = {}
+        self.to_verify: list[Question] = []
         self._retry: dict[Markers, set[TopicPartition]] = {}
         self.next_ms = NEVER
         """When `run` has something to do though nothing comes in."""
@@ -85,7 +85,7 @@ class Transactions:
     def send(self, markers: Markers) -> None:
         """Have markers written to all partitions of a transaction, and tell when they are."""
         self._left[markers] = set(markers.partitions)
-        self._to_write[markers] = set(markers.partitions)
+        self.to_write[markers] = set(markers.partitions)
 
     def verify(
         self,
@@ -97,14 +97,14 @@ class Transactions:
         on_answer: Callable[[int], None],
     ) -> None:
         """Ask the coordinator of a transaction about a partition (`broker.unverified.Ask`)."""
-        self._to_verify.append(
+        self.to_verify.append(
             (partition, transactional_id, producer_id, epoch, may_add, on_answer)
         )
 
     @property
     def has_work(self) -> bool:
         """Whether `run` has something to do at once."""
-        return bool(self._to_write or self._to_verify)
+        return bool(self.to_write or self.to_verify)
 
     def run(self) -> None:
         """Ask what is to be asked: for markers first."""
@@ -112,15 +112,15 @@ class Transactions:
             self.next_ms = NEVER
             retry, self._retry = self._retry, {}
             for markers, partitions in retry.items():
-                self._to_write.setdefault(markers, set()).update(partitions)
-        if self._to_write:
+                self.to_write.setdefault(markers, set()).update(partitions)
+        if self.to_write:
             self._ask_for_markers()
         self.ask_coordinators()
 
     # ── markers ─────────────────────────────────────────────────────────────────────────────────
 
     def _ask_for_markers(self) -> None:
-        to_write, self._to_write = self._to_write, {}
+        to_write, self.to_write = self.to_write, {}
         by_leader: dict[int, list[tuple[Markers, list[TopicPartition]]]] = {}
         image = self._image()
         for markers, partitions in to_write.items():
@@ -205,9 +205,9 @@ class Transactions:
 
     def ask_coordinators(self) -> None:
         """Ask about the transactions that begin here: their batches wait."""
-        if not self._to_verify:
+        if not self.to_verify:
             return
-        to_verify, self._to_verify = self._to_verify, []
+        to_verify, self.to_verify = self.to_verify, []
         topic = self._image().topics_by_name.get(TRANSACTION_TOPIC)
         by_coordinator: dict[int, list[Question]] = {}
         for question in to_verify:
@@ -229,7 +229,7 @@ class Transactions:
                 later.append(question)
             else:
                 same.append(question)
-        self._to_verify += later
+        self.to_verify += later
 
         def on_answer(answer: dict[str, Any]) -> None:
             errors: dict[tuple[str, str, int], int] = {}
