@@ -97,9 +97,7 @@ class Transactions:
         on_answer: Callable[[int], None],
     ) -> None:
         """Ask the coordinator of a transaction about a partition (`broker.unverified.Ask`)."""
-        self.to_verify.append(
-            (partition, transactional_id, producer_id, epoch, may_add, on_answer)
-        )
+        self.to_verify.append((partition, transactional_id, producer_id, epoch, may_add, on_answer))
 
     @property
     def has_work(self) -> bool:
