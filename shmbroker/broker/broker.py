@@ -45,7 +45,7 @@ from shmbroker.groups.coordinator import GroupCoordinator
 from shmbroker.groups.transactions.coordinator import TransactionCoordinator
 from shmbroker.ids import random_uuid, uuid_dashed
 from shmbroker.ipc.asking import Asking
-from shmbroker.ipc.member import BACKLOG_RETRY_S, Member
+from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.operation_adapter import Call, Executor, Handler, OwnCall, Steps
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -139,7 +139,7 @@ class Broker:
     def __init__(
         self,
         clock: Clock,
-        member: Member,
+        member: FamilyMember,
         config: BrokerConfig,
         broker_id: int,
         endpoint: tuple[str, int],

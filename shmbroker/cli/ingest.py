@@ -21,9 +21,9 @@ from shmbroker.cli.words import parse_moment
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.spark.ingest.checkpoint import Kept
-    from shmbroker.spark.ingest.plan import Plan
-    from shmbroker.spark.ingest.prepare import Asked
-    from shmbroker.spark.ingest.run import Session, Totals
+    from shmbroker.spark.ingest.plan import IngestPlan
+    from shmbroker.spark.ingest.prepare import AskedIngest
+    from shmbroker.spark.ingest.run import IngestSession, Totals
     from shmbroker.spark.running import Stopping
 
 _OWN_OPTIONS = {
@@ -237,7 +237,7 @@ def ingest(cluster: Cluster, as_json: bool, topics: tuple[str, ...], **given: An
     from shmbroker.spark.running import Stopping
 
     _check_usage(cluster, given)
-    session = run.Session(
+    session = run.IngestSession(
         given["master"], trigger_of(given["trigger"]), pairs(given["conf"], "--conf")
     )
     asked = [_asked(cluster, topic, topics, given) for topic in dict.fromkeys(topics)]
@@ -272,10 +272,12 @@ def _check_usage(cluster: Cluster, given: dict[str, Any]) -> None:
             raise click.UsageError(f"-o can't set {name}: {why}.")
 
 
-def _asked(cluster: Cluster, topic: str, topics: tuple[str, ...], given: dict[str, Any]) -> Asked:
+def _asked(
+    cluster: Cluster, topic: str, topics: tuple[str, ...], given: dict[str, Any]
+) -> AskedIngest:
     """What the command line asks for one of its topics."""
     from shmbroker.spark.ingest.files import local_path
-    from shmbroker.spark.ingest.prepare import Asked
+    from shmbroker.spark.ingest.prepare import AskedIngest
 
     plan, fields = _plan(cluster, topic, given)
     if given["checkpoint"]:
@@ -289,7 +291,7 @@ def _asked(cluster: Cluster, topic: str, topics: tuple[str, ...], given: dict[st
     more = pairs(given["source_options"], "-o")
     if not {name.lower() for name in more} & {"groupidprefix", "kafka.group.id"}:
         source["groupIdPrefix"] = f"ingest-{topic}"
-    return Asked(
+    return AskedIngest(
         plan,
         fields,
         source | more,
@@ -321,8 +323,8 @@ def _check_one_table(ingests: list[Kept]) -> None:
 
 def _run(
     ingests: list[Kept],
-    asked: list[Asked],
-    session: Session,
+    asked: list[AskedIngest],
+    session: IngestSession,
     stopping: Stopping,
     bar: _Bar,
 ) -> list[Totals]:
@@ -362,10 +364,10 @@ def _tell(ingests: list[Kept], done: list[Totals], as_json: bool, is_replay: boo
         click.echo((replay_summary if is_replay else summary)(kept.plan, totals))
 
 
-def _plan(cluster: Cluster, topic: str, given: dict[str, Any]) -> tuple[Plan, list[str]]:
+def _plan(cluster: Cluster, topic: str, given: dict[str, Any]) -> tuple[IngestPlan, list[str]]:
     """What was asked for, and which fields of it were named."""
     from shmbroker.spark.ingest.files import local_path
-    from shmbroker.spark.ingest.plan import Plan
+    from shmbroker.spark.ingest.plan import IngestPlan
 
     text, kind = _schema(given)
     delimiter = given["delimiter"]
@@ -389,7 +391,7 @@ def _plan(cluster: Cluster, topic: str, given: dict[str, Any]) -> tuple[Plan, li
         fields |= _dead_letter("") | {"skips_bad": given["skips_bad"]}
     asked = {name: value for name, value in fields.items() if value is not None}
     default = "json" if text or given["infer"] else "raw"
-    return Plan(ingest_id="", topic=topic, **{"values": default, **asked}), list(asked)
+    return IngestPlan(ingest_id="", topic=topic, **{"values": default, **asked}), list(asked)
 
 
 def _schema(given: dict[str, Any]) -> tuple[str, str | None]:
@@ -457,7 +459,7 @@ class _Bar:
             self._bar.close()
 
 
-def summary(plan: Plan, totals: Totals) -> str:
+def summary(plan: IngestPlan, totals: Totals) -> str:
     """One or two lines on what was done."""
     if not totals.micro_batches and not totals.behind:
         return (
@@ -483,7 +485,7 @@ def summary(plan: Plan, totals: Totals) -> str:
     return text
 
 
-def replay_summary(plan: Plan, totals: Totals) -> str:
+def replay_summary(plan: IngestPlan, totals: Totals) -> str:
     """A line on what has become of dead letters."""
     text = (
         f"{plan.topic}: {_count(totals.rows, 'dead letter')} became rows in {plan.path},"

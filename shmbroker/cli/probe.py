@@ -29,7 +29,7 @@ _ANSWER_BYTES_MAX = 1 << 20
 Address = tuple[str, int]
 
 
-class Refusal(NamedTuple):
+class ProbeRefusal(NamedTuple):
     """Why an address is of no use."""
 
     text: str
@@ -38,17 +38,17 @@ class Refusal(NamedTuple):
     """Whether something accepted the connection."""
 
 
-def refusal_of(address: Address, is_tls: bool, wait_s: float = CONNECT_S) -> Refusal | None:
+def refusal_of(address: Address, is_tls: bool, wait_s: float = CONNECT_S) -> ProbeRefusal | None:
     """None if a Kafka (or, with `is_tls`, a TLS server) answers there, else what is wrong."""
     deadline = clock.monotonic() + wait_s
     try:
         resolved = _resolved(address, wait_s)
     except OSError as error:
-        return Refusal(_name_words(error, wait_s), is_reached=False)
+        return ProbeRefusal(_name_words(error, wait_s), is_reached=False)
     try:
         connected = _connected(resolved, deadline)
     except OSError as error:
-        return Refusal(_words(error, wait_s), is_reached=False)
+        return ProbeRefusal(_words(error, wait_s), is_reached=False)
     with connected:
         return _tls_refusal(connected, address) if is_tls else _plain_refusal(connected, address)
 
@@ -107,7 +107,7 @@ def _words(error: OSError, wait_s: float) -> str:
 # --- what is there -------------------------------------------------------------------------------
 
 
-def _plain_refusal(connected: socket.socket, address: Address) -> Refusal | None:
+def _plain_refusal(connected: socket.socket, address: Address) -> ProbeRefusal | None:
     wait_s = connected.gettimeout() or 0.0
     try:
         connected.sendall(_REQUEST)
@@ -122,19 +122,19 @@ def _plain_refusal(connected: socket.socket, address: Address) -> Refusal | None
     except OSError:
         answer = b""
     if answer is None:
-        return Refusal("accepts connections but gives no Kafka answer: is it the right port?")
+        return ProbeRefusal("accepts connections but gives no Kafka answer: is it the right port?")
     if _is_kafka(answer):
         return None
     if answer[:2] == b"\x15\x03" or (not answer and _handshake(address) is None):
-        return Refusal("speaks TLS: add -X security.protocol=SSL")
+        return ProbeRefusal("speaks TLS: add -X security.protocol=SSL")
     if answer[:5] == b"HTTP/" or (not answer and _answers_http(address)):
-        return Refusal("is an HTTP server, not a Kafka broker: is it the right port?")
+        return ProbeRefusal("is an HTTP server, not a Kafka broker: is it the right port?")
     if answer:
-        return Refusal(f"answers {answer!r}, which is not Kafka: is it the right port?")
-    return Refusal("closes the connection when it gets a Kafka request: is it the right port?")
+        return ProbeRefusal(f"answers {answer!r}, which is not Kafka: is it the right port?")
+    return ProbeRefusal("closes the connection when it gets a Kafka request: is it the right port?")
 
 
-def _tls_refusal(connected: socket.socket, address: Address) -> Refusal | None:
+def _tls_refusal(connected: socket.socket, address: Address) -> ProbeRefusal | None:
     fault = _shaken(connected, address[0])
     if fault is None:
         return None
@@ -146,10 +146,10 @@ def _tls_refusal(connected: socket.socket, address: Address) -> Refusal | None:
     except OSError:
         is_kafka = False
     if is_kafka:
-        return Refusal(
+        return ProbeRefusal(
             "speaks Kafka without TLS: leave out -X security.protocol, or name its TLS port"
         )
-    return Refusal(f"does not speak TLS ({fault}): is it the right port?")
+    return ProbeRefusal(f"does not speak TLS ({fault}): is it the right port?")
 
 
 def _first_bytes(connected: socket.socket) -> bytes | None:

@@ -14,7 +14,7 @@ from shmbroker.cli.output import print_json, print_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.client.transactions import Open, Transactions
+    from shmbroker.client.transactions import Open, TransactionsAdmin
 
 STATES = {
     "empty": "Empty",
@@ -218,12 +218,12 @@ def abort(cluster: Cluster, topic: str, partition: int, start_offset: int) -> No
     )
 
 
-def _asking(cluster: Cluster) -> Transactions:
+def _asking(cluster: Cluster) -> TransactionsAdmin:
     """Asks the cluster, which must answer."""
-    from shmbroker.client.transactions import Transactions
+    from shmbroker.client.transactions import TransactionsAdmin
 
     cluster.check_reachable()
-    return Transactions(cluster.addresses())
+    return TransactionsAdmin(cluster.addresses())
 
 
 def _row_of(one: Open) -> dict[str, Any]:

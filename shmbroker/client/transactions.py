@@ -84,14 +84,14 @@ class Open(NamedTuple):
     """Of the producer's last batch, ms."""
 
 
-class Transactions:
+class TransactionsAdmin:
     """One cluster; `with Transactions(addresses) as transactions: …`. ClusterFault if it can't be
     asked or refuses. Plain connections only."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._cluster = Cluster(addresses, CLIENT_ID, ANSWER_S)
 
-    def __enter__(self) -> Transactions:
+    def __enter__(self) -> TransactionsAdmin:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -36,7 +36,7 @@ from shmbroker.controller.decisions import (
 )
 from shmbroker.controller.decisions.doubts import Doubts
 from shmbroker.controller.decisions.room import RoomWatch, given_back, handed_over
-from shmbroker.controller.raft.metadata_log import TooLargeFault, encode_records
+from shmbroker.controller.raft.metadata_log import DecisionTooLargeFault, encode_records
 from shmbroker.controller.raft.quorum_description import describe_quorum
 from shmbroker.controller.raft.voter import Voter
 from shmbroker.ids import random_uuid
@@ -244,7 +244,7 @@ class ActiveController:
         except DiskFullFault as fault:
             message = f"The metadata log's disk is full: {fault}"
             _fail(results, KAFKA_STORAGE_ERROR, message)
-        except TooLargeFault:
+        except DecisionTooLargeFault:
             message = "Unable to perform excessively large batch operation."
             _fail(results, POLICY_VIOLATION, message)
         else:
@@ -583,8 +583,8 @@ class ActiveController:
         own = self.image.config(BROKER_RESOURCE, str(self._log.node_id))
         return broker_layers(self.config, own, self.image.config(BROKER_RESOURCE, ""))
 
-    def _cluster(self) -> topics.Cluster:
-        return topics.Cluster(
+    def _cluster(self) -> topics.ClusterState:
+        return topics.ClusterState(
             self.image,
             self.config,
             self._layers(),

@@ -36,7 +36,7 @@ from shmbroker.controller.raft.voter import NotControllerFault, Voter
 from shmbroker.controller.requests import Requests
 from shmbroker.errors import StorageFault
 from shmbroker.ids import random_uuid
-from shmbroker.ipc.member import BACKLOG_RETRY_S, Member
+from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.log_reader import MetadataLogReader
@@ -94,7 +94,7 @@ class Controller:
     def __init__(
         self,
         clock: Clock,
-        member: Member,
+        member: FamilyMember,
         config: BrokerConfig,
         voter: Voter,
         cluster_id: str,

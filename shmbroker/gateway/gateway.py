@@ -38,7 +38,7 @@ from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.results import Results
 from shmbroker.gateway.seldom_log import SeldomLog
 from shmbroker.gateway.standing import StandingRepeats
-from shmbroker.ipc.member import BACKLOG_RETRY_S, Member
+from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.changes import BrokerChanged, ConfigChanged
@@ -119,7 +119,7 @@ class Gateway:
     def __init__(
         self,
         clock: Clock,
-        member: Member,
+        member: FamilyMember,
         config: BrokerConfig,
         link: MetadataLink,
         poller: Poller,

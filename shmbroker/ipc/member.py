@@ -42,7 +42,7 @@ class Owner(Protocol):
         """The process behind `peer` may be sent to."""
 
 
-class Member:
+class FamilyMember:
     """The process of one slot, as the others see it and as it sees the others."""
 
     def __init__(

@@ -25,7 +25,7 @@ from collections.abc import Callable
 
 from shmbroker import clock, signs
 from shmbroker.errors import Fault
-from shmbroker.ipc.member import Member
+from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes import output
@@ -58,7 +58,7 @@ OOM_SCORE_ADJ = {CLEANER: 300, TIER: 300, METRICS: 300}
 logger = logging.getLogger("shmbroker")
 
 
-class Child(Member):
+class Child(FamilyMember):
     """A member that is a process, with a title and signals. Sub-classes are the roles' mains."""
 
     def __init__(self, shared: SharedResources, slot: Slot) -> None:

@@ -33,7 +33,7 @@ class Abandoned(Exception):
     """Nobody wants the answer any more."""
 
 
-class Throttle:
+class CleanerRate:
     """Bytes that were moved too early for the rate, which may change meanwhile."""
 
     __slots__ = ("_debt", "_last")
@@ -63,7 +63,7 @@ class Cleaner(SleepingChild):
         self._directory = ""
         self._is_abandoned = False
         self._began = 0.0
-        self._throttle = Throttle(0.0)
+        self._throttle = CleanerRate(0.0)
 
     def run(self) -> None:
         """Serve until asked to stop."""
@@ -92,7 +92,7 @@ class Cleaner(SleepingChild):
         self._call, self._is_abandoned = call, False
         self._directory = body["directory"]
         self._began = clock.monotonic()
-        self._throttle = Throttle(self._began)
+        self._throttle = CleanerRate(self._began)
         settings = Settings(
             body["now_ms"],
             body["delete_retention_ms"],

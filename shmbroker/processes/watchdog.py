@@ -57,7 +57,7 @@ class ProcessState(NamedTuple):
     """The kernel's function that it sleeps in, where that may be known."""
 
 
-class Finding(NamedTuple):
+class Silence(NamedTuple):
     """A line to log, and whether the child is to be killed."""
 
     pid: int
@@ -85,7 +85,7 @@ class Watchdog:
         """Pid of those that do not end, to when the next line about that is due."""
         self.next_look = self.awake_since = 0.0
 
-    def look(self, now: float, children: Iterable[Watched]) -> list[Finding]:
+    def look(self, now: float, children: Iterable[Watched]) -> list[Silence]:
         """What is to be said and done now."""
         if now < self.next_look:
             return []
@@ -95,19 +95,19 @@ class Watchdog:
         pids = {child.pid for child in children}
         self._named = {pid: signed for pid, signed in self._named.items() if pid in pids}
         self._killed = {pid: due for pid, due in self._killed.items() if pid in pids}
-        findings: list[Finding] = []
+        findings: list[Silence] = []
         for child in children:
             silent_s = now - max(child.signed, self.awake_since)
             findings += self._judge(now, child, silent_s)
         return findings
 
-    def _judge(self, now: float, child: Watched, silent_s: float) -> Iterator[Finding]:
+    def _judge(self, now: float, child: Watched, silent_s: float) -> Iterator[Silence]:
         """Who is killed was named before, or is now: a look may come late."""
         title, pid = child.title, child.pid
         if silent_s < self._least_s:
             if pid in self._named and child.signed > self._named[pid]:
                 silent_s = child.signed - self._named.pop(pid)
-                yield Finding(
+                yield Silence(
                     pid, f"{title} (pid {pid}) gives signs of life again, after {silent_s:.0f} s"
                 )
             return
@@ -115,7 +115,7 @@ class Watchdog:
             if now >= self._killed[pid]:
                 self._killed[pid] = now + STUCK_LINE_S
                 why = _what(self._standing_of(pid), child.work)
-                yield Finding(pid, f"{title} (pid {pid}) is killed, but does not end: {why}")
+                yield Silence(pid, f"{title} (pid {pid}) is killed, but does not end: {why}")
             return
         standing = self._standing_of(pid)
         why = _what(standing, child.work)
@@ -123,10 +123,10 @@ class Watchdog:
         is_kill = silent_s >= self._kill_s and may_kill(standing, child.work)
         if pid not in self._named and (silent_s >= self._warn_s or not is_kill):
             self._named[pid] = child.signed
-            yield Finding(pid, f"{silence}: {why}")
+            yield Silence(pid, f"{silence}: {why}")
         if is_kill:
             self._killed[pid] = now + STUCK_LINE_S
-            yield Finding(pid, f"{silence}: killed; {why}", is_kill=True)
+            yield Silence(pid, f"{silence}: killed; {why}", is_kill=True)
 
 
 def may_kill(standing: ProcessState | None, work: int) -> bool:

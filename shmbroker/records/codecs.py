@@ -34,7 +34,7 @@ PIECES_MAX = 10_000
 """Clients write one gzip member, and xerial blocks of 32 KiB: 10,000 of them hold 320 MB."""
 
 
-class TooLargeFault(ProtocolFault):
+class DecompressedTooLargeFault(ProtocolFault):
     """It would decompress to more bytes than are allowed."""
 
 
@@ -62,8 +62,8 @@ def compress(codec: int, data: bytes) -> bytes:
     return _COMPRESS[codec](data)
 
 
-def _too_large(name: str, limit: int) -> TooLargeFault:
-    return TooLargeFault(f"{name} records decompress to more than {limit} bytes")
+def _too_large(name: str, limit: int) -> DecompressedTooLargeFault:
+    return DecompressedTooLargeFault(f"{name} records decompress to more than {limit} bytes")
 
 
 def _gzip_decompress(data: bytes | memoryview, limit: int) -> bytes:

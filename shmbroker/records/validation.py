@@ -141,7 +141,7 @@ def judge_records(
             records, count, header[H_BASE_TIMESTAMP], rules.is_key_needed, oldest_ms, newest_ms,
             faults,
         )  # fmt: skip
-    except codecs.TooLargeFault as fault:
+    except codecs.DecompressedTooLargeFault as fault:
         return NO_TIMESTAMP, Refusal(MESSAGE_TOO_LARGE, f"The {fault}.", [])
     except ProtocolFault as fault:
         return NO_TIMESTAMP, Refusal(INVALID_RECORD, f"The records can't be read: {fault}.", [])

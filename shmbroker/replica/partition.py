@@ -28,11 +28,11 @@ from shmbroker.wire import error_codes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from shmbroker.log.config import LogConfig
     from shmbroker.log.partition_log import PartitionLog
     from shmbroker.metadata.image import PartitionImage
+    from shmbroker.replica.follower_session import FollowedRow
 
 _NEVER = 2**63 - 1
 
@@ -124,8 +124,8 @@ class Partition:
         self.pending_in_sync: tuple[int, ...] | None = None
         """In-sync replicas that the controller was asked for and has not answered."""
         self.is_under_min_in_sync = False
-        self.followed_rows: list[Any] = []
-        """What `broker.replication.follower_reads` keeps for each follower that reads."""
+        self.followed_rows: list[FollowedRow] = []
+        """One for each follower that reads here."""
         self.on_config(log.config)
 
     def on_config(self, config: LogConfig) -> None:

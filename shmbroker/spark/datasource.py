@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from shmbroker.client.cluster import Topic
     from shmbroker.client.reader.broker_client import BrokerClient
-    from shmbroker.client.reader.tasks import Plan
+    from shmbroker.client.reader.tasks import ReadPlan
 
 logger = logging.getLogger("shmbroker.spark")
 
@@ -424,7 +424,7 @@ def _ids(topics: Mapping[str, Topic]) -> dict[str, bytes]:
     return {name: topic.topic_id for name, topic in topics.items()}
 
 
-def _tasks(plan: Plan) -> list[InputPartition]:
+def _tasks(plan: ReadPlan) -> list[InputPartition]:
     return [Task(pieces) for pieces in plan.tasks]
 
 

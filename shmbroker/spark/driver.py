@@ -23,7 +23,7 @@ from shmbroker.client.reader.asking import (
 from shmbroker.client.reader.broker_client import BrokerClient, PartitionFiles
 from shmbroker.client.reader.planning import Range, ends_within_bytes
 from shmbroker.client.reader.segment_files import GoneFault, SegmentFiles
-from shmbroker.client.reader.tasks import Plan, Terms, partition_files, without_files
+from shmbroker.client.reader.tasks import ReadPlan, Terms, partition_files, without_files
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import uuid_text
 from shmbroker.spark.offsets import within_limit
@@ -150,7 +150,7 @@ def find_ends(
 @told_in(WORDS)
 def plan_tasks(
     client: BrokerClient, options: Options, topics: Mapping[str, Topic], starts: Ends, ends: Ends
-) -> Plan:
+) -> ReadPlan:
     """Tasks for these ranges (`tasks.plan_tasks`)."""
     return tasks.plan_tasks(client, terms(options), topics, starts, ends)
 

@@ -66,7 +66,7 @@ class Copied(NamedTuple):
     """Complaints about manifests that can't be used; their objects are left alone."""
 
 
-class Chunk(NamedTuple):
+class FileChunk(NamedTuple):
     """Whole batches of a remote segment, in a local file of their own."""
 
     base_offset: int
@@ -257,7 +257,7 @@ def fetch_chunk(
     directory: str,
     indexes: "Indexes",
     bytes_max: int = FETCH_BYTES,
-) -> Chunk:
+) -> FileChunk:
     """Fetch batches from the one with `offset` on into `<base offset>.log` in `directory`.
 
     At most `bytes_max`, except for one batch that is larger. The file gets an offset index beside
@@ -279,7 +279,7 @@ def fetch_chunk(
     if not base <= offset < next_offset:
         raise CorruptFault(f"{reader.key} has no offset {offset}")
     _write_chunk(directory, base, memoryview(data)[:end], _index_of(found, base))
-    return Chunk(base, next_offset, end)
+    return FileChunk(base, next_offset, end)
 
 
 def find_timestamp(

@@ -12,7 +12,7 @@ from typing import Any
 
 from shmbroker.controller.decisions import configs, election, in_sync, lost_replicas, reassignment
 from shmbroker.controller.decisions.doubts import Doubts
-from shmbroker.controller.decisions.topics import Cluster, config_record
+from shmbroker.controller.decisions.topics import ClusterState, config_record
 from shmbroker.ids import LOST_DIRECTORY
 from shmbroker.metadata.image import (
     BROKER_RESOURCE,
@@ -86,9 +86,9 @@ class World:
     def partition(self) -> PartitionImage:
         return self.image.topics_by_id[TOPIC_ID].partitions[0]
 
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterState:
         layers = broker_layers(CONFIG, {}, self.image.config(BROKER_RESOURCE, ""))
-        return Cluster(self.image, CONFIG, layers, lambda: bytes(16))
+        return ClusterState(self.image, CONFIG, layers, lambda: bytes(16))
 
     def commit(self, records: list[Any]) -> None:
         """Through the bytes of the records, as everybody reads them."""

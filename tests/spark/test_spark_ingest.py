@@ -53,9 +53,11 @@ def ingest(
         "record_columns": ("partition", "offset"),
         "partition_by": ("kind",),
     } | (more or {"dead_letter_path": str(tmp_path / "bad")})
-    wanted = plan.Plan("", checkpoint=str(tmp_path / "checkpoint"), **given)  # type: ignore[arg-type]
+    wanted = plan.IngestPlan("", checkpoint=str(tmp_path / "checkpoint"), **given)  # type: ignore[arg-type]
     has_schema = "schema" in given
-    asked = prepare.Asked(wanted, list(given), source, infers=not has_schema, continues=continues)
+    asked = prepare.AskedIngest(
+        wanted, list(given), source, infers=not has_schema, continues=continues
+    )
     with prepare.opened(asked) as kept:
         if prepare.has_nothing_new(kept, source):
             return kept

@@ -12,7 +12,7 @@ from shmbroker.broker.disk_reserve import Space
 from shmbroker.broker.flusher import OnFlushed
 from shmbroker.broker.ports import Disk, Peers, Tables
 from shmbroker.broker.registration import BROKER_REGISTRATION
-from shmbroker.ipc.member import Member
+from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.operation_layout import (
     APPEND,
     APPEND_HEAD,
@@ -111,7 +111,7 @@ class BrokerFamily:
         doorbells = [Doorbell(fd, asleep, at) for at, fd in enumerate(self.eventfds)]
         self.gateway = FarEnd(GATEWAY, "network-worker", 1, doorbells[GATEWAY])
         self.controller = FarEnd(CONTROLLER, "controller", 1, doorbells[CONTROLLER])
-        self.member = Member(
+        self.member = FamilyMember(
             BROKER,
             self.counters,
             doorbells[BROKER],

@@ -16,7 +16,7 @@ from shmbroker.controller.raft.quorum_messages import (
     SnapshotAnswer,
     VoteAnswer,
 )
-from shmbroker.ipc.member import Member
+from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.operation_layout import EXECUTE, EXECUTE_HEAD, EXECUTED, EXECUTED_HEAD
 from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, write_meta_properties
 from shmbroker.settings.broker_config import BrokerConfig
@@ -144,7 +144,7 @@ class ControllerFamily:
             for broker_id, broker in self.brokers.items()
         ]
         self.ends |= {(end.peer.number, number): end for end in ends}
-        member = Member(
+        member = FamilyMember(
             slot,
             self.counters,
             self.doorbells[slot],

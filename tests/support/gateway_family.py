@@ -9,7 +9,7 @@ from typing import Any
 
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
-from shmbroker.ipc.member import Member
+from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm import latencies
@@ -48,7 +48,7 @@ class GatewayFamily:
         self.doorbells = [Doorbell(fd, asleep, at) for at, fd in enumerate(self.eventfds)]
         self.broker = FarEnd(BROKER, "io-worker", BROKER_ID, self.doorbells[BROKER])
         peer = self.peer = self.broker.peer
-        member = Member(
+        member = FamilyMember(
             GATEWAY, self.counters, self.doorbells[GATEWAY], self.doorbells[SUPERVISOR], [peer]
         )
         self.passing, passed = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -30,6 +30,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.replica.follower import UNKNOWN, may_join
+from shmbroker.replica.follower_session import FollowedRow, FollowerSession
 from shmbroker.replica.partition import Partition, not_led_error
 from shmbroker.replica.throttle import Throttle
 from shmbroker.wire import error_codes
@@ -54,42 +55,6 @@ _pack_slice = READ_SLICE.pack
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
 
 
-class Row:
-    """A partition in a session."""
-
-    __slots__ = ("diverging", "error", "fetch_offset", "is_waiting", "known_high_watermark",
-                 "known_log_start", "partition", "session", "which")  # fmt: skip
-
-    def __init__(self, session: "Session", which: int) -> None:
-        self.session = session
-        self.which = which
-        self.partition: Partition | None = None
-        self.fetch_offset = 0
-        self.is_waiting = False
-        """It has been told everything, and has nothing on its way."""
-        self.error = 0
-        self.diverging: tuple[int, int] | None = None
-        self.known_high_watermark = -1
-        self.known_log_start = -1
-
-
-class Session:
-    """What one follower reads from this leader."""
-
-    __slots__ = ("answered_ms", "behind_since_ms", "peer", "ready", "rows", "token")
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.rows: dict[int, Row] = {}
-        self.ready: dict[Row, None] = {}
-        """Rows with something to say, the longest waiting first."""
-        self.token = 0
-        """Of the READ that waits; 0 while none does."""
-        self.answered_ms = 0
-        self.behind_since_ms = 0
-        """Since when the follower doesn't know some high watermark; 0: it knows all."""
-
-
 class FollowerReads:
     """Those of one I/O worker as a leader, broker `broker_id`. `moved` collects partitions whose
     high watermark did, `may_join` those that a follower could join the in-sync replicas of."""
@@ -109,10 +74,10 @@ class FollowerReads:
         self.pass_file = pass_file
         self.moved = moved
         self.may_join: set[Partition] = set()
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, FollowerSession] = {}
         self.broker_id = broker_id
         self.throttle = Throttle()
-        self.held: dict[Row, None] = {}
+        self.held: dict[FollowedRow, None] = {}
         """Rows that wait for room."""
         self.held_until_ms = 0
 
@@ -124,7 +89,7 @@ class FollowerReads:
         session = self.sessions.get(peer.slot)
         if session is None or flags & READ_FLAG_NEW:
             self.drop_peer(peer.slot)
-            session = self.sessions[peer.slot] = Session(peer)
+            session = self.sessions[peer.slot] = FollowerSession(peer)
         session.token = token
         at = index + READ_HEAD.size
         size = READ_PARTITION.size
@@ -140,7 +105,7 @@ class FollowerReads:
                 continue
             partition = self.partitions.get(key)
             if row is None:
-                row = rows[which] = Row(session, which)
+                row = rows[which] = FollowedRow(session, which)
             if row.partition is not partition:
                 self._detach(row)
                 row.partition = partition
@@ -169,7 +134,12 @@ class FollowerReads:
                     self._say_behind(session)
 
     def _judge(
-        self, row: Row, partition: Partition | None, epoch: int, last_epoch: int, offset: int
+        self,
+        row: FollowedRow,
+        partition: Partition | None,
+        epoch: int,
+        last_epoch: int,
+        offset: int,
     ) -> int:
         """The error code of a row that can't be served; sets `row.diverging`."""
         if partition is None or not partition.is_leader:
@@ -229,7 +199,7 @@ class FollowerReads:
             if row.is_waiting:
                 self._say_behind(row.session)
 
-    def _say_behind(self, session: Session) -> None:
+    def _say_behind(self, session: FollowerSession) -> None:
         if not session.behind_since_ms:
             session.behind_since_ms = self.now_ms()
 
@@ -282,7 +252,7 @@ class FollowerReads:
             ):
                 self._answer_behind(session)
 
-    def _answer(self, session: Session) -> None:
+    def _answer(self, session: FollowerSession) -> None:
         peer = session.peer
         parts: list[bytes] = []
         inline: list[bytes] = []
@@ -350,12 +320,12 @@ class FollowerReads:
             return error_codes.OFFSET_MOVED_TO_TIERED_STORAGE
         return _OUT_OF_RANGE
 
-    def _hold(self, row: Row) -> None:
+    def _hold(self, row: FollowedRow) -> None:
         if not self.held:
             self.held_until_ms = self.now_ms() + self.throttle.wait_ms()
         self.held[row] = None
 
-    def _answer_behind(self, session: Session) -> None:
+    def _answer_behind(self, session: FollowerSession) -> None:
         """Tell high watermarks and log starts alone."""
         session.behind_since_ms = 0
         rows_max = (session.peer.writer.payload_bytes_max - 64) // READ_SLICE.size
@@ -379,7 +349,7 @@ class FollowerReads:
         if parts:
             self._send(session, parts, [])
 
-    def _send(self, session: Session, parts: list[bytes], inline: list[bytes]) -> None:
+    def _send(self, session: FollowerSession, parts: list[bytes], inline: list[bytes]) -> None:
         head = READ_DONE_HEAD.pack(session.token, len(parts), 0)
         session.token = 0
         session.answered_ms = self.now_ms()
@@ -400,12 +370,12 @@ class FollowerReads:
                     follower.log_end_offset = UNKNOWN
             self._detach(row)
 
-    def _forget(self, row: Row) -> None:
+    def _forget(self, row: FollowedRow) -> None:
         self._detach(row)
         row.session.ready.pop(row, None)
         row.session.rows.pop(row.which, None)
 
-    def _detach(self, row: Row) -> None:
+    def _detach(self, row: FollowedRow) -> None:
         self.held.pop(row, None)
         if row.partition is not None and row in row.partition.followed_rows:
             row.partition.followed_rows.remove(row)
@@ -413,7 +383,7 @@ class FollowerReads:
 
 
 def _slice_of(
-    row: Row,
+    row: FollowedRow,
     error: int,
     diverging: tuple[int, int] | None,
     length: int,

@@ -83,7 +83,7 @@ SCRATCH_BYTES = 1 << 20
 _unpack_header = BATCH_HEADER.unpack_from
 
 
-class Row:
+class CopiedRow:
     """A followed partition."""
 
     __slots__ = ("is_compared", "leader_epoch", "link", "partition", "refused_epoch", "which")
@@ -108,14 +108,14 @@ class Link:
     def __init__(self, peer: Peer, files: FileTable) -> None:
         self.peer = peer
         self.files = files
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, CopiedRow] = {}
         self.next_which = 0
         self.free: list[int] = []
         """Numbers of rows that mean nothing to the leader any more."""
         self.freeing: list[tuple[int, list[int]]] = []
         """Numbers that a READ has ended, by its token: free once that one or a later is answered,
         as an answer that is on its way may still name them."""
-        self.changed: dict[Row, None] = {}
+        self.changed: dict[CopiedRow, None] = {}
         """Rows that the next READ names."""
         self.gone: list[int] = []
         """Numbers of rows that the leader is to forget."""
@@ -150,7 +150,7 @@ class ReplicaFetcher:
     ) -> None:
         self.links = {number: Link(*link) for number, link in links.items()}
         """By the broker id of the leader."""
-        self.rows: dict[bytes, Row] = {}
+        self.rows: dict[bytes, CopiedRow] = {}
         """By the key of the partition."""
         self._new_token = new_token
         self._now_ms = now_ms
@@ -163,7 +163,7 @@ class ReplicaFetcher:
         self._flush = flush
         self.broker_id = broker_id
         self.throttle = Throttle()
-        self._retries: list[tuple[int, Row]] = []
+        self._retries: list[tuple[int, CopiedRow]] = []
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.copied_bytes = 0
 
@@ -184,7 +184,7 @@ class ReplicaFetcher:
                 logger.error("%s can't be followed: too many partitions", partition.topic)
                 return
             link.next_which = max(link.next_which, which + 1)
-            row = link.rows[which] = self.rows[partition.key] = Row(link, partition, which)
+            row = link.rows[which] = self.rows[partition.key] = CopiedRow(link, partition, which)
         if row.leader_epoch != partition.leader_epoch:
             row.leader_epoch = partition.leader_epoch
             row.is_compared = False
@@ -308,7 +308,9 @@ class ReplicaFetcher:
             if row is not None:
                 self._take(row, found, data, inline_at)
 
-    def _take(self, row: Row, found: tuple[Any, ...], data: memoryview, inline_at: int) -> None:
+    def _take(
+        self, row: CopiedRow, found: tuple[Any, ...], data: memoryview, inline_at: int
+    ) -> None:
         (
             error, _, length, high_watermark, _, log_start, file_id, position, end_epoch, epoch,
             end_offset,
@@ -349,7 +351,7 @@ class ReplicaFetcher:
                 self.throttle.take(length, self._steady_ms())
             self._read_on(row)
 
-    def _read_on(self, row: Row) -> None:
+    def _read_on(self, row: CopiedRow) -> None:
         """Have the next READ name it, unless it is throttled and there is no room (KIP-73)."""
         partition = row.partition
         if (
@@ -361,12 +363,12 @@ class ReplicaFetcher:
         else:
             row.link.changed[row] = None
 
-    def _again(self, row: Row, delay_ms: int) -> None:
+    def _again(self, row: CopiedRow, delay_ms: int) -> None:
         """Read it again after a while."""
         row.is_compared = False
         self._retries.append((self._steady_ms() + delay_ms, row))
 
-    def _read(self, row: Row, file_id: int, position: int, length: int) -> memoryview | None:
+    def _read(self, row: CopiedRow, file_id: int, position: int, length: int) -> memoryview | None:
         """Bytes of the leader's file; None while its descriptor is not here."""
         file = row.link.files.find(file_id)
         if file is None:
@@ -379,7 +381,7 @@ class ReplicaFetcher:
             return None
         return view
 
-    def _append(self, row: Row, data: memoryview, at: int, end: int) -> bool:
+    def _append(self, row: CopiedRow, data: memoryview, at: int, end: int) -> bool:
         """Append the batches in data[at:end]; False if the row is to be read again."""
         partition = row.partition
         log = partition.log
@@ -436,7 +438,7 @@ class ReplicaFetcher:
             self._on_gap(partition)
         return True
 
-    def _refuse(self, row: Row, why: str) -> bool:
+    def _refuse(self, row: CopiedRow, why: str) -> bool:
         partition = row.partition
         logger.error(
             "%s-%d: what broker %d sent at offset %d is refused: %s",
@@ -446,7 +448,7 @@ class ReplicaFetcher:
         self._again(row, STORAGE_RETRY_MS)
         return False
 
-    def _say_when_durable(self, row: Row) -> None:
+    def _say_when_durable(self, row: CopiedRow) -> None:
         def on_done(fault: Exception | None) -> None:
             if fault is None and self.rows.get(row.partition.key) is row:
                 row.link.changed[row] = None
@@ -458,7 +460,7 @@ class ReplicaFetcher:
 
     # ── cutting ─────────────────────────────────────────────────────────────────────────────────
 
-    def _cut(self, row: Row, end_epoch: int, end_offset: int) -> None:
+    def _cut(self, row: CopiedRow, end_epoch: int, end_offset: int) -> None:
         """The leader's history parts from this one at the end of that epoch."""
         log = row.partition.log
         own_epoch, own_end = log.leader_epochs.end_offset_for(end_epoch, log.log_end_offset)
@@ -467,7 +469,7 @@ class ReplicaFetcher:
             offset = min(offset, own_end) if own_epoch == end_epoch else min(own_end, offset)
         self._truncate(row, max(offset, log.log_start_offset))
 
-    def _fit(self, row: Row, log_start: int, end_offset: int) -> None:
+    def _fit(self, row: CopiedRow, log_start: int, end_offset: int) -> None:
         """The leader doesn't have the offset that this log goes on at."""
         partition = row.partition
         log = partition.log
@@ -486,7 +488,7 @@ class ReplicaFetcher:
         else:
             self._again(row, RETRY_MS)
 
-    def _begin_behind(self, row: Row, log_start: int, local_start: int) -> None:
+    def _begin_behind(self, row: CopiedRow, log_start: int, local_start: int) -> None:
         """The leader has that offset in the remote store alone: go on where its own log begins.
 
         The log start offset stays the leader's: who leads serves the rest from the store.
@@ -502,7 +504,7 @@ class ReplicaFetcher:
         )  # fmt: skip
         self._change(row, lambda: log.truncate_fully(local_start, log_start))
 
-    def _truncate(self, row: Row, offset: int) -> None:
+    def _truncate(self, row: CopiedRow, offset: int) -> None:
         partition = row.partition
         if offset < partition.high_watermark:
             if not (partition.may_be_cut or partition.log.config.is_unclean_allowed):
@@ -512,7 +514,7 @@ class ReplicaFetcher:
                 return
         self._change(row, lambda: partition.log.truncate_to(offset))
 
-    def _stop(self, row: Row, offset: int) -> None:
+    def _stop(self, row: CopiedRow, offset: int) -> None:
         """The leader lacks what was committed: follow it no further, and keep what is here."""
         partition = row.partition
         if row.refused_epoch != partition.leader_epoch:
@@ -527,7 +529,7 @@ class ReplicaFetcher:
             self._on_ahead(partition)
         self._again(row, AHEAD_RETRY_MS)
 
-    def _put_aside(self, row: Row, offset: int) -> bool:
+    def _put_aside(self, row: CopiedRow, offset: int) -> bool:
         """Keep a copy of what is cut below the high watermark; False if there is no room for it."""
         partition = row.partition
         log = partition.log
@@ -545,7 +547,7 @@ class ReplicaFetcher:
         )  # fmt: skip
         return True
 
-    def _change(self, row: Row, work: Callable[[], Any]) -> None:
+    def _change(self, row: CopiedRow, work: Callable[[], Any]) -> None:
         partition = row.partition
         try:
             work()

@@ -136,7 +136,7 @@ class Directory:
 
 
 @dataclass
-class Process:
+class ProcessFacts:
     """One process of a family."""
 
     pid: int
@@ -160,11 +160,11 @@ class Family:
     """Processes of shmbroker on this host: those of the family that runs on the directory, and
     those that have no supervisor; all where none runs there."""
 
-    processes: list[Process] = field(default_factory=list)
+    processes: list[ProcessFacts] = field(default_factory=list)
 
 
 @dataclass
-class Cluster:
+class ClusterFacts:
     """What answers at the address; `report` is what `shmbroker status` gathers."""
 
     address: str = ""
@@ -206,5 +206,5 @@ class Facts:
     software: Software = field(default_factory=Software)
     directory: Directory = field(default_factory=Directory)
     family: Family = field(default_factory=Family)
-    cluster: Cluster = field(default_factory=Cluster)
+    cluster: ClusterFacts = field(default_factory=ClusterFacts)
     spark: Spark = field(default_factory=Spark)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shmbroker.cli.doctor.facts import Facts, Process
+from shmbroker.cli.doctor.facts import Facts, ProcessFacts
 from shmbroker.cli.doctor.table import (
     Check,
     Result,
@@ -32,11 +32,11 @@ FREE_BYTES_LEAST = 5 << 30
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
-def _processes(facts: Facts) -> Sequence[Process]:
+def _processes(facts: Facts) -> Sequence[ProcessFacts]:
     return facts.family.processes
 
 
-def _told(processes: Sequence[Process]) -> str:
+def _told(processes: Sequence[ProcessFacts]) -> str:
     return named(f"{each.role} ({each.pid})" for each in processes)
 
 

@@ -25,13 +25,13 @@ from urllib.parse import unquote, urlsplit
 
 from shmbroker.cli.client import Cluster as Asked
 from shmbroker.cli.doctor.facts import (
-    Cluster,
+    ClusterFacts,
     Directory,
     Facts,
     Family,
     Host,
     Node,
-    Process,
+    ProcessFacts,
     Software,
     Spark,
 )
@@ -425,7 +425,7 @@ def family(root: Path, holder: int | None = None) -> Family:
     return Family([each for each in found if not others & {each.pid, each.parent}])
 
 
-def _process(path: Path) -> Process | None:
+def _process(path: Path) -> ProcessFacts | None:
     title = (path / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
     if not title.startswith(TITLE):
         return None
@@ -433,7 +433,7 @@ def _process(path: Path) -> Process | None:
     limits = _try(lambda: (path / "limits").read_text(encoding="utf-8")) or ""
     open_files = re.search(r"^Max open files\s+(\d+)", limits, re.M)
     program = _try(lambda: os.readlink(path / "exe")) or ""
-    return Process(
+    return ProcessFacts(
         pid=int(path.name),
         role=title.removeprefix(TITLE).split()[0],
         parent=int(fields[1]),
@@ -452,14 +452,14 @@ def _process(path: Path) -> Process | None:
 # --- the cluster ---------------------------------------------------------------------------------
 
 
-def cluster(asked: Asked) -> Cluster:
+def cluster(asked: Asked) -> ClusterFacts:
     """What answers at the address, as `shmbroker status` sees it."""
     from shmbroker.cli import probe
     from shmbroker.cli.client import PLAINTEXT
     from shmbroker.cli.status import gather as status
 
     addresses = asked.addresses()
-    found = Cluster(address=asked.servers, is_local=all(map(_is_local, addresses)))
+    found = ClusterFacts(address=asked.servers, is_local=all(map(_is_local, addresses)))
     refusals = [
         probe.refusal_of(each, asked.security.endswith("SSL"), ADDRESS_S) for each in addresses
     ]
@@ -505,7 +505,7 @@ def _settings(
     }
 
 
-def _look_at_store(found: Cluster) -> None:
+def _look_at_store(found: ClusterFacts) -> None:
     parts = urlsplit(found.settings.get(STORE, ""))
     if found.is_local and parts.scheme == "file":
         path = unquote(parts.path)

@@ -49,7 +49,7 @@ T = TypeVar("T")
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-class Chunk:
+class ColumnChunk:
     """Rows of one topic; `partitions` and `timestamps` are None where no row has its own."""
 
     __slots__ = (
@@ -75,7 +75,7 @@ class Chunk:
         self.timestamps = _timestamps(columns.get("timestamp"), now_ms)
 
 
-def chunks(data: object, topic: str | None, now_ms: int) -> Iterator[tuple[str, Chunk]]:
+def chunks(data: object, topic: str | None, now_ms: int) -> Iterator[tuple[str, ColumnChunk]]:
     """(topic, chunk) of all rows in order; `topic`, if given, wins over the column.
 
     `data`: pyarrow Table, RecordBatch or RecordBatchReader, or whatever exports an Arrow stream
@@ -88,7 +88,7 @@ def chunks(data: object, topic: str | None, now_ms: int) -> Iterator[tuple[str, 
         for start in range(0, batch.num_rows, ROWS_MAX):
             for part in _within_bytes(batch.slice(start, ROWS_MAX)):
                 for name, rows in _by_topic(part, topic):
-                    yield name, Chunk(rows, now_ms)
+                    yield name, ColumnChunk(rows, now_ms)
 
 
 def one_row(
@@ -119,7 +119,7 @@ def one_row(
     return pa.RecordBatch.from_pydict(columns)
 
 
-def choose(partitioner: Partitioner, chunk: Chunk, partitions: int) -> None:
+def choose(partitioner: Partitioner, chunk: ColumnChunk, partitions: int) -> None:
     """Give the rows that have no partition of their own the one that the function says."""
     chosen = partitioner(chunk.batch, partitions)
     try:

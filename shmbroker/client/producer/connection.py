@@ -48,7 +48,7 @@ _NO_TAGS = b"\x00"
 Sent = list[tuple[PartitionQueue, Batch]]
 
 
-class Request:
+class SentRequest:
     """Batches that went out together."""
 
     __slots__ = ("batches", "sent_s")
@@ -72,7 +72,7 @@ class LeaderConnection:
         self.socket = socket.create_connection(address, CONNECT_S_MAX)
         self.socket.setblocking(False)
         tcp.tune(self.socket)
-        self.requests: deque[Request] = deque()
+        self.requests: deque[SentRequest] = deque()
         self._exchange = Exchange(addresses_text([address]), client_id)
         self._transactional_id = (
             b"\x00" if transactional_id is None else compact_string(transactional_id)
@@ -97,7 +97,7 @@ class LeaderConnection:
         correlation_id = self._exchange.next_id(PRODUCE, VERSION, is_answered=acks != 0)
         head = self._transactional_id + _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
         self._out += _frame(correlation_id, self._exchange.client_id, head, batches)
-        self.requests.append(Request(batches, now_s))
+        self.requests.append(SentRequest(batches, now_s))
         self.on_writable()
 
     def on_writable(self) -> None:
@@ -114,7 +114,7 @@ class LeaderConnection:
             if sent:
                 out[0] = out[0][sent:]
 
-    def on_readable(self) -> list[tuple[Request, Message]]:
+    def on_readable(self) -> list[tuple[SentRequest, Message]]:
         """The answers that are there, with what they answer."""
         while True:
             try:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from shmbroker.client.producer.columns import Chunk
+from shmbroker.client.producer.columns import ColumnChunk
 from shmbroker.client.producer.encoding import BinaryColumn, Columns, murmur2
 from shmbroker.errors import ConfigFault
 
@@ -76,7 +76,7 @@ class Sticky:
         return int(np.searchsorted(ends, self._lots(int(ends[-1])), side="right"))
 
 
-def place(chunk: Chunk, count: int, topic: str, sticky: Sticky, weights: Weights) -> Rows:
+def place(chunk: ColumnChunk, count: int, topic: str, sticky: Sticky, weights: Weights) -> Rows:
     """int32 partitions of a chunk's rows; ConfigFault for one that the topic does not have."""
     own = chunk.partitions
     if own is not None:
@@ -136,12 +136,12 @@ def by_partition(placed: Rows) -> list[tuple[int, Rows, int, int]]:
     return [(int(ordered[low]), order, low, bounds[i + 1]) for i, low in enumerate(bounds[:-1])]
 
 
-def columns_of(chunk: Chunk) -> Columns:
+def columns_of(chunk: ColumnChunk) -> Columns:
     """A chunk as the encoder takes it."""
     return Columns(chunk.key, chunk.value, chunk.timestamps, chunk.headers, chunk.rows)
 
 
-def _sizes(chunk: Chunk) -> Ints:
+def _sizes(chunk: ColumnChunk) -> Ints:
     """About what each record takes, in bytes; headers left out."""
     sizes = np.full(chunk.rows, _RECORD_OVERHEAD, np.int64)
     for column in (chunk.key, chunk.value):

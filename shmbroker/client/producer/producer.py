@@ -42,7 +42,7 @@ from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import ClusterFault, DeliveryFault, FencedFault
 from shmbroker.client.producer import delivery
 from shmbroker.client.producer.columns import (
-    Chunk,
+    ColumnChunk,
     Partitioner,
     Plain,
     choose,
@@ -523,7 +523,7 @@ class Producer:
         if self._is_closed:
             raise ConfigFault("the producer is closed: make another one")
 
-    def _send_chunk(self, topic: str, chunk: Chunk, now_ms: int) -> None:
+    def _send_chunk(self, topic: str, chunk: ColumnChunk, now_ms: int) -> None:
         self._check()
         if self._transactions is not None:
             self._transactions.check_open()

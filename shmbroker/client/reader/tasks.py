@@ -50,7 +50,7 @@ class Terms(NamedTuple):
     """How often, and after which rests, an end is asked for that is not where it was."""
 
 
-class Plan(NamedTuple):
+class ReadPlan(NamedTuple):
     """Tasks, each of pieces, and the way by which they are meant to be read: files or fetch."""
 
     tasks: list[list[Piece]]
@@ -71,7 +71,7 @@ def find_ends(
 
 def plan_tasks(
     client: BrokerClient, terms: Terms, topics: Mapping[str, Topic], starts: Ends, ends: Ends
-) -> Plan:
+) -> ReadPlan:
     """Tasks for these ranges. Files that vanish meanwhile are listed once more."""
     for _ in range(PLAN_TRIES - 1):
         try:
@@ -88,7 +88,7 @@ def plan_tasks(
 
 def _plan(
     client: BrokerClient, terms: Terms, topics: Mapping[str, Topic], starts: Ends, ends: Ends
-) -> Plan:
+) -> ReadPlan:
     asked = [tp for tp in sorted(ends) if starts[tp] != ends[tp]]
     held = {tp: (starts[tp], ends[tp] if ends[tp] >= 0 else OFFSET_MAX) for tp in asked}
     found = _again(
@@ -107,7 +107,7 @@ def _plan(
             terms.records_per_task_max,
         )
     has_files = any(piece.path for task in tasks for piece in task)
-    return Plan(tasks, FILES if has_files else FETCH)
+    return ReadPlan(tasks, FILES if has_files else FETCH)
 
 
 def without_files(terms: Terms, fault: Fault) -> Terms:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.controller.decisions.lost_replicas import Ends
-    from shmbroker.controller.decisions.topics import Cluster
+    from shmbroker.controller.decisions.topics import ClusterState
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import PartitionImage, TopicImage
 
@@ -97,7 +97,7 @@ class Doubts:
         self._ends.pop(broker_id, None)
         self._epochs = {key: of for key, of in self._epochs.items() if key[0] != broker_id}
 
-    def withdrawn(self, cluster: Cluster) -> list[Record]:
+    def withdrawn(self, cluster: ClusterState) -> list[Record]:
         """PartitionChangeRecords by which those in doubt leave ISR and ELR where one is at work
         that is safe: it need not wait for what they tell."""
         records: list[Record] = []
@@ -124,7 +124,7 @@ class Doubts:
         is_known = bool(self.unclean) and self.unclean <= self._told
         return is_known and not (is_waiting and self.absent(pending))
 
-    def settle(self, cluster: Cluster, pending: AbstractSet[int]) -> Decided:
+    def settle(self, cluster: ClusterState, pending: AbstractSet[int]) -> Decided:
         """Decide about all partitions of those in doubt, and have no more doubts of them."""
         decided = Decided([], sorted(self.unclean), {})
         away = self.unclean | self.absent(pending)
@@ -147,7 +147,7 @@ class Doubts:
         return decided
 
     def _decide(
-        self, cluster: Cluster, topic: TopicImage, partition: PartitionImage, away: set[int]
+        self, cluster: ClusterState, topic: TopicImage, partition: PartitionImage, away: set[int]
     ) -> dict[str, Any] | None:
         """The change of one partition; None if it stays as it is."""
         holders = _holders(partition)
@@ -185,7 +185,7 @@ def has_all_of(ends: Ends, epochs: Epochs, other: Ends) -> bool:
 
 
 def without_unclean(
-    cluster: Cluster,
+    cluster: ClusterState,
     topic: TopicImage,
     partition: PartitionImage,
     unclean: AbstractSet[int],

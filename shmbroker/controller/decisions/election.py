@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
-    from shmbroker.controller.decisions.topics import Cluster
+    from shmbroker.controller.decisions.topics import ClusterState
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import PartitionImage, TopicImage
 
@@ -38,7 +38,7 @@ ELECTIONS_MAX = 1000
 
 
 def elect_leaders(
-    request: dict[str, Any], version: int, cluster: Cluster
+    request: dict[str, Any], version: int, cluster: ClusterState
 ) -> tuple[list[Record], dict[str, Any]]:
     """ElectLeaders v0–2: (records, response). Without topics it is about all partitions, and those
     that need no election aren't named."""
@@ -78,7 +78,7 @@ def elect_leaders(
 
 
 def _election(
-    name: str, index: int, election_type: int, cluster: Cluster
+    name: str, index: int, election_type: int, cluster: ClusterState
 ) -> tuple[int, str | None, dict[str, Any] | None]:
     """(error, message, the change to commit)."""
     topic = cluster.image.topics_by_name.get(name)
@@ -102,7 +102,7 @@ def _election(
     return ELIGIBLE_LEADERS_NOT_AVAILABLE, says, None
 
 
-def preferred_leaders(cluster: Cluster, only: AbstractSet[int] | None = None) -> list[Record]:
+def preferred_leaders(cluster: ClusterState, only: AbstractSet[int] | None = None) -> list[Record]:
     """PartitionChangeRecords that give the lead back to first replicas which are in sync
     (`maybeBalancePartitionLeaders`); at most ELECTIONS_MAX. `only`: to these brokers."""
     return _elections(
@@ -118,7 +118,7 @@ def preferred_leaders(cluster: Cluster, only: AbstractSet[int] | None = None) ->
     )
 
 
-def unclean_leaders(cluster: Cluster) -> list[Record]:
+def unclean_leaders(cluster: ClusterState) -> list[Record]:
     """PartitionChangeRecords for what nobody at work leads, where its topic would rather lose
     records than wait (`maybeElectUncleanLeaders`); at most ELECTIONS_MAX."""
     return _elections(
@@ -131,7 +131,7 @@ def unclean_leaders(cluster: Cluster) -> list[Record]:
 
 
 def _elections(
-    cluster: Cluster, kind: int, is_wanted: Callable[[TopicImage, PartitionImage], bool]
+    cluster: ClusterState, kind: int, is_wanted: Callable[[TopicImage, PartitionImage], bool]
 ) -> list[Record]:
     records: list[Record] = []
     for topic in cluster.image.topics_by_id.values():
@@ -147,7 +147,7 @@ def _elections(
 
 
 def _elected(
-    topic: TopicImage, partition: PartitionImage, cluster: Cluster, kind: int
+    topic: TopicImage, partition: PartitionImage, cluster: ClusterState, kind: int
 ) -> dict[str, Any] | None:
     """The change that gives a partition another leader; None if there is none to be had."""
     rules = cluster.rules(topic, election=kind)

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
-    from shmbroker.controller.decisions.topics import Cluster
+    from shmbroker.controller.decisions.topics import ClusterState
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage, PartitionImage
 
 
 def alter_partition(
-    request: dict[str, Any], version: int, cluster: Cluster
+    request: dict[str, Any], version: int, cluster: ClusterState
 ) -> tuple[list[Record], dict[str, Any]]:
     """AlterPartition v2–3 (KIP-497, KIP-841, KIP-903): (records, response)."""
     image = cluster.image
@@ -146,7 +146,7 @@ def _alter_error(
     return NONE
 
 
-def broker_gone(cluster: Cluster, broker_id: int, *, for_good: bool = False) -> list[Record]:
+def broker_gone(cluster: ClusterState, broker_id: int, *, for_good: bool = False) -> list[Record]:
     """PartitionChangeRecords for a broker that is about to be fenced: it leaves the ISR, and others
     lead what it led. What nobody else could lead stays as it is, unless the broker is gone for
     good; then it leaves the ELR, too."""
@@ -154,7 +154,7 @@ def broker_gone(cluster: Cluster, broker_id: int, *, for_good: bool = False) -> 
 
 
 def _without(
-    cluster: Cluster,
+    cluster: ClusterState,
     broker_id: int,
     unclean: Sequence[int],
     keep: bool,
@@ -182,7 +182,7 @@ def _without(
 
 
 def broker_back(
-    cluster: Cluster,
+    cluster: ClusterState,
     broker_id: int,
     *,
     absent: AbstractSet[int] = frozenset(),

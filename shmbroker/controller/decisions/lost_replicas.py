@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from shmbroker.controller.decisions.topics import Cluster
+    from shmbroker.controller.decisions.topics import ClusterState
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import BrokerImage, PartitionImage, TopicImage
 
@@ -61,7 +61,7 @@ class BegunAnew(NamedTuple):
     """Partitions of which nobody who is in sync is at work."""
 
 
-def begun_anew(cluster: Cluster, broker_id: int, directories: list[bytes]) -> BegunAnew:
+def begun_anew(cluster: ClusterState, broker_id: int, directories: list[bytes]) -> BegunAnew:
     """What a broker that registers with these log directories no longer has."""
     known = cluster.image.brokers.get(broker_id)
     found = BegunAnew([], 0, [], [])
@@ -101,7 +101,7 @@ def _is_replaced(was: bytes, known: BrokerImage | None, directories: list[bytes]
 
 
 def replica_withdrawn(
-    cluster: Cluster,
+    cluster: ClusterState,
     topic: TopicImage,
     partition: PartitionImage,
     broker_id: int,
@@ -152,7 +152,7 @@ def _directories(partition: PartitionImage, changed: Mapping[int, bytes]) -> lis
 
 
 def on_lack(
-    cluster: Cluster,
+    cluster: ClusterState,
     topic: TopicImage,
     partition: PartitionImage,
     broker_id: int,
@@ -178,7 +178,7 @@ def on_lack(
 
 
 def on_ahead(
-    cluster: Cluster, topic: TopicImage, partition: PartitionImage, broker_id: int, epoch: int
+    cluster: ClusterState, topic: TopicImage, partition: PartitionImage, broker_id: int, epoch: int
 ) -> dict[str, Any] | None:
     """The change that follows from a follower's word that in this epoch its leader lacks committed
     records that it has: it leads, if it is in sync or eligible.

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from shmbroker.controller.decisions.topics import Cluster
+    from shmbroker.controller.decisions.topics import ClusterState
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
 
 
 def unregister_broker(
-    request: dict[str, Any], cluster: Cluster
+    request: dict[str, Any], cluster: ClusterState
 ) -> tuple[list[Record], dict[str, Any]]:
     """UnregisterBroker v0: (records, response).
 

@@ -30,13 +30,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from shmbroker.controller.decisions.topics import Cluster, Complaint
+    from shmbroker.controller.decisions.topics import ClusterState, Complaint
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 
 def alter_partition_reassignments(
-    request: dict[str, Any], version: int, cluster: Cluster
+    request: dict[str, Any], version: int, cluster: ClusterState
 ) -> tuple[list[Record], dict[str, Any]]:
     """AlterPartitionReassignments v0–1: (records, response)."""
     may_change_factor = version == 0 or request["allow_replication_factor_change"]
@@ -87,7 +87,7 @@ def _alter(
     partition: PartitionImage,
     wanted: dict[str, Any],
     may_change_factor: bool,
-    cluster: Cluster,
+    cluster: ClusterState,
 ) -> tuple[dict[str, Any] | None, Complaint]:
     """What becomes of one partition, and what is wrong with that."""
     if wanted["replicas"] is None:
@@ -102,7 +102,7 @@ def _alter(
 
 
 def _reassign(
-    topic: TopicImage, partition: PartitionImage, replicas: tuple[int, ...], cluster: Cluster
+    topic: TopicImage, partition: PartitionImage, replicas: tuple[int, ...], cluster: ClusterState
 ) -> dict[str, Any] | None:
     """A reassignment that is under way gives way to this one: its new replicas go again, unless
     they are wanted now."""
@@ -119,7 +119,7 @@ def _reassign(
 
 
 def _cancel(
-    topic: TopicImage, partition: PartitionImage, cluster: Cluster
+    topic: TopicImage, partition: PartitionImage, cluster: ClusterState
 ) -> tuple[dict[str, Any] | None, Complaint]:
     if not partition.is_reassigning:
         return None, (NO_REASSIGNMENT_IN_PROGRESS, None)

@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from shmbroker.controller.decisions.topics import Cluster
+    from shmbroker.controller.decisions.topics import ClusterState
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import PartitionImage
 
@@ -84,7 +84,7 @@ class RoomWatch:
         )
 
 
-def handed_over(cluster: Cluster, room: Room) -> list[Record]:
+def handed_over(cluster: ClusterState, room: Room) -> list[Record]:
     """PartitionChangeRecords by which others lead what these brokers lead, CHANGES_MAX at most."""
 
     def has_room(other: int) -> bool:
@@ -125,7 +125,7 @@ def _may_go(partition: PartitionImage, room: Room) -> bool:
     )
 
 
-def given_back(cluster: Cluster, room: Room) -> list[Record]:
+def given_back(cluster: ClusterState, room: Room) -> list[Record]:
     """PartitionChangeRecords that give the lead back to brokers that have room again, where they
     are preferred and in sync; CHANGES_MAX at most."""
     return preferred_leaders(cluster, only=room.returned)[:CHANGES_MAX] if room.returned else []

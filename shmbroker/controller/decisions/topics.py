@@ -65,7 +65,7 @@ _NO_TOPIC_ID = "This server does not host this topic ID."
 _TOO_MANY = "Excessively large number of partitions per request."
 
 
-class Cluster:
+class ClusterState:
     """What decisions about topics and partitions look at, besides the request."""
 
     __slots__ = ("brokers", "config", "fenced", "image", "layers", "new_topic_id",
@@ -159,7 +159,7 @@ def is_alike(before: MetadataImage, after: MetadataImage, asked: list[dict[str, 
 # --- CreateTopics ---
 
 
-def create_topics(request: dict[str, Any], version: int, cluster: Cluster) -> Decision:
+def create_topics(request: dict[str, Any], version: int, cluster: ClusterState) -> Decision:
     """CreateTopics v2–7. The answer has one result for each name, in order of appearance."""
     topics = request["topics"]
     counts = _counted(topic["name"] for topic in topics)
@@ -311,7 +311,7 @@ def _configs_complaint(configs: dict[str, str | None], config: BrokerConfig) -> 
 
 
 def _place_topic(
-    topic: dict[str, Any], cluster: Cluster, placed: int
+    topic: dict[str, Any], cluster: ClusterState, placed: int
 ) -> tuple[list[tuple[int, ...]], Complaint]:
     """The replicas of each partition, by assignment or by ourselves."""
     count, factor = topic["num_partitions"], topic["replication_factor"]
@@ -338,7 +338,7 @@ def _place_topic(
 
 
 def _place_by_hand(
-    topic: dict[str, Any], cluster: Cluster
+    topic: dict[str, Any], cluster: ClusterState
 ) -> tuple[list[tuple[int, ...]], Complaint]:
     if topic["replication_factor"] != -1:
         return [], (
@@ -374,7 +374,7 @@ def _place_by_hand(
 
 
 def replicas_complaint(
-    replicas: tuple[int, ...], factor: int | None, cluster: Cluster
+    replicas: tuple[int, ...], factor: int | None, cluster: ClusterState
 ) -> Complaint:
     """What is wrong with replicas that a client has chosen; `factor`: how many there must be."""
     says = "The manual partition assignment includes"
@@ -397,7 +397,7 @@ def replicas_complaint(
 
 
 def _assignment_complaint(
-    partition: int, replicas: tuple[int, ...], factor: int | None, cluster: Cluster
+    partition: int, replicas: tuple[int, ...], factor: int | None, cluster: ClusterState
 ) -> Complaint:
     """The same for a partition that is to be made."""
     complaint = replicas_complaint(replicas, factor, cluster)
@@ -411,7 +411,7 @@ def _assignment_complaint(
     return NONE, None
 
 
-def _factor_complaint(factor: int, cluster: Cluster) -> Complaint:
+def _factor_complaint(factor: int, cluster: ClusterState) -> Complaint:
     says = f"Unable to replicate the partition {factor} time(s):"
     registered = len(cluster.brokers) + len(cluster.fenced)
     if not cluster.brokers:
@@ -527,7 +527,7 @@ def _created_configs(configs: dict[str, Any], layers: Layers) -> list[dict[str, 
 # --- DeleteTopics ---
 
 
-def delete_topics(request: dict[str, Any], version: int, cluster: Cluster) -> Decision:
+def delete_topics(request: dict[str, Any], version: int, cluster: ClusterState) -> Decision:
     """DeleteTopics v1–6; by name, from v6 on also by id."""
     if version >= 6:
         wanted = [(topic["name"], topic["topic_id"]) for topic in request["topics"]]
@@ -582,7 +582,7 @@ def delete_topics(request: dict[str, Any], version: int, cluster: Cluster) -> De
 # --- CreatePartitions ---
 
 
-def create_partitions(request: dict[str, Any], version: int, cluster: Cluster) -> Decision:
+def create_partitions(request: dict[str, Any], version: int, cluster: ClusterState) -> Decision:
     """CreatePartitions v0–3: the count asked for is the new total."""
     topics = request["topics"]
     counts = _counted(topic["name"] for topic in topics)
@@ -625,7 +625,7 @@ def added_partitions(topics: list[dict[str, Any]], image: MetadataImage) -> int:
 
 
 def _place_more(
-    topic: dict[str, Any], partitions: tuple[PartitionImage, ...], cluster: Cluster
+    topic: dict[str, Any], partitions: tuple[PartitionImage, ...], cluster: ClusterState
 ) -> tuple[list[tuple[int, ...]], Complaint]:
     count, first = topic["count"], len(partitions)
     if count == first:

@@ -88,7 +88,7 @@ PART = ".part"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class TooLargeFault(Fault):
+class DecisionTooLargeFault(Fault):
     """A decision that doesn't fit into one batch; nothing was written."""
 
 
@@ -156,7 +156,7 @@ class MetadataLog:
         """
         batch = batch_of_encoded(encoded or encode_records(records), now_ms, now_ms)
         if len(batch) > BATCH_BYTES_MAX:
-            raise TooLargeFault(f"{len(batch)} bytes in one batch of metadata")
+            raise DecisionTooLargeFault(f"{len(batch)} bytes in one batch of metadata")
         self._log.append(memoryview(batch), len(records) - 1, now_ms, epoch, now_ms)
         return self._log.log_end_offset
 

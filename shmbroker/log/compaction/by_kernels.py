@@ -12,7 +12,7 @@ import numpy as np
 from shmbroker.errors import CorruptFault
 from shmbroker.kernels import native
 from shmbroker.log.compaction import key_offsets
-from shmbroker.log.compaction.chunks import Batches, Chunk, sealed
+from shmbroker.log.compaction.chunks import Batches, LogChunk, sealed
 from shmbroker.log.compaction.key_offsets import KeyHash
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import (
@@ -57,14 +57,14 @@ def find_batches(data: memoryview) -> tuple[Batches, int, int]:
     return Batches(*columns[:, :found]), position, need
 
 
-def check_crcs(chunk: Chunk) -> None:
+def check_crcs(chunk: LogChunk) -> None:
     """CorruptFault unless the CRC of every batch is that of its header."""
     assert native is not None
     if native.check_crcs(chunk.raw, chunk.batches.at, chunk.batches.end) >= 0:
         raise CorruptFault("the CRC of a batch is wrong")
 
 
-def _table(chunk: Chunk, flag: "Flags") -> "Int64s":
+def _table(chunk: LogChunk, flag: "Flags") -> "Int64s":
     """The data batches as the kernels take them (K_… in `kernels.h`)."""
     data = chunk.data
     columns = (
@@ -79,7 +79,7 @@ def _table(chunk: Chunk, flag: "Flags") -> "Int64s":
 
 
 def _hash(
-    chunk: Chunk, key_hash: KeyHash, table: "Int64s", keys_only: bool, from_offset: int
+    chunk: LogChunk, key_hash: KeyHash, table: "Int64s", keys_only: bool, from_offset: int
 ) -> "tuple[Words, Int64s, Bytes]":
     """(hash, offset, kind) of the records; from a CorruptFault on, nothing was taken for them."""
     assert native is not None
@@ -102,7 +102,7 @@ def _hash(
 
 
 def hash_keys(
-    chunk: Chunk, key_hash: KeyHash, is_counted: "Flags", from_offset: int
+    chunk: LogChunk, key_hash: KeyHash, is_counted: "Flags", from_offset: int
 ) -> "tuple[Words, Int64s]":
     """(hash, offset) of every record with a key, from this offset on, in the data batches that are
     counted."""
@@ -116,7 +116,7 @@ class Records:
     __slots__ = ("chunk", "has_tombstone", "keep", "kept", "table")
 
     def __init__(
-        self, chunk: Chunk, key_hash: KeyHash, offsets: key_offsets.KeyOffsets, is_over: "Flags"
+        self, chunk: LogChunk, key_hash: KeyHash, offsets: key_offsets.KeyOffsets, is_over: "Flags"
     ) -> None:
         """is_over: of which data batches the tombstones go."""
         assert native is not None

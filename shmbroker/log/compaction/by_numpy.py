@@ -12,7 +12,7 @@ import numpy as np
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault
-from shmbroker.log.compaction.chunks import Batches, Chunk, sealed
+from shmbroker.log.compaction.chunks import Batches, LogChunk, sealed
 from shmbroker.log.compaction.key_offsets import SLACK_BYTES, KeyHash, KeyOffsets
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import (
@@ -68,7 +68,7 @@ def find_batches(data: memoryview) -> tuple[Batches, int, int]:
     return Batches(at, np.append(at[1:], position), *columns), position, need
 
 
-def check_crcs(chunk: Chunk) -> None:
+def check_crcs(chunk: LogChunk) -> None:
     """CorruptFault unless the CRC of every batch is that of its header."""
     data, (at, end, *_), crcs = chunk.raw.data, chunk.batches, chunk.batches.crc
     begins = (at + ATTRIBUTES_POSITION).tolist()
@@ -95,7 +95,7 @@ class Rows(NamedTuple):
     """Meaningless if no values were asked for."""
 
 
-def _rows(chunk: Chunk, *, has_values: bool = True) -> Rows:
+def _rows(chunk: LogChunk, *, has_values: bool = True) -> Rows:
     """Every field that compaction looks at; CorruptFault if a record isn't what it should be."""
     raw, count = chunk.plain, chunk.data.record_count
     body, end = find_records(raw[: len(raw) - SLACK_BYTES], chunk.low, chunk.high, count)
@@ -128,7 +128,7 @@ def _rows(chunk: Chunk, *, has_values: bool = True) -> Rows:
 
 
 def hash_keys(
-    chunk: Chunk, key_hash: KeyHash, is_counted: "Flags", from_offset: int
+    chunk: LogChunk, key_hash: KeyHash, is_counted: "Flags", from_offset: int
 ) -> "tuple[Words, Int64s]":
     """(hash, offset) of every record with a key, from this offset on, in the data batches that are
     counted."""
@@ -147,7 +147,7 @@ class Records:
     __slots__ = ("chunk", "has_tombstone", "keep", "kept", "rows")
 
     def __init__(
-        self, chunk: Chunk, key_hash: KeyHash, offsets: KeyOffsets, is_over: "Flags"
+        self, chunk: LogChunk, key_hash: KeyHash, offsets: KeyOffsets, is_over: "Flags"
     ) -> None:
         """is_over: of which data batches the tombstones go."""
         self.chunk = chunk

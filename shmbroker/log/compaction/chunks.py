@@ -73,7 +73,7 @@ class Batches(NamedTuple):
         return Batches(*(column[which] for column in self))
 
 
-class Chunk(NamedTuple):
+class LogChunk(NamedTuple):
     """Batches that follow each other in a segment; those with `is_data` have records to look at."""
 
     raw: "Bytes"
@@ -91,7 +91,7 @@ FindBatches = Callable[[memoryview], tuple[Batches, int, int]]
 """(whole batches, where the last of them ends, bytes that the next one needs; 0: it is none)"""
 
 
-def read_chunks(directory: str, source: Source, find_batches: FindBatches) -> Iterator[Chunk]:
+def read_chunks(directory: str, source: Source, find_batches: FindBatches) -> Iterator[LogChunk]:
     """The batches of a segment. A chunk is good until the next one is asked for."""
     path = os.path.join(directory, file_name(source.base_offset, LOG))
     try:
@@ -134,14 +134,14 @@ def _check(path: str, position: int, batches: Batches, next_offset: int, end_off
     return int(following[-1])
 
 
-def _unpack(raw: "Bytes", batches: Batches) -> Iterator[Chunk]:
+def _unpack(raw: "Bytes", batches: Batches) -> Iterator[LogChunk]:
     """One chunk, or where batches are compressed as many as keep what they unpack to in bounds."""
     is_data = (batches.attributes & CONTROL_BIT == 0) & (batches.record_count > 0)
     data = batches if is_data.all() else batches.chosen(is_data)
     low, high = data.at + RECORDS_POSITION, data.end
     codec = data.attributes & COMPRESSION_MASK
     if not codec.any():
-        yield Chunk(raw, batches, is_data, data, raw, low, high)
+        yield LogChunk(raw, batches, is_data, data, raw, low, high)
         return
     view = raw.data
     parts: list[bytes | memoryview] = []
@@ -172,11 +172,11 @@ def _joined(
     is_data: "Flags",
     data: Batches,
     parts: list[bytes | memoryview],
-) -> Chunk:
+) -> LogChunk:
     size = np.array([len(part) for part in parts], np.int64)
     high = np.cumsum(size)
     plain = np.frombuffer(b"".join([*parts, bytes(SLACK_BYTES)]), np.uint8)
-    return Chunk(raw, batches, is_data, data, plain, high - size, high)
+    return LogChunk(raw, batches, is_data, data, plain, high - size, high)
 
 
 def sealed(fields: list[int], block: bytes) -> bytes:

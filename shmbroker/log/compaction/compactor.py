@@ -35,9 +35,9 @@ import numpy as np
 
 from shmbroker.errors import StorageFault
 from shmbroker.kernels import native
-from shmbroker.log.compaction.chunks import Batches, Chunk, Source, read_chunks, sealed
+from shmbroker.log.compaction.chunks import Batches, LogChunk, Source, read_chunks, sealed
 from shmbroker.log.compaction.cleaned_files import cleaned_path, remove_cleaned
-from shmbroker.log.compaction.fates import Transactions
+from shmbroker.log.compaction.fates import KnownTransactions
 from shmbroker.log.compaction.key_offsets import KeyHash, KeyOffsets
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.log.file_names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
@@ -145,7 +145,7 @@ def compact(
         report.end_offset = offsets[1]
         taken = [source for source in sources if source.base_offset < report.end_offset]
         first = 0
-        transactions = Transactions(directory, sources[0].base_offset)
+        transactions = KnownTransactions(directory, sources[0].base_offset)
         for count in _group_counts(directory, taken, settings):
             group = _Rewriter(
                 directory,
@@ -217,7 +217,7 @@ def _read_keys(
     """(the last offset of each key from `dirty_offset` on, where the map was full or the end)."""
     offsets = engine.KeyOffsets(settings.map_bytes)
     dirty = [source for source in sources if source.end_offset > dirty_offset]
-    transactions = Transactions(directory, dirty[0].base_offset)
+    transactions = KnownTransactions(directory, dirty[0].base_offset)
     for source in dirty:
         for chunk in read_chunks(directory, source, engine.find_batches):
             on_progress(_size(chunk))
@@ -245,7 +245,7 @@ class _Rewriter:
         sources: list[Source],
         key_hash: KeyHash,
         offsets: KeyOffsets,
-        transactions: Transactions,
+        transactions: KnownTransactions,
         last_records: dict[int, LastRecord],
         settings: Settings,
         on_progress: Callable[[int], None],
@@ -334,7 +334,7 @@ class _Rewriter:
         modified_ns = os.stat(last).st_mtime_ns
         os.utime(self.path, ns=(modified_ns, modified_ns))
 
-    def _survivors(self, chunk: Chunk) -> Iterator[bytes | memoryview]:
+    def _survivors(self, chunk: LogChunk) -> Iterator[bytes | memoryview]:
         """What of the chunk goes into the new segment."""
         view, batches = chunk.raw.data, chunk.batches
         at, end = batches.at, batches.end
@@ -461,7 +461,7 @@ class _Rewriter:
         return np.array(chosen, np.intp)
 
 
-def _size(chunk: Chunk) -> int:
+def _size(chunk: LogChunk) -> int:
     """Log bytes of a chunk."""
     return int(chunk.batches.end[-1] - chunk.batches.at[0])
 
@@ -494,7 +494,7 @@ class _Plan:
 
     def __init__(
         self,
-        chunk: Chunk,
+        chunk: LogChunk,
         key_hash: KeyHash,
         offsets: KeyOffsets,
         settings: Settings,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
-from shmbroker.log.compaction.chunks import Chunk
+from shmbroker.log.compaction.chunks import LogChunk
 from shmbroker.log.file_names import TXN_INDEX, offset_of
 from shmbroker.log.transaction_index import AbortedTransaction, parse_entries
 from shmbroker.records.batch_layout import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 
-class Verdict(NamedTuple):
+class Fate(NamedTuple):
     """Of the batches of a chunk."""
 
     is_aborted: "Flags"
@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
     """Control batches whose transaction has no batch left."""
 
 
-class Transactions:
+class KnownTransactions:
     """`judge` is asked about the chunks of a log in their order."""
 
     __slots__ = ("_aborted", "_committed", "_seen", "kept")
@@ -66,7 +66,7 @@ class Transactions:
             if entry.last_offset >= start_offset:
                 self._aborted.setdefault(entry.producer_id, deque()).append(entry)
 
-    def judge(self, chunk: Chunk) -> Verdict | None:
+    def judge(self, chunk: LogChunk) -> Fate | None:
         """What is to become of its batches; None where none is of a transaction."""
         attributes = chunk.batches.attributes
         numbers = np.flatnonzero(attributes & TRANSACTIONAL_BIT)
@@ -82,7 +82,7 @@ class Transactions:
             else:
                 header = BATCH_HEADER.unpack_from(chunk.raw.data, at)
                 is_aborted[number] = self._is_aborted(header[H_PRODUCER_ID], header[H_BASE_OFFSET])
-        return Verdict(is_aborted, spare)
+        return Fate(is_aborted, spare)
 
     def _is_aborted(self, producer_id: int, offset: int) -> bool:
         waiting = self._aborted.get(producer_id, ())

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from shmbroker.client.reader.asking import Ends
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.ingest import values
-from shmbroker.spark.ingest.plan import Plan, from_json, to_json
+from shmbroker.spark.ingest.plan import IngestPlan, from_json, to_json
 from shmbroker.spark.offsets import from_json as offsets_of
 
 EARLIEST = "earliest"
@@ -57,7 +57,7 @@ Changes = dict[str, list[Any]]
 class Kept(NamedTuple):
     """The document of a checkpoint."""
 
-    plan: Plan
+    plan: IngestPlan
     start: str = EARLIEST
     """What --from said."""
     starts: dict[str, Any] | None = None
@@ -79,20 +79,20 @@ def read(text: str) -> Kept:
     return Kept(plan, start, found.get("starts"), tuple(found.get("changes", ())))
 
 
-def changes_of(stored: Plan, wanted: Plan, asked: Sequence[str]) -> Changes:
+def changes_of(stored: IngestPlan, wanted: IngestPlan, asked: Sequence[str]) -> Changes:
     """What is another now, of the fields that were given this time."""
     named = set(asked)
     if stored.values == values.RAW != wanted.values:
         named.add("values")  # json or avro: the default of a schema
     found: Changes = {}
-    for name in Plan._fields:
+    for name in IngestPlan._fields:
         before, now = getattr(stored, name), getattr(wanted, name)
         if name in named and before != now and not (name == "schema" and _same(stored, wanted)):
             found[name] = [before, now]
     return found
 
 
-def _same(stored: Plan, wanted: Plan) -> bool:
+def _same(stored: IngestPlan, wanted: IngestPlan) -> bool:
     """Whether two texts of a schema say the same."""
     kind = stored.values
     if kind == values.RAW or not stored.schema or not wanted.schema:
@@ -102,8 +102,8 @@ def _same(stored: Plan, wanted: Plan) -> bool:
 
 
 def judge(
-    kept: Kept, wanted: Plan, asked: Sequence[str], has_written: bool, may_change: bool
-) -> tuple[Plan, Changes]:
+    kept: Kept, wanted: IngestPlan, asked: Sequence[str], has_written: bool, may_change: bool
+) -> tuple[IngestPlan, Changes]:
     """The plan to go on with, and what it changes; ConfigFault for what may not change so.
 
     `asked` names the fields that were given this time; `may_change`: --continue-with was given.
@@ -141,7 +141,7 @@ def _change(name: str, before: Any, now: Any) -> str:
     return f"{_OPTIONS[name]} {_text(before) or 'not given'}, not {_text(now) or 'nothing'}"
 
 
-def _as_before(bound: list[str], stored: Plan) -> str:
+def _as_before(bound: list[str], stored: IngestPlan) -> str:
     """What to give, and what to leave out, for nothing to change."""
     left = ", ".join(_OPTIONS[name] for name in bound if name != "path")
     parts = [f"give --to {stored.path}"] if "path" in bound else []
@@ -153,7 +153,7 @@ def _text(value: Any) -> str:
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
 
 
-def check_goes_with(before: Plan, now: Plan, cure: str) -> None:
+def check_goes_with(before: IngestPlan, now: IngestPlan, cure: str) -> None:
     """ConfigFault, with what to do, if files of two plans can't be read as one table."""
     advice = f"; readers would not take both as one table: {cure}"
     if now.format != before.format:

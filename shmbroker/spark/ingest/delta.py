@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from shmbroker.spark.ingest.files import Written
-    from shmbroker.spark.ingest.plan import Plan
+    from shmbroker.spark.ingest.plan import IngestPlan
 
 
 def check_installed() -> None:
@@ -31,7 +31,7 @@ def check_installed() -> None:
         raise ConfigFault("Delta tables need deltalake: pip install deltalake") from None
 
 
-def check_table(plan: Plan) -> None:
+def check_table(plan: IngestPlan) -> None:
     """ConfigFault if there is a table, and the plan's files don't go with it."""
     from deltalake import DeltaTable
 
@@ -39,7 +39,7 @@ def check_table(plan: Plan) -> None:
         _check_goes_with(plan, DeltaTable(plan.path))
 
 
-def _check_goes_with(plan: Plan, table: DeltaTable) -> None:
+def _check_goes_with(plan: IngestPlan, table: DeltaTable) -> None:
     """ConfigFault if the table has other columns: files that don't go with its schema would make
     all of it unreadable. It may have more of them, which are null then."""
     from deltalake import Schema
@@ -72,7 +72,7 @@ def _type_text(kind: object) -> str:
     return str(getattr(kind, "type", kind))
 
 
-def add_to_table(plan: Plan, batch: int, written: Sequence[Written]) -> None:
+def add_to_table(plan: IngestPlan, batch: int, written: Sequence[Written]) -> None:
     """Commit these files as micro-batch number `batch`; nothing if that was done before."""
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction
     from deltalake.exceptions import DeltaError

@@ -30,7 +30,7 @@ RECORD_COLUMNS = tuple(_RECORD_TYPES)
 """What may stand beside a value's columns, with "record_" before the name."""
 
 
-class Plan(NamedTuple):
+class IngestPlan(NamedTuple):
     """All that tasks need; small enough to go to each."""
 
     ingest_id: str
@@ -116,18 +116,18 @@ class Plan(NamedTuple):
             raise ConfigFault("--partition-by leaves no column for the files")
 
 
-def to_json(plan: Plan) -> str:
+def to_json(plan: IngestPlan) -> str:
     """The text that `from_json` makes this plan of."""
     return json.dumps(plan._asdict(), indent=1, ensure_ascii=False)
 
 
-def from_json(text: str) -> Plan:
+def from_json(text: str) -> IngestPlan:
     """A plan of its text; ConfigFault if it is none."""
     try:
         given: dict[str, Any] = json.loads(text)
-        fields = {name: value for name, value in given.items() if name in Plan._fields}
+        fields = {name: value for name, value in given.items() if name in IngestPlan._fields}
         for name in ("record_columns", "partition_by"):
             fields[name] = tuple(fields[name])
-        return Plan(**fields)
+        return IngestPlan(**fields)
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigFault(f"ingest.json of the checkpoint is damaged: {error}") from error

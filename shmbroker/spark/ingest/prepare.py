@@ -29,7 +29,7 @@ from shmbroker.spark import driver, options, running
 from shmbroker.spark.ingest import checkpoint as checkpoints
 from shmbroker.spark.ingest import files, schema, values
 from shmbroker.spark.ingest.checkpoint import EARLIEST, Kept
-from shmbroker.spark.ingest.plan import DELTA, Plan
+from shmbroker.spark.ingest.plan import DELTA, IngestPlan
 from shmbroker.spark.offsets import to_json
 from shmbroker.spark.reading import read, reading_of
 
@@ -43,10 +43,10 @@ _SPARKS = ("offsets", "commits", "sources", "state", "metadata")
 """What Spark keeps in a checkpoint."""
 
 
-class Asked(NamedTuple):
+class AskedIngest(NamedTuple):
     """What a run is asked for."""
 
-    plan: Plan
+    plan: IngestPlan
     fields: list[str]
     """Of the plan, those that were named."""
     source: Mapping[str, str]
@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(asked: Asked) -> Iterator[Kept]:
+def opened(asked: AskedIngest) -> Iterator[Kept]:
     """The ingest, locked and noted in its checkpoint; ConfigFault if it can't be as it is asked."""
     path = asked.plan.path
     files.migrate(path)
@@ -103,7 +103,7 @@ def opened(asked: Asked) -> Iterator[Kept]:
                 os.rmdir(directory)
 
 
-def _checkpoint(asked: Asked) -> Path:
+def _checkpoint(asked: AskedIngest) -> Path:
     if asked.plan.checkpoint:
         return Path(asked.plan.checkpoint)
     return files.state_root(asked.plan.path) / f"checkpoint-{asked.plan.topic}"
@@ -134,7 +134,7 @@ def _note(document: Path, kept: Kept) -> None:
 # --- a new one -----------------------------------------------------------------------------------
 
 
-def _begun(asked: Asked) -> Kept:
+def _begun(asked: AskedIngest) -> Kept:
     """A new ingest; ConfigFault if it can't be."""
     plan = asked.plan
     parsed = options.parse({**asked.source, "startingOffsets": EARLIEST}, is_stream=True)
@@ -149,7 +149,7 @@ def _begun(asked: Asked) -> Kept:
     return Kept(plan._replace(ingest_id=random_uuid().hex()[:8]), start, starts)
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: IngestPlan) -> None:
     if plan.format == DELTA:
         from shmbroker.spark.ingest.delta import check_installed
 
@@ -161,7 +161,7 @@ def _check(plan: Plan) -> None:
         check_table(plan)
 
 
-def _check_alone(plan: Plan, asked: Asked) -> None:
+def _check_alone(plan: IngestPlan, asked: AskedIngest) -> None:
     """ConfigFault if the table holds rows of the topic that another ingest has written: they would
     be there twice."""
     others = files.writers(plan.path, plan.topic)
@@ -196,7 +196,7 @@ def _starts(source: Mapping[str, str], start: str) -> dict[str, Any]:
 # --- one that goes on ----------------------------------------------------------------------------
 
 
-def _gone_on(asked: Asked, kept: Kept) -> Kept:
+def _gone_on(asked: AskedIngest, kept: Kept) -> Kept:
     """The ingest of a checkpoint as it is asked for now; ConfigFault if it may not be so."""
     stored, checkpoint = kept.plan, Path(asked.plan.checkpoint)
     last = max(files.last_batch(stored.path, stored.ingest_id), stored.since - 1)
@@ -234,7 +234,7 @@ def _gone_on(asked: Asked, kept: Kept) -> Kept:
     return kept._replace(plan=plan._replace(since=last + 1), changes=(*kept.changes, noted))
 
 
-def _is_gone(plan: Plan) -> bool:
+def _is_gone(plan: IngestPlan) -> bool:
     """Whether the ingest has put files into the table, and there is no such directory."""
     if os.path.isdir(plan.path):
         return False
@@ -242,7 +242,7 @@ def _is_gone(plan: Plan) -> bool:
     return files.has_writer(plan.path, plan.ingest_id) or not (plan.since or state.exists())
 
 
-def _check_start(asked: Asked, kept: Kept, has_written: bool, has_planned: bool) -> None:
+def _check_start(asked: AskedIngest, kept: Kept, has_written: bool, has_planned: bool) -> None:
     """ConfigFault if it can't start elsewhere."""
     if asked.start is None or asked.start == kept.start:
         return
@@ -258,7 +258,7 @@ def _check_start(asked: Asked, kept: Kept, has_written: bool, has_planned: bool)
         )
 
 
-def _started_anew(asked: Asked, kept: Kept) -> Kept:
+def _started_anew(asked: AskedIngest, kept: Kept) -> Kept:
     """An ingest that has written nothing, as a new one that starts where it is asked for."""
     start, checkpoint = asked.start or EARLIEST, Path(asked.plan.checkpoint)
     starts = None if start == EARLIEST else _starts(asked.source, start)
@@ -276,7 +276,9 @@ def _started_anew(asked: Asked, kept: Kept) -> Kept:
     return kept._replace(plan=plan, start=start, starts=starts)
 
 
-def _check_dead_letters(asked: Asked, stored: Plan, changes: checkpoints.Changes) -> None:
+def _check_dead_letters(
+    asked: AskedIngest, stored: IngestPlan, changes: checkpoints.Changes
+) -> None:
     """ConfigFault if dead letters would be in two topics."""
     moves = changes.keys() & set(checkpoints.DEAD_LETTER_FIELDS)
     if not moves or not stored.dead_letter_topic or asked.continues:
@@ -298,7 +300,7 @@ def _when_jvm_has_ended(checkpoint: Path) -> Iterator[None]:
         yield
 
 
-def settle(plan: Plan) -> int:
+def settle(plan: IngestPlan) -> int:
     """Finish, or drop, what a killed run has left; the last committed micro-batch, or -1."""
     with files.only_one(plan.path, plan.ingest_id):
         if plan.dead_letter_path:
@@ -312,7 +314,7 @@ def settle(plan: Plan) -> int:
         return last
 
 
-def is_unfinished(plan: Plan) -> bool:
+def is_unfinished(plan: IngestPlan) -> bool:
     """Whether Spark has planned a micro-batch that is not committed."""
     planned = max(_numbers(Path(plan.checkpoint) / "offsets"), default=-1)
     return planned > max(files.last_batch(plan.path, plan.ingest_id), plan.since - 1)
@@ -373,7 +375,7 @@ def _first(
 # --- the schema ----------------------------------------------------------------------------------
 
 
-def infer(plan: Plan, source: Mapping[str, str]) -> str:
+def infer(plan: IngestPlan, source: Mapping[str, str]) -> str:
     """The DDL of what the topic's first records hold; ConfigFault if they hold nothing."""
     found = sample(source)
     if not found:

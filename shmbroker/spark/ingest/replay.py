@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from shmbroker.errors import ConfigFault
 from shmbroker.spark import driver, options
 from shmbroker.spark.ingest import files
-from shmbroker.spark.ingest.plan import RAW_COLUMNS, Plan
+from shmbroker.spark.ingest.plan import RAW_COLUMNS, IngestPlan
 from shmbroker.spark.ingest.prepare import is_unfinished, settle
 from shmbroker.spark.ingest.run import Totals, added
 from shmbroker.spark.ingest.sink import HeadersOf, TaskWriter, commit_batch
@@ -40,7 +40,7 @@ Place = tuple[int, int]
 class _Writer(TaskWriter):
     """A task that keeps the places of what is still bad."""
 
-    def __init__(self, plan: Plan, batch: int) -> None:
+    def __init__(self, plan: IngestPlan, batch: int) -> None:
         super().__init__(plan, batch, 0)
         self.bad: set[Place] = set()
 
@@ -51,7 +51,7 @@ class _Writer(TaskWriter):
         self.skipped += records.num_rows
 
 
-def replay(plan: Plan) -> Totals:
+def replay(plan: IngestPlan) -> Totals:
     """Replay the dead letters of an ingest; `skipped` of the outcome are still bad."""
     if not (plan.dead_letter_path or plan.dead_letter_topic):
         raise ConfigFault("this ingest has no place for dead letters: --dead-letter names it")
@@ -111,12 +111,12 @@ def _in_parts(
         yield part
 
 
-def _letters(plan: Plan) -> Iterator[pa.RecordBatch]:
+def _letters(plan: IngestPlan) -> Iterator[pa.RecordBatch]:
     """The ingest's letters, as the records that they were."""
     return _in_files(plan) if plan.dead_letter_path else _in_topic(plan)
 
 
-def _in_files(plan: Plan) -> Iterator[pa.RecordBatch]:
+def _in_files(plan: IngestPlan) -> Iterator[pa.RecordBatch]:
     for folder, name, _ in sorted(files.table_files(plan.dead_letter_path)):
         if name.startswith(f"{plan.topic}-{plan.ingest_id}-"):
             table = pq.read_table(os.path.join(folder, name), partitioning=None)
@@ -125,7 +125,7 @@ def _in_files(plan: Plan) -> Iterator[pa.RecordBatch]:
                 yield _records(columns, batch.num_rows)
 
 
-def _in_topic(plan: Plan) -> Iterator[pa.RecordBatch]:
+def _in_topic(plan: IngestPlan) -> Iterator[pa.RecordBatch]:
     given = {
         "kafka.bootstrap.servers": plan.bootstrap_servers,
         "subscribe": plan.dead_letter_topic,
@@ -144,7 +144,7 @@ def _in_topic(plan: Plan) -> Iterator[pa.RecordBatch]:
                 yield from _of_topic(plan, batch)
 
 
-def _of_topic(plan: Plan, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _of_topic(plan: IngestPlan, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Of records of a dead letter topic those of this ingest, as they were."""
     rows, partitions, offsets, times = [], [], [], []
     for row, headers in enumerate(batch.column("headers").to_pylist()):

@@ -14,7 +14,7 @@ from shmbroker import clock
 from shmbroker.spark import running
 from shmbroker.spark.ingest import files
 from shmbroker.spark.ingest import plan as plans
-from shmbroker.spark.ingest.plan import Plan
+from shmbroker.spark.ingest.plan import IngestPlan
 from shmbroker.spark.ingest.prepare import LOG, settle
 
 TYPE_CHECKING = False
@@ -50,12 +50,12 @@ class Totals(NamedTuple):
 class Run(NamedTuple):
     """One ingest of a run."""
 
-    plan: Plan
+    plan: IngestPlan
     source: Mapping[str, str]
     """Options of the source."""
 
 
-class Session(NamedTuple):
+class IngestSession(NamedTuple):
     """The Spark that ingests run in, and when."""
 
     master: str
@@ -66,7 +66,7 @@ class Session(NamedTuple):
 
 def run(
     wanted: Sequence[Run],
-    session: Session,
+    session: IngestSession,
     stopping: running.Stopping,
     show: Callable[[TextIO, list[Totals]], None],
 ) -> list[Totals]:
@@ -133,7 +133,7 @@ def start(spark: SparkSession, wanted: Run, trigger: str) -> Any:
 class _Counter:
     """Adds up what the documents of the micro-batches say."""
 
-    def __init__(self, plan: Plan, before: int) -> None:
+    def __init__(self, plan: IngestPlan, before: int) -> None:
         self._plan = plan
         self._next = max(before + 1, plan.since)
         self._totals = Totals()

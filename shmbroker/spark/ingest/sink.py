@@ -37,7 +37,7 @@ from shmbroker.errors import Fault
 from shmbroker.ids import random_uuid
 from shmbroker.spark import worker
 from shmbroker.spark.ingest import files, values
-from shmbroker.spark.ingest.plan import DELTA, JSON, RAW_COLUMNS, Plan, from_json
+from shmbroker.spark.ingest.plan import DELTA, JSON, RAW_COLUMNS, IngestPlan, from_json
 from shmbroker.spark.ranges import pieces_of
 from shmbroker.spark.reading import read
 
@@ -105,7 +105,7 @@ class IngestDataSource(DataSource):
 class IngestWriter(worker.Shipped, DataSourceStreamArrowWriter):
     """A micro-batch: tasks write, the driver commits."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: IngestPlan) -> None:
         self.plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -132,7 +132,7 @@ class IngestWriter(worker.Shipped, DataSourceStreamArrowWriter):
 
 
 def commit_batch(
-    plan: Plan,
+    plan: IngestPlan,
     batch: int,
     messages: Sequence[TaskDone],
     letters: Sequence[tuple[int, int]] | None = None,
@@ -146,7 +146,7 @@ def commit_batch(
 
 
 def _commit_batch(
-    plan: Plan,
+    plan: IngestPlan,
     batch: int,
     messages: Sequence[TaskDone],
     letters: Sequence[tuple[int, int]] | None = None,
@@ -199,7 +199,7 @@ def headers_of(piece: Piece, reading: Reading, records: pa.RecordBatch) -> pa.Ar
 class TaskWriter:
     """One attempt of one task."""
 
-    def __init__(self, plan: Plan, batch: int, task: int) -> None:
+    def __init__(self, plan: IngestPlan, batch: int, task: int) -> None:
         self.plan = plan
         self.batch = batch
         self.task = task
@@ -442,7 +442,7 @@ class FileSet:
 
 
 class _File:
-    def __init__(self, temporary: str, final: str, plan: Plan, schema: pa.Schema) -> None:
+    def __init__(self, temporary: str, final: str, plan: IngestPlan, schema: pa.Schema) -> None:
         self.temporary = temporary
         self.final = final
         self.rows = 0
@@ -460,7 +460,7 @@ class _ParquetFile(_File):
     """Encoded by what the first row group shows: dictionaries of columns that hardly repeat, and
     statistics of raw values, are a third of the work and help no reader."""
 
-    def __init__(self, temporary: str, final: str, plan: Plan, schema: pa.Schema) -> None:
+    def __init__(self, temporary: str, final: str, plan: IngestPlan, schema: pa.Schema) -> None:
         super().__init__(temporary, final, plan, schema)
         self._sink = pa.OSFile(temporary, "wb")
         self._compression = plan.compression
@@ -525,7 +525,7 @@ def _distinct(column: pa.ChunkedArray) -> int:
 
 
 class _JsonFile(_File):
-    def __init__(self, temporary: str, final: str, plan: Plan, schema: pa.Schema) -> None:
+    def __init__(self, temporary: str, final: str, plan: IngestPlan, schema: pa.Schema) -> None:
         super().__init__(temporary, final, plan, schema)
         self._file = open(temporary, "w", encoding="utf-8")  # noqa: SIM115
         self._encode = json.JSONEncoder(ensure_ascii=False, default=_as_json).encode

@@ -15,13 +15,13 @@ from shmbroker.cli.doctor import CHECKS
 from shmbroker.cli.doctor.bundle import texts, without_secrets, write
 from shmbroker.cli.doctor.clients import NEEDED
 from shmbroker.cli.doctor.facts import (
-    Cluster,
+    ClusterFacts,
     Directory,
     Facts,
     Family,
     Host,
     Node,
-    Process,
+    ProcessFacts,
     Software,
     Spark,
 )
@@ -137,7 +137,7 @@ def well() -> Facts:
     )
     family = Family(
         [
-            Process(pid, role, parent, user=7, maps=99, open_files=9, open_files_max=1024)
+            ProcessFacts(pid, role, parent, user=7, maps=99, open_files=9, open_files_max=1024)
             for pid, role, parent in (
                 (10, "supervisor", 1),
                 (11, "io-worker-1", 10),
@@ -165,7 +165,7 @@ def well() -> Facts:
         local_dir="/tmp",
         local_free_bytes=9 * GIB,
     )
-    cluster = Cluster(
+    cluster = ClusterFacts(
         "a:9092",
         report=report,
         settings={

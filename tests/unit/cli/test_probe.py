@@ -99,7 +99,7 @@ def test_refused_port() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         refusal = probe.refusal_of(unused.getsockname(), is_tls=False)
-    assert refusal == probe.Refusal("connection refused", is_reached=False)
+    assert refusal == probe.ProbeRefusal("connection refused", is_reached=False)
 
 
 def test_name_that_no_host_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_name_that_no_host_has(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     refusal = probe.refusal_of(("nosuch", 9092), is_tls=False)
-    assert refusal == probe.Refusal("there is no host of that name", is_reached=False)
+    assert refusal == probe.ProbeRefusal("there is no host of that name", is_reached=False)
 
 
 def test_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from decision_cases import topic
 
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.decisions.election import PREFERRED, UNCLEAN, elect_leaders
-from shmbroker.controller.decisions.topics import Cluster
+from shmbroker.controller.decisions.topics import ClusterState
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import ZERO_UUID, random_uuid
 from shmbroker.metadata.image import (
@@ -119,7 +119,7 @@ def test_election(election_type: int, leader_id: int, code: int) -> None:
     asked = [{"topic": "t", "partitions": [0]}]
     for topics in (asked, None):
         request = {"election_type": election_type, "topic_partitions": topics}
-        cluster = Cluster(image, BrokerConfig(), (), random_uuid)
+        cluster = ClusterState(image, BrokerConfig(), (), random_uuid)
         records, answer = elect_leaders(request, 1, cluster)
         assert records == []
         (result,) = answer["replica_election_results"]

@@ -5,7 +5,7 @@ import pytest
 from shmbroker.controller.broker_watch import AWAY_S
 from shmbroker.controller.controller import LOOK_S
 from shmbroker.ipc.attention import Attention
-from shmbroker.ipc.member import SIGN_INTERVAL_S, Member
+from shmbroker.ipc.member import SIGN_INTERVAL_S, FamilyMember
 from shmbroker.shm.counters import DOORBELL, LIVENESS_NS, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell
 
@@ -42,7 +42,7 @@ def test_after_a_standstill_the_others_get_their_time_again() -> None:
 def test_a_member_signs_when_it_is_up_and_not_more_often_than_need_be() -> None:
     counters = Counters(memoryview(bytearray(layout_size(1))), 1)
     doorbell = Doorbell(-1, counters.words, counters.at(0, DOORBELL))
-    member = Member(0, counters, doorbell, doorbell, [])
+    member = FamilyMember(0, counters, doorbell, doorbell, [])
     liveness = counters.at(0, LIVENESS_NS)
     signed = 0
     for step in range(1000):  # a turn each millisecond

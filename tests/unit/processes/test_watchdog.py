@@ -9,8 +9,8 @@ from shmbroker.processes.watchdog import (
     AWAY_S,
     LOOK_S,
     STUCK_LINE_S,
-    Finding,
     ProcessState,
+    Silence,
     Watchdog,
     Watched,
     may_kill,
@@ -31,7 +31,7 @@ class Family:
         self.work: dict[int, int] = {}
         self.watchdog = Watchdog(int(warn_s * 1000), int(kill_s * 1000), self.standing_of)
         self.now = BEGAN
-        self.found: list[tuple[float, Finding]] = []
+        self.found: list[tuple[float, Silence]] = []
 
     def standing_of(self, pid: int) -> ProcessState:
         return ProcessState(self.states.get(pid, "S"), "")

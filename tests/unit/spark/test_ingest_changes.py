@@ -17,7 +17,7 @@ from pretended_spark import Killed
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.ingest import checkpoint as checkpoints
 from shmbroker.spark.ingest import files, plan, prepare, replay, sink
-from shmbroker.spark.ingest.plan import Plan
+from shmbroker.spark.ingest.plan import IngestPlan
 
 BAD = 5
 
@@ -37,13 +37,13 @@ class Ingest:
             "commitOffsets": "false",
         }
 
-    def asked(self, **given: Any) -> prepare.Asked:
-        how = {name: given.pop(name) for name in list(given) if name in prepare.Asked._fields}
+    def asked(self, **given: Any) -> prepare.AskedIngest:
+        how = {name: given.pop(name) for name in list(given) if name in prepare.AskedIngest._fields}
         fields = {"path": str(self.table), "values": "json", "schema": "n int"} | given
-        wanted = Plan("", fields.pop("topic", "t"), **fields)
+        wanted = IngestPlan("", fields.pop("topic", "t"), **fields)
         source = self.source | {"subscribe": wanted.topic}
         named = [name for name in fields if name != "checkpoint"]
-        return prepare.Asked(wanted, named, source, **how)
+        return prepare.AskedIngest(wanted, named, source, **how)
 
     def run(self, dies: str = "", **given: Any) -> checkpoints.Kept:
         asked = self.asked(**given)
@@ -412,7 +412,7 @@ def test_letters_in_a_topic_are_found_as_the_records_that_they_were() -> None:
     content = {"key": b"k", "value": b"v", "headers": headers, "reason": "x"}
     batch = pyarrow.RecordBatch.from_pylist([row | content], sink.DEAD_LETTER_SCHEMA)
     letter = sink._letter(batch, "6409ed68").append_column("timestamp", at)
-    (found,) = replay._of_topic(Plan("6409ed68", "t", "/p"), letter)
+    (found,) = replay._of_topic(IngestPlan("6409ed68", "t", "/p"), letter)
     assert found.schema.names == list(plan.RAW_COLUMNS)
     assert found.to_pylist()[0] == {
         "key": b"k",
@@ -423,7 +423,7 @@ def test_letters_in_a_topic_are_found_as_the_records_that_they_were() -> None:
         "timestamp": at[0].as_py(),
         "timestampType": 0,
     }
-    assert list(replay._of_topic(Plan("another1", "t", "/p"), letter)) == []
+    assert list(replay._of_topic(IngestPlan("another1", "t", "/p"), letter)) == []
 
 
 @pytest.mark.parametrize("has_died", [False, True])
@@ -467,7 +467,7 @@ def test_where_nothing_can_be_beside_the_table_the_state_is_in_it(
 
 
 def test_a_document_is_read_as_it_was_written() -> None:
-    stored = Plan("id", "t", "/p", values="json", schema="a int", partition_by=("a",))
+    stored = IngestPlan("id", "t", "/p", values="json", schema="a int", partition_by=("a",))
     kept = checkpoints.Kept(stored, "latest", {"t": {"0": 4}}, ({"micro_batch": 3},))
     assert checkpoints.read(kept.text()) == kept
     assert checkpoints.read(plan.to_json(stored)) == checkpoints.Kept(stored)

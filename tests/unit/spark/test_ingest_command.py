@@ -16,7 +16,7 @@ from shmbroker.cli.client import Cluster
 from shmbroker.cli.ingest import command, summary
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.ingest import run
-from shmbroker.spark.ingest.plan import Plan
+from shmbroker.spark.ingest.plan import IngestPlan
 
 Ingest = Callable[..., Result]
 
@@ -86,6 +86,6 @@ def test_what_does_not_go_together_is_wrong_usage(
 
 def test_the_start_of_spark_is_in_the_rate() -> None:
     totals = run.Totals(1000, 900, files=1, micro_batches=1, seconds=2.0, start_seconds=8.0)
-    told = summary(Plan("id", "t", "/p"), totals._replace(skipped=100))
+    told = summary(IngestPlan("id", "t", "/p"), totals._replace(skipped=100))
     assert "10.0 s (8.0 s of it Spark's start), 100 rows/s" in told
     assert "100 bad records left out" in told

@@ -197,5 +197,5 @@ def test_a_partition_has_a_folder(values: dict, folder: str) -> None:
 )
 def test_what_does_not_go_together_is_told(change: dict, told: str) -> None:
     with pytest.raises(ConfigFault) as fault:
-        plan.Plan("id", "t", "/p")._replace(**change).check()
+        plan.IngestPlan("id", "t", "/p")._replace(**change).check()
     assert told in str(fault.value)

@@ -15,12 +15,12 @@ import pyarrow.dataset
 from test_ingest_sink import records, with_headers
 
 from shmbroker.spark.ingest import files, sink
-from shmbroker.spark.ingest.plan import Plan
+from shmbroker.spark.ingest.plan import IngestPlan
 
 COUNT = 30
 
 
-def filled(tmp_path: Path, table_format: str, partition_by: tuple[str, ...] = ()) -> Plan:
+def filled(tmp_path: Path, table_format: str, partition_by: tuple[str, ...] = ()) -> IngestPlan:
     """Three micro-batches of a table that keeps its checkpoint in the default place, and the files
     of a task whose micro-batch is not committed."""
     path = tmp_path / "data" / "table"
@@ -28,7 +28,7 @@ def filled(tmp_path: Path, table_format: str, partition_by: tuple[str, ...] = ()
     checkpoint = files.state_root(str(path)) / "checkpoint-t"
     checkpoint.mkdir()
     (checkpoint / "ingest.json").write_text("{}")
-    plan = Plan(
+    plan = IngestPlan(
         "6409ed68",
         "t",
         str(path),

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.ingest import files, prepare, sink
-from shmbroker.spark.ingest.plan import Plan
+from shmbroker.spark.ingest.plan import IngestPlan
 
 AT = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
@@ -55,14 +55,14 @@ def with_headers(
         yield batch, headers_of
 
 
-def written(plan: Plan, batch: int, *given: pa.RecordBatch) -> dict[str, int]:
+def written(plan: IngestPlan, batch: int, *given: pa.RecordBatch) -> dict[str, int]:
     done = sink.TaskWriter(plan, batch, 0).run(with_headers(given))
     sink.commit_batch(plan, batch, [done])
     return done.counts
 
 
 def test_raw_values_stay_as_they_are(tmp_path: Path) -> None:
-    counts = written(Plan("id", "t", str(tmp_path)), 0, records([b"\xff", None, b"x"]))
+    counts = written(IngestPlan("id", "t", str(tmp_path)), 0, records([b"\xff", None, b"x"]))
     table = pq.read_table(tmp_path)
     assert table["value"].to_pylist() == [b"\xff", None, b"x"]
     assert table.column_names == list(sink.RAW_COLUMNS)
@@ -70,7 +70,7 @@ def test_raw_values_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_partitions_files_and_record_columns(tmp_path: Path) -> None:
-    plan = Plan(
+    plan = IngestPlan(
         "id",
         "t",
         str(tmp_path),
@@ -96,13 +96,13 @@ def test_partitions_files_and_record_columns(tmp_path: Path) -> None:
 
 def test_a_file_ends_at_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink, "GROUP_ROWS", 100)
-    plan = Plan("id", "t", str(tmp_path), target_bytes=1, compression="none")
+    plan = IngestPlan("id", "t", str(tmp_path), target_bytes=1, compression="none")
     written(plan, 0, *(records([b"%d" % n] * 100, n * 100) for n in range(3)))
     assert [pq.read_metadata(path).num_rows for path in tmp_path.glob("*.parquet")] == [100] * 3
 
 
 def test_a_bad_record_ends_the_ingest_and_leaves_nothing(tmp_path: Path) -> None:
-    plan = Plan("id", "t", str(tmp_path), values="json", schema="n int")
+    plan = IngestPlan("id", "t", str(tmp_path), values="json", schema="n int")
 
     def given() -> Iterator[pa.RecordBatch]:
         yield records([b'{"n": 1}'])
@@ -115,7 +115,7 @@ def test_a_bad_record_ends_the_ingest_and_leaves_nothing(tmp_path: Path) -> None
 
 
 def test_dead_letters_are_put_aside(tmp_path: Path) -> None:
-    plan = Plan(
+    plan = IngestPlan(
         "id",
         "t",
         str(tmp_path / "table"),
@@ -133,7 +133,7 @@ def test_dead_letters_are_put_aside(tmp_path: Path) -> None:
 
 
 def test_json_files_have_a_line_for_each_row(tmp_path: Path) -> None:
-    plan = Plan("id", "t", str(tmp_path), format="json")
+    plan = IngestPlan("id", "t", str(tmp_path), format="json")
     written(plan, 0, records([b"text", b"\xff", None]))
     (path,) = tmp_path.glob("*.json")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -144,7 +144,7 @@ def test_json_files_have_a_line_for_each_row(tmp_path: Path) -> None:
 def test_a_micro_batch_is_in_a_delta_table_once(tmp_path: Path) -> None:
     import deltalake
 
-    plan = Plan(
+    plan = IngestPlan(
         "id",
         "t",
         str(tmp_path),
@@ -214,7 +214,7 @@ def test_a_driver_that_dies_anywhere_has_every_row_in_the_table_once(
     died: set[str] = set()
     for call in range(100):
         path = tmp_path / str(call)
-        plan = Plan(
+        plan = IngestPlan(
             "id",
             "t",
             str(path),
@@ -252,7 +252,7 @@ def test_a_driver_that_dies_anywhere_has_every_row_in_the_table_once(
 def test_a_run_that_begins_waits_for_the_commit_of_a_killed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan("id", "t", str(tmp_path))
+    plan = IngestPlan("id", "t", str(tmp_path))
     next_run = threading.Thread(target=prepare.settle, args=(plan,))
     waits_or_is_done = threading.Event()
     replace, flock, recover = files._replace, fcntl.flock, files.recover
@@ -296,7 +296,7 @@ def test_a_delta_table_of_other_columns_is_refused_and_stays_as_it_is(
 ) -> None:
     import deltalake
 
-    plan = Plan("id", "t", str(tmp_path), format="delta", values="json")
+    plan = IngestPlan("id", "t", str(tmp_path), format="delta", values="json")
     kept = plan._replace(schema="n int, kind string", partition_by=("kind",))
     written(kept, 0, records([b'{"n": 1, "kind": "a"}']))
     other = plan._replace(ingest_id="other", schema=schema, partition_by=partition_by)
