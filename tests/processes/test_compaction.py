@@ -167,8 +167,7 @@ def test_settings_that_change_while_it_runs() -> None:
         writer.check(broker)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("victim", ["cleaner-1", "io-worker-1", "family"])
+@pytest.mark.parametrize(("victim", "seed"), [("cleaner-1", 1), ("io-worker-1", 2), ("family", 1)])
 def test_nothing_is_lost_whoever_is_killed_meanwhile(victim: str, seed: int) -> None:
     source = random.Random(seed)
     throttle = ("--set", "log.cleaner.io.max.bytes.per.second=3000000")

@@ -103,6 +103,9 @@ class TransactionMachine(RuleBasedStateMachine):
             return False
         known.marked()
         self.broker.catch_up()
+        for each in self.ids.values():
+            if each.ending is not None and not each.open:
+                each.marked()  # there was nothing to mark, and the replica has it now
         for markers in self.broker.mark():
             entry = markers.entry.transactional_id
             self.check_kind(markers.producer_id, markers.producer_epoch, markers.is_commit)
@@ -244,5 +247,20 @@ class TransactionMachine(RuleBasedStateMachine):
         assert self.broker.state("nobody") == TRANSACTIONAL_ID_NOT_FOUND
 
 
-TransactionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TransactionMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40)
 TestTransactions = TransactionMachine.TestCase
+
+
+def test_nothing_to_mark_is_over_when_another_id_has_the_replica_catch_up() -> None:
+    """Found by the machine: y's producer has the replica catch up, and so x's end is complete."""
+    machine = TransactionMachine()
+    try:
+        machine.a_replica_lags()
+        machine.a_producer_comes("x", is_quick=False)
+        machine.a_producer_comes("y", is_quick=False)
+        machine.it_adds("y", ("t", 0), is_quick=False, back=0)
+        machine.it_ends("x", is_commit=False, is_quick=False, back=0)
+        machine.a_producer_comes("y", is_quick=True)
+        machine.is_as_the_model()
+    finally:
+        machine.teardown()
