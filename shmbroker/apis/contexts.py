@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.broker.partition_store import PartitionStore
-    from shmbroker.broker.tiering import Tiering
+    from shmbroker.broker.tier_port import Tier
     from shmbroker.controller.active_controller import ActiveController
     from shmbroker.controller.broker_watch import BrokerWatch
     from shmbroker.errors import StorageFault
@@ -250,8 +250,8 @@ class BrokerContext(Protocol):
         """The broker's directory."""
 
     @property
-    def tiering(self) -> Tiering | None:
-        """The remote store's part in the logs; None where there is no store."""
+    def tiering(self) -> Tier:
+        """The remote store's part in the logs, if there is a store."""
 
     def now_ms(self) -> int:
         """Wall-clock time of this turn."""

@@ -37,6 +37,7 @@ from shmbroker.broker.read import Reader
 from shmbroker.broker.registration import Registration
 from shmbroker.broker.replicated import Replicated
 from shmbroker.broker.replication.replication import Replication
+from shmbroker.broker.tier_port import NoTier, Tier
 from shmbroker.broker.tiering import Tiering
 from shmbroker.broker.transactions import Transactions
 from shmbroker.clock import Clock
@@ -90,7 +91,12 @@ from shmbroker.shm.counters import (
 )
 from shmbroker.shm.latencies import STAGE_APPEND, STAGE_FLUSH, STAGE_PURGATORY, STAGE_RING
 from shmbroker.wire import error_codes
-from shmbroker.wire.api_keys import CLEAN_LOG, TELL_LOG_ENDS
+from shmbroker.wire.api_keys import (
+    ALLOCATE_PRODUCER_IDS,
+    ALTER_PARTITION,
+    CLEAN_LOG,
+    TELL_LOG_ENDS,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,8 +130,6 @@ HOUSEKEEPING_INTERVAL_S = 1.0
 FAULT_LINE_INTERVAL_S = 10.0
 OPEN_S = 0.3
 """How long a successor opens logs (0.6 ms each) before it serves those that are open."""
-ALTER_PARTITION = 56
-ALLOCATE_PRODUCER_IDS = 67
 HAND_OVER_S = 5.0
 """How long a broker that is to stop alone waits for others to lead what it leads."""
 SLEEP_S_MIN = 0.001
@@ -192,7 +196,7 @@ class Broker:
         self.appender = Appender(
             self.partitions, self.now_ms, self.on_storage_fault, self.store.flush, self.steady_ms
         )
-        self.tiering: Tiering | None = None
+        self.tiering: Tier = NoTier()
         if config.is_tier_enabled:
             self.tiering = Tiering(
                 self.store,
@@ -203,7 +207,7 @@ class Broker:
                 disk.tier_cache,
                 member.incarnation,
             )
-            self.store.retain_tiered = self.tiering.retain
+        self.store.retain_tiered = self.tiering.retain
         self.reader = Reader(
             self.partitions,
             self.purgatory,
@@ -265,7 +269,7 @@ class Broker:
             now_ms=self.now_ms,
             of_topic=self.settings.of_topic,
             has_served=lambda: member.has_served,
-            on_placed=self._on_placed,
+            on_placed=self.tiering.on_partition,
             on_dropped=self._on_dropped,
         )
         self._apply_broker_settings()
@@ -575,8 +579,7 @@ class Broker:
         self.store.upkeep(self._now_ms)
         self.compaction.run(self._now_ms)
         self.damage.run(self._now_ms)
-        if self.tiering is not None:
-            self.tiering.run(self._now_ms)
+        self.tiering.run(self._now_ms)
         self.passing.drop(self.store.dropped_file_ids)
         self.publish()
         self._show_counts()
@@ -697,8 +700,7 @@ class Broker:
             self.compaction.on_cleaner_lost()
         elif peer is self._peers.tier:
             self.asking.forget(peer)
-            if self.tiering is not None:
-                self.tiering.on_tier_lost()
+            self.tiering.on_tier_lost()
         elif self._peers.siblings.get(peer.number) is peer:
             self._fail_asked(peer, error_codes.NETWORK_EXCEPTION)
             self.replication.on_sibling_lost(peer)
@@ -707,7 +709,7 @@ class Broker:
 
     def on_peer_running(self, peer: Peer) -> None:
         """It may be sent to."""
-        if self.tiering is not None and peer is self._peers.tier:
+        if peer is self._peers.tier:
             self.tiering.on_tier_running()
 
     def _fail_asked(self, peer: Peer, error_code: int) -> None:
@@ -851,13 +853,8 @@ class Broker:
             if (controller := self.link.peer()) is not None:
                 controller.doorbell.ring()
 
-    def _on_placed(self, partition: Partition) -> None:
-        if self.tiering is not None:
-            self.tiering.on_partition(partition)
-
     def _on_dropped(self, partition: Partition) -> None:
-        if self.tiering is not None:
-            self.tiering.on_deleted(partition.key)
+        self.tiering.on_deleted(partition.key)
         self.purgatory.check(partition.key)
 
     def _apply_configs(self, topics: set[str]) -> None:
@@ -877,8 +874,7 @@ class Broker:
                 partition.on_config(config)
                 if partition.advance_high_watermark():  # min.insync.replicas may hold it no more
                     self.appender.moved.add(partition)
-                if self.tiering is not None:
-                    self.tiering.on_partition(partition)
+                self.tiering.on_partition(partition)
 
     def _apply_broker_settings(self) -> None:
         """Take over what the settings that may change while it runs say now."""
@@ -893,10 +889,9 @@ class Broker:
         self.replication.set_rates(
             *of_broker("leader.replication.throttled.rate", "follower.replication.throttled.rate")
         )
-        if self.tiering is not None:
-            self.reader.tier_wait_ms, self.tiering.find_timeout_ms = of_broker(
-                "remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms"
-            )
+        self.reader.tier_wait_ms, self.tiering.find_timeout_ms = of_broker(
+            "remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms"
+        )
 
     # ── what the API modules ask ────────────────────────────────────────────────────────────────
 

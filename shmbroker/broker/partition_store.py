@@ -100,9 +100,8 @@ class PartitionStore:
         self.dropped_file_ids: list[int] = []
         self.segments_deleted = 0
         self.is_fenced = False
-        self.retain_tiered: Callable[[Partition, int], bool] | None = None
-        """Retention of a tiered log (`broker.tiering`), where there is a remote store; True if
-        the local segments are to be judged as well."""
+        self.retain_tiered: Callable[[Partition, int], bool] = lambda partition, now_ms: True
+        """Retention of a tiered log (`Tier.retain`)."""
         self.swapping: set[bytes] = set()
         """Keys of the partitions of which segments are about to be replaced."""
         self._to_unlink: list[tuple[int, list[int], list[str], int, int]] = []
@@ -451,11 +450,7 @@ class PartitionStore:
         if partition.key in self.swapping:
             return
         log = partition.log
-        if (
-            not log.config.is_tiered
-            or self.retain_tiered is None
-            or self.retain_tiered(partition, now_ms)
-        ):
+        if not log.config.is_tiered or self.retain_tiered(partition, now_ms):
             retain(log, partition.high_watermark, now_ms)
         else:
             log.delete_segments_before(log.log_start_offset)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from shmbroker.broker.tiering import Tiering
+from shmbroker.broker.tier_port import NoTier, Tier
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
     READ_ABORTED,
@@ -142,7 +142,7 @@ class Reader:
         purgatory: Purgatory,
         now_ms: Callable[[], int],
         pass_file: Callable[[Peer, Any], None],
-        tiering: Tiering | None = None,
+        tiering: Tier | None = None,
         tier_wait_ms: int = 0,
         on_storage_fault: Callable[[Partition, StorageFault], None] = _raise,
         waits: Histogram | None = None,
@@ -151,7 +151,7 @@ class Reader:
         self.purgatory = purgatory
         self.now_ms = now_ms
         self.pass_file = pass_file
-        self.tiering = tiering
+        self.tiering = tiering or NoTier()
         self.tier_wait_ms = tier_wait_ms
         self.on_storage_fault = on_storage_fault
         self.waiting: dict[tuple[int, int], DelayedRead] = {}
@@ -311,7 +311,6 @@ class Reader:
                         found, aborted = _with_aborted(find, found, end, aborted_left)
                         must_answer |= not found[2]  # in the next answer
                 else:
-                    assert self.tiering is not None, "only a tiered log has a local start"
                     found = self.tiering.read(partition, offset, limit, end, total == 0)
                     if isolation == READ_COMMITTED and type(found) is tuple and found[2]:
                         find = partial(self.tiering.aborted_in, partition, offset)

@@ -7,6 +7,7 @@ from typing import Any
 from shmbroker.errors import StorageFault
 from shmbroker.ids import random_uuid
 from shmbroker.wire import error_codes
+from shmbroker.wire.api_keys import BROKER_HEARTBEAT, BROKER_REGISTRATION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from shmbroker.ipc.asking import Asking, OnAnswer
     from shmbroker.log.log_directory import LogDirectory
 
-BROKER_REGISTRATION = 62
-BROKER_HEARTBEAT = 63
 ASK_ANOTHER = (error_codes.NOT_CONTROLLER, error_codes.NETWORK_EXCEPTION)
 """The controller has changed: what was asked was perhaps done, or surely not."""
 

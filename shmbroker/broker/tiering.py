@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.tier_port import Slice
 from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.segment import Segment
@@ -77,7 +78,6 @@ INDEXES_KEPT = 64
 """Transaction indexes of one partition."""
 
 Ask = Callable[[int, str, dict[str, Any], Callable[[dict[str, Any]], None]], bool]
-Slice = tuple[Any, int, int]
 
 
 class Remote:
@@ -201,6 +201,7 @@ class Tiering:
         cache_root: str,
         incarnation: int,
     ) -> None:
+        self.is_there = True
         self.store = store
         self.interval_ms = config["remote.log.manager.task.interval.ms"]
         self.find_timeout_ms = config["remote.list.offsets.request.timeout.ms"]

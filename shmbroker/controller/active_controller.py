@@ -26,12 +26,9 @@ from shmbroker.controller.bootstrap import (
 from shmbroker.controller.decisions import (
     configs,
     election,
-    features,
     in_sync,
     lost_replicas,
     nodes,
-    raft_voters,
-    reassignment,
     topics,
 )
 from shmbroker.controller.decisions.doubts import Doubts
@@ -39,6 +36,7 @@ from shmbroker.controller.decisions.room import RoomWatch, given_back, handed_ov
 from shmbroker.controller.raft.metadata_log import DecisionTooLargeFault, encode_records
 from shmbroker.controller.raft.quorum_description import describe_quorum
 from shmbroker.controller.raft.voter import Voter
+from shmbroker.controller.served import SERVED
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
@@ -82,24 +80,6 @@ RECORDS_MAX = 10_000
 STEP_RECORDS = 2000
 """Encoded at once: some 8 ms."""
 
-_IN_STEPS = ("CreateTopics", "CreatePartitions")
-"""Where one topic alone may take so many records."""
-
-_RESULTS = {
-    "CreateTopics": "topics",
-    "DeleteTopics": "responses",
-    "CreatePartitions": "results",
-    "AlterConfigs": "responses",
-    "IncrementalAlterConfigs": "responses",
-    "UpdateFeatures": "",
-    "UnregisterBroker": "",
-    "ElectLeaders": "",
-    "AlterPartition": "",
-    "AlterPartitionReassignments": "",
-}
-"""The APIs that change something, and where their responses have the results; "" for one error in
-all."""
-
 
 class ActiveController:
     """What a voter that leads decides. Make one with `activate`, or `open`."""
@@ -127,7 +107,7 @@ class ActiveController:
         new_topic_id: Callable[[], bytes] = random_uuid,
     ) -> None:
         self._log = log
-        self.config = config
+        self.config: BrokerConfig = config
         self._new_topic_id = new_topic_id
         self._follower = follower
         self.observers: Callable[[int], list[Replica]] = lambda _now_ms: []
@@ -187,7 +167,7 @@ class ActiveController:
             if broker_id not in config.broker_ids:  # of an earlier, larger family
                 self.fence_broker(broker_id, now_ms)
             elif broker.is_fenced:  # our predecessor may have ended halfway
-                self._commit_in_parts(in_sync.broker_gone(self._cluster(), broker_id), now_ms)
+                self._commit_in_parts(in_sync.broker_gone(self.cluster(), broker_id), now_ms)
         return self
 
     @property
@@ -223,11 +203,12 @@ class ActiveController:
     ) -> Generator[None, None, dict[str, Any]]:
         """The same, some 20 ms at most between two yields. Others' decisions may come there: what
         they would have changed in this one is decided anew."""
+        served = SERVED[api_name]
         while True:
             before = self.image
-            records, response = self._decide(api_name, version, request, now_ms)
+            records, response = served.decide(self, request, version, now_ms)
             encoded: list[bytes] | None = None
-            if len(records) > STEP_RECORDS and api_name in _IN_STEPS:
+            if len(records) > STEP_RECORDS and served.is_in_steps:
                 encoded = []
                 while len(encoded) < len(records):
                     yield
@@ -238,7 +219,7 @@ class ActiveController:
                 break
         if not records:
             return response
-        results = response[_RESULTS[api_name]] if _RESULTS[api_name] else [response]
+        results = response[served.results] if served.results else [response]
         try:
             self._commit(records, now_ms, encoded)
         except DiskFullFault as fault:
@@ -252,41 +233,16 @@ class ActiveController:
                 logger.warning("%s", complaint)
         return response
 
-    def _decide(
-        self, api_name: str, version: int, request: dict[str, Any], now_ms: int
-    ) -> tuple[list[Record], dict[str, Any]]:
-        image = self.image
-        if api_name == "CreateTopics":
-            return topics.create_topics(request, version, self._cluster())
-        if api_name == "DeleteTopics":
-            return topics.delete_topics(request, version, self._cluster())
-        if api_name == "CreatePartitions":
-            return topics.create_partitions(request, version, self._cluster())
-        if api_name == "UpdateFeatures":
-            least = self.config["min.insync.replicas"]
-            return features.update_features(request, version, image, self._log.node_id, least)
-        if api_name == "AlterConfigs":
-            return configs.alter_configs(request, image, self.config)
-        if api_name == "IncrementalAlterConfigs":
-            return configs.incremental_alter_configs(request, image, self._layers(), self.config)
-        if api_name == "AlterPartitionReassignments":
-            return reassignment.alter_partition_reassignments(request, version, self._cluster())
-        if api_name == "AlterPartition":
-            return in_sync.alter_partition(request, version, self._cluster())
-        if api_name == "ListPartitionReassignments":
-            return [], reassignment.list_partition_reassignments(request, image)
-        if api_name == "ElectLeaders":
-            return election.elect_leaders(request, version, self._cluster())
-        if api_name == "UnregisterBroker":
-            return nodes.unregister_broker(request, self._cluster())
-        if api_name == "AddRaftVoter":
-            return [], raft_voters.add_raft_voter(request, image.cluster_id)
-        if api_name == "RemoveRaftVoter":
-            return [], raft_voters.remove_raft_voter(request, image.cluster_id)
-        assert api_name == "DescribeQuorum", api_name
+    @property
+    def node_id(self) -> int:
+        """The id of this controller."""
+        return self._log.node_id
+
+    def describe_quorum(self, request: dict[str, Any], version: int, now_ms: int) -> dict[str, Any]:
+        """The answer to a DescribeQuorum."""
         replicas = self._log.replicas(now_ms), self.observers(now_ms)
-        return [], describe_quorum(
-            request, version, self._log.node_id, self.epoch, self.committed_offset, *replicas
+        return describe_quorum(
+            request, version, self.node_id, self.epoch, self.committed_offset, *replicas
         )
 
     def create_topics_auto(self, names: list[str], now_ms: int) -> list[tuple[int, str | None]]:
@@ -318,7 +274,7 @@ class ActiveController:
         may be unfenced; else it is when all is known (`settle`). Faults: DiskFullFault,
         StorageFault.
         """
-        anew = lost_replicas.begun_anew(self._cluster(), broker_id, directories)
+        anew = lost_replicas.begun_anew(self.cluster(), broker_id, directories)
         self._commit_in_parts(anew.records, now_ms)
         broker_epoch = self._log.log_end_offset
         end_point = {"name": "PLAINTEXT", "host": host, "port": port, "security_protocol": 0}
@@ -351,7 +307,7 @@ class ActiveController:
         doubts = self._doubts
         absent = doubts.absent(pending) - {broker_id}
         changes = in_sync.broker_back(
-            self._cluster(),
+            self.cluster(),
             broker_id,
             absent=absent,
             are_all_known=not (doubts.unclean or absent),
@@ -366,10 +322,10 @@ class ActiveController:
             if not (pending and is_waiting):
                 doubts.safe.clear()
             return
-        self._commit_in_parts(doubts.withdrawn(self._cluster()), now_ms)
+        self._commit_in_parts(doubts.withdrawn(self.cluster()), now_ms)
         if not doubts.can_be_settled(pending, is_waiting):
             return
-        decided = doubts.settle(self._cluster(), pending)
+        decided = doubts.settle(self.cluster(), pending)
         self._commit_in_parts(decided.records, now_ms)
         for broker_id in decided.brokers:
             self._set_fenced(broker_id, False, now_ms, [])
@@ -418,7 +374,7 @@ class ActiveController:
         if topic is None or not 0 <= place[1] < len(topic.partitions):
             return None
         partition = topic.partitions[place[1]]
-        cluster = self._cluster()
+        cluster = self.cluster()
         if row["state"] == lost_replicas.LACKS:
             lacking = self._lacking.setdefault(place, {})
             lacking[broker_id] = row["last_epoch"], row["end_offset"]
@@ -453,7 +409,7 @@ class ActiveController:
         """The broker is gone or hangs: clients are sent there no more, and others lead what it led,
         but for what only it can lead (`in_sync.broker_gone`)."""
         self._doubts.forget(broker_id)
-        changes = in_sync.broker_gone(self._cluster(), broker_id)
+        changes = in_sync.broker_gone(self.cluster(), broker_id)
         self._set_fenced(broker_id, True, now_ms, changes)
 
     def begin_shutdown(self, broker_id: int, broker_epoch: int, now_ms: int) -> int:
@@ -465,7 +421,7 @@ class ActiveController:
         if broker.broker_epoch != broker_epoch:
             return STALE_BROKER_EPOCH
         if not broker.in_controlled_shutdown and self.is_replicated:
-            changes = in_sync.broker_gone(self._cluster(), broker_id)
+            changes = in_sync.broker_gone(self.cluster(), broker_id)
             message = {
                 "broker_id": broker_id,
                 "broker_epoch": broker_epoch,
@@ -502,14 +458,14 @@ class ActiveController:
             return
         room = self._room.look(full, failed, now_s)
         self._short = room.handing
-        records = handed_over(self._cluster(), room) if room.handing else []
+        records = handed_over(self.cluster(), room) if room.handing else []
         if records:
             logger.warning(
                 "%d partitions are led or in sync elsewhere now: no room on the disk of broker %s",
                 len(records), ", ".join(map(str, sorted(room.handing))),
             )  # fmt: skip
         elif room.returned and self.config["auto.leader.rebalance.enable"]:
-            records = given_back(self._cluster(), room)
+            records = given_back(self.cluster(), room)
             if records:
                 logger.warning(
                     "%d partitions are given back to brokers with room on their disk again: %s",
@@ -525,12 +481,12 @@ class ActiveController:
             self._preferred_due = now_s + config["leader.imbalance.check.interval.seconds"]
             self._unclean_due = now_s + config["unclean.leader.election.interval.ms"] / 1000
         if now_s >= self._preferred_due and config["auto.leader.rebalance.enable"]:
-            records = election.preferred_leaders(self._cluster())
+            records = election.preferred_leaders(self.cluster())
             self._commit(records, now_ms)
             if len(records) < election.ELECTIONS_MAX:
                 self._preferred_due = now_s + config["leader.imbalance.check.interval.seconds"]
         if now_s >= self._unclean_due:
-            records = election.unclean_leaders(self._cluster())
+            records = election.unclean_leaders(self.cluster())
             self._commit(records, now_ms)
             if len(records) < election.ELECTIONS_MAX:
                 self._unclean_due = now_s + config["unclean.leader.election.interval.ms"] / 1000
@@ -579,15 +535,17 @@ class ActiveController:
         for at in range(0, len(records), RECORDS_MAX):
             self._commit(records[at : at + RECORDS_MAX], now_ms)
 
-    def _layers(self) -> tuple[Any, ...]:
+    def layers(self) -> tuple[Any, ...]:
+        """Where settings of brokers come from, the nearest first."""
         own = self.image.config(BROKER_RESOURCE, str(self._log.node_id))
         return broker_layers(self.config, own, self.image.config(BROKER_RESOURCE, ""))
 
-    def _cluster(self) -> topics.ClusterState:
+    def cluster(self) -> topics.ClusterState:
+        """What decisions look at, as of now."""
         return topics.ClusterState(
             self.image,
             self.config,
-            self._layers(),
+            self.layers(),
             self._new_topic_id,
             self._short,
         )

@@ -11,7 +11,6 @@ from shmbroker.broker.broker import Broker
 from shmbroker.broker.disk_reserve import Space
 from shmbroker.broker.flusher import OnFlushed
 from shmbroker.broker.ports import Disk, Peers, Tables
-from shmbroker.broker.registration import BROKER_REGISTRATION
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -43,6 +42,7 @@ from shmbroker.shm.standing import StandingAnswers
 from shmbroker.shm.standing import table_bytes as standing_bytes
 from shmbroker.shm.words import words_of
 from shmbroker.wire import codec
+from shmbroker.wire.api_keys import BROKER_REGISTRATION
 from tests.support.family_memory import (
     BROKER_EPOCH,
     BROKER_ID,

@@ -165,9 +165,9 @@ def _end(broker: BrokerContext, partition: Partition, which: int) -> int:
         return int(log.log_start_offset)
     if which == EARLIEST_LOCAL:
         return int(log.local_start_offset)
-    if broker.tiering is None or not log.config.is_tiered:
+    if not broker.tiering.is_there or not log.config.is_tiered:
         return -1
-    end = int(broker.tiering.end_offset(partition))
+    end = broker.tiering.end_offset(partition)
     if which == LATEST_TIERED:
         return max(end - 1, -1)
     if end >= 0:
@@ -198,12 +198,12 @@ def _find(
         _fill_found(partition, row, version, is_committed, *(found or (-1, -1)))
 
     wanted = timestamp
-    if timestamp == MAX_TIMESTAMP and tiering is not None:
+    if timestamp == MAX_TIMESTAMP:
         wanted = tiering.max_timestamp(partition)
         if wanted < 0 or wanted < log.max_timestamp()[0]:
             find_here()
             return
-    if tiering is None or not tiering.is_older_here(partition, wanted):
+    if not tiering.is_older_here(partition, wanted):
         find_here()
         return
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from shmbroker.apis.broker import list_offsets
+from shmbroker.broker.tier_port import NoTier
 from shmbroker.ids import partition_key
 from shmbroker.log.config import LogConfig
 from shmbroker.replica.partition import Partition
@@ -47,7 +48,7 @@ def ask(high_watermark: int, epoch_start: int, timestamp: int, version: int) -> 
             topics_by_name={"t": SimpleNamespace(topic_id=TOPIC_ID, partitions=[None])}
         ),
         partitions={partition_key(TOPIC_ID, 0): partition},
-        tiering=None,
+        tiering=NoTier(),
     )
     asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
     body = {"isolation_level": 0, "topics": [{"name": "t", "partitions": [asked]}]}

@@ -19,6 +19,7 @@ from shmbroker.apis.broker import (
     offset_fetch,
     offset_for_leader_epoch,
 )
+from shmbroker.broker.tier_port import NoTier
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import STEP_ROWS
 from shmbroker.wire import codec, error_codes
@@ -66,7 +67,7 @@ def worker() -> Any:
     image = SimpleNamespace(
         topics_by_name={"t": topic}, topics_by_id={bytes(16): topic}, features={"group.version": 1}
     )
-    return SimpleNamespace(image=image, partitions={}, groups=Groups(), tiering=None)
+    return SimpleNamespace(image=image, partitions={}, groups=Groups(), tiering=NoTier())
 
 
 def partitions(**more: Any) -> list[dict[str, Any]]:

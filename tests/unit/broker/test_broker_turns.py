@@ -9,7 +9,6 @@ import pytest
 from shmbroker.broker.broker import STOP_TAKE_S, TAKE_S
 from shmbroker.broker.disk_reserve import Space
 from shmbroker.broker.placement import APPLY_S
-from shmbroker.broker.registration import BROKER_HEARTBEAT
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
@@ -35,7 +34,7 @@ from shmbroker.shm.counters import (
 )
 from shmbroker.shm.latencies import STAGE_APPEND, STAGE_RING, read_table
 from shmbroker.wire import codec
-from shmbroker.wire.api_keys import OFFSET_COMMIT
+from shmbroker.wire.api_keys import BROKER_HEARTBEAT, OFFSET_COMMIT
 from shmbroker.wire.error_codes import NOT_CONTROLLER
 from tests.support.broker_family import BROKER, CONTROLLER, BrokerFamily, broker_family
 from tests.support.family_memory import TOPIC_ID, registration, topic

@@ -10,6 +10,7 @@ import pytest
 from shmbroker.apis.broker import describe_producers, list_offsets
 from shmbroker.broker import read
 from shmbroker.broker.read import READ_COMMITTED, Reader
+from shmbroker.broker.tier_port import NoTier
 from shmbroker.ipc.operation_layout import (
     READ_ABORTED,
     READ_DONE_HEAD,
@@ -258,7 +259,7 @@ def test_describe_producers_tells_where_a_transaction_began(leader):
 def broker_of(leader: Leader) -> Any:
     topic = SimpleNamespace(topic_id=leader.partition.topic_id, partitions=[None])
     image = SimpleNamespace(topics_by_name={"t": topic})
-    return SimpleNamespace(image=image, partitions=leader.store.partitions, tiering=None)
+    return SimpleNamespace(image=image, partitions=leader.store.partitions, tiering=NoTier())
 
 
 def finish(steps: Any) -> Any:

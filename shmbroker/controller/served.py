@@ -1,0 +1,106 @@
+"""What the active controller decides, API by API: a row for each that clients or brokers ask for.
+
+A decision is pure: the records to commit, and the response that is true once they are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shmbroker.controller.decisions import (
+    configs,
+    election,
+    features,
+    in_sync,
+    nodes,
+    raft_voters,
+    reassignment,
+    topics,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from shmbroker.controller.active_controller import ActiveController
+    from shmbroker.controller.raft.metadata_log import Record
+
+    Message = dict[str, Any]
+    Decision = tuple[list[Record], Message]
+
+
+class Served(NamedTuple):
+    """How one API is decided."""
+
+    decide: Callable[[ActiveController, Message, int, int], Decision]
+    """Of the controller, the request, its version and the time."""
+    results: str = ""
+    """Where the response has one error for each thing; "": it has one for all."""
+    is_in_steps: bool = False
+    """Whether one topic alone may take more records than are encoded at once."""
+
+
+SERVED = {
+    "CreateTopics": Served(
+        lambda on, request, version, _: topics.create_topics(request, version, on.cluster()),
+        "topics",
+        is_in_steps=True,
+    ),
+    "DeleteTopics": Served(
+        lambda on, request, version, _: topics.delete_topics(request, version, on.cluster()),
+        "responses",
+    ),
+    "CreatePartitions": Served(
+        lambda on, request, version, _: topics.create_partitions(request, version, on.cluster()),
+        "results",
+        is_in_steps=True,
+    ),
+    "AlterConfigs": Served(
+        lambda on, request, _, __: configs.alter_configs(request, on.image, on.config),
+        "responses",
+    ),
+    "IncrementalAlterConfigs": Served(
+        lambda on, request, _, __: configs.incremental_alter_configs(
+            request, on.image, on.layers(), on.config
+        ),
+        "responses",
+    ),
+    "UpdateFeatures": Served(
+        lambda on, request, version, _: features.update_features(
+            request, version, on.image, on.node_id, on.config["min.insync.replicas"]
+        ),
+    ),
+    "AlterPartition": Served(
+        lambda on, request, version, _: in_sync.alter_partition(request, version, on.cluster()),
+    ),
+    "AlterPartitionReassignments": Served(
+        lambda on, request, version, _: reassignment.alter_partition_reassignments(
+            request, version, on.cluster()
+        ),
+    ),
+    "ListPartitionReassignments": Served(
+        lambda on, request, _, __: (
+            [],
+            reassignment.list_partition_reassignments(request, on.image),
+        ),
+    ),
+    "ElectLeaders": Served(
+        lambda on, request, version, _: election.elect_leaders(request, version, on.cluster()),
+    ),
+    "UnregisterBroker": Served(
+        lambda on, request, _, __: nodes.unregister_broker(request, on.cluster()),
+    ),
+    "AddRaftVoter": Served(
+        lambda on, request, _, __: ([], raft_voters.add_raft_voter(request, on.image.cluster_id)),
+    ),
+    "RemoveRaftVoter": Served(
+        lambda on, request, _, __: (
+            [],
+            raft_voters.remove_raft_voter(request, on.image.cluster_id),
+        ),
+    ),
+    "DescribeQuorum": Served(
+        lambda on, request, version, now_ms: ([], on.describe_quorum(request, version, now_ms)),
+    ),
+}
