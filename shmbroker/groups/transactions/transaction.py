@@ -99,6 +99,11 @@ class Transaction(NamedTuple):
         """Whether there is no further epoch for a producer of this id."""
         return self.producer_epoch >= EPOCH_LAST
 
+    def is_promised(self, producer_id: int) -> bool:
+        """Whether a producer has been told to go on with this id, and comes before what it has
+        ended is complete."""
+        return self.state in PREPARED and producer_id == self.next_producer_id
+
     @property
     def bumps_epoch(self) -> bool:
         """Whether the end of the transaction has given it a new epoch."""
@@ -130,6 +135,8 @@ def init_producer_id(
             given, 0, NO_ID, NO_ID, NO_EPOCH, timeout_ms, EMPTY, frozenset(), NO_TIME, now_ms, 0
         )
     is_expected = producer_id != NO_ID
+    if is_expected and known.is_promised(producer_id):
+        return error_codes.CONCURRENT_TRANSACTIONS
     if is_expected and not (
         producer_id == known.producer_id
         or (producer_id == known.previous_producer_id and producer_epoch >= EPOCH_LAST)
@@ -207,6 +214,8 @@ def verify(
 
 
 def _judge(known: Transaction | None, producer_id: int, producer_epoch: int) -> int:
+    if known is not None and known.is_promised(producer_id):
+        return error_codes.CONCURRENT_TRANSACTIONS
     if known is None or known.producer_id != producer_id:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
     if known.producer_epoch != producer_epoch:
@@ -254,7 +263,13 @@ def end(
 
 
 def is_retry_of_end(known: Transaction, producer_id: int, producer_epoch: int) -> bool:
-    """Whether a producer of version 2 that names this epoch has not heard that its end was done."""
+    """Whether a producer of version 2 that names this epoch has not heard that its end was done.
+
+    Not where the last end was one of version 1: that has kept its epoch, and who names the epoch
+    before is a producer that was replaced.
+    """
+    if not known.bumps_epoch:
+        return False
     if producer_id == known.producer_id:
         return producer_epoch == known.producer_epoch - 1
     return (

@@ -239,6 +239,19 @@ def test_each_state_meets_each_end(state: int, column: int) -> None:
 
 
 @pytest.mark.parametrize("state", STATES, ids=STATE_NAMES.get)
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_who_was_replaced_by_a_producer_of_version_1_is_told_of_no_end(
+    state: int, is_commit: bool
+) -> None:
+    """That keeps its epoch when it commits, so the epoch before is not one whose end was done."""
+    known = in_state(state, client_version=0)
+    assert end(known, ID, EPOCH - 1, is_commit, new_id, NOW_MS, 2) == PRODUCER_FENCED
+    new = in_state(state, 0, producer_id=NEW_ID, previous_producer_id=ID, client_version=0)
+    after = end(new, ID, EPOCH_LAST, is_commit, new_id, NOW_MS, 2)
+    assert after == INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize("state", STATES, ids=STATE_NAMES.get)
 @pytest.mark.parametrize("version", [0, 2])
 def test_strangers_end_nothing(state: int, version: int) -> None:
     known = in_state(state)
@@ -259,6 +272,11 @@ def test_an_exhausted_epoch_ends_with_a_new_producer_id() -> None:
     # Markers still bear the old id, in an epoch that no producer had.
     assert (prepared.producer_id, prepared.producer_epoch) == (ID, EPOCH_LAST + 1)
     assert after_end(prepared) == (NEW_ID, 0)
+    # The producer has been told of the new one, and may come before the markers are written.
+    assert add_partitions(prepared, NEW_ID, 0, [B], NOW_MS, 2) == CONCURRENT_TRANSACTIONS
+    assert verify(prepared, NEW_ID, 0, [B]) == {B: CONCURRENT_TRANSACTIONS}
+    assert begin(prepared, NEW_ID, 0) == CONCURRENT_TRANSACTIONS
+    assert add_partitions(prepared, NEW_ID + 1, 0, [B], NOW_MS, 2) == INVALID_PRODUCER_ID_MAPPING
     ended = completed(prepared, NOW_MS)
     assert (ended.producer_id, ended.producer_epoch) == (NEW_ID, 0)
     assert (ended.previous_producer_id, ended.next_producer_id) == (ID, NO_ID)
