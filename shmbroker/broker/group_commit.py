@@ -10,6 +10,8 @@ Rules of this file:
 * Which acks wait is the partition's matter: with `shmbroker.ack.durability=fsync` all of them, with
   `flush.messages` those that make a log reach it.
 * A failed fdatasync fences the log directory (`partition_store`); who waits is told so.
+* A job that can't begin, as the disk is full, is tried again for what is wanted without an ack:
+  nobody else would ask for it.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ class GroupCommit:
         try:
             self._sync(list(dict.fromkeys(logs)), lambda fault: self._on_done(acks, wanted, fault))
         except StorageFault as fault:
-            self._on_done(acks, wanted, fault)
+            self.wanted = {one: None for one in wanted if not one.is_offline}
+            self._on_done(acks, {}, fault)
 
     def _on_done(
         self, acks: list[WaitingAck], wanted: dict[Partition, None], fault: Exception | None

@@ -230,3 +230,39 @@ def test_dead_network_worker_is_not_answered(worker: Worker) -> None:
     worker.appender.group_commit.drop_peer(worker.peer)
     worker.appender.group_commit.start()
     assert worker.jobs == [] and worker.answered() == []
+
+
+def test_what_is_wanted_without_an_ack_is_tried_again_when_the_disk_was_full(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A marker, records of a group: readers and coordinators wait for the high watermark."""
+    partition = worker.open("t", **FSYNC)
+    worker.append(partition)
+    commit = worker.appender.group_commit
+    commit.waiting.clear()
+    commit.want(partition)
+
+    def is_full() -> Any:
+        raise StorageFault("no room")
+
+    with monkeypatch.context() as full:
+        full.setattr(type(partition.log), "flush_targets", lambda self: is_full())
+        commit.start()
+        commit.start()
+    assert worker.jobs == []
+    commit.start()
+    worker.finish_job()
+    assert partition.high_watermark == 1
+    commit.start()
+    assert worker.jobs == []
+
+
+def test_what_is_wanted_of_a_disk_that_has_failed_is_left(worker: Worker) -> None:
+    partition = worker.open("t", **FSYNC)
+    worker.append(partition)
+    commit = worker.appender.group_commit
+    commit.start()
+    worker.finish_job(OSError(5, "EIO"))
+    commit.want(partition)
+    commit.start()
+    assert not commit.wanted
