@@ -219,18 +219,24 @@ class Broker:
             waits=tables.latencies.of(STAGE_PURGATORY),
         )
         self.groups = GroupCoordinator(
-            config, self.now_ms, make_member_id, self.appender.on_stored, tables.standing
+            config,
+            self.now_ms,
+            self.steady_ms,
+            make_member_id,
+            self.appender.on_stored,
+            tables.standing,
         )
         self.exchange = Transactions(
             broker_id,
             lambda: self.image,
             self._ask_broker,
             lambda markers: self.transactions.on_marked(markers),
-            self.now_ms,
+            self.steady_ms,
         )
         self.transactions = TransactionCoordinator(
             config,
             self.now_ms,
+            self.steady_ms,
             self.producer_ids.take,
             lambda: self.image.features.get(TRANSACTION_VERSION, 0),
             self.appender.on_stored,
@@ -342,7 +348,7 @@ class Broker:
                 break  # clients wait for what is open already; the rest follows between turns
         if placement.is_in_doubt:
             yield from self._until_decided()
-        self._now_ms = self.clock.now_ms()
+        self._look_at_clocks()
         self.store.take_stock(self.image.topics_by_id, self._now_ms)
         deadline = self.clock.monotonic() + LOAD_S
         for coordinator in (self.groups, self.transactions):
@@ -403,18 +409,18 @@ class Broker:
             self.reader.retry_cold()
         if self.flusher.is_busy:
             self._finish_flushes()
-        if commit.waiting or commit.wanted:
-            commit.start()
         groups = self.groups
-        if groups.wake_ms <= self._now_ms:
+        if groups.wake_ms <= self._steady_ms:
             groups.run_due()
             had_work = True
         transactions, exchange = self.transactions, self.exchange
-        if transactions.wake_ms <= self._now_ms:
+        if transactions.wake_ms <= self._steady_ms:
             transactions.run_due()
             had_work = True
         if exchange.to_verify:
             exchange.ask_coordinators()
+        if commit.waiting or commit.wanted:
+            commit.start()  # behind all that may append
         appended = self.appender.appended
         told: tuple[Partition, ...] = ()
         if appended:
@@ -439,7 +445,7 @@ class Broker:
         if self._sampled_at:
             self._end_sample()
         self.publish()
-        if exchange.has_work or exchange.next_ms <= self._now_ms:
+        if exchange.has_work or exchange.next_ms <= self._steady_ms:
             exchange.run()  # behind the answers: who ends a transaction waits for no marker
             self.publish()
         for partition in told:
@@ -478,7 +484,7 @@ class Broker:
         if deadline is not None:
             timeout = min(timeout, (deadline - steady_ms) / 1000)
         wake_ms = min(self.groups.wake_ms, self.transactions.wake_ms, self.exchange.next_ms)
-        timeout = min(timeout, (wake_ms - self.clock.now_ms()) / 1000)
+        timeout = min(timeout, (wake_ms - steady_ms) / 1000)
         return max(SLEEP_S_MIN, timeout)
 
     def has_news(self) -> bool:
@@ -901,7 +907,7 @@ class Broker:
         """Tell 0 once the in-sync replicas have all below an offset, or the error code."""
         waiting = Replicated(partition, end_offset, then)
         if not waiting.try_complete():
-            deadline_ms = self._now_ms + MARKER_TIMEOUT_MS
+            deadline_ms = self._steady_ms + MARKER_TIMEOUT_MS
             self.purgatory.watch(waiting, (partition.key,), deadline_ms)
 
     def verify_transaction(

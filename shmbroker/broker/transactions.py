@@ -67,20 +67,20 @@ class Transactions:
         image: Callable[[], MetadataImage],
         ask: Ask,
         on_marked: Callable[[Markers], None],
-        now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
     ) -> None:
         self.broker_id = broker_id
         self._image = image
         self._ask = ask
         self._on_marked = on_marked
-        self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._left: dict[Markers, set[TopicPartition]] = {}
         """The partitions that have not got their marker yet."""
         self.to_write: dict[Markers, set[TopicPartition]] = {}
         self.to_verify: list[Question] = []
         self._retry: dict[Markers, set[TopicPartition]] = {}
         self.next_ms = NEVER
-        """When `run` has something to do though nothing comes in."""
+        """When `run` has something to do though nothing comes in, by the steady clock."""
 
     def send(self, markers: Markers) -> None:
         """Have markers written to all partitions of a transaction, and tell when they are."""
@@ -106,7 +106,7 @@ class Transactions:
 
     def run(self) -> None:
         """Ask what is to be asked: for markers first."""
-        if self.next_ms <= self._now_ms():
+        if self.next_ms <= self._steady_ms():
             self.next_ms = NEVER
             retry, self._retry = self._retry, {}
             for markers, partitions in retry.items():
@@ -196,7 +196,7 @@ class Transactions:
 
     def _write_later(self, markers: Markers, partitions: list[TopicPartition]) -> None:
         if not self._retry:
-            self.next_ms = self._now_ms() + RETRY_MS
+            self.next_ms = self._steady_ms() + RETRY_MS
         self._retry.setdefault(markers, set()).update(partitions)
 
     # ── verification ────────────────────────────────────────────────────────────────────────────

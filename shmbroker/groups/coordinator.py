@@ -109,16 +109,19 @@ class GroupCoordinator(Sharded[Shard]):
         self,
         config: BrokerConfig,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         make_member_id: Callable[[str], str],
         on_appended: Callable[[Partition], None],
         standing: StandingAnswers | None = None,
     ) -> None:
         """`on_appended` is told of each partition that got records, to wake who reads it.
 
+        now_ms: what the wall clock shows, which may jump; steady_ms: what members are timed by.
         standing: the table of `shm.standing`, or None for a coordinator that is always asked.
         """
         super().__init__()
         self.now_ms = now_ms
+        self.steady_ms = steady_ms
         self.make_member_id = make_member_id
         self.on_appended = on_appended
         self.standing = standing
@@ -156,7 +159,7 @@ class GroupCoordinator(Sharded[Shard]):
             self._idle.pop(group.group_id, None)
             self._unborn.pop(group.group_id, None)
             self.withdraw(group)
-            for effect in group.on_gone(error_codes.NOT_COORDINATOR, self.now_ms()):
+            for effect in group.on_gone(error_codes.NOT_COORDINATOR, self.steady_ms()):
                 if isinstance(effect, Reply):  # nothing is stored of a group that is gone
                     self._reply(effect)
             self.memory.forget(group)
@@ -174,7 +177,7 @@ class GroupCoordinator(Sharded[Shard]):
 
     def run_due(self) -> None:
         """Load some more, and end what has waited long enough."""
-        now_ms = self.now_ms()
+        now_ms = self.steady_ms()
         if self.loading:
             self._load_some(self.loading[0])
         self._remove_some()
@@ -218,7 +221,7 @@ class GroupCoordinator(Sharded[Shard]):
                 self._reply(effect)
             elif isinstance(group, ClassicGroup):
                 error = self._store(group, effect)
-                self._run(group, group.on_stored(effect, error, self.now_ms()))
+                self._run(group, group.on_stored(effect, error, self.steady_ms()))
         if group.wake_ms < group.scheduled_ms:
             group.scheduled_ms = group.wake_ms
             self._push(group.wake_ms, group)
@@ -234,7 +237,8 @@ class GroupCoordinator(Sharded[Shard]):
             logger.exception("an answer can't be sent")
 
     def _store(self, group: ClassicGroup, store: Store) -> int:
-        value = group.record(store.assignments if isinstance(store, StoreAssigned) else None)
+        assignments = store.assignments if isinstance(store, StoreAssigned) else None
+        value = group.record(assignments, self.wall_ahead_ms())
         shard: Shard = group.owner
         error = self._append(shard, [group_log.group_record(group.group_id, value)])
         if error and isinstance(store, StoreEmptied):
@@ -254,6 +258,10 @@ class GroupCoordinator(Sharded[Shard]):
         error = group_log.append(shard.partition, records, self.now_ms(), producer)
         self.on_appended(shard.partition)  # an error too may come after some batches
         return error
+
+    def wall_ahead_ms(self) -> int:
+        """What the wall clock shows more than the steady one: stamps in records go by it."""
+        return self.now_ms() - self.steady_ms()
 
     # ── loading ─────────────────────────────────────────────────────────────────────────────────
 
@@ -281,7 +289,7 @@ class GroupCoordinator(Sharded[Shard]):
             if group_id not in shard.groups:
                 shard.groups[group_id] = self._new_group(shard, group_id)
         for count, group in enumerate(shard.groups.values(), 1):
-            self._run(group, group.on_loaded(self.now_ms()) or [])
+            self._run(group, group.on_loaded(self.steady_ms()) or [])
             if count % REPLAYS_PER_STEP == 0:
                 yield
         self.groups.update(shard.groups)
@@ -293,7 +301,7 @@ class GroupCoordinator(Sharded[Shard]):
                 shard.partition.topic,
                 shard.partition.partition,
             )
-        self._push(self.now_ms() + self.retention_check_ms, shard)
+        self._push(self.steady_ms() + self.retention_check_ms, shard)
 
     def _replay(self, shard: Shard, key: bytes, value: bytes) -> None:
         found = group_log.decode(key, value)
@@ -305,17 +313,19 @@ class GroupCoordinator(Sharded[Shard]):
             group = shard.groups.get(group_id)
             if not isinstance(group, ConsumerGroup):
                 group = shard.groups[group_id] = self.consumers.new_group(shard, group_id)
+            if record_type == consumer_records.REGEX and content is not None:
+                content = consumer_records.moved(content, -self.wall_ahead_ms())
             group.replay(record_type, name, content)
             return
         group_id = name["group"]
         if record_type == GROUP_METADATA:
             group = shard.groups[group_id] = self._new_group(shard, group_id)
-            group.replay(content)
+            group.replay(content, self.wall_ahead_ms())
         else:
             shard.store.put(group_id, name["topic"], name["partition"], committed_of(content))
 
     def _new_group(self, shard: Shard, group_id: str) -> ClassicGroup:
-        return ClassicGroup(group_id, self.settings, self.make_member_id, self.now_ms(), shard)
+        return ClassicGroup(group_id, self.settings, self.make_member_id, self.steady_ms(), shard)
 
     # ── finding ─────────────────────────────────────────────────────────────────────────────────
 
@@ -352,7 +362,7 @@ class GroupCoordinator(Sharded[Shard]):
         if error:
             call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
             return
-        now_ms = self.now_ms()
+        now_ms = self.steady_ms()
         is_new = not isinstance(group, ClassicGroup)
         more = MEMBER_BYTES + protocols_bytes(
             tuple((row["name"], row["metadata"]) for row in body["protocols"])
@@ -408,14 +418,14 @@ class GroupCoordinator(Sharded[Shard]):
                 and idle.is_idle()
                 and shard.store.is_empty_of(idle.group_id)
             ):
-                self._delete(idle, self.now_ms())
+                self._delete(idle, self.steady_ms())
 
     def _remove(self, group: AnyGroup) -> None:
         """It is not a group any more; its offsets are none of this."""
         del group.owner.groups[group.group_id], self.groups[group.group_id]
         self._idle.pop(group.group_id, None)
         self._unborn.pop(group.group_id, None)
-        group.on_gone(error_codes.UNKNOWN_MEMBER_ID, self.now_ms())
+        group.on_gone(error_codes.UNKNOWN_MEMBER_ID, self.steady_ms())
         self.memory.forget(group)
 
     def sync(self, call: Caller, body: dict[str, Any]) -> None:
@@ -438,7 +448,7 @@ class GroupCoordinator(Sharded[Shard]):
             body["protocol_type"],
             body["protocol_name"],
             body["assignments"],
-            self.now_ms(),
+            self.steady_ms(),
         )
         self._run(group, effects)
 
@@ -453,7 +463,7 @@ class GroupCoordinator(Sharded[Shard]):
             return self.consumers.beat(group, body), None
         member_id = body["member_id"]
         error = group.on_heartbeat(
-            member_id, body["group_instance_id"], body["generation_id"], self.now_ms()
+            member_id, body["group_instance_id"], body["generation_id"], self.steady_ms()
         )
         if error or group.state != STABLE:
             return error, None
@@ -474,7 +484,7 @@ class GroupCoordinator(Sharded[Shard]):
 
     def withdraw(self, group: AnyGroup) -> None:
         """Its members have to ask again."""
-        self.see_silent(group, self.now_ms())
+        self.see_silent(group, self.steady_ms())
         if self.standing is not None:
             for word in group.grants.values():
                 self.standing.withdraw(word)
@@ -496,7 +506,7 @@ class GroupCoordinator(Sharded[Shard]):
             return 0, [error_codes.UNKNOWN_MEMBER_ID] * len(leaving)
         if isinstance(group, ConsumerGroup):
             return 0, self.consumers.leave(group, leaving)
-        errors, effects = group.on_leave(leaving, self.now_ms())
+        errors, effects = group.on_leave(leaving, self.steady_ms())
         self._run(group, effects)
         return 0, errors
 
@@ -511,7 +521,7 @@ class GroupCoordinator(Sharded[Shard]):
         """OffsetCommit of (topic, topic id, the request's row): an error code for each of them."""
         group_id = body["group_id"]
         generation_id = body["generation_id_or_member_epoch"]
-        now_ms = self.now_ms()
+        now_ms = self.steady_ms()
         group, error = self._find(group_id, may_be_nameless=True)
         is_new = group is None
         if not error and group is None:
@@ -534,7 +544,7 @@ class GroupCoordinator(Sharded[Shard]):
         retention_ms = body["retention_time_ms"]
         expiry_ms = NO_EXPIRY
         if retention_ms != NO_RETENTION:
-            expiry_ms = min(max(now_ms + retention_ms, 0), TIME_MAX)
+            expiry_ms = min(max(self.now_ms() + retention_ms, 0), TIME_MAX)
         return self._commit(group, is_new, offsets, expiry_ms, None)
 
     def partition_of(self, group_id: str) -> tuple[Partition | None, int]:
@@ -553,7 +563,7 @@ class GroupCoordinator(Sharded[Shard]):
         """
         group_id, member_id = body["group_id"], body["member_id"]
         generation_id = body["generation_id"]
-        now_ms = self.now_ms()
+        now_ms = self.steady_ms()
         group, error = self._find(group_id)
         is_new = group is None
         if not error and group is None:
@@ -730,7 +740,9 @@ class GroupCoordinator(Sharded[Shard]):
     def _expire_offsets(self, shard: Shard, now_ms: int) -> None:
         """Drop what nobody has used for too long, and groups of whom nothing is left."""
         for group in list(shard.groups.values()):
-            gone = shard.store.expired(group, now_ms, self.retention_ms)
+            gone = shard.store.expired(
+                group, self.now_ms(), self.retention_ms, self.wall_ahead_ms()
+            )
             if gone:
                 self._remove_offsets(shard, [(group.group_id, *each) for each in gone])
             if group.is_idle() and shard.store.is_empty_of(group.group_id):
@@ -763,7 +775,7 @@ class GroupCoordinator(Sharded[Shard]):
             return error or error_codes.GROUP_ID_NOT_FOUND
         if group.state != EMPTY:
             return error_codes.NON_EMPTY_GROUP
-        return self._delete(group, self.now_ms())
+        return self._delete(group, self.steady_ms())
 
     def _delete(self, group: AnyGroup, now_ms: int) -> int:
         shard: Shard = group.owner

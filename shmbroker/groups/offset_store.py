@@ -132,13 +132,21 @@ class OffsetStore:
         )
 
     def expired(
-        self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int
+        self,
+        group: ClassicGroup | ConsumerGroup,
+        now_ms: int,
+        retention_ms: int,
+        wall_ahead_ms: int = 0,
     ) -> list[tuple[str, int]]:
-        """(topic, partition) of what nobody has used for too long."""
+        """(topic, partition) of what nobody has used for too long.
+
+        now_ms: by the wall clock, as the stamps of offsets; wall_ahead_ms: what it shows more than
+        the group's clock.
+        """
         since_empty = NO_EXPIRY
         if isinstance(group, ClassicGroup) and group.protocol_type is not None:
             if group.state == EMPTY:
-                since_empty = group.state_since_ms
+                since_empty = group.state_since_ms + wall_ahead_ms
             elif (
                 group.protocol_type != CONSUMER
                 or group.subscribed_topics is None

@@ -491,14 +491,19 @@ class ClassicGroup:
         """Whether nobody is in it or about to be."""
         return self.state == EMPTY and not self.pending_joins
 
-    def record(self, assignments: dict[str, bytes] | None = None) -> dict[str, Any]:
-        """The GroupMetadataValue of now; with these assignments instead of the members' own."""
+    def record(
+        self, assignments: dict[str, bytes] | None = None, wall_ahead_ms: int = 0
+    ) -> dict[str, Any]:
+        """The GroupMetadataValue of now; with these assignments instead of the members' own.
+
+        wall_ahead_ms: what the wall clock, by which records go, shows more than the group's.
+        """
         return {
             "protocol_type": self.protocol_type or "",
             "generation": self.generation_id,
             "protocol": self.protocol_name,
             "leader": self.leader_id,
-            "current_state_timestamp": self.state_since_ms,
+            "current_state_timestamp": self.state_since_ms + wall_ahead_ms,
             "members": [
                 {
                     "member_id": member.member_id,
@@ -516,7 +521,7 @@ class ClassicGroup:
             ],
         }
 
-    def replay(self, value: dict[str, Any]) -> None:
+    def replay(self, value: dict[str, Any], wall_ahead_ms: int = 0) -> None:
         """Become what a GroupMetadataValue says; `on_loaded` follows when all are replayed."""
         self.protocol_type = value["protocol_type"] or None
         self.generation_id = value["generation"]
@@ -524,7 +529,7 @@ class ClassicGroup:
         self.leader_id = value["leader"]
         self.state = STABLE if value["members"] else EMPTY
         if value["current_state_timestamp"] >= 0:
-            self.state_since_ms = value["current_state_timestamp"]
+            self.state_since_ms = value["current_state_timestamp"] - wall_ahead_ms
         self.members = {}
         self.static_members = {}
         self._support = {}

@@ -19,7 +19,7 @@ from shmbroker.groups.consumer.answers import fault_in_heartbeat, join_refusal, 
 from shmbroker.groups.consumer.assignors import UNIFORM
 from shmbroker.groups.consumer.change import Change, ConsumerSettings, Topics
 from shmbroker.groups.consumer.group import ConsumerGroup
-from shmbroker.groups.consumer.records import encoded, rows_of
+from shmbroker.groups.consumer.records import encoded, rows_of, stamped
 from shmbroker.groups.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
 from shmbroker.groups.migration import STEP_BYTES, converting, mark_of, to_classic, to_consumer
 from shmbroker.ids import random_uuid, uuid_text
@@ -122,7 +122,7 @@ class ConsumerCoordinator:
             if group is None:
                 logger.info("group %s stays a classic one: %s", group_id, text)
                 return refusal(error_codes.GROUP_ID_NOT_FOUND, text)
-        now_ms = owner.now_ms()
+        now_ms = owner.steady_ms()
         change: Change | None
         names, regex = body["subscribed_topic_names"], body["subscribed_topic_regex"]
         if names or regex:
@@ -154,7 +154,7 @@ class ConsumerCoordinator:
             return None  # Expressions are looked at again by the clock.
         member = group.members.get(body["member_id"])
         if member is None or not group.is_quiet(
-            member, body, client_id, client_host, self.owner.now_ms(), self.topics
+            member, body, client_id, client_host, self.owner.steady_ms(), self.topics
         ):
             return None
         found: tuple[int, int] | None = self.owner.grant(group, member.member_id)
@@ -195,7 +195,7 @@ class ConsumerCoordinator:
                 size += len(records[-1][1] or b"")
             yield
             if owner.groups.get(group_id) is known and mark_of(known) == mark:
-                owner._run(known, known.send_away(owner.now_ms()))
+                owner._run(known, known.send_away(owner.steady_ms()))
                 self.store(group, Change(), records, known)
                 return
 
@@ -212,7 +212,7 @@ class ConsumerCoordinator:
             group, text = to_consumer(known, self.settings, make_member_id, self.topics)
             if group is not None:
                 self._configure(group)
-                self.owner._run(known, known.send_away(self.owner.now_ms()))
+                self.owner._run(known, known.send_away(self.owner.steady_ms()))
                 before += [encoded(record) for record in group.creation()]
         if known is not None:
             before.insert(0, encoded((GROUP_METADATA, {"group": group_id}, None)))
@@ -233,7 +233,7 @@ class ConsumerCoordinator:
         if not self.owner.make_room(brings - known):
             return join_refusal(error_codes.COORDINATOR_NOT_AVAILABLE, body["member_id"])
         answer, change = group.on_classic_join(
-            body, version, client_id, client_host, self.owner.now_ms(), self.topics
+            body, version, client_id, client_host, self.owner.steady_ms(), self.topics
         )
         if change is not None and (error := self.store(group, change)):
             return join_refusal(error)
@@ -241,13 +241,13 @@ class ConsumerCoordinator:
 
     def sync(self, group: ConsumerGroup, body: dict[str, Any]) -> Answer:
         """SyncGroup of a classic member."""
-        answer = group.on_classic_sync(body, self.owner.now_ms(), self.topics)
+        answer = group.on_classic_sync(body, self.owner.steady_ms(), self.topics)
         self.owner._run(group, [])
         return answer
 
     def beat(self, group: ConsumerGroup, body: dict[str, Any]) -> int:
         """Heartbeat of a classic member: the error code."""
-        error = group.on_classic_heartbeat(body, self.owner.now_ms())
+        error = group.on_classic_heartbeat(body, self.owner.steady_ms())
         self.owner._run(group, [])
         return error
 
@@ -329,8 +329,9 @@ class ConsumerCoordinator:
         before: what goes into the log with it, ahead of it.
         known: the group that this one takes the place of, or the group itself; None for a new one.
         """
-        owner, now_ms = self.owner, self.owner.now_ms()
-        records = [*before, *(encoded(record) for record in change.records)]
+        owner, now_ms = self.owner, self.owner.steady_ms()
+        ahead_ms = owner.wall_ahead_ms()
+        records = [*before, *(encoded(stamped(record, ahead_ms)) for record in change.records)]
         classic = None
         if change.downgrade is not None:
             classic = to_classic(
@@ -342,7 +343,7 @@ class ConsumerCoordinator:
                 self.topics,
             )
             key = {"group": group.group_id}
-            records.append(encoded((GROUP_METADATA, key, classic.record())))
+            records.append(encoded((GROUP_METADATA, key, classic.record(wall_ahead_ms=ahead_ms))))
         if records:
             error: int = owner._append(group.owner, records)
             if error:

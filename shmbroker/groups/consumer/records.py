@@ -121,6 +121,19 @@ def regex_record(
     )
 
 
+def stamped(record: Record, wall_ahead_ms: int) -> Record:
+    """As it goes into the log: its time is the wall clock's there, the steady one's in a group."""
+    record_type, key, value = record
+    if record_type != REGEX or value is None:
+        return record
+    return record_type, key, moved(value, wall_ahead_ms)
+
+
+def moved(value: dict[str, Any], by_ms: int) -> dict[str, Any]:
+    """A value of a REGEX record with its time on another clock."""
+    return value | {"timestamp": value["timestamp"] + by_ms}
+
+
 def regex_tombstone(group_id: str, regex: str) -> Record:
     return REGEX, {"group_id": group_id, "regular_expression": regex}, None
 

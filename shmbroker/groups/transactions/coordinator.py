@@ -13,7 +13,9 @@ Rules of this file:
 * An operation that meets a transaction which is just ending waits up to WAIT_MS for its end instead
   of being told CONCURRENT_TRANSACTIONS: clients sleep 20 to 100 ms on that, a round of markers
   takes less than one.
-* One timer for an id, on a heap; one that comes too early is set again.
+* One timer for an id, on a heap; one that comes too early is set again. Timers go by a steady
+  clock, records by the wall clock: a jump of that ends nothing here. Who takes over an open
+  transaction knows only what its record says, and trusts the wall clock once.
 * Ids are bounded in number (`shmbroker.transactional.ids`): for a new one the id that was unused
   longest expires early. Its producer, should it live, is told that its producer id is unknown.
 * A shard loads a chunk for each turn of its owner; what its predecessor had prepared is completed.
@@ -99,7 +101,15 @@ class Markers:
 class Entry:
     """A transactional id: its last record, and who waits for it."""
 
-    __slots__ = ("known", "markers", "scheduled_ms", "shard", "transactional_id", "waiting")
+    __slots__ = (
+        "ends_ms",
+        "known",
+        "markers",
+        "scheduled_ms",
+        "shard",
+        "transactional_id",
+        "waiting",
+    )
 
     def __init__(self, transactional_id: str, known: Transaction, shard: Shard) -> None:
         self.transactional_id = transactional_id
@@ -108,14 +118,17 @@ class Entry:
         self.markers: Markers | None = None
         """Those that are on their way."""
         self.scheduled_ms = NEVER
+        self.ends_ms = NEVER
+        """When the open transaction has taken too long, by the steady clock; NEVER: none is."""
         self.waiting: list[Waiting] = []
 
-    def due_ms(self, expiration_ms: int) -> int:
-        """When the open transaction has taken too long, or the id expires."""
-        known = self.known
-        if known.state == ONGOING:
-            return known.start_ms + known.timeout_ms
-        return NEVER if known.state in PREPARED else known.update_ms + expiration_ms
+    def follow(self, known: Transaction, ends_ms: int) -> None:
+        """This is its state now; ends_ms: of a transaction that begins with it."""
+        if known.state != ONGOING:
+            self.ends_ms = NEVER
+        elif self.ends_ms == NEVER:
+            self.ends_ms = ends_ms
+        self.known = known
 
 
 class Waiting:
@@ -151,12 +164,14 @@ class TransactionCoordinator(Sharded[Shard]):
         self,
         config: BrokerConfig,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         new_id: Callable[[], int | None],
         version: Callable[[], int],
         on_appended: Callable[[Partition], None],
         send: Callable[[Markers], None],
     ) -> None:
         """
+        now_ms: what the wall clock shows, which may jump; steady_ms: what timers go by.
         new_id: gives a producer id that nobody has.
         version: the level of `transaction.version`.
         on_appended: told of each partition that got records, to wake who reads it.
@@ -164,6 +179,7 @@ class TransactionCoordinator(Sharded[Shard]):
         """
         super().__init__()
         self.now_ms = now_ms
+        self.steady_ms = steady_ms
         self.new_id = new_id
         self.version = version
         self.on_appended = on_appended
@@ -202,7 +218,7 @@ class TransactionCoordinator(Sharded[Shard]):
 
     def run_due(self) -> None:
         """Load some more, and end what has waited long enough."""
-        now_ms = self.now_ms()
+        now_ms = self.steady_ms()
         if self.loading:
             self._load_some(self.loading[0])
         waiting = self._waiting
@@ -220,7 +236,7 @@ class TransactionCoordinator(Sharded[Shard]):
                 self.on_marked(what)
             elif due_ms == what.scheduled_ms and self._is_here(what):
                 what.scheduled_ms = NEVER
-                if what.due_ms(self.expiration_ms) <= now_ms:
+                if self._due_ms(what) <= now_ms:
                     self._on_time(what, now_ms)
                 else:
                     self._schedule(what)
@@ -232,9 +248,9 @@ class TransactionCoordinator(Sharded[Shard]):
             logger.info(
                 "the transaction of %s was open for %d ms: it is aborted, and its producer fenced",
                 entry.transactional_id,
-                now_ms - entry.known.start_ms,
+                now_ms - entry.ends_ms + entry.known.timeout_ms,
             )
-            if not self._store(entry, fence(entry.known, now_ms, self.version())):
+            if not self._store(entry, fence(entry.known, self.now_ms(), self.version())):
                 self._schedule(entry)  # if it is complete already
                 return
         elif not self._expire(entry):
@@ -266,8 +282,22 @@ class TransactionCoordinator(Sharded[Shard]):
             and shard.entries.get(entry.transactional_id) is entry
         )
 
+    def _due_ms(self, entry: Entry) -> int:
+        """When its open transaction has taken too long, or the id expires, by the steady clock."""
+        known = entry.known
+        if known.state == ONGOING:
+            return entry.ends_ms
+        if known.state in PREPARED:
+            return NEVER
+        return self._steady(known.update_ms, self.expiration_ms)
+
+    def _steady(self, since_ms: int, lasts_ms: int) -> int:
+        """When what a record says to have begun at `since_ms` has lasted for so long."""
+        left_ms = since_ms + lasts_ms - self.now_ms()
+        return self.steady_ms() + min(max(left_ms, 0), lasts_ms)
+
     def _schedule(self, entry: Entry) -> None:
-        due_ms = entry.due_ms(self.expiration_ms)
+        due_ms = self._due_ms(entry)
         if due_ms < entry.scheduled_ms and self._is_here(entry):
             self._push(due_ms, entry)
 
@@ -293,7 +323,9 @@ class TransactionCoordinator(Sharded[Shard]):
         for count, (key, value) in enumerate(loader.latest, 1):
             found = transaction_log.decode(key, value)
             if found is not None:
-                shard.entries[found[0]] = Entry(found[0], found[1], shard)
+                name, known = found
+                entry = shard.entries[name] = Entry(name, known, shard)
+                entry.follow(known, self._steady(known.start_ms, known.timeout_ms))
             if count % REPLAYS_PER_STEP == 0:
                 yield
         shard.is_active = True
@@ -325,7 +357,7 @@ class TransactionCoordinator(Sharded[Shard]):
         record = transaction_log.record(entry.transactional_id, following, self.version())
         if error := self._append(entry.shard, record):
             return error
-        entry.known = following
+        entry.follow(following, self.steady_ms() + following.timeout_ms)
         self._unused.pop(entry, None)
         if following.state in AT_REST:
             self._unused[entry] = None
@@ -359,7 +391,7 @@ class TransactionCoordinator(Sharded[Shard]):
         if markers.is_void or entry.markers is not markers:
             return
         if self._store(entry, completed(entry.known, self.now_ms())):
-            self._push(self.now_ms() + RETRY_MS, markers)
+            self._push(self.steady_ms() + RETRY_MS, markers)
             return
         entry.markers = None
         waiting, entry.waiting = entry.waiting, []
@@ -402,7 +434,7 @@ class TransactionCoordinator(Sharded[Shard]):
         done(0, following)
 
     def _wait(self, entry: Entry, decide: Decide, done: Done, deadline_ms: int) -> None:
-        now_ms = self.now_ms()
+        now_ms = self.steady_ms()
         if deadline_ms < 0:
             deadline_ms = now_ms + WAIT_MS
         if deadline_ms <= now_ms or entry.markers is None:

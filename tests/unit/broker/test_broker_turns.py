@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.broker.broker import STOP_TAKE_S, TAKE_S
+from shmbroker.broker.broker import MARKER_TIMEOUT_MS, STOP_TAKE_S, TAKE_S
 from shmbroker.broker.disk_reserve import Space
 from shmbroker.broker.placement import APPLY_S
 from shmbroker.errors import StorageFault
@@ -35,7 +35,7 @@ from shmbroker.shm.counters import (
 from shmbroker.shm.latencies import STAGE_APPEND, STAGE_RING, read_table
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import BROKER_HEARTBEAT, OFFSET_COMMIT
-from shmbroker.wire.error_codes import NOT_CONTROLLER
+from shmbroker.wire.error_codes import NOT_CONTROLLER, REQUEST_TIMED_OUT
 from tests.support.broker_family import BROKER, CONTROLLER, BrokerFamily, broker_family
 from tests.support.family_memory import TOPIC_ID, registration, topic
 from tests.support.raw_client import batch_of
@@ -238,6 +238,21 @@ def test_a_commit_is_answered_when_the_disk_has_it(tmp_path: Path) -> None:
         assert answer["topics"][0]["partitions"][0]["error_code"] == 0
 
 
+def test_what_a_coordinator_lets_in_goes_to_the_disk_in_the_same_turn(tmp_path: Path) -> None:
+    """The answer to a question comes in the turn that asks it, where this broker coordinates."""
+    with broker_family(tmp_path, "shmbroker.ack.durability=fsync") as family:
+        family.boot(*topic())
+        partition = family.broker.partitions[KEY]
+        assert not family.flusher.jobs
+
+        def on_answer(_error: int) -> None:
+            family.broker.appender.group_commit.want(partition)
+
+        family.broker.exchange.verify(partition, "x", 7, 0, True, on_answer)
+        family.broker.turn()
+        assert family.flusher.jobs
+
+
 @pytest.mark.parametrize("seconds", (-3600, 3600))
 def test_a_read_waits_as_long_as_it_says_though_the_wall_clock_jumps(
     family: BrokerFamily, seconds: int
@@ -252,6 +267,18 @@ def test_a_read_waits_as_long_as_it_says_though_the_wall_clock_jumps(
         family.broker.turn()
         answers = [operation for operation, _ in family.gateway.taken()]
         assert answers == ([READ_DONE] if is_answered else [])
+
+
+def test_a_marker_that_is_not_replicated_is_given_up_in_time(family: BrokerFamily) -> None:
+    """By the clock that waits go by: the wall clock's time would be decades ahead."""
+    family.boot(*topic())
+    partition = family.broker.partitions[KEY]
+    told: list[int] = []
+    family.broker.when_replicated(partition, partition.high_watermark + 1, told.append)
+    for passed, expected in [(MARKER_TIMEOUT_MS - 1, []), (2, [REQUEST_TIMED_OUT])]:
+        family.clock.now += passed / 1000
+        family.broker.turn()
+        assert told == expected
 
 
 @pytest.mark.parametrize("applied, is_lost", [(1, False), (3, True)])

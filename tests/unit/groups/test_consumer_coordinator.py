@@ -98,6 +98,20 @@ def test_a_group_is_the_same_after_a_restart(office: Office) -> None:
     assert office.beat("a", 1, topic_partitions=owned(0, 1))["member_epoch"] == 2
 
 
+@pytest.mark.parametrize("jump_ms", (-3_600_000, 3_600_000))
+def test_expressions_are_looked_at_by_a_clock_that_does_not_jump(
+    office: Office, jump_ms: int
+) -> None:
+    """In the log, their time is the wall clock's."""
+    office.wall_ahead_ms = 1_000
+    office.enter("a", subscribed_topic_names=[], subscribed_topic_regex="t+")
+    looked_ms = office.now_ms
+    assert [each.looked_ms for each in office.group.regexes.values()] == [looked_ms]
+    office.wall_ahead_ms += jump_ms
+    office.restart()
+    assert [each.looked_ms for each in office.group.regexes.values()] == [looked_ms - jump_ms]
+
+
 def test_the_silent_are_fenced_by_the_timer(office: Office) -> None:
     office.enter("a")
     office.enter("b")

@@ -35,6 +35,8 @@ class Broker:
 
     def __init__(self, directory: Path, partitions: int = 1, **settings: str) -> None:
         self.now_ms = START_MS
+        self.wall_ahead_ms = 0
+        """What the wall clock shows more than the steady one."""
         self.appended: list[int] = []
         self.standing: Any = None
         self.grant: tuple[int, int] | None = None
@@ -58,6 +60,7 @@ class Broker:
     def restart(self, is_patient: bool = True) -> None:
         self.groups = GroupCoordinator(
             BrokerConfig(self.settings),
+            lambda: self.now_ms + self.wall_ahead_ms,
             lambda: self.now_ms,
             self.make_id,
             lambda partition: self.appended.append(partition.partition),
@@ -603,3 +606,41 @@ def test_heartbeats_leave_no_timers_behind(broker: Broker) -> None:
         broker.wait(3000)
         assert all(broker.heartbeat(member, group) == 0 for group, member in members)
     assert len(broker.groups._timers) <= timers
+
+
+HOUR_MS = 60 * MINUTE_MS
+
+
+@pytest.mark.parametrize("jump_ms", (-HOUR_MS, HOUR_MS))
+def test_a_jump_of_the_wall_clock_ends_no_session_and_prolongs_none(
+    broker: Broker, jump_ms: int
+) -> None:
+    member = broker.stable()
+    broker.wall_ahead_ms += jump_ms
+    broker.wait(9_000)
+    assert broker.heartbeat(member) == 0
+    broker.wait(9_000)
+    assert broker.groups.groups["g"].members
+    broker.wait(1_001)
+    assert not broker.groups.groups["g"].members
+
+
+@pytest.mark.parametrize("jump_ms", (-HOUR_MS, HOUR_MS))
+def test_a_group_that_is_empty_keeps_its_offsets_over_jumps_and_coordinators(
+    broker: Broker, jump_ms: int
+) -> None:
+    """The stamps in its records are the wall clock's, its own time is not."""
+    member = broker.stable()
+    broker.commit(5, member=member, generation=1)
+    broker.groups.leave("g", [(member, None)])
+    group = broker.groups.groups["g"]
+    emptied_ms = broker.now_ms
+    assert group.state == "Empty" and group.state_since_ms == emptied_ms
+    broker.wall_ahead_ms += jump_ms
+    broker.restart()
+    group = broker.groups.groups["g"]
+    assert group.state_since_ms + broker.wall_ahead_ms == emptied_ms
+    broker.wait(RETENTION_MS - max(jump_ms, 0) - HOUR_MS)
+    assert broker.groups.groups["g"].owner.store.of_group("g")
+    broker.wait(3 * HOUR_MS)
+    assert "g" not in broker.groups.groups

@@ -439,3 +439,45 @@ def test_ends_of_old_versions_keep_the_epoch(broker: Broker, is_commit: bool) ->
     assert isinstance(done, Transaction)
     assert done.state == (COMPLETE_COMMIT if is_commit else COMPLETE_ABORT)
     assert broker.add(known, version=0).known.producer_epoch == 0
+
+
+@pytest.mark.parametrize("jump_ms", (-DAY_MS, DAY_MS))
+def test_a_jump_of_the_wall_clock_neither_ends_nor_prolongs_a_transaction(
+    broker: Broker, jump_ms: int
+) -> None:
+    open_one(broker)
+    broker.wait(30_000)
+    broker.wall_ahead_ms += jump_ms
+    broker.wait(29_999)
+    assert state_of(broker) == "Ongoing"
+    broker.wait(1)
+    assert state_of(broker) == "PrepareAbort"
+
+
+@pytest.mark.parametrize("jump_ms", (-DAY_MS, DAY_MS))
+def test_an_operation_waits_no_longer_where_the_wall_clock_jumps(
+    broker: Broker, jump_ms: int
+) -> None:
+    known = open_one(broker)
+    broker.end(known)
+    answer = broker.init()
+    broker.wall_ahead_ms += jump_ms
+    broker.wait(WAIT_MS - 1)
+    assert answer.is_waiting
+    broker.wait(1)
+    assert answer.error == CONCURRENT_TRANSACTIONS
+
+
+@pytest.mark.parametrize(("jump_ms", "left_ms"), ((-DAY_MS, 60_000), (10_000, 20_000), (DAY_MS, 0)))
+def test_a_successor_trusts_the_wall_clock_once(broker: Broker, jump_ms: int, left_ms: int) -> None:
+    """The record of an open transaction says no more; but it never lasts longer than it may."""
+    open_one(broker)
+    broker.wait(30_000)
+    broker.wall_ahead_ms += jump_ms
+    broker.restart()
+    broker.wall_ahead_ms -= jump_ms
+    if left_ms:
+        broker.wait(left_ms - 1)
+        assert state_of(broker) == "Ongoing"
+    broker.wait(1)
+    assert state_of(broker) == "PrepareAbort"

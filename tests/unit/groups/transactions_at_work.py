@@ -60,6 +60,8 @@ class Broker:
         self, directory: Path, partitions: int = 1, version: int = 2, **settings: str
     ) -> None:
         self.now_ms = START_MS
+        self.wall_ahead_ms = 0
+        """What the wall clock shows more than the steady one."""
         self.version = version
         self.settings = settings
         self.ids = itertools.count(100)
@@ -83,6 +85,7 @@ class Broker:
         self.sent = []
         self.transactions = TransactionCoordinator(
             BrokerConfig(self.settings),
+            lambda: self.now_ms + self.wall_ahead_ms,
             lambda: self.now_ms,
             lambda: next(self.ids, None),
             lambda: self.version,
