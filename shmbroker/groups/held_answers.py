@@ -74,6 +74,7 @@ class HeldAnswers(OffsetWaits[_Held]):
     def fail(self, partition: Partition, error_code: int) -> None:
         """It has another leader: what waits for it may never be true."""
         for held in self.take(partition):
+            held.body["error_code"] = error_code  # a good answer may have none
             _set_errors(held.body, error_code)
             held.call.reply(held.body)
 

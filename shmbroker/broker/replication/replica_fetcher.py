@@ -455,8 +455,10 @@ class ReplicaFetcher:
 
         try:
             self._flush([row.partition.log], on_done)
-        except StorageFault as fault:
+        except StorageFault as fault:  # as the disk is full
             self._on_storage_fault(row.partition, fault)
+            if not row.partition.is_offline:
+                self._again(row, STORAGE_RETRY_MS)
 
     # ── cutting ─────────────────────────────────────────────────────────────────────────────────
 

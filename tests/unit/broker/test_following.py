@@ -15,8 +15,10 @@ from shmbroker.broker.replication.log_ends import LACKS, LogEnds
 from shmbroker.broker.replication.replica_fetcher import (
     AHEAD_RETRY_MS,
     ASIDE_BYTES_MAX,
+    STORAGE_RETRY_MS,
     ReplicaFetcher,
 )
+from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import NEED_FILE, READ, READ_DONE, TOKEN
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import LOG, file_name
@@ -81,6 +83,8 @@ class Node:
         self.asked = []
         self.tokens = itertools.count(1)
         self.delayed = DelayedProduces()
+        self.faults = []
+        self.is_full = False
 
     def connect(self, others):
         self.peers = {other.number: Ring(other.number) for other in others}
@@ -104,7 +108,7 @@ class Node:
             self.gaps.append,
             self.ahead.append,
             lambda partition: True,
-            None,
+            self.flush,
             self.number,
         )
         self.in_sync = InSyncChanges(self.reads.may_join, self.ask, self.moved)
@@ -114,7 +118,19 @@ class Node:
         self.others[peer.number].files[self.number].passed[segment.file_id] = SimpleNamespace(fd=fd)
 
     def on_fault(self, partition, fault):
-        raise fault
+        if not self.is_full:
+            raise fault
+        self.faults.append(fault)
+
+    def flush(self, logs, on_done):
+        if self.is_full:
+            raise StorageFault("no space")
+        for log in logs:
+            descriptors, recovery_point = log.flush_targets()
+            for descriptor in descriptors:
+                os.close(descriptor)
+            log.on_flushed(recovery_point)
+        on_done(None)
 
     def ask(self, body):
         self.asked.append(body)
@@ -221,6 +237,23 @@ def test_followers_copy_and_move_the_high_watermark(nodes):
     assert nodes[1].content() == nodes[2].content() == leader.content()
     later(nodes, HIGH_WATERMARK_DELAY_MS)
     assert [node.partition.high_watermark for node in nodes] == [3, 3, 3]
+
+
+def test_a_follower_whose_disk_was_full_when_it_was_to_flush_goes_on(nodes):
+    leader, follower, _ = nodes
+    follower.partition.is_fsync = True
+    for node in nodes:
+        node.lead(1, 0, in_sync=(1, 2), replicas=(1, 2))
+    settle(nodes)
+    follower.is_full = True
+    leader.append(b"a")
+    settle(nodes)
+    assert follower.faults and leader.partition.high_watermark == 0
+    follower.is_full = False
+    settle(nodes)
+    later(nodes, STORAGE_RETRY_MS)
+    settle(nodes)
+    assert leader.partition.high_watermark == 1
 
 
 def test_a_follower_that_is_told_of_nothing_new_waits_for_the_next(nodes):

@@ -174,6 +174,16 @@ def test_another_leader_makes_held_answers_void(broker: Broker) -> None:
     assert not broker.sent
 
 
+def test_a_good_answer_without_an_error_is_void_too(broker: Broker) -> None:
+    """As that to InitProducerId: the successor does not know the epoch."""
+    broker.replicate_slowly()
+    broker.init()
+    call = Call()
+    assert broker.transactions.hold(["x"], call, {"producer_id": 7, "producer_epoch": 0}, None)
+    broker.transactions.on_partition_gone(0)
+    assert [body["error_code"] for body in call.bodies] == [NOT_COORDINATOR]
+
+
 def test_who_waits_is_sent_to_another_coordinator(broker: Broker) -> None:
     following = broker.end(open_one(broker)).known
     waiting = broker.add(following)
