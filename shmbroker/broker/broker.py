@@ -46,6 +46,7 @@ from shmbroker.groups.coordinator import GroupCoordinator
 from shmbroker.groups.transactions.coordinator import TransactionCoordinator
 from shmbroker.ids import random_uuid, uuid_dashed
 from shmbroker.ipc.asking import Asking
+from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.operation_adapter import Call, Executor, Handler, OwnCall, Steps
 from shmbroker.ipc.operation_layout import (
@@ -256,6 +257,7 @@ class Broker:
             {number: (peer, peers.files[number]) for number, peer in peers.siblings.items()},
             tables.sibling_positions,
             config["replica.lag.time.max.ms"],
+            core=Core(clock.monotonic),
             new_token=self.asking.new_token,
             pass_file=self.passing.pass_file,
             note_gap=self.store.note_gap,

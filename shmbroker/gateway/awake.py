@@ -1,11 +1,12 @@
 """Whether a gateway stays awake for a moment: where an answer, or after it the client's next
-request, comes in about the time that a wake-up takes (`ipc.streak`)."""
+request, comes in about the time that a wake-up takes (`ipc.streak`), and nobody else computes on
+this core (`ipc.core`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from os import sched_yield
 
+from shmbroker.ipc.core import Core
 from shmbroker.ipc.streak import Streak
 
 TYPE_CHECKING = False
@@ -23,8 +24,9 @@ LOOKS_AFTER_ANSWER = 40
 class Awake:
     """Of one gateway. has_entries: whether a ring holds something."""
 
-    def __init__(self, poller: Poller, has_entries: Callable[[], bool]) -> None:
+    def __init__(self, poller: Poller, has_entries: Callable[[], bool], core: Core) -> None:
         self._poll = poller.poll
+        self._core = core
         self._has_entries = has_entries
         self._has_waited = False
         self._streak = Streak()
@@ -33,6 +35,9 @@ class Awake:
         """What came from sockets after a short while in which rings or sockets had something; None
         where it is time to sleep. waits: the last that was asked for is an append, soon done."""
         has_waited, self._has_waited = self._has_waited, waits
+        core = self._core
+        if core.is_wanted():
+            return None
         if waits:
             looks, between = LOOKS_FOR_ANSWER, 16
         elif has_waited and self._streak.pays():
@@ -42,13 +47,15 @@ class Awake:
         poll = self._poll
         events: list[tuple[int, int]] | None = None
         for look in range(looks):
-            sched_yield()
+            if not core.let_others():
+                return poll(0)
             if self._has_entries():
                 events = [] if look else poll(0)  # the sockets have their turn in every look
                 break
             if not look % between and (found := poll(0)):
                 events = found
                 break
+        core.is_free()
         if not waits:
             self._streak.note(events is not None)
         return events

@@ -38,6 +38,7 @@ from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.results import Results
 from shmbroker.gateway.seldom_log import SeldomLog
 from shmbroker.gateway.standing import StandingRepeats
+from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
@@ -206,7 +207,7 @@ class Gateway:
         self._log_seldom = SeldomLog(logger)
         self._give_back = give_back
         self._apply_configs()
-        self._awake = Awake(poller, member.has_entries)
+        self._awake = Awake(poller, member.has_entries, Core(clock.monotonic))
         self._crowd = Crowd()
         self._drain: Drain | None = None
         self._has_stepped = False

@@ -36,6 +36,7 @@ from shmbroker.broker.replication.log_ends import LACKS
 from shmbroker.broker.replication.replication import Replication
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.ids import partition_key
+from shmbroker.ipc.core import Core
 from shmbroker.ipc.operation_layout import (
     APPEND_CONSTANT,
     APPENDED_HEAD,
@@ -239,6 +240,7 @@ class Node:
             {number: (self.peers[number], tables[number]) for number in self.peers},
             {number: self.world.nodes[number].told for number in self.peers},
             LAG_MAX_MS,
+            core=Core(lambda: self.now() / 1000),
             new_token=lambda: next(tokens),
             pass_file=self.pass_file,
             note_gap=self.on_gap,

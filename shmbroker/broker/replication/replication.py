@@ -15,13 +15,13 @@ Rules of this file:
   shared memory: it never goes back for anybody.
 * Where acks wait for followers, the process looks at its rings for some turns of the scheduler
   before it sleeps: their READs come within some ten microseconds, and a wake-up takes that long.
-  So it does after an append, and after the last ack, as long as the next comes soon (`ipc.streak`).
+  So it does after an append, and after the last ack, as long as the next comes soon (`ipc.streak`),
+  and nobody else computes on its core (`ipc.core`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from os import sched_yield
 from typing import Any
 
 from shmbroker.broker.append import Appender
@@ -31,6 +31,7 @@ from shmbroker.broker.replication.in_sync import InSyncChanges
 from shmbroker.broker.replication.leader_rings import LeaderRings
 from shmbroker.broker.replication.log_ends import IS_AHEAD, LogEnds
 from shmbroker.broker.replication.replica_fetcher import ReplicaFetcher
+from shmbroker.ipc.core import Core
 from shmbroker.ipc.peer import Peer
 from shmbroker.ipc.streak import Streak
 from shmbroker.replica.partition import Partition
@@ -64,6 +65,7 @@ class Replication:
         siblings: Mapping[int, SiblingPositions],
         lag_max_ms: int,
         *,
+        core: Core,
         new_token: Callable[[], int],
         pass_file: Callable[[Peer, Any], None],
         note_gap: Callable[[Partition], None],
@@ -106,6 +108,7 @@ class Replication:
         self._has_waited = False
         """Acks waited when it last looked for followers."""
         self._streak = Streak()
+        self._core = core
         self.in_sync = InSyncChanges(self.reads.may_join, ask, self.moved)
         self.log_ends = LogEnds(broker_id, tell, on_decided)
 
@@ -149,11 +152,16 @@ class Replication:
         has_waited, self._has_waited = self._has_waited, waits
         if not waits and not ((has_waited or has_appended) and self._streak.pays()):
             return False
+        core = self._core
+        if core.is_wanted():
+            return False
         has_come = False
         for _ in range(LOOKS_BEFORE_SLEEP):
-            sched_yield()
+            if not core.let_others():
+                return has_entries()
             if has_come := has_entries():
                 break
+        core.is_free()
         if not waits:
             self._streak.note(has_come)
         return has_come
