@@ -169,6 +169,9 @@ TRANSACTION_KEYS = frozenset(
 ON_CONTROL_SOCKET: tuple[BrokerApi, ...] = (list_segments,)
 """Served by I/O workers too, but only to whoever may open the control socket."""
 
+FOR_READERS = frozenset((list_segments.API_KEY, api_versions.API_KEY))
+"""What another user than the broker's may ask there: what it takes to read the files."""
+
 IN_CONTROLLER: tuple[ControllerApi, ...] = (
     create_topics,
     delete_topics,

@@ -46,7 +46,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 WORDS = {
     faults.ACCEPT_LOSS: " (read with fails_on_data_loss=False to go on without them)",
-    faults.RUN_AS_OWNER: ": run this as the broker's user",
+    faults.RUN_AS_OWNER: faults.RUN_AS_OWNER,
     faults.NAME_DIRECTORY: (
         "; where its data directory is seen under another name here, give it as data_directory"
     ),

@@ -13,7 +13,9 @@ from shmbroker.errors import Fault, StorageFault
 from shmbroker.wire import error_codes
 
 ACCEPT_LOSS = " (reading can be told to go on without them)"
-RUN_AS_OWNER = ": run this as the broker's user"
+RUN_AS_OWNER = (
+    ": run this as the broker's user, or start the broker with shmbroker.data.access=group"
+)
 NAME_DIRECTORY = "; where its data directory is seen under another name here, give that name"
 CAN_FETCH = ": they can be fetched"
 """Advice: what goes on after a fault's text."""

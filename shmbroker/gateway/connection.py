@@ -80,6 +80,7 @@ class Connection(Sender):
         "is_closed",
         "is_cold",
         "is_ended",
+        "is_reader",
         "large_bytes",
         "last_active",
         "listener",
@@ -114,6 +115,8 @@ class Connection(Sender):
         """The client has closed its sending side, or all; what it sent before may be unread."""
         self.is_ended = False
         """Nothing more will come in; it is closed when its last answer has gone out."""
+        self.is_reader = False
+        """Of another user, on the control socket: it may ask what readers of files need."""
         self.wants_write = False
         self.large_bytes = 0
         self.fast_produce: Any = None

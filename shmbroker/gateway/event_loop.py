@@ -19,6 +19,7 @@ Rules of this file:
 * No time limit runs against a connection that is not read from.
 """
 
+import os
 import select
 import socket
 from collections.abc import Callable
@@ -70,6 +71,9 @@ ACCEPTS_PER_TURN = 16
 FED_PER_TURN = 64
 """Connections that wait for memory, of which another look is taken at once."""
 
+PEER_CREDENTIALS = Struct("iII")
+"""Process, user and group: `struct ucred` of unix(7)."""
+
 FRAME_HEAD = Struct(">ihhi")
 """Size, api key, api version, correlation id: the fixed start of every request."""
 
@@ -91,6 +95,8 @@ class Service(Protocol):
     """What a worker gives its event loop: the API table, and words about connections."""
 
     submit: dict[int, Callable[..., bool]]
+    submit_of_readers: dict[int, Callable[..., bool]]
+    """What another user on the control socket may ask."""
 
     def now(self) -> float: ...
 
@@ -223,7 +229,9 @@ class EventLoop:
                 continue
             accepted.setblocking(False)
             connection = Connection(accepted, listener, service.now(), self.traffic)
-            if not is_local:
+            if is_local:
+                connection.is_reader = not _is_owner(accepted)
+            else:
                 tcp.tune(accepted)
                 connection.client = f"{address[0]}:{address[1]}"
                 connection.host = accepted.getsockname()[0]
@@ -315,7 +323,8 @@ class EventLoop:
         self, connection: Connection, buffer: bytearray, position: int, end: int
     ) -> None:
         """Start the requests whose frames lie complete in buffer[position:end]; keep the rest."""
-        submit = self.service.submit
+        service = self.service
+        submit = service.submit_of_readers if connection.is_reader else service.submit
         inflight = connection.inflight
         frame_bytes_max = self.frame_bytes_max
         need = 0
@@ -660,3 +669,11 @@ class EventLoop:
                 connection.last_active = now
             elif 0 <= idle_s < now - connection.last_active:
                 self.close(connection, IDLE)
+
+
+def _is_owner(accepted: socket.socket) -> bool:
+    """Whether the process at the other end of a Unix socket is of our user, or of root, as it was
+    when it connected. Everybody else whom the socket's mode lets in only reads."""
+    credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+    _, user, _ = PEER_CREDENTIALS.unpack(credentials)
+    return user in (0, os.geteuid())

@@ -178,6 +178,7 @@ class Gateway:
             produce.API_KEY: self.produce.submit,
             fetch.API_KEY: self.fetch.submit,
         }
+        self.submit_of_readers = {key: self.submit[key] for key in table.FOR_READERS}
         arriving_bytes_max = config["queued.max.request.bytes"]
         if arriving_bytes_max <= 0:
             arriving_bytes_max = FRAMES_BUFFERED_BYTES_MAX

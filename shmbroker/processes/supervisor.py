@@ -43,7 +43,7 @@ from shmbroker import clock
 from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault
 from shmbroker.gateway.event_loop import Listener
-from shmbroker.processes import boots, data_directory, output
+from shmbroker.processes import boots, data_access, data_directory, output
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
 from shmbroker.processes.limits import open_files_needed, raise_limits
 from shmbroker.processes.sd_notify import notify
@@ -251,6 +251,7 @@ class Supervisor:
     def _prepare_directory(self) -> data_directory.DirectoryPlan:
         """Make and lock the data directory, and judge what is in it: nothing else is written."""
         config, directory = self.config, self.data_directory
+        data_access.begin(config["shmbroker.data.access"])
         places = config.places(str(directory))
         data_directory.refuse_log_directory(str(directory), places)
         try:
@@ -273,6 +274,11 @@ class Supervisor:
         """Carry out the plan: the last that can refuse the start has agreed."""
         try:
             data_directory.carry_out(plan)
+            data_access.settle(
+                self.config["shmbroker.data.access"],
+                str(self.data_directory),
+                [directory for directory in plan.nodes.values() if os.path.isdir(directory)],
+            )
         except OSError as fault:
             raise _unusable(self.data_directory, fault) from fault
 
@@ -309,7 +315,8 @@ class Supervisor:
             self.listeners.append(Listener(listening, number, False))
             self.ports[number] = (host, listening.getsockname()[1])
         try:
-            control_socket = _bind_control_socket(self.data_directory)
+            mode = data_access.socket_mode(config["shmbroker.data.access"])
+            control_socket = _bind_control_socket(self.data_directory, mode)
         except OSError as fault:
             raise _unusable(self.data_directory, fault) from fault
         self.listeners.append(Listener(control_socket, -1, True))
@@ -750,7 +757,7 @@ def _listen_on(host: str, port: int, backlog: int, flag: str) -> socket.socket:
     return listening
 
 
-def _bind_control_socket(directory: Path) -> socket.socket:
+def _bind_control_socket(directory: Path, mode: int) -> socket.socket:
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     path = directory / CONTROL_SOCKET
     path.unlink(missing_ok=True)
@@ -758,7 +765,7 @@ def _bind_control_socket(directory: Path) -> socket.socket:
     directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     control.bind(f"/proc/self/fd/{directory_fd}/{CONTROL_SOCKET}")
     os.close(directory_fd)
-    os.chmod(path, 0o600)
+    os.chmod(path, mode)
     control.listen(64)
     return control
 

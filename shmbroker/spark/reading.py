@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 WORDS = {
     faults.ACCEPT_LOSS: " (set the source option failOnDataLoss to false to go on without them)",
-    faults.RUN_AS_OWNER: ": run Spark as the broker's user",
+    faults.RUN_AS_OWNER: (
+        ": run Spark as the broker's user, or start the broker with shmbroker.data.access=group"
+    ),
     faults.NAME_DIRECTORY: (
         "; where its data directory is seen under another name here, give it as option"
         " shmbroker.data"

@@ -11,7 +11,8 @@ of these files; Fetch has it.
 `hold_ms` above 0: files with offsets from `hold_start_offset` up to `hold_end_offset` are not
 unlinked for so long. Retention and compaction go on meanwhile; what they take out waits under
 `.deleted` (`file.delete.delay.ms` is the least), where a query that is slow still finds it. Held
-files go when the disk reserve is used, and with the death of their I/O broker.
+files go when the disk reserve is used, and with the death of their I/O broker. One request holds
+them for HOLD_MS_MAX at most.
 """
 
 from typing import Any
@@ -26,6 +27,9 @@ NAME = "ListSegments"
 VERSION_MIN = 0
 VERSION_MAX = 0
 VERSION_MIN_ADVERTISED = 0
+
+HOLD_MS_MAX = 24 * 3600 * 1000
+"""A day."""
 
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +46,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
                 continue
             log = partition.log
             if body["hold_ms"] > 0:
-                until_ms = broker.now_ms() + body["hold_ms"]
+                until_ms = broker.now_ms() + min(body["hold_ms"], HOLD_MS_MAX)
                 log.hold(asked["hold_start_offset"], asked["hold_end_offset"], until_ms)
             found["leader_epoch"] = partition.leader_epoch
             found["log_start_offset"] = log.log_start_offset

@@ -28,12 +28,12 @@ from shmbroker.client.cluster import Cluster, Topic
 from shmbroker.client.connection import Connection
 from shmbroker.client.faults import (
     NAME_DIRECTORY,
-    RUN_AS_OWNER,
     ClusterFault,
     LaterFault,
     NoFilesFault,
     refuse,
 )
+from shmbroker.client.reader.access import forbidden
 from shmbroker.client.reader.asking import Consumer, TopicPartition
 from shmbroker.client.reader.planning import ListedSegment
 from shmbroker.client.retries import patiently
@@ -363,7 +363,7 @@ class BrokerClient:
             ) from None
         except PermissionError:
             control.close()
-            raise NoFilesFault(f"user {os.geteuid()} may not open {path}", RUN_AS_OWNER) from None
+            raise forbidden(path, "open", os.W_OK) from None
         except OSError:
             control.close()
             raise

@@ -13,8 +13,9 @@ import os
 from collections.abc import Iterable
 from struct import error as StructError
 
-from shmbroker.client.faults import RUN_AS_OWNER, DataLossFault, NoFilesFault
+from shmbroker.client.faults import DataLossFault, NoFilesFault
 from shmbroker.client.reader.aborted import AbortedTransaction, parse_index
+from shmbroker.client.reader.access import forbidden
 from shmbroker.client.reader.planning import BatchSpan, IndexEntries, ListedSegment, Piece
 from shmbroker.errors import CorruptFault
 from shmbroker.ids import uuid_from_text, uuid_text
@@ -221,4 +222,4 @@ def _inode_of(path: str) -> int:
 
 
 def _forbidden(path: str) -> NoFilesFault:
-    return NoFilesFault(f"user {os.geteuid()} may not read {path}", RUN_AS_OWNER)
+    return forbidden(path, "read", os.R_OK)

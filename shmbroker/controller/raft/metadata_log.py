@@ -114,7 +114,7 @@ class MetadataLog:
         CorruptFault if committed records are damaged, StorageFault if the disk fails.
         """
         directory = os.path.join(node_directory, partition_directory(METADATA_TOPIC, 0))
-        os.makedirs(directory, exist_ok=True)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
         put_strangers_aside(directory)
         _take_identity(node_directory, os.path.join(directory, PARTITION_METADATA))
         _refuse_damage(directory)

@@ -1,12 +1,15 @@
 """Requests that can't start yet, and clients that leave meanwhile: over real sockets."""
 
+import os
 import select
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shmbroker.gateway import event_loop
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.event_loop import EventLoop, Listener
 from shmbroker.gateway.inflight import Request
@@ -169,3 +172,46 @@ def test_what_came_from_a_connection_that_was_closed_meanwhile_is_left(desk: Des
     assert [fd for fd, _ in events] == [connection.fd]
     desk.loop.handle(events)
     assert not desk.service.requests
+
+
+@pytest.mark.parametrize(
+    ("user", "served"), [("the broker's", True), ("root", True), ("another", False)]
+)
+def test_another_user_on_the_control_socket_asks_only_what_readers_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, served: bool
+) -> None:
+    """Of whom the connection is, says the kernel; here the loop is somebody else instead."""
+    own = os.geteuid()
+    numbers = {"the broker's": own, "root": 0, "another": own + 1}
+    real = event_loop.PEER_CREDENTIALS
+
+    class Credentials:
+        size = real.size
+
+        @staticmethod
+        def unpack(raw: bytes) -> tuple[int, int, int]:
+            process, peer, group = real.unpack(raw)
+            assert peer == own
+            return process, numbers[user], group
+
+    monkeypatch.setattr(event_loop, "PEER_CREDENTIALS", Credentials)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "s"))
+    listening.listen()
+    service = Service()
+    service.submit_of_readers = {}
+    loop = EventLoop(service, 1 << 20, 1 << 20, select.epoll())
+    loop.add_listener(Listener(listening, -1, True))
+    loop.watch_listeners(True)
+    with listening, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "s"))
+        client.sendall(request_frame(METADATA, 1, 7, "c", b"\0\0\0\0"))
+        for _ in range(10):
+            if service.requests or service.closed:
+                break
+            loop.handle(loop.poller.poll(1))
+        assert bool(service.requests) == served
+        assert service.closed == ([] if served else [f"unknown api key {METADATA}"])
+        for connection in list(loop.connections.values()):
+            loop.close(connection, "")
+    loop.poller.close()
