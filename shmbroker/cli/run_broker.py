@@ -51,7 +51,8 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
         ).run()
     except supervisor.InUse as fault:
         output.say(f"shmbroker: {fault}", sys.stderr)
-        status = supervisor.EXIT_IN_USE
+        is_left = isinstance(fault, supervisor.InUseYet)
+        status = supervisor.EXIT_IN_USE_YET if is_left else supervisor.EXIT_IN_USE
     except Fault as fault:
         output.say(f"shmbroker: {fault}", sys.stderr)
         status = supervisor.EXIT_CONFIG

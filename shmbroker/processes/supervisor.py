@@ -20,7 +20,8 @@ Rules of this file:
   flock whose descriptor the children keep: no second family while one writer lives.
 
 Exit statuses: 0 after SIGTERM or SIGINT; 1 a child did not stop cleanly; 2 a configuration that
-can't be used; 3 the data directory is in use; 4 a child can't boot.
+can't be used; 3 the data directory is in use; 4 a child can't boot; 75 the data directory is in use
+by what a killed family left, which has not ended yet.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +44,7 @@ from shmbroker import clock
 from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault
 from shmbroker.gateway.event_loop import Listener
-from shmbroker.processes import boots, data_access, data_directory, output
+from shmbroker.processes import activation, boots, data_access, data_directory, output, sd_notify
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
 from shmbroker.processes.limits import open_files_needed, raise_limits
 from shmbroker.processes.sd_notify import notify
@@ -90,6 +91,8 @@ EXIT_UNCLEAN = 1
 EXIT_CONFIG = 2
 EXIT_IN_USE = 3
 EXIT_CHILD_BOOT = 4
+EXIT_IN_USE_YET = 75
+"""Another try may help (EX_TEMPFAIL of sysexits.h)."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -118,12 +121,19 @@ READ_AT_BOOT = (
 )
 """Metadata records that every child reads: their decoders are compiled once, before the fork."""
 METRICS_BACKLOG = 16
+START_EXTENSION_S = 60
+"""How much more time for a start that takes half of that the service manager is asked for, again
+and again."""
 CONTROL_SOCKET = "control.sock"
 LOCK_FILE = ".supervisor.lock"
 
 
 class InUse(ConfigFault):
     """Another family works on the data directory."""
+
+
+class InUseYet(InUse):
+    """The family is gone but for processes that the kernel does not let end, for their disk."""
 
 
 class Running:
@@ -160,6 +170,8 @@ class Supervisor:
         self.stopping: Stop | None = None
         self.is_ready = False
         self.exit_status = 0
+        self.watchdog_s = 0.0
+        """How often the service manager wants to hear that all is well; 0 is never."""
         self.metrics_socket: socket.socket | None = None
         """Where metrics are shown, if they are."""
         self._signals: list[int] = []
@@ -247,6 +259,12 @@ class Supervisor:
             config["shmbroker.controllers"],
         )
         raise_limits(open_files, config["log.segment.bytes"])
+        self.watchdog_s = sd_notify.watchdog_s()
+        complaint = sd_notify.watchdog_complaint(
+            self.watchdog_s, config["shmbroker.watchdog.kill.ms"]
+        )
+        if complaint:
+            logger.warning("%s", complaint)
 
     def _prepare_directory(self) -> data_directory.DirectoryPlan:
         """Make and lock the data directory, and judge what is in it: nothing else is written."""
@@ -292,7 +310,12 @@ class Supervisor:
                 break
             except BlockingIOError:
                 owner = os.pread(lock_fd, 32, 0).decode(errors="replace").strip()
-                if _is_alive(owner) or clock.monotonic() > deadline:
+                if clock.monotonic() > deadline:
+                    raise InUseYet(
+                        f"The data directory {directory} is in use by processes of the broker with "
+                        f"pid {owner}, which has ended: they wait for a disk; try again."
+                    ) from None
+                if _is_alive(owner):
                     raise InUse(
                         f"The data directory {directory} is in use by the broker with pid {owner}: "
                         "stop that one, or name another directory with --data."
@@ -308,10 +331,7 @@ class Supervisor:
         config = self.config
         self.listeners: list[Listener] = []
         self.ports: dict[int, tuple[str, int]] = {}
-        for place, number in enumerate(config.nodes):
-            port = config["shmbroker.port"] + place if config["shmbroker.port"] else 0
-            host = config["shmbroker.host"]
-            listening = _listen_on(host, port, config["socket.listen.backlog.size"], "--port")
+        for number, (listening, host) in zip(config.nodes, self._open_ports(), strict=True):
             self.listeners.append(Listener(listening, number, False))
             self.ports[number] = (host, listening.getsockname()[1])
         try:
@@ -328,6 +348,34 @@ class Supervisor:
                 )
             host, port = metrics_address(config["shmbroker.metrics"])
             self.metrics_socket = _listen_on(host, port, METRICS_BACKLOG, "--metrics")
+
+    def _open_ports(self) -> Iterator[tuple[socket.socket, str]]:
+        """The socket of each broker, passed or our own, and the host that clients are told."""
+        config = self.config
+        host, port = config["shmbroker.host"], config["shmbroker.port"]
+        wanted = activation.Wanted(
+            len(config.nodes),
+            host if "shmbroker.host" in config.static else "",
+            port if "shmbroker.port" in config.static else 0,
+        )
+        passed = activation.passed()
+        places = activation.assign([one.getsockname()[:2] for one in passed], wanted)
+        if passed:
+            host = wanted.host or passed[0].getsockname()[0]
+            port = wanted.port or passed[0].getsockname()[1]
+            if None in places:
+                logger.warning(
+                    "%d of %d brokers have a port of the service manager's; clients of the others "
+                    "are refused during a restart: a ListenStream= for each avoids that",
+                    len(passed),
+                    len(places),
+                )
+        for place, given in enumerate(places):
+            if given is not None:
+                yield passed[given], host
+                continue
+            backlog = config["socket.listen.backlog.size"]
+            yield _listen_on(host, port + place if port else 0, backlog, "--port"), host
 
     # ── forking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -467,6 +515,16 @@ class Supervisor:
             logger.log(logging.ERROR if finding.is_kill else logging.WARNING, "%s", finding.line)
             if finding.is_kill:
                 os.kill(finding.pid, signal.SIGKILL)
+        if self.watchdog.is_well:
+            self._feed_service_manager()
+
+    def _feed_service_manager(self) -> None:
+        """Everybody gives signs of life; what takes long at a start is no fault then, either."""
+        began_s = clock.monotonic() - self.began
+        if not self.is_ready and not self.is_stopping and began_s > START_EXTENSION_S / 2:
+            notify(f"EXTEND_TIMEOUT_USEC={START_EXTENSION_S * 1_000_000}")
+        if self.watchdog_s:
+            notify("WATCHDOG=1")
 
     def _signed(self, running: Running) -> float:
         """Its last sign of life; its fork is the first."""

@@ -84,6 +84,9 @@ class Watchdog:
         self._killed: dict[int, float] = {}
         """Pid of those that do not end, to when the next line about that is due."""
         self.next_look = self.awake_since = 0.0
+        self.is_well = True
+        """Nobody was silent at the last look whom a kill might help: what a service manager's own
+        watchdog may hear. Always so where nobody is to be killed."""
 
     def look(self, now: float, children: Iterable[Watched]) -> list[Silence]:
         """What is to be said and done now."""
@@ -96,8 +99,11 @@ class Watchdog:
         self._named = {pid: signed for pid, signed in self._named.items() if pid in pids}
         self._killed = {pid: due for pid, due in self._killed.items() if pid in pids}
         findings: list[Silence] = []
+        self.is_well = True
         for child in children:
             silent_s = now - max(child.signed, self.awake_since)
+            if silent_s >= self._least_s and self._kill_s != float("inf"):
+                self.is_well &= not may_kill(self._standing_of(child.pid), child.work)
             findings += self._judge(now, child, silent_s)
         return findings
 

@@ -1144,7 +1144,7 @@ _broker(
 _broker(
     "shmbroker.watchdog.kill.ms",
     INT,
-    "10000",
+    "8000",
     "Time without a sign of life after which such a process is killed and replaced; 0 is never, "
     "which is for debuggers.",
     least=0,

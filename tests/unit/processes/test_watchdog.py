@@ -218,3 +218,29 @@ def test_who_is_killed_by_a_late_look_is_named_by_the_same() -> None:
         family.now = BEGAN + seconds
         family.look(9)
     assert family.events() == [(pytest.approx(3.002), 1, what) for what in ("name", "kill")]
+
+
+@pytest.mark.parametrize(
+    ("kill_s", "state", "work", "is_well"),
+    [
+        (KILL_S, "T", 0, False),
+        (KILL_S, "R", 0, False),
+        (KILL_S, "D", WAITS_FOR_DISK, True),
+        (KILL_S, "t", 0, True),
+        (0.0, "T", 0, True),
+    ],
+)
+def test_family_is_well_unless_a_kill_might_help(
+    kill_s: float, state: str, work: int, is_well: bool
+) -> None:
+    family = Family(kill_s=kill_s)
+    family.look(1, 2)
+    family.states[1] = state
+    family.work[1] = work
+    family.go_on(WARN_S - 1, 2)
+    assert family.watchdog.is_well
+    family.go_on(1, 2)
+    assert family.watchdog.is_well == is_well
+    del family.signed[1]
+    family.go_on(1, 2)
+    assert family.watchdog.is_well, "it is gone, and its successor not there yet"
