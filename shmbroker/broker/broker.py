@@ -865,6 +865,10 @@ class Broker:
         self.tiering.on_deleted(partition.key)
         self.purgatory.check(partition.key)
 
+    def on_settings(self) -> None:
+        """The settings that this was started with have other values."""
+        self._apply_configs({""})
+
     def _apply_configs(self, topics: set[str]) -> None:
         """Settings of these topics have changed; "" stands for the broker's own, so all topics."""
         if "" in topics:

@@ -24,6 +24,7 @@ COMMANDS = {
     "quorum": "shmbroker.cli.quorum",
     "serve": "shmbroker.cli.serve",
     "status": "shmbroker.cli.status",
+    "systemd": "shmbroker.cli.systemd",
     "topic": "shmbroker.cli.topic",
     "transaction": "shmbroker.cli.transaction",
 }
@@ -59,7 +60,7 @@ def main() -> None:
     shmbroker doctor                                 what is wrong on this host?
     shmbroker log verify ~/.local/state/shmbroker    check the files, without a broker
 
-    All but serve and log talk to any Kafka cluster: --bootstrap-server HOST:PORT, or
+    All but serve, log and systemd talk to any Kafka cluster: --bootstrap-server HOST:PORT, or
     $SHMBROKER_BOOTSTRAP_SERVER, or 127.0.0.1:9092.
 
     Exit status: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C. serve has more: see its help.

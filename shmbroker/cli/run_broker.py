@@ -42,12 +42,16 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
         for flag, parameter, _, setting, _ in FLAGS
         if setting and parameters[parameter] not in (None, ())
     ]
+
+    def read() -> BrokerConfig:
+        return BrokerConfig.load(parameters["config_file"], parameters["assignments"], flags)
+
     try:
-        config = BrokerConfig.load(parameters["config_file"], parameters["assignments"], flags)
+        config = read()
         for complaint in config.idle_complaints():
             print(f"shmbroker: {complaint}", file=sys.stderr)
         status = supervisor.Supervisor(
-            config, Path(config["shmbroker.data"] or default_data_directory()), began
+            config, Path(config["shmbroker.data"] or default_data_directory()), began, read
         ).run()
     except supervisor.InUse as fault:
         output.say(f"shmbroker: {fault}", sys.stderr)

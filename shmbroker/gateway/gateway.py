@@ -450,6 +450,11 @@ class Gateway:
         """Ids of brokers that run, but hang or stop: others lead in their place."""
         return self.told.fenced
 
+    def on_settings(self) -> None:
+        """The settings that this was started with have other values."""
+        self._apply_configs()
+        self.plain.cache.clear()  # DescribeConfigs tells them
+
     def _apply_configs(self) -> None:
         """Settings that may change while this runs; those of the first broker count for all."""
         image = self.image

@@ -118,6 +118,10 @@ class FamilyMember:
                     owner.on_peer_running(peer)
         if acknowledged:
             self.supervisor.ring()
+        self.on_control()
+
+    def on_control(self) -> None:
+        """Something that is told to everybody may be new; see the control generation."""
 
     def sign(self, now: float) -> None:
         """Leave a sign of life, ten times a second at most. `now`: monotonic seconds."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import logging
 import os
 import select
@@ -30,6 +31,7 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes import output
 from shmbroker.processes.shared_resources import CLEANER, METRICS, TIER, SharedResources, Slot
+from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     INCARNATION,
@@ -75,6 +77,18 @@ class Child(FamilyMember):
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signs.attach(lambda: self.sign(clock.monotonic()), self._store_work)
+        self.follows: BrokerConfig | None = None
+        """The settings of a role that has some."""
+
+    def on_control(self) -> None:
+        """Settings may have been read again."""
+        text = self.shared.settings.news()
+        if text is not None and self.follows is not None:
+            self.follows.adopt(BrokerConfig(json.loads(text)))
+            self.on_settings()
+
+    def on_settings(self) -> None:
+        """Settings have other values: take over what was made of those before."""
 
     def _store_work(self, word: int) -> None:
         self.words[self.counters.at(self.slot.index, WORK)] = word

@@ -30,6 +30,7 @@ class ControllerProcess(Child):
         cluster_id: str,
     ) -> None:
         super().__init__(shared, slot)
+        self.follows = config
         self.poller = select.epoll()
         self.poller.register(self.doorbell.eventfd, EPOLL_EVENTS)
         others = {

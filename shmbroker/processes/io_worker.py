@@ -40,6 +40,7 @@ class IoWorker(SleepingChild):
         ports: dict[int, tuple[str, int]],
     ) -> None:
         super().__init__(shared, slot)
+        self.follows = config
         directory = config.nodes[slot.number]
         require_meta_properties(directory, slot.number, cluster_id)
         log_directory = LogDirectory.open(directory, slot.number, cluster_id)
@@ -90,6 +91,9 @@ class IoWorker(SleepingChild):
             {peer.slot: passing[own, peer.slot][0] for peer in (*gateways, *siblings.values())},
             self.shared.doorbells[0].ring,
         )
+
+    def on_settings(self) -> None:
+        self.broker.on_settings()
 
     def run(self) -> None:
         """Open what is here, serve until asked to stop, let others lead it, and close."""

@@ -51,7 +51,7 @@ class MetricsProcess(SleepingChild):
         listening: socket.socket,
     ) -> None:
         super().__init__(shared, slot)
-        self.config = config
+        self.config = self.follows = config
         self.listening = listening
         self.link = ActiveLink(self.counters, [], config, cluster_id)
         self.lock = threading.Lock()

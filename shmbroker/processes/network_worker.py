@@ -36,6 +36,7 @@ class NetworkWorker(Child):
         listeners: list[Listener],
     ) -> None:
         super().__init__(shared, slot)
+        self.follows = config
         self.poller = select.epoll()
         io_peers = [peer for peer in self.peers if peer.role == IO_WORKER]
         brokers = Brokers(
@@ -69,6 +70,9 @@ class NetworkWorker(Child):
             self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, lambda _events: None
         )
         keep_large_apart()
+
+    def on_settings(self) -> None:
+        self.gateway.on_settings()
 
     def run(self) -> None:
         """Serve until asked to stop, then let the requests in flight finish."""

@@ -28,7 +28,8 @@ Pairs that talk, and their rings:
     I/O worker ↔ cleaner          logs to compact             control_ring_bytes
     I/O worker ↔ tier             segments to copy, to fetch  control_ring_bytes
 
-An anonymous mapping holds what each process that can't boot says of it: its last words.
+An anonymous mapping holds what each process that can't boot says of it: its last words. Another one
+holds the settings that were read again (`shm.notice`).
 
 A Unix socket pair for each I/O worker and each other worker that reads from it carries descriptors
 of segment files.
@@ -43,6 +44,7 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.shm import address_counts, latencies, positions, standing
 from shmbroker.shm.counters import DOORBELL, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
+from shmbroker.shm.notice import Notice
 from shmbroker.shm.region import Region, require_room, sweep
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
@@ -58,6 +60,7 @@ METRICS = "metrics"
 
 RESULT_RING_BYTES = 2 << 20
 LAST_WORDS_BYTES = 1024
+SETTINGS_BYTES = 1 << 20
 POSITION_ENTRIES = 8192
 """Partitions of an I/O worker whose positions survive it; further ones are scanned."""
 
@@ -123,6 +126,8 @@ class SharedResources:
         self._regions = [Region.create(f"{prefix}counters", _pages(layout_size(count)))]
         self.counters = Counters(self._regions[0].view, count)
         self._last_words = mmap.mmap(-1, _pages(LAST_WORDS_BYTES * count))
+        self.settings = Notice(memoryview(mmap.mmap(-1, SETTINGS_BYTES)))
+        """Those that were read again, as JSON: setting to text."""
         words = self.counters.words
         self.doorbells = [
             Doorbell(make_eventfd(), words, self.counters.at(slot.index, DOORBELL))

@@ -16,6 +16,7 @@ Rules of this file:
   others run. For room on the disk a successor waits as ever (EXIT_TRY_AGAIN).
 * The cleaner is forked when an I/O worker wants it, the tier process and the one that shows metrics
   once the family serves. One that can't boot ends nothing.
+* SIGHUP has the settings read again: `settings.reload` says what holds at once.
 * If the supervisor dies, every child does (PR_SET_PDEATHSIG). The lock on the data directory is a
   flock whose descriptor the children keep: no second family while one writer lives.
 
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import json
 import logging
 import os
 import select
@@ -42,7 +44,7 @@ from typing import Any
 
 from shmbroker import clock
 from shmbroker.controller.raft.voter_links import socket_name
-from shmbroker.errors import ConfigFault
+from shmbroker.errors import ConfigFault, Fault
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.processes import activation, boots, data_access, data_directory, output, sd_notify
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
@@ -60,6 +62,7 @@ from shmbroker.processes.shared_resources import (
 )
 from shmbroker.processes.stopping import MAY_BE_KILLED, Stop, waited_for
 from shmbroker.processes.watchdog import LOOK_S, Watchdog, Watched, standing_of
+from shmbroker.settings import reload
 from shmbroker.settings.table import metrics_address
 from shmbroker.shm.counters import (
     CLEANER_WANTED,
@@ -158,8 +161,17 @@ class Running:
 class Supervisor:
     """`run` is the whole life of a family; `on_ready` is called once when it serves."""
 
-    def __init__(self, config: BrokerConfig, directory: Path, began: float) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: Path,
+        began: float,
+        read_again: Callable[[], BrokerConfig] | None = None,
+    ) -> None:
+        """`read_again`: what SIGHUP asks for, the settings as they are written now."""
         self.config = config
+        self._read_again = read_again
+        self._must_reload = False
         self.began = began
         self.data_directory = directory.absolute()
         self.running: dict[int, Running] = {}
@@ -479,15 +491,43 @@ class Supervisor:
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGHUP:
-                continue
-            if not self.is_stopping:
+                self._must_reload = True
+            elif not self.is_stopping:
                 logger.info("stopping")
                 self._stop(0)
             elif number == signal.SIGINT:
                 self._kill_all()
+        if self._must_reload and self.is_ready and not self.is_stopping:
+            self._must_reload = False
+            self._reload()
         if self.to_fork:
             self._fork_successors()
         return self.stopping is not None and self._go_on_stopping(self.stopping)
+
+    def _reload(self) -> None:
+        """Read the settings again; what may change while the family runs holds at once."""
+        sd_notify.reloading()
+        try:
+            if self._read_again is not None:
+                found = reload.judge(self.config, self._read_again())
+                self._take_over(found)
+                logger.info("%s", found)
+        except Fault as fault:
+            logger.error("the settings stay as they are: %s", fault)
+        notify("READY=1")
+
+    def _take_over(self, found: reload.Reload) -> None:
+        """Have every process go by the settings that were read."""
+        try:
+            self.shared.settings.post(json.dumps(found.config.given))
+        except ValueError as fault:
+            raise ConfigFault(f"They take too much room: {fault}.") from fault
+        self.config.adopt(found.config)
+        self.watchdog.set_limits(
+            self.config["shmbroker.watchdog.warn.ms"], self.config["shmbroker.watchdog.kill.ms"]
+        )
+        self.words[CONTROL_GENERATION_WORD] += 1
+        self._ring_all()
 
     def _timeout_ms(self) -> float:
         """Until something is due by its time alone; everything else rings."""

@@ -74,9 +74,7 @@ class Watchdog:
     def __init__(
         self, warn_ms: int, kill_ms: int, standing_of: Callable[[int], ProcessState | None]
     ) -> None:
-        self._warn_s = warn_ms / 1000 or float("inf")
-        self._kill_s = kill_ms / 1000 or float("inf")
-        self._least_s = min(self._warn_s, self._kill_s)
+        self.set_limits(warn_ms, kill_ms)
         self._standing_of = standing_of
         self._attention = Attention(0.0, AWAY_S)
         self._named: dict[int, float] = {}
@@ -87,6 +85,12 @@ class Watchdog:
         self.is_well = True
         """Nobody was silent at the last look whom a kill might help: what a service manager's own
         watchdog may hear. Always so where nobody is to be killed."""
+
+    def set_limits(self, warn_ms: int, kill_ms: int) -> None:
+        """After how long a silent child is named, and killed; 0 is never."""
+        self._warn_s = warn_ms / 1000 or float("inf")
+        self._kill_s = kill_ms / 1000 or float("inf")
+        self._least_s = min(self._warn_s, self._kill_s)
 
     def look(self, now: float, children: Iterable[Watched]) -> list[Silence]:
         """What is to be said and done now."""

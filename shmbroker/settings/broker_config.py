@@ -21,7 +21,7 @@ _KAFKAS_NAMES = {"node.id": "shmbroker.node.id", "broker.id": "shmbroker.node.id
 class BrokerConfig:
     """The static settings of the family: what file and flags say, over the defaults."""
 
-    __slots__ = ("_values", "nodes", "static")
+    __slots__ = ("_derived", "_values", "nodes", "static")
 
     def __init__(self, static: Mapping[str, str] | None = None) -> None:
         """`static`: setting to text, for those that were set; ConfigFault for a wrong one."""
@@ -30,6 +30,8 @@ class BrokerConfig:
         found on the disk decides on ids, so the supervisor fills it in before it forks."""
         self.static: dict[str, str] = {}
         """What was set, as text; DescribeConfigs calls it the static broker config."""
+        self._derived: set[str] = set()
+        """Of `static`, what follows from other settings."""
         self._values = dict(_defaults)
         for name, text in (static or {}).items():
             self._set(name, text, "")
@@ -64,6 +66,15 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Any:
         """The parsed value of a broker setting; None where it has neither value nor default."""
         return self._values[name]
+
+    @property
+    def given(self) -> dict[str, str]:
+        """What was set, as text, without what follows from it."""
+        return {name: text for name, text in self.static.items() if name not in self._derived}
+
+    def adopt(self, other: BrokerConfig) -> None:
+        """Have the values of another one from here on; directories stay."""
+        self.static, self._values, self._derived = other.static, other._values, other._derived
 
     @property
     def is_tier_enabled(self) -> bool:
@@ -133,6 +144,7 @@ class BrokerConfig:
                     f"{self['shmbroker.io.workers']}: raise it, or lower --replicas."
                 )
             self._set("shmbroker.io.workers", str(replicas), "")
+            self._derived.add("shmbroker.io.workers")
         for name, value in (
             ("default.replication.factor", replicas),
             ("offsets.topic.replication.factor", min(replicas, 3)),
@@ -142,6 +154,7 @@ class BrokerConfig:
         ):
             if name not in self.static:
                 self._set(name, str(value), "")
+                self._derived.add(name)
 
     def _check(self) -> None:
         self._follow_replicas()

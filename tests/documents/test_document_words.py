@@ -67,7 +67,9 @@ def test_commands_of_a_document_are_taken(path: Path) -> None:
 @pytest.mark.parametrize("path", COMMENTED, ids=name_of)
 def test_commands_in_comments_are_taken(path: Path) -> None:
     for text in IN_COMMENT.findall(path.read_text(encoding="utf-8")):
-        for words in ours(text):
+        if "$ARGS" in text:
+            continue  # of the reader's
+        for words in ours(text.replace(" $SHMBROKER_FLAGS", "")):
             assert not refusal_of(words), text
 
 

@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -234,21 +233,6 @@ def test_systemd_is_told_of_readiness_restarts_and_the_stop(
             assert broker.stop() == 0
             told = told_until("STATUS=stopped")
             assert told[0] == "STOPPING=1"
-
-
-def test_unit_for_systemd_is_valid(tmp_path: Path) -> None:
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("there is no systemd-analyze")
-    unit = (Path(__file__).parents[2] / "systemd" / "shmbroker.service").read_text()
-    command = "ExecStart=/opt/shmbroker/bin/shmbroker "
-    assert command in unit
-    (tmp_path / "shmbroker.service").write_text(
-        unit.replace(command, f"ExecStart={sys.executable} ")
-    )
-    words = [analyze, "verify", "--man=no", str(tmp_path / "shmbroker.service")]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_python_that_leaves_out_asserts_is_refused(tmp_path: Path) -> None:
