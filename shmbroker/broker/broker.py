@@ -615,6 +615,9 @@ class Broker:
         show("replicated_bytes", self.replication.fetcher.copied_bytes)
         show("reads_served", reader.served)
         show("read_bytes", reader.bytes_out)
+        for key, count in reader.bytes_of.items():
+            self.store.positions.add_read_bytes(key, count)
+        reader.bytes_of.clear()
         show("operations_delayed", self.purgatory.delayed + appender.delayed.delayed)
         show("operations_expired", self.purgatory.expired + appender.delayed.expired)
         show("segments_deleted", self.store.segments_deleted)

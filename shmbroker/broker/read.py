@@ -165,6 +165,8 @@ class Reader:
         """How long those have taken that had to wait."""
         self.served = self.bytes_out = 0
         """Reads that were answered, and the bytes that they have got."""
+        self.bytes_of: dict[bytes, int] = {}
+        """The same bytes by partition key, since somebody has taken them to show them."""
 
     def on_read(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One READ entry: answer now, or wait in the purgatory."""
@@ -348,6 +350,7 @@ class Reader:
     def answer(self, read: DelayedRead, results: list[Any]) -> None:
         """Send READ_DONE, after the descriptors that its slices need."""
         peer = read.peer
+        bytes_of = self.bytes_of
         self.served += 1
         if read.began_ms:
             self.waits.add((self.now_ms() - read.began_ms) * 1000)
@@ -392,6 +395,7 @@ class Reader:
             file_id = 0
             if length:
                 self.bytes_out += length
+                bytes_of[partition.key] = bytes_of.get(partition.key, 0) + length
                 if (
                     length <= INLINE_SLICE_BYTES
                     and segment.map is not None

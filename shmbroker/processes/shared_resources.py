@@ -16,6 +16,7 @@ Regions (`shm.region`), unlinked as soon as they are mapped:
     standing    one table for each I/O worker, `shm.standing`
     addresses   one table for each network worker, `shm.address_counts`
     latencies   one table for each network worker and I/O worker, `shm.latencies`
+    about       what the family is, for whoever attaches from outside: `observe.about`
 
 Pairs that talk, and their rings:
 
@@ -35,12 +36,15 @@ A Unix socket pair for each I/O worker and each other worker that reads from it 
 of segment files.
 """
 
+from __future__ import annotations
+
 import mmap
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from shmbroker.ipc.peer import Peer
+from shmbroker.observe.about import REGION, About
 from shmbroker.shm import address_counts, latencies, positions, standing
 from shmbroker.shm.counters import DOORBELL, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
@@ -48,6 +52,10 @@ from shmbroker.shm.notice import Notice
 from shmbroker.shm.region import Region, require_room, sweep
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.observe.observer import Observer
 
 SUPERVISOR = "supervisor"
 NETWORK_WORKER = "network-worker"
@@ -133,6 +141,7 @@ class SharedResources:
             Doorbell(make_eventfd(), words, self.counters.at(slot.index, DOORBELL))
             for slot in self.slots
         ]
+        self._prefix, self._sizes = prefix, sizes
         self._make_rings(prefix, sizes)
         self._position_views = self._make_tables(f"{prefix}positions", IO_WORKER, tables[0])
         self._standing_views = self._make_tables(f"{prefix}standing", IO_WORKER, tables[1])
@@ -228,9 +237,41 @@ class SharedResources:
         self._last_words[at : at + LAST_WORDS_BYTES] = bytes(LAST_WORDS_BYTES)
         return raw.rstrip(b"\0").decode(errors="replace")
 
-    def rings(self) -> dict[tuple[int, int], memoryview]:
-        """All rings, by who writes and who reads: to be looked at."""
-        return self._rings
+    def tell(self, about: About) -> None:
+        """Say what this family is; `about` has its places and rings. Before the first fork."""
+        self.about = about
+        content = about.to_bytes()
+        region = Region.create(f"{self._prefix}{REGION}", _pages(len(content)))
+        region.view[: len(content)] = content
+        self._regions.append(region)
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Role and number of each slot, for `tell`."""
+        return [(slot.role, slot.number) for slot in self.slots]
+
+    @property
+    def ring_places(self) -> list[tuple[int, int, int]]:
+        """Who writes, who reads, and the capacity of each ring, as they lie in their region."""
+        return [(*pair, size) for pair, size in self._sizes.items()]
+
+    def observer(self, sign: Callable[[], None]) -> Observer:
+        """Who makes snapshots of the family, from within it (`observe.observer`). It is imported
+        where it is asked for: other processes do without."""
+        from shmbroker.observe.observer import Observer
+        from shmbroker.observe.shared_memory import Family, Place
+
+        places = [Place(slot.index, slot.role, slot.number) for slot in self.slots]
+        pid = self.about.supervisor_pid
+        return Observer(
+            self.about,
+            Family(self.counters, places, self._rings, self.latencies, pid),
+            {
+                slot.number: self.sibling_positions_of(slot.index)
+                for slot in self.of_role(IO_WORKER)
+            },
+            sign,
+        )
 
     def talk(self, slot: int, other: int) -> bool:
         """Whether two slots have rings between them."""

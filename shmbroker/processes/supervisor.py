@@ -42,11 +42,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import __version__, clock
 from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.processes import activation, boots, data_access, data_directory, output, sd_notify
+from shmbroker.observe.about import About
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
 from shmbroker.processes.limits import open_files_needed, raise_limits
 from shmbroker.processes.sd_notify import notify
@@ -220,6 +221,7 @@ class Supervisor:
             int(config.is_tier_enabled),
             int(self.metrics_socket is not None),
         )
+        self.shared.tell(self._about())
         self._write_directory(plan)
         self.words = self.shared.counters.words
         self.pid = os.getpid()
@@ -258,6 +260,21 @@ class Supervisor:
         while True:
             if self._turn():
                 return self.exit_status
+
+    def _about(self) -> About:
+        shared = self.shared
+        return About(
+            __version__,
+            self.cluster_id,
+            str(self.data_directory),
+            clock.now_ms(),
+            os.getpid(),
+            shared.places,
+            shared.ring_places,
+            dict(self.config.nodes),
+            self.ports,
+            self.config.static.get("min.insync.replicas"),
+        )
 
     def _look_at_limits(self) -> None:
         """Before anything is opened."""
@@ -468,9 +485,7 @@ class Supervisor:
         from shmbroker.processes.metrics import MetricsProcess
 
         assert self.metrics_socket is not None, "there is no slot without it"
-        return MetricsProcess(
-            shared, slot, self.config, self.cluster_id, self.ports, self.metrics_socket
-        )
+        return MetricsProcess(shared, slot, self.metrics_socket)
 
     # ── watching ────────────────────────────────────────────────────────────────────────────────
 

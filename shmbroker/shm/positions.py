@@ -16,6 +16,7 @@ Entry
 +0x20      8  selected       word within the entry where the valid copy begins: 8 or 12;
                              0 is nothing stored yet
 +0x28      8  high_watermark of a partition with several replicas, for whoever leads it next
++0x30      8  read_bytes     bytes of batches that clients were answered with, to be shown
 +0x40     32  copy           segment base offset, position, end offset, spare
 +0x60     32  other copy     the same
 
@@ -37,6 +38,7 @@ SLOTS_USED_WORD = 0
 IS_USED = 0x18 // WORD_BYTES
 SELECTED = 0x20 // WORD_BYTES
 HIGH_WATERMARK = 0x28 // WORD_BYTES
+READ_BYTES = 0x30 // WORD_BYTES
 COPY = 0x40 // WORD_BYTES
 OTHER_COPY = 0x60 // WORD_BYTES
 
@@ -85,6 +87,7 @@ class PositionTable:
         word = _word_of(slot)
         words[word + SELECTED] = 0
         words[word + HIGH_WATERMARK] = 0
+        words[word + READ_BYTES] = 0
         self._view[word * WORD_BYTES : word * WORD_BYTES + KEY_BYTES] = key
         words[word + IS_USED] = 1
         self._slots[key] = slot
@@ -113,6 +116,12 @@ class PositionTable:
         """As last stored for a partition; 0 if it was not."""
         slot = self._slots.get(key)
         return 0 if slot is None else self.words[_word_of(slot) + HIGH_WATERMARK]
+
+    def add_read_bytes(self, key: bytes, count: int) -> None:
+        """Clients were answered with so many more bytes of a partition."""
+        slot = self._slots.get(key)
+        if slot is not None:
+            self.words[_word_of(slot) + READ_BYTES] += count
 
     def partition_keys(self) -> list[bytes]:
         """The partitions that have a slot."""
@@ -164,6 +173,11 @@ class SiblingPositions:
         """As last stored for a partition; 0 if it was not."""
         entry = self._find(key)
         return 0 if entry is None else self._words[entry + HIGH_WATERMARK]
+
+    def read_bytes(self, key: bytes) -> int | None:
+        """What clients were answered with of a partition; None if it has no entry."""
+        entry = self._find(key)
+        return None if entry is None else self._words[entry + READ_BYTES]
 
     def _find(self, key: bytes) -> int | None:
         entry = self._entries.get(key)

@@ -62,6 +62,7 @@ class Reading:
         self.keys = [partition_key(bytes(16), index) for index in range(count)]
         self.partitions = {
             key: SimpleNamespace(
+                key=key,
                 is_leader=True,
                 is_led_offline=False,
                 leader_epoch=5,

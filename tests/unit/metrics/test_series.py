@@ -1,8 +1,13 @@
-"""What shared memory says is shown under the right names."""
+"""What a snapshot says is shown under the right names."""
 
-from shmbroker.metrics import shared_memory
+import pytest
+
+from shmbroker.metrics import series as module
+from shmbroker.metrics.catalogue import CATALOGUE
 from shmbroker.metrics.samples import Samples
-from shmbroker.metrics.shared_memory import Family
+from shmbroker.metrics.series import put_all
+from shmbroker.observe.shared_memory import Family
+from shmbroker.observe.snapshot import Group, Groups, Lag, Partition, Replica, Topic
 from shmbroker.shm.counters import (
     DISK,
     DISK_IS_FULL,
@@ -18,12 +23,12 @@ from shmbroker.shm.counters import (
 from shmbroker.shm.latencies import STAGE_FLUSH, Latencies
 from shmbroker.shm.ring import RingWriter
 from shmbroker.shm.ring_layout import parts_of_ring
-from tests.unit.metrics.families import NOW_S, RING_BYTES, family, slot_of, store
+from tests.unit.observe.families import RING_BYTES, family, slot_of, snapshot, store
 
 
 def gathered(made: Family) -> Samples:
     samples = Samples()
-    shared_memory.gather(samples, made, NOW_S)
+    put_all(samples, snapshot(made))
     return samples
 
 
@@ -64,9 +69,7 @@ def test_states_restarts_and_silence_are_shown() -> None:
     assert found.value("kafka_server_kafkaserver_brokerstate", "2") == 3
     assert found.value("shmbroker_process_silence_seconds", "io-worker-2") == 1
     silent = dict(found.values())
-    assert ("cleaner-1",) not in silent[shared_memory.catalogue.CATALOGUE[
-        "shmbroker_process_silence_seconds"
-    ]]  # fmt: skip
+    assert ("cleaner-1",) not in silent[CATALOGUE["shmbroker_process_silence_seconds"]]
 
 
 def test_controllers_and_who_is_behind_are_shown() -> None:
@@ -110,3 +113,60 @@ def test_latencies_are_shown_by_api_and_by_stage() -> None:
     shown = {series.name: rows for series, rows in found.histograms()}
     assert shown["shmbroker_request_seconds"]["network-worker-1", "Produce"][0] == 6
     assert sum(shown["shmbroker_stage_seconds"]["io-worker-1", "flush"][1]) == 3
+
+
+def row(number: int, leader: int, lag: int = 0) -> Partition:
+    replicas = [Replica(1, 90, 0, 1300), Replica(2, 90 - lag, lag, 1200)]
+    return Partition(number, replicas, (1,), leader, 1, False, 5, 90, 1300, 2, 700)
+
+
+def test_partitions_are_shown_at_their_leaders_and_lag_at_the_others() -> None:
+    samples = Samples()
+    topics = [Topic("t", "id", False, 2, [row(0, 1, lag=20), row(1, -1)])]
+    put_all(samples, snapshot(family(), topics=topics))
+    manager, controller = "kafka_server_replicamanager_", "kafka_controller_kafkacontroller_"
+    for expected, series, *labels in (
+        (1300, "kafka_log_log_size", "t", 0),
+        (90, "kafka_log_log_logendoffset", "t", 0),
+        (5, "kafka_log_log_logstartoffset", "t", 0),
+        (2, "kafka_log_log_numlogsegments", "t", 0),
+        (5000, "shmbroker_topic_bytes", "t"),
+        (180, "kafka_server_brokertopicmetrics_messagesin_total", "t"),
+        (20, "kafka_server_replicafetchermanager_maxlag", 2),
+        (20, "shmbroker_replica_lag_records", 2, "t"),
+        (2, f"{manager}partitioncount", 1),
+        (1, f"{manager}leadercount", 1),
+        (1, f"{manager}underminisrpartitioncount", 1),
+        (0, f"{manager}underreplicatedpartitions", 2),
+        (1, f"{controller}offlinepartitionscount"),
+        (1, f"{controller}preferredreplicaimbalancecount"),
+        (2, f"{controller}globalpartitioncount"),
+        (0, "shmbroker_partitions_left_out"),
+    ):
+        assert samples.value(series, *labels) == expected, series
+
+
+def test_of_too_many_partitions_topics_alone_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARTITIONS_MAX", 1)
+    samples = Samples()
+    topics = [Topic("t", "id", False, 2, [row(0, 1), row(1, 1)])]
+    put_all(samples, snapshot(family(), topics=topics))
+    assert samples.value("shmbroker_partitions_left_out") == 2
+    assert samples.value("shmbroker_topic_bytes", "t") == 5000
+    assert "kafka_log_log_size" not in samples.names
+
+
+def test_groups_are_shown_once_they_are_told() -> None:
+    samples = Samples()
+    lags = [Lag("t", 0, 60, 90), Lag("t", 1, 5, 4), Lag("gone", 0, 5, None)]
+    told = Groups(3.0, 1, [Group("g", "classic", "stable", 2, 1, lags)])
+    put_all(samples, snapshot(family(), groups=told))
+    assert samples.value("kafka_consumergroup_lag", "g", "t", 0) == 30
+    assert samples.value("kafka_consumergroup_lag", "g", "t", 1) == 0
+    assert samples.value("kafka_consumergroup_lag_sum", "g", "t") == 30
+    assert samples.value("kafka_consumergroup_members", "g") == 2
+    assert samples.value("shmbroker_groups_by_state", "stable") == 1
+    assert samples.value("shmbroker_metrics_group_age_seconds") == 3
+    samples = Samples()
+    put_all(samples, snapshot(family()))
+    assert "shmbroker_metrics_group_age_seconds" not in samples.names

@@ -2,8 +2,7 @@
 
 import pytest
 
-from shmbroker.metadata.image import BrokerImage, MetadataImage
-from shmbroker.metrics.health import reasons_not_ready
+from shmbroker.metadata.image import MetadataImage
 from shmbroker.shm.counters import (
     LIVENESS_NS,
     STATE,
@@ -11,16 +10,7 @@ from shmbroker.shm.counters import (
     STATE_STARTING,
     STATE_STOPPING,
 )
-from tests.unit.metrics.families import NOW_S, family, store
-
-
-def image(*fenced: int) -> MetadataImage:
-    made = MetadataImage("c")
-    for number in (1, 2):
-        made.brokers[number] = BrokerImage(
-            number, "h", 9, None, 1, b"", number in fenced, (), False
-        )
-    return made
+from tests.unit.observe.families import NOW_S, family, image, snapshot, store
 
 
 @pytest.mark.parametrize(
@@ -49,15 +39,15 @@ def test_processes_that_are_needed_run_and_give_signs(stored, expected):
     made = family()
     for what in stored:
         store(made, *what)
-    assert reasons_not_ready(made, image(), NOW_S) == expected
+    assert snapshot(made, image()).reasons_not_ready == expected
 
 
 def test_brokers_are_registered_and_a_controller_is_active():
     made = family()
-    assert reasons_not_ready(made, image(2), NOW_S) == ["broker 2 is fenced or stops"]
-    assert reasons_not_ready(made, MetadataImage("c"), NOW_S) == [
+    assert snapshot(made, image(2)).reasons_not_ready == ["broker 2 is fenced or stops"]
+    assert snapshot(made, MetadataImage("c")).reasons_not_ready == [
         "broker 1 is not registered",
         "broker 2 is not registered",
     ]
     made.counters.store_metadata_leader(3, 1, is_active=False)
-    assert reasons_not_ready(made, image(), NOW_S) == ["no controller is active"]
+    assert snapshot(made, image()).reasons_not_ready == ["no controller is active"]

@@ -2,7 +2,7 @@
 
 Rules of this file:
 * A thread of its own asks, every ASK_S at most, and only while somebody wants to know: whoever
-  gathers shows what was said last.
+  looks gets what was said last.
 * Three requests to a broker for up to GROUPS_ASKED groups, which the broker answers between others.
   Of more than GROUPS_MAX groups the first by name are shown.
 """
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from shmbroker import clock
 from shmbroker.client.connection import Connection, connect
 from shmbroker.errors import Fault
+from shmbroker.observe.snapshot import Group, Groups, Lag
 from shmbroker.wire.api_keys import (
     CONSUMER_GROUP_DESCRIBE,
     DESCRIBE_GROUPS,
@@ -28,7 +28,6 @@ from shmbroker.wire.api_keys import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.client.addresses import Address
-    from shmbroker.metrics.samples import Samples
 
 logger = logging.getLogger("shmbroker")
 
@@ -38,7 +37,7 @@ FIRST_WAIT_S = 2.0
 ANSWER_S = 5.0
 GROUPS_ASKED = 100
 GROUPS_MAX = 1000
-CLIENT_ID = "shmbroker-metrics"
+CLIENT_ID = "shmbroker-observer"
 _CONSUMER = "consumer"
 _VERSIONS = {
     LIST_GROUPS: 5,
@@ -48,17 +47,19 @@ _VERSIONS = {
 }
 
 
-class Group(NamedTuple):
-    """A group as its coordinator describes it."""
+class Told(NamedTuple):
+    """What the coordinator of a group says."""
 
+    kind: str
     state: str
     members: int
+    coordinator: int
     committed: Mapping[tuple[str, int], int]
     """By topic and partition."""
 
 
-class Groups:
-    """`want` what is known; `gather` shows it."""
+class GroupAsker:
+    """`want` what is known; `look` shows it."""
 
     def __init__(self, addresses: Mapping[int, Address]) -> None:
         """Of brokers, by their ids."""
@@ -67,7 +68,7 @@ class Groups:
         self._wanted = threading.Event()
         self._told = threading.Event()
         self._asked_at = -ASK_S
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, Told] = {}
         self.failed = 0
 
     def start(self) -> None:
@@ -90,7 +91,7 @@ class Groups:
 
     def ask(self) -> None:
         """All brokers, once. What one that does not answer has coordinated is not known."""
-        found: dict[str, Group] = {}
+        found: dict[str, Told] = {}
         for broker_id in self._addresses:
             try:
                 self._ask_one(broker_id, found)
@@ -104,7 +105,7 @@ class Groups:
         self._asked_at = clock.monotonic()
         self._told.set()
 
-    def _ask_one(self, broker_id: int, found: dict[str, Group]) -> None:
+    def _ask_one(self, broker_id: int, found: dict[str, Told]) -> None:
         connection = self._connections.get(broker_id)
         if connection is None:
             address = self._addresses[broker_id]
@@ -129,32 +130,33 @@ class Groups:
             }
             for row in some:
                 name = row["group_id"]
-                found[name] = Group(
-                    row["group_state"].lower(), members.get(name, 0), offsets.get(name, {})
+                found[name] = Told(
+                    row["group_type"].lower(),
+                    row["group_state"].lower(),
+                    members.get(name, 0),
+                    broker_id,
+                    offsets.get(name, {}),
                 )
 
-    def gather(
-        self, samples: Samples, now_s: float, end_offset: Callable[[str, int], int | None]
-    ) -> None:
-        """Show what is known; end_offset: of a partition's log, now."""
-        samples.put("shmbroker_metrics_group_questions_failed_total", self.failed)
+    def look(self, now_s: float, end_offset: Callable[[str, int], int | None]) -> Groups:
+        """What is known; end_offset: of a partition's log, now."""
         if not self._told.is_set():
-            return
-        samples.put("shmbroker_metrics_group_age_seconds", max(0.0, now_s - self._asked_at))
-        states: Counter[str] = Counter()
-        for name, group in self.groups.items():
-            states[group.state] += 1
-            samples.put("kafka_consumergroup_members", group.members, name)
-            for (topic, partition), offset in group.committed.items():
-                end = end_offset(topic, partition)
-                if end is None:
-                    continue
-                lag = max(0, end - offset)
-                samples.put("kafka_consumergroup_current_offset", offset, name, topic, partition)
-                samples.put("kafka_consumergroup_lag", lag, name, topic, partition)
-                samples.put("kafka_consumergroup_lag_sum", lag, name, topic)
-        for state, count in states.items():
-            samples.put("shmbroker_groups_by_state", count, state)
+            return Groups(None, self.failed, ())
+        found = [
+            Group(
+                name,
+                each.kind,
+                each.state,
+                each.members,
+                each.coordinator,
+                [
+                    Lag(topic, partition, offset, end_offset(topic, partition))
+                    for (topic, partition), offset in sorted(each.committed.items())
+                ],
+            )
+            for name, each in sorted(self.groups.items())
+        ]
+        return Groups(max(0.0, now_s - self._asked_at), self.failed, found)
 
 
 def _members(connection: Connection, rows: list[dict[str, str]]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Partitions: states out of the image, offsets out of the position tables, sizes out of files."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,8 @@ from shmbroker.ids import partition_key
 from shmbroker.log.checkpoints import LOG_START_OFFSET, write_offsets
 from shmbroker.metadata.changes import MetadataChange, PartitionChanged, TopicCreated
 from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from shmbroker.metrics import partitions as module
-from shmbroker.metrics.partitions import Changes, Directories, Partitions
-from shmbroker.metrics.samples import Samples
+from shmbroker.observe.partitions import ChangeCounts, Directories, Partitions, brokers
+from shmbroker.observe.snapshot import Broker, Changes, Partition
 from shmbroker.shm.positions import PositionTable, SiblingPositions, table_bytes
 
 TOPIC_ID = b"t" * 16
@@ -58,10 +58,10 @@ class Fixture:
         slot = table.find(key)
         table.store(table.allocate(key) if slot is None else slot, base, size, end)  # type: ignore[arg-type]
 
-    def gathered(self) -> Samples:
-        samples = Samples()
-        self.partitions.gather(samples, self.image)
-        return samples
+    def look(self) -> tuple[Sequence[Partition], list[Broker]]:
+        topics = self.partitions.look(self.image)
+        roots = {number: str(path) for number, path in self.roots.items()}
+        return topics[0].partitions, brokers(self.image, topics, roots, {})
 
 
 @pytest.fixture
@@ -76,61 +76,61 @@ def test_states_are_counted_at_the_leader(family: Fixture) -> None:
         ((3, 1, 2), (3,), 3),
         ((2, 3), (), -1),
     )
-    found = family.gathered()
+    rows, found = family.look()
+    assert [row.is_under_replicated for row in rows] == [False, True, True, False]
     expected = {
-        "leadercount": (2, 0, 1),
-        "partitioncount": (3, 4, 4),
-        "underreplicatedpartitions": (1, 0, 1),
-        "underminisrpartitioncount": (0, 0, 1),
-        "atminisrpartitioncount": (1, 0, 0),
+        "replicas": [3, 4, 4],
+        "leaders": [2, 0, 1],
+        "under_replicated": [1, 0, 1],
+        "under_min_in_sync": [0, 0, 1],
+        "at_min_in_sync": [1, 0, 0],
     }
     for name, values in expected.items():
-        series = f"kafka_server_replicamanager_{name}"
-        assert tuple(found.value(series, broker) for broker in (1, 2, 3)) == values, name
-    controller = "kafka_controller_kafkacontroller_"
-    assert found.value(f"{controller}offlinepartitionscount") == 1
-    assert found.value(f"{controller}preferredreplicaimbalancecount") == 2
-    assert found.value(f"{controller}globalpartitioncount") == 4
+        assert [getattr(broker, name) for broker in found] == values, name
+    assert not any(broker.is_registered for broker in found)
 
 
 def test_sizes_offsets_and_lag_are_those_of_the_logs(family: Fixture) -> None:
     family.topic(((1, 2), (1, 2), 1))
     family.log(1, 0, base=50, size=300, end=90)
     family.log(2, 0, base=50, size=200, end=70)
-    found = family.gathered()
-    assert found.value("kafka_log_log_size", "t", 0) == 1300
-    assert found.value("kafka_log_log_logendoffset", "t", 0) == 90
-    assert found.value("kafka_log_log_logstartoffset", "t", 0) == 0
-    assert found.value("kafka_log_log_numlogsegments", "t", 0) == 2
-    assert found.value("shmbroker_topic_bytes", "t") == 2500
-    assert found.value("kafka_server_brokertopicmetrics_messagesin_total", "t") == 90
-    assert found.value("kafka_server_replicafetchermanager_maxlag", 2) == 20
-    assert found.value("kafka_server_replicafetchermanager_maxlag", 1) == 0
-    assert found.value("shmbroker_replica_lag_records", 2, "t") == 20
+    (row,), found = family.look()
+    assert (row.start_offset, row.end_offset, row.size_bytes, row.segments) == (0, 90, 1300, 2)
+    assert [replica.size_bytes for replica in row.replicas] == [1300, 1200]
+    assert [replica.end_offset for replica in row.replicas] == [90, 70]
+    assert [replica.lag for replica in row.replicas] == [0, 20]
+    assert [broker.max_lag for broker in found] == [0, 20, 0]
+
+
+def test_bytes_of_clients_are_those_of_all_who_led(family: Fixture) -> None:
+    family.topic(((1, 2), (1, 2), 1))
+    family.log(1, 0, base=50, size=300, end=90)
+    family.log(2, 0, base=50, size=300, end=90)
+    key = partition_key(TOPIC_ID, 0)
+    for number, count in ((1, 400), (2, 11), (1, 30)):
+        family.tables[number].add_read_bytes(key, count)
+    family.tables[3].add_read_bytes(key, 5)  # which has no such partition
+    ((row,), _) = family.look()
+    assert row.read_bytes == 441
+
+
+def test_what_is_not_there_is_not_known(family: Fixture) -> None:
+    family.topic(((1, 9), (1,), 1))
+    (row,), _ = family.look()
+    assert (row.start_offset, row.end_offset, row.size_bytes, row.read_bytes) == (None,) * 4
+    assert row.replicas[1].lag is None
 
 
 def test_new_segments_and_deleted_records_are_seen(family: Fixture) -> None:
     family.topic(((1,), (1,), 1))
     family.log(1, 0, base=50, size=300, end=90)
-    family.gathered()
+    family.look()
     family.log(1, 0, base=90, size=10, end=95)
     write_offsets(str(family.roots[1] / LOG_START_OFFSET), {("t", 0): 33})
-    found = family.gathered()
-    assert found.value("kafka_log_log_numlogsegments", "t", 0) == 3
-    assert found.value("kafka_log_log_size", "t", 0) == 1000 + 4096 + 10
-    assert found.value("kafka_log_log_logstartoffset", "t", 0) == 33
-
-
-def test_of_too_many_partitions_topics_alone_are_shown(
-    family: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PARTITIONS_MAX", 1)
-    family.topic(((1,), (1,), 1), ((1,), (1,), 1))
-    family.log(1, 0, base=50, size=300, end=90)
-    found = family.gathered()
-    assert found.value("shmbroker_partitions_left_out") == 2
-    assert found.value("shmbroker_topic_bytes", "t") == 1300
-    assert "kafka_log_log_size" not in found.names
+    (row,), _ = family.look()
+    assert row.segments == 3
+    assert row.size_bytes == 1000 + 4096 + 10
+    assert row.start_offset == 33
 
 
 def test_changes_of_partitions_are_counted() -> None:
@@ -147,6 +147,6 @@ def test_changes_of_partitions_are_counted() -> None:
     changes: list[MetadataChange] = [TopicCreated(topic), PartitionChanged(topic, None, rows[0])]
     pairs = itertools.pairwise(rows)
     changes += [PartitionChanged(topic, *pair) for pair in pairs]
-    counted = Changes()
+    counted = ChangeCounts()
     counted.see(changes)
-    assert (counted.shrinks, counted.expands, counted.leaders) == (2, 1, 2)
+    assert counted.taken() == Changes(2, 1, 2)
