@@ -46,8 +46,8 @@ from shmbroker import __version__, clock
 from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.gateway.event_loop import Listener
-from shmbroker.processes import activation, boots, data_access, data_directory, output, sd_notify
 from shmbroker.observe.about import About
+from shmbroker.processes import activation, boots, data_access, data_directory, output, sd_notify
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
 from shmbroker.processes.limits import open_files_needed, raise_limits
 from shmbroker.processes.sd_notify import notify
