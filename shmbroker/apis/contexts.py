@@ -76,6 +76,9 @@ class GatewayContext(Protocol):
     ) -> list[dict[str, Any]]:
         """Node id, host, port, rack of the live brokers, as this client reaches them."""
 
+    def log_levels(self) -> Mapping[str, str]:
+        """The level that each logger of the family goes by now."""
+
     def identity_of(self, broker_id: int) -> dict[str, str]:
         """The settings that say who one broker is."""
 

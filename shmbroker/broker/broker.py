@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from shmbroker.log.config import LogConfig
     from shmbroker.replica.partition import Partition
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 PUBLISH_BYTES = 64 << 10
 """Results are published early once this much was appended since the last time."""

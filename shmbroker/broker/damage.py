@@ -28,7 +28,7 @@ from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.segment import Segment
 from shmbroker.replica.partition import Partition
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 WAITING_MAX = 1000
 

@@ -9,7 +9,7 @@ import logging
 import os
 from typing import NamedTuple
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 OWN_SHARE = -1
 """The setting for: a hundredth of the file system, at most 256 MiB."""

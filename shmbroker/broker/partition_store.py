@@ -55,7 +55,7 @@ from shmbroker.replica.partition import Partition
 from shmbroker.shm.positions import PositionSlot, PositionTable
 from shmbroker.signs import sign
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL_MS = 60_000
 RETENTION_DELAY_MS = 30_000

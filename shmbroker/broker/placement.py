@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shmbroker.groups.transactions.coordinator import TransactionCoordinator
     from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 APPLY_S = 0.005
 """How long one turn may open logs."""

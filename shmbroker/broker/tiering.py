@@ -62,7 +62,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.settings.broker_config import BrokerConfig
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 COPIES_MAX = 4
 """Under way at once, of this worker; one for a partition."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     """ask(broker id, api key, name, version, body, on_answer): False while it can't be asked."""
     Question = tuple[Partition, str, int, int, bool, Callable[[int], None]]
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 NEVER = 2**63 - 1
 RETRY_MS = 20

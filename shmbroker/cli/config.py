@@ -21,7 +21,8 @@ from shmbroker.cli.hints import HintingGroup, meant
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_table
 
-KINDS = click.Choice(["topic", "broker"])
+LOGGER = "logger"
+KINDS = click.Choice(["topic", "broker", LOGGER])
 ALL_BROKERS = "default"
 SOURCES = {
     1: "topic",
@@ -67,6 +68,7 @@ def get(
     shmbroker config get topic flights retention.ms segment.bytes
     shmbroker config get broker 1 --all --json
     shmbroker config get broker default        what was set for all brokers
+    shmbroker config get logger 1              at which level the modules of broker 1 log
     """
     rows = _rows(cluster, kind, name)
     if keys:
@@ -93,6 +95,14 @@ def _rows(cluster: Cluster, kind: str, name: str) -> list[dict[str, Any]]:
             {"name": key, "value": value, "source": SOURCES[3]}
             for key, value in sorted(values.items())
         ]
+    if kind == LOGGER:
+        from shmbroker.client.admin import logger_levels
+
+        levels = logger_levels(_address_of(cluster, name), name)
+        return [
+            {"name": key, "value": value, "source": SOURCES[6]}
+            for key, value in sorted(levels.items())
+        ]
     admin, resource = _resource(cluster, kind, name, [])
     (future,) = admin.describe_configs([resource], request_timeout=ASK_S).values()
     return [
@@ -103,6 +113,15 @@ def _rows(cluster: Cluster, kind: str, name: str) -> list[dict[str, Any]]:
         }
         for _, entry in sorted(waited(future, f"{kind} {name}").items())
     ]
+
+
+def _address_of(cluster: Cluster, name: str) -> tuple[str, int]:
+    """Where a broker is; CommandFault if there is none of that id."""
+    there = metadata(cluster.admin(), cluster).brokers
+    for broker in there.values():
+        if str(broker.id) == name:
+            return broker.host, broker.port
+    raise CommandFault(f"there is no broker {name}, only {', '.join(map(str, sorted(there)))}")
 
 
 def _resource(cluster: Cluster, kind: str, name: str, changes: list[Any]) -> tuple[Any, Any]:
@@ -141,12 +160,13 @@ def _resource(cluster: Cluster, kind: str, name: str, changes: list[Any]) -> tup
 def set_(
     cluster: Cluster, kind: str, name: str, values: tuple[str, ...], deleted: tuple[str, ...]
 ) -> None:
-    """Change settings of a topic, a broker, or all brokers ("default").
+    """Change settings of a topic, a broker, or all brokers ("default"), or levels of loggers.
 
     \b
     shmbroker config set topic flights --set retention.ms=-1 --set segment.bytes=67108864
     shmbroker config set topic flights --delete retention.ms
     shmbroker config set broker default --set log.retention.ms=86400000
+    shmbroker config set logger 1 --set shmbroker.gateway=DEBUG     until it stops
     """
     wanted = pairs(values, "--set")
     if not wanted and not deleted:
@@ -157,6 +177,11 @@ def set_(
         cluster.check_reachable()
         alter_default_broker_configs(cluster.addresses(), wanted, deleted)
         say_idle(cluster, cluster.admin(), wanted)
+        return
+    if kind == LOGGER:
+        from shmbroker.client.admin import alter_logger_levels
+
+        alter_logger_levels(_address_of(cluster, name), name, wanted, deleted)
         return
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from shmbroker import clock
+from shmbroker import clock, logs
 from shmbroker.cli.serve_flags import FLAGS
 from shmbroker.errors import Fault
 from shmbroker.settings.broker_config import BrokerConfig
@@ -30,13 +30,12 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     from shmbroker.processes import output
 
     output.open_closed()
-    handler = output.Handler()
-    package_logger = logging.getLogger("shmbroker")
-    package_logger.addHandler(handler)
-    package_logger.propagate = False
-    package_logger.setLevel(logging.INFO)
+    is_journal = logs.is_journal(2)
+    logs.begin(output.Handler(), is_journal)
     from shmbroker.processes import supervisor
 
+    warning = logs.priority_prefix(logging.WARNING) if is_journal else ""
+    error = logs.priority_prefix(logging.ERROR) if is_journal else ""
     flags = [
         (flag, setting, _as_text(parameters[parameter]))
         for flag, parameter, _, setting, _ in FLAGS
@@ -49,20 +48,20 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     try:
         config = read()
         for complaint in config.idle_complaints():
-            print(f"shmbroker: {complaint}", file=sys.stderr)
+            output.say(f"{warning}shmbroker: {complaint}", sys.stderr)
         status = supervisor.Supervisor(
             config, Path(config["shmbroker.data"] or default_data_directory()), began, read
         ).run()
     except supervisor.InUse as fault:
-        output.say(f"shmbroker: {fault}", sys.stderr)
+        output.say(f"{error}shmbroker: {fault}", sys.stderr)
         is_left = isinstance(fault, supervisor.InUseYet)
         status = supervisor.EXIT_IN_USE_YET if is_left else supervisor.EXIT_IN_USE
     except Fault as fault:
-        output.say(f"shmbroker: {fault}", sys.stderr)
+        output.say(f"{error}shmbroker: {fault}", sys.stderr)
         status = supervisor.EXIT_CONFIG
     except MemoryError:
         output.say(
-            "shmbroker: There is no memory to start with: lift the limit of address space "
+            f"{error}shmbroker: There is no memory to start with: lift the limit of address space "
             "(ulimit -v unlimited; LimitAS= in a unit), or free memory.",
             sys.stderr,
         )

@@ -79,6 +79,13 @@ FLAGS = (
         "shmbroker.metrics",
         "Show metrics to Prometheus there, by a process of its own.",
     ),
+    (
+        "--log-format",
+        "log_format",
+        "human|json",
+        "shmbroker.logger.format",
+        "How lines of the log look.  [default: human]",
+    ),
     ("--set", "assignments", "KEY=VALUE", "", "Set KEY to VALUE; repeatable."),
 )
 REPEATED = ("log_dirs", "assignments")

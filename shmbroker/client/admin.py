@@ -1,8 +1,9 @@
 """The few questions of the command line that confluent-kafka has no call for.
 
-OffsetDelete, the settings of all brokers together (an empty resource name), the quorum of
-controllers, log directories, the brokers that are registered but fenced, and whether a topic
-exists, where confluent-kafka is not installed. Each over a connection of its own; no TLS, no SASL.
+OffsetDelete, the settings of all brokers together (an empty resource name), levels of loggers, the
+quorum of controllers, log directories, the brokers that are registered but fenced, and whether a
+topic exists, where confluent-kafka is not installed. Each over a connection of its own; no TLS, no
+SASL.
 Versions are those of `versions.PLAIN`; that of fenced brokers is known since Kafka 4.0.
 
 Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give one is a
@@ -41,7 +42,8 @@ CLIENT_ID = "shmbroker-cli"
 ANSWER_S = 10.0
 
 _BROKER = 4
-"""Resource type."""
+_BROKER_LOGGER = 8
+"""Resource types."""
 _GROUP = 0
 """Key type of FindCoordinator."""
 _BROKERS = 1
@@ -86,9 +88,20 @@ def delete_offsets(
 
 def default_broker_configs(addresses: Sequence[Address]) -> dict[str, str | None]:
     """The dynamic settings of all brokers together: {name: text, None where it is secret}."""
-    resource = {"resource_type": _BROKER, "resource_name": "", "configuration_keys": None}
+    return _configs(addresses, _BROKER, "", "settings of all brokers")
+
+
+def logger_levels(address: Address, broker: str) -> dict[str, str | None]:
+    """The levels of a broker's loggers, as it tells them itself."""
+    return _configs([address], _BROKER_LOGGER, broker, f"loggers of broker {broker}")
+
+
+def _configs(
+    addresses: Sequence[Address], kind: int, name: str, about: str
+) -> dict[str, str | None]:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     (result,) = ask(addresses, DESCRIBE_CONFIGS, {"resources": [resource]})["results"]
-    _refuse(result["error_code"], "settings of all brokers", result["error_message"])
+    _refuse(result["error_code"], about, result["error_message"])
     return {row["name"]: row["value"] for row in result["configs"]}
 
 
@@ -96,14 +109,33 @@ def alter_default_broker_configs(
     addresses: Sequence[Address], values: Mapping[str, str], deleted: Iterable[str]
 ) -> None:
     """Change them; ClusterFault, in the cluster's words, if it refuses."""
+    _alter_configs(addresses, _BROKER, "", values, deleted, "settings of all brokers")
+
+
+def alter_logger_levels(
+    address: Address, broker: str, values: Mapping[str, str], deleted: Iterable[str]
+) -> None:
+    """Change levels of a broker's loggers, or give some back theirs; ClusterFault likewise."""
+    about = f"loggers of broker {broker}"
+    _alter_configs([address], _BROKER_LOGGER, broker, values, deleted, about)
+
+
+def _alter_configs(
+    addresses: Sequence[Address],
+    kind: int,
+    resource_name: str,
+    values: Mapping[str, str],
+    deleted: Iterable[str],
+    about: str,
+) -> None:
     configs: list[Message] = [
         {"name": name, "config_operation": _SET, "value": value} for name, value in values.items()
     ]
     configs += [{"name": name, "config_operation": _DELETE, "value": None} for name in deleted]
-    resource = {"resource_type": _BROKER, "resource_name": "", "configs": configs}
+    resource = {"resource_type": kind, "resource_name": resource_name, "configs": configs}
     body = {"resources": [resource], "validate_only": False}
     (result,) = ask(addresses, INCREMENTAL_ALTER_CONFIGS, body)["responses"]
-    _refuse(result["error_code"], "settings of all brokers", result["error_message"])
+    _refuse(result["error_code"], about, result["error_message"])
 
 
 def describe_quorum(addresses: Sequence[Address]) -> tuple[str, Message]:

@@ -54,7 +54,7 @@ from shmbroker.wire.metadata_records import completed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Mapping
     from collections.abc import Set as AbstractSet
     from typing import Any
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.settings.broker_config import BrokerConfig
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 IDLE_LINES_MAX = 10
 """Of one request, about settings that change nothing."""
@@ -96,6 +96,7 @@ class ActiveController:
         "_unclean_due",
         "config",
         "observers",
+        "on_log_levels",
     )
 
     def __init__(
@@ -112,6 +113,8 @@ class ActiveController:
         self._follower = follower
         self.observers: Callable[[int], list[Replica]] = lambda _now_ms: []
         """Who follows the metadata log without a vote, as of now."""
+        self.on_log_levels: Callable[[Mapping[str, str | None]], None] = lambda _changes: None
+        """Told which loggers get which level; None: the one that is configured."""
         self._preferred_due: float | None = None
         self._unclean_due: float | None = None
         self._doubts = Doubts()
@@ -217,6 +220,10 @@ class ActiveController:
                 yield
             if before is self.image or topics.is_alike(before, self.image, request["topics"]):
                 break
+        if api_name == "IncrementalAlterConfigs" and (
+            changes := configs.level_changes(request, response)
+        ):
+            self.on_log_levels(changes)
         if not records:
             return response
         results = response[served.results] if served.results else [response]

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from shmbroker.settings.broker_config import BrokerConfig
     from shmbroker.shm.doorbell import Doorbell
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.1
 """Between two looks at the brokers' signs of life, at least."""
@@ -100,8 +100,10 @@ class Controller:
         cluster_id: str,
         family: Family,
         new_topic_id: Callable[[], bytes] = random_uuid,
+        on_log_levels: Callable[[Mapping[str, str | None]], None] = lambda _changes: None,
     ) -> None:
-        """`voter`: with the same clock, not started."""
+        """`voter`: with the same clock, not started. `on_log_levels`: stores changed levels of
+        loggers, None for those that are taken back."""
         self.clock = clock
         self.member = member
         self.words = member.words
@@ -125,6 +127,7 @@ class Controller:
         voter.on_wait = self._on_wait
         self._snapshots = SnapshotSchedule(voter.log, config)
         self._new_topic_id = new_topic_id
+        self._on_log_levels = on_log_levels
         self._slots = {slot: number for number, slot in family.brokers.items()}
         """Broker ids, by slot."""
         self._voters = {number: (slot, 1) for number, slot in family.voters.items()}
@@ -259,6 +262,7 @@ class Controller:
                     new_topic_id=self._new_topic_id,
                 )
                 self.active.observers = self._observers
+                self.active.on_log_levels = self._on_log_levels
                 self.publish_committed()
                 self._take_over_brokers(self.active)
             except NotControllerFault:

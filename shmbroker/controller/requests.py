@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shmbroker.controller.controller import Controller
     from shmbroker.ipc.peer import Peer
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 APPLY_WAIT_S = 60.0
 """How long an answer waits for brokers that do not apply a decision."""

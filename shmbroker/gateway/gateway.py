@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from shmbroker import signs
+from shmbroker import logs, signs
 from shmbroker.apis import table
 from shmbroker.apis.broker import join_group, sync_group
 from shmbroker.apis.contexts import MetadataLink
@@ -36,7 +36,6 @@ from shmbroker.gateway.drain import Drain
 from shmbroker.gateway.event_loop import IDLE, SLOW, STALLED, EventLoop, Listener, Poller
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.results import Results
-from shmbroker.gateway.seldom_log import SeldomLog
 from shmbroker.gateway.standing import StandingRepeats
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
@@ -69,7 +68,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import Submit
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 SWEEP_INTERVAL_S = 1.0
 PARTIAL_FRAME_S = 10.0
@@ -87,6 +86,7 @@ REFUSALS = {
     error_codes.KAFKA_STORAGE_ERROR: "appends_refused_storage",
 }
 """By which counter; any other error is the batch's own."""
+PROTOCOL_FAULT = "a client's bytes or requests that can't be answered"
 MEASURED_TOGETHER = 64
 """So many answers are looked at in one go: it is cheaper, and no client waits for it."""
 MUCH_BYTES = 4 << 20
@@ -129,8 +129,10 @@ class Gateway:
         siblings: Siblings,
         give_back: Callable[[], None] = lambda: None,
         latencies: Latencies | None = None,
+        log_levels: Callable[[], Mapping[str, str]] = lambda: logs.effective(logs.DEFAULTS),
     ) -> None:
-        """latencies: the table that others read; without it what is measured is for nobody."""
+        """latencies: the table that others read; without it what is measured is for nobody.
+        log_levels: those that the family's loggers go by now."""
         self.clock = clock
         self.member = member
         self.words = words = member.words
@@ -205,7 +207,8 @@ class Gateway:
             self.open_connections,
             lambda: [n for n in siblings.doorbells if words[at(n, STATE)] == STATE_RUNNING],
         )
-        self._log_seldom = SeldomLog(logger)
+        self.log_levels = log_levels
+        self._seldom = logs.Seldom(logger)
         self._give_back = give_back
         self._apply_configs()
         self._awake = Awake(poller, member.has_entries, Core(clock.monotonic))
@@ -346,7 +349,7 @@ class Gateway:
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S
         self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)
-        self._log_seldom.flush(now)
+        self._seldom.flush(now)
         memory = self.loop.memory
         if memory.peak >= MUCH_BYTES:
             memory.peak = memory.used
@@ -500,7 +503,8 @@ class Gateway:
             whom = "address" if refusal.startswith("max.connections.per.ip") else "all"
             self.member.tally.add(f"connections_refused_for_{whom}")
             line = f"closed a new connection of {address} at once: {refusal}"
-            self._log_seldom.warn(f"closed at once by {refusal.partition(' ')[0]}", line, self._now)
+            kind = f"closed at once by {refusal.partition(' ')[0]}"
+            self._seldom.warn(kind, line, self._now)
         return not refusal
 
     def on_left_accepting(self) -> None:
@@ -511,6 +515,8 @@ class Gateway:
     def on_opened(self, connection: Connection) -> None:
         self.words[self._open_index] = len(self.loop.connections)
         self.member.tally.add("connections_accepted")
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("a connection of %s", connection.peer_name())
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.limits.release(connection.address)
@@ -522,10 +528,9 @@ class Gateway:
             is_slow = reason == SLOW or reason.startswith(STALLED)
             tally.add("connections_closed_slow" if is_slow else "protocol_faults")
             line = f"closed the connection of {connection.peer_name()}: {reason}"
-            if is_slow:
-                self._log_seldom.warn(reason, line, self._now)
-            else:
-                logger.warning("%s", line)
+            self._seldom.warn(reason if is_slow else PROTOCOL_FAULT, line, self._now)
+        elif logger.isEnabledFor(logging.DEBUG):
+            logger.debug("the connection of %s has ended: %s", connection.peer_name(), reason)
         self.words[self._open_index] = len(self.loop.connections)
         for request in connection.inflight:
             if type(request) is fetch.FetchRequest and request.tokens:

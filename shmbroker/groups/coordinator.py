@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from shmbroker.settings.broker_config import BrokerConfig
     from shmbroker.shm.standing import StandingAnswers
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 REPLAYS_PER_STEP = 100
 """Records or groups between two turns of the worker."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shmbroker.groups.caller import HeldCaller
     from shmbroker.replica.partition import Partition
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 
 class BaseShard:

@@ -32,7 +32,7 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.ipc.peer import Peer
 from shmbroker.wire import codec
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 Hold = Callable[["Call", dict[str, Any], tuple[int, int] | None], bool]
 Answer = dict[str, Any] | None

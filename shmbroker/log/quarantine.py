@@ -38,7 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.log.partition_log import PartitionLog
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 QUARANTINE = "quarantine"
 

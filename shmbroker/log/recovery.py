@@ -73,7 +73,7 @@ from shmbroker.records.batch_layout import (
 )
 from shmbroker.records.end_marker import parse_marker
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 _NEVER = 1 << 63
 _WINDOW_ENTRIES = 256

@@ -34,7 +34,7 @@ from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import write_all
 from shmbroker.log.file_names import TXN_INDEX, file_name
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 ENTRY = Struct(">hqqqq")
 VERSION = 0

@@ -45,7 +45,7 @@ from shmbroker.wire.error_codes import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     Entry = dict[str, Any]
@@ -56,9 +56,6 @@ _UNKNOWN_TYPE = 0
 ENTRIES_MAX = 20_000
 """Of one answer, besides those of topics that are named once: any group may be asked for, and
 anything twice, so a small request could ask for gigabytes."""
-
-LOGGERS = {"root": "WARN", "shmbroker": "INFO"}
-"""The loggers of every process, with their levels, which stay."""
 
 _CHAINS = {
     synonym: setting.synonyms
@@ -75,8 +72,10 @@ def describe_configs(
     config: BrokerConfig,
     broker_id: int,
     identity: Mapping[str, str],
+    levels: Callable[[], Mapping[str, str]],
 ) -> dict[str, Any]:
-    """The response to `request`; `identity` is `BrokerConfig.identity` of the broker asked."""
+    """The response to `request`; `identity` is `BrokerConfig.identity` of the broker asked,
+    `levels` those that the family's loggers go by now."""
     results = []
     with_synonyms, with_text = request["include_synonyms"], request["include_documentation"]
     topics = set()
@@ -96,7 +95,8 @@ def describe_configs(
                 alike[values] = topic_entries(overrides, _layers(image, config, broker_id))
             entries = alike[values]
         else:
-            error, message, entries = _describe(kind, name, image, config, broker_id, identity)
+            asked = kind, name, image, config, broker_id, identity
+            error, message, entries = _describe(*asked, levels)
         if kind == TOPIC_RESOURCE and name not in topics:
             topics.add(name)
         else:
@@ -128,6 +128,7 @@ def _describe(
     config: BrokerConfig,
     broker_id: int,
     identity: Mapping[str, str],
+    levels: Callable[[], Mapping[str, str]],
 ) -> tuple[int, str | None, list[Entry]]:
     """(error, message, entries) of one resource, other than a topic that there is."""
     if type_ == TOPIC_RESOURCE:
@@ -147,7 +148,7 @@ def _describe(
     if type_ == BROKER_LOGGER_RESOURCE:
         if complaint := _logger_name_complaint(name, broker_id):
             return INVALID_REQUEST, complaint, []
-        return NONE, "", [_logger_entry(logger, level) for logger, level in LOGGERS.items()]
+        return NONE, "", [_logger_entry(*row) for row in levels().items()]
     if type_ == GROUP_RESOURCE:
         if not name:
             return INVALID_REQUEST, "Group name must not be empty", []
@@ -181,7 +182,7 @@ def _logger_entry(name: str, level: str) -> Entry:
     return {
         "name": name,
         "value": level,
-        "read_only": True,
+        "read_only": False,
         "config_source": SOURCE_BROKER_LOGGER,
         "is_sensitive": False,
         "synonyms": [],

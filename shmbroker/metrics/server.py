@@ -20,7 +20,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 THREADS_MAX = 8
 CLIENT_S = 10.0

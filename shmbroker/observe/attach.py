@@ -146,7 +146,7 @@ def _observer(about: About, regions: dict[str, memoryview]) -> Observer:
         place.number: SiblingPositions(regions["positions"][size * which : size * (which + 1)])
         for which, place in enumerate(io_workers)
     }
-    family = Family(counters, places, rings, latencies, about.supervisor_pid)
+    family = Family(counters, places, rings, latencies, about.supervisor_pid, about.started_ms)
     return Observer(about, family, positions)
 
 

@@ -1,7 +1,7 @@
 """What brokers say of groups: states, members, committed offsets. The one thing that is asked for.
 
 Rules of this file:
-* A thread of its own asks, every ASK_S at most, and only while somebody wants to know: whoever
+* A thread of its own asks, every `ask_s` at most, and only while somebody wants to know: whoever
   looks gets what was said last.
 * Three requests to a broker for up to GROUPS_ASKED groups, which the broker answers between others.
   Of more than GROUPS_MAX groups the first by name are shown.
@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.client.addresses import Address
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 ASK_S = 10.0
 FIRST_WAIT_S = 2.0
@@ -64,6 +64,8 @@ class GroupAsker:
     def __init__(self, addresses: Mapping[int, Address]) -> None:
         """Of brokers, by their ids."""
         self._addresses = addresses
+        self.ask_s = ASK_S
+        """Between two rounds, at least."""
         self._connections: dict[int, Connection] = {}
         self._wanted = threading.Event()
         self._told = threading.Event()
@@ -83,7 +85,7 @@ class GroupAsker:
     def _run(self) -> None:
         while True:
             self._wanted.wait()
-            rest_s = self._asked_at + ASK_S - clock.monotonic()
+            rest_s = self._asked_at + self.ask_s - clock.monotonic()
             if rest_s > 0:
                 clock.sleep(rest_s)
             self._wanted.clear()

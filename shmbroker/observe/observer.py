@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from shmbroker import clock
-from shmbroker.ipc.metadata_link import MetadataLink
+from shmbroker.ipc.committed_log import CommittedLog
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from shmbroker.observe import shared_memory
 from shmbroker.observe.about import About
@@ -42,7 +42,7 @@ class Observer:
         """positions: by broker id; `sign` is called while the metadata log is read."""
         self.about = about
         self.family = family
-        self.link = MetadataLink(family.counters, about.metadata_directory, about.cluster_id)
+        self.link = CommittedLog(family.counters, about.metadata_directory, about.cluster_id)
         self.groups = GroupAsker(
             {
                 number: (_ANY_HOST.get(host, host), port)

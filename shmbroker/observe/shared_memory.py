@@ -105,6 +105,7 @@ class Family(NamedTuple):
     latencies: Mapping[int, memoryview]
     """By slot."""
     supervisor_pid: int
+    started_ms: int
 
 
 def processes(family: Family, now_s: float, is_usage_wanted: bool = True) -> list[Process]:
@@ -132,7 +133,7 @@ def _process(family: Family, place: Place, now_s: float, is_usage_wanted: bool) 
         pid,
         state,
         max(0, words[at + INCARNATION] - 1),
-        words[at + STARTED_MS],
+        family.started_ms if is_supervisor else words[at + STARTED_MS],
         counted["boot_ms"] / 1000 if pid and state == RUNNING and counted else None,
         max(0.0, now_s - signed_s) if pid and signed_s else None,
         signs.describe(words[at + WORK]) if pid else "",

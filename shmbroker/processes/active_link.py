@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shmbroker.ipc.metadata_link import MetadataLink
+from shmbroker.ipc.committed_log import CommittedLog
 from shmbroker.ipc.peer import Peer
 from shmbroker.processes.shared_resources import CONTROLLER
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shmbroker.shm.counters import Counters
 
 
-class ActiveLink(MetadataLink):
+class ActiveLink(CommittedLog):
     """One process's view of the controllers."""
 
     def __init__(

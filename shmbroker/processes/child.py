@@ -24,7 +24,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from shmbroker import clock, signs
+from shmbroker import clock, logs, signs
 from shmbroker.errors import Fault
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.peer import Peer
@@ -57,7 +57,7 @@ OOM_SCORE_ADJ_CHILD = 100
 OOM_SCORE_ADJ = {CLEANER: 300, TIER: 300, METRICS: 300}
 """Thousandths of the memory that there is: the kernel counts a process as that much larger."""
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 
 class Child(FamilyMember):
@@ -105,6 +105,10 @@ class Child(FamilyMember):
         started_ms = self.words[self.counters.at(self.slot.index, STARTED_MS)]
         self.tally.set("boot_ms", clock.now_ms() - started_ms)
         super().say_running()
+
+    def on_control(self) -> None:
+        """Levels of loggers may have changed."""
+        self.shared.log_levels.apply()
 
     def on_peer_lost(self, peer: Peer) -> None:
         """The process behind `peer` is dead: fail what is pending with it."""
@@ -154,7 +158,8 @@ def run_child(
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor_pid:
             sys.exit(0)
-        set_title(slot.title)
+        set_title(slot.role, slot.number)
+        shared.log_levels.apply()
         go_before_supervisor(slot.role)
         words = shared.counters.words
         words[shared.counters.at(slot.index, WORK)] = signs.NOTHING
@@ -198,11 +203,9 @@ def go_before_supervisor(role: str) -> None:
         pass  # a /proc that can't be written: then it goes by size alone
 
 
-def set_title(title: str) -> None:
-    """Role and number as `ps`, `top` and the logs show them."""
+def set_title(role: str, number: int = 0) -> None:
+    """Role and number as `ps`, `top` and the logs show them; number 0: there is one of the role."""
     import setproctitle
 
-    setproctitle.setproctitle(f"shmbroker: {title}")
-    formatter = logging.Formatter(f"%(asctime)s %(levelname)s shmbroker: {title} %(message)s")
-    for handler in logging.getLogger("shmbroker").handlers:
-        handler.setFormatter(formatter)
+    setproctitle.setproctitle(f"shmbroker: {role}-{number}" if number else f"shmbroker: {role}")
+    logs.say_who(role, number)

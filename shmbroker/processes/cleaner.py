@@ -24,7 +24,7 @@ from shmbroker.shm.counters import CLEANER_RATE
 from shmbroker.wire.api_keys import CLEAN_LOG
 from shmbroker.wire.error_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NONE
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 THROTTLE_STEP_S = 0.1
 

@@ -1,6 +1,7 @@
 """The process that runs a `Controller`. It builds it, and sleeps between its turns."""
 
 import select
+from collections.abc import Mapping
 from pathlib import Path
 
 from shmbroker import clock
@@ -57,6 +58,7 @@ class ControllerProcess(Child):
             voter,
             cluster_id,
             Family(brokers, others, shared.doorbells[1:]),
+            on_log_levels=self._store_log_levels,
         )
 
     def run(self) -> None:
@@ -69,6 +71,10 @@ class ControllerProcess(Child):
             if rest_s:
                 self.sleep(rest_s)
         controller.close()
+
+    def _store_log_levels(self, changes: Mapping[str, str | None]) -> None:
+        self.shared.log_levels.change(changes)
+        self.supervisor.ring()  # who tells everybody
 
     def sleep(self, timeout_s: float) -> None:
         """Until the doorbell rings, another voter says something, a signal comes or the time is

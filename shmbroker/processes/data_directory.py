@@ -34,7 +34,7 @@ from shmbroker.log.meta_properties import (
     write_meta_properties,
 )
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 METADATA = "__cluster_metadata-0"
 

@@ -24,7 +24,7 @@ from shmbroker.processes.child import REST_S, SleepingChild
 from shmbroker.processes.shared_resources import SharedResources, Slot
 from shmbroker.shm.counters import METADATA_APPLIED
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 
 class MetricsProcess(SleepingChild):

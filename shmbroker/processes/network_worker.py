@@ -65,6 +65,7 @@ class NetworkWorker(Child):
             siblings,
             give_back_freed,
             Latencies(shared.latencies[slot.index]),
+            shared.log_levels.effective,
         )
         self.gateway.loop.watch(
             self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, lambda _events: None

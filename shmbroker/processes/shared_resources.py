@@ -16,6 +16,7 @@ Regions (`shm.region`), unlinked as soon as they are mapped:
     standing    one table for each I/O worker, `shm.standing`
     addresses   one table for each network worker, `shm.address_counts`
     latencies   one table for each network worker and I/O worker, `shm.latencies`
+    loggers     levels of the loggers of all processes, `shm.log_levels`
     about       what the family is, for whoever attaches from outside: `observe.about`
 
 Pairs that talk, and their rings:
@@ -45,7 +46,7 @@ from collections.abc import Callable, Collection
 
 from shmbroker.ipc.peer import Peer
 from shmbroker.observe.about import REGION, About
-from shmbroker.shm import address_counts, latencies, positions, standing
+from shmbroker.shm import address_counts, latencies, log_levels, positions, standing
 from shmbroker.shm.counters import DOORBELL, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.notice import Notice
@@ -130,6 +131,7 @@ class SharedResources:
             + len(io_workers) * sum(map(_pages, tables))
             + network_workers * _pages(counts)
             + _pages(took * (network_workers + len(io_workers)))
+            + _pages(log_levels.table_bytes())
         )
         self._regions = [Region.create(f"{prefix}counters", _pages(layout_size(count)))]
         self.counters = Counters(self._regions[0].view, count)
@@ -155,6 +157,8 @@ class SharedResources:
             for which, slot in enumerate(workers)
         }
         """Tables of the network workers and I/O workers, by slot."""
+        self._regions.append(Region.create(f"{prefix}loggers", _pages(log_levels.table_bytes())))
+        self.log_levels = log_levels.LogLevels(self._regions[-1].view)
         self.passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
         for io_worker in self.of_role(IO_WORKER):
             for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
@@ -262,10 +266,11 @@ class SharedResources:
         from shmbroker.observe.shared_memory import Family, Place
 
         places = [Place(slot.index, slot.role, slot.number) for slot in self.slots]
-        pid = self.about.supervisor_pid
+        about = self.about
+        begun = about.supervisor_pid, about.started_ms
         return Observer(
-            self.about,
-            Family(self.counters, places, self._rings, self.latencies, pid),
+            about,
+            Family(self.counters, places, self._rings, self.latencies, *begun),
             {
                 slot.number: self.sibling_positions_of(slot.index)
                 for slot in self.of_role(IO_WORKER)

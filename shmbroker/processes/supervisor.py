@@ -42,7 +42,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from shmbroker import __version__, clock
+from shmbroker import __version__, clock, logs
 from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.gateway.event_loop import Listener
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 
     from shmbroker.settings.broker_config import BrokerConfig
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 EXIT_UNCLEAN = 1
 EXIT_CONFIG = 2
@@ -222,6 +222,7 @@ class Supervisor:
             int(self.metrics_socket is not None),
         )
         self.shared.tell(self._about())
+        self.apply_log_settings(config)
         self._write_directory(plan)
         self.words = self.shared.counters.words
         self.pid = os.getpid()
@@ -275,6 +276,15 @@ class Supervisor:
             self.ports,
             self.config.static.get("min.insync.replicas"),
         )
+
+    def apply_log_settings(self, config: BrokerConfig) -> None:
+        """Have every process log as these settings say (`shmbroker.logger.*`): at the start, and
+        whenever they were read again. What clients have changed since goes before them."""
+        levels = logs.parse_levels(config["shmbroker.logger.levels"])
+        self.shared.log_levels.configure(levels, config["shmbroker.logger.format"])
+        self.shared.log_levels.apply()
+        self.shared.counters.words[CONTROL_GENERATION_WORD] += 1
+        self._ring_all()
 
     def _look_at_limits(self) -> None:
         """Before anything is opened."""
@@ -567,7 +577,8 @@ class Supervisor:
             if running.pid
         ]
         for finding in self.watchdog.look(now, children):
-            logger.log(logging.ERROR if finding.is_kill else logging.WARNING, "%s", finding.line)
+            level = logging.ERROR if finding.is_kill else logging.WARNING
+            logger.log(level, "%s", finding.line, extra=logs.fields(child_pid=finding.pid))
             if finding.is_kill:
                 os.kill(finding.pid, signal.SIGKILL)
         if self.watchdog.is_well:
@@ -590,7 +601,9 @@ class Supervisor:
         return self.words[self.shared.counters.at(slot.index, WORK)]
 
     def _on_doorbell(self) -> None:
-        """Some child changed its state, acknowledged a death, or wants the cleaner."""
+        """Some child changed its state, acknowledged a death, wants the cleaner, or has stored
+        levels of loggers."""
+        self.shared.log_levels.apply()
         words = self.words
         at = self.shared.counters.at
         for running in self.running.values():
@@ -715,7 +728,9 @@ class Supervisor:
             delay = BACKOFF_S[min(running.restarts, len(BACKOFF_S) - 1)]
             when = f" in {delay} s" if delay else ""
             logger.warning(
-                "%s (pid %d) ended with %s, starting another%s", slot.title, pid, _how(code), when
+                "%s (pid %d) ended with %s, starting another%s",
+                *(slot.title, pid, _how(code), when),
+                extra=logs.fields(child=slot.title, child_pid=pid, ended=_how(code)),
             )
             self._say_status(f"restarting {slot.title}")
         self._succeed(slot, delay)

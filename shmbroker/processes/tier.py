@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.image import MetadataImage, TopicImage
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 COPIERS = 4
 READERS = 8

@@ -7,6 +7,7 @@ file.
 
 from __future__ import annotations
 
+from shmbroker import logs
 from shmbroker.settings.setting import (
     BOOLEAN,
     DOUBLE,
@@ -112,6 +113,14 @@ def _metrics_address_complaint(text: str) -> str | None:
         metrics_address(text)
     except ValueError:
         return "Value must be HOST:PORT"
+    return None
+
+
+def _logger_levels_complaint(items: list[str]) -> str | None:
+    try:
+        logs.parse_levels(items)
+    except ValueError as refusal:
+        return str(refusal)
     return None
 
 
@@ -1131,6 +1140,24 @@ _broker(
     "HOST:PORT where metrics are shown to Prometheus, by a process of its own; without it there is "
     "none. Whoever reaches that address may read them.",
     check=_metrics_address_complaint,
+)
+_broker(
+    "shmbroker.logger.format",
+    STRING,
+    logs.HUMAN,
+    "How lines of the log look: for people (human), or one JSON object each (json), with ts, "
+    "level, process, role, id, pid, logger, message and what the event has besides.",
+    allowed=logs.FORMATS,
+)
+_broker(
+    "shmbroker.logger.levels",
+    LIST,
+    "",
+    "Levels of loggers, as LOGGER=LEVEL: TRACE, DEBUG, INFO, WARN, ERROR or FATAL. A logger is a "
+    "module or package (shmbroker.gateway); root has what libraries say. By default root is at "
+    "WARN and shmbroker at INFO. While the broker runs `shmbroker config set logger` changes them, "
+    "or any other client.",
+    check=_logger_levels_complaint,
 )
 _broker(
     "shmbroker.watchdog.warn.ms",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shmbroker.ipc.operation_adapter import Answer, Call
     from shmbroker.metadata.image import BrokerImage
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 API_KEY = 62
 NAME = "BrokerRegistration"

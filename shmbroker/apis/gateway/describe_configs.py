@@ -20,6 +20,8 @@ NAME = "DescribeConfigs"
 VERSION_MIN = 1
 VERSION_MAX = 4
 VERSION_MIN_ADVERTISED = 1
+IS_CACHED = False
+"""Levels of loggers change without a new image."""
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
@@ -28,4 +30,5 @@ def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> d
     if broker_id < 0:
         broker_id = min(gateway.ports)
     identity = gateway.identity_of(broker_id)
-    return describe_configs(body, gateway.image, gateway.config, broker_id, identity)
+    asked = body, gateway.image, gateway.config, broker_id, identity
+    return describe_configs(*asked, gateway.log_levels)

@@ -66,7 +66,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.ipc.passed_files import FileTable
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 ROWS_MAX = 32767
 """Partitions that one broker can follow of one leader: `which` is an int16."""

@@ -6,15 +6,15 @@ Pure functions of a request and an image, with the checks, codes and words of Ka
 
 * Unlike Kafka, where a broker takes changes for itself only, any registered broker's are taken.
 * Broker settings that nobody knows are kept, as Kafka keeps them for its plugins.
-* Log levels (BROKER_LOGGER) are judged as in Kafka, and then refused: they stay as they are while
-  the processes run.
+* Log levels (BROKER_LOGGER) are judged as in Kafka, and are the whole family's, whichever of its
+  brokers is named. They are no metadata: `level_changes` says what shared memory shall have.
 """
 
 from __future__ import annotations
 
 from shmbroker.controller.decisions.topics import config_record
+from shmbroker.logs import LEVELS, LOGGERS
 from shmbroker.metadata.client_metrics import client_metrics_complaint
-from shmbroker.metadata.describe_configs import LOGGERS
 from shmbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from shmbroker.metadata.group_configs import validate_group_configs
 from shmbroker.metadata.image import (
@@ -60,7 +60,7 @@ APPEND = 2
 SUBTRACT = 3
 
 _WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
-_LEVELS = ("DEBUG", "ERROR", "FATAL", "INFO", "TRACE", "WARN")
+_LEVELS = tuple(sorted(LEVELS))
 _KINDS = {
     TOPIC_RESOURCE: "topic",
     BROKER_RESOURCE: "broker",
@@ -86,6 +86,20 @@ def incremental_alter_configs(
         return _alter(resource, image, layers, config)
 
     return _answer(request, image, alter)
+
+
+def level_changes(request: dict[str, Any], response: dict[str, Any]) -> dict[str, str | None]:
+    """The levels of loggers that an answered IncrementalAlterConfigs has changed; None: taken
+    back."""
+    changes: dict[str, str | None] = {}
+    if request["validate_only"]:
+        return changes
+    for resource, result in zip(request["resources"], response["responses"], strict=True):
+        if resource["resource_type"] == BROKER_LOGGER_RESOURCE and not result["error_code"]:
+            for entry in resource["configs"]:
+                is_set = entry["config_operation"] == SET
+                changes[entry["name"]] = entry["value"] if is_set else None
+    return changes
 
 
 def alter_configs(
@@ -426,6 +440,4 @@ def _logger_complaint(resource: dict[str, Any], image: MetadataImage) -> Complai
             )
         if operation == DELETE and key == "root":
             return INVALID_REQUEST, "Removing the log level of the root logger is not allowed"
-    if resource["configs"]:
-        return INVALID_CONFIG, "Log levels can't be changed while the broker runs."
     return _OK

@@ -71,7 +71,7 @@ from shmbroker.signs import sign, waiting_for_disk
 from shmbroker.wire import codec
 from shmbroker.wire.metadata_records import encode_metadata_record
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.settings.broker_config import BrokerConfig
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 BATCH_RECORDS = 1000
 DISK_RETRY_MS = 60_000

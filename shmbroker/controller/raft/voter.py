@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shmbroker.controller.raft.quorum_messages import Answer, Request
     from shmbroker.log.config import LogConfig
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 WAIT_S = 0.1
 """Longest rest while a majority is waited for: signs of life go on meanwhile."""

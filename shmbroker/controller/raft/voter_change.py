@@ -37,7 +37,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 COPY = ".metadata-copy"
 """In the node's directory, on the same disk, until it is whole."""

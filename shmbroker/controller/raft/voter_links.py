@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 FRAME_BYTES_MAX = 80 << 20
 """A fetch answer: one batch of Kafka's largest, or some MiB of smaller ones."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from shmbroker.metadata.changes import MetadataChange
     from shmbroker.settings.broker_config import BrokerConfig
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 
 class ConsumerCoordinator:

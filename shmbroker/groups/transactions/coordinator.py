@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     Done = Callable[[int, Transaction | None], None]
     """Told the error code, and the transaction as it is then."""
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 WAIT_MS = 20
 """How long an operation waits for a transaction that is ending."""

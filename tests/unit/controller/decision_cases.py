@@ -810,6 +810,8 @@ LOGGERS: list[Case] = [
         )
     ),
     _alter_one(8, "1", says=_OK),
+    _alter_one(8, "1", ("root", 0, "ERROR"), says=_OK),
+    _alter_one(8, "1", ("root", 0, "WARN"), says=_OK),
     _replace_one(8, "1", ("root", "WARN"), says=(42, "Unknown resource type 8")),
 ]
 

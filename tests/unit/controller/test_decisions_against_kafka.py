@@ -125,7 +125,7 @@ def test_describe_configs_is_as_kafkas(kafka: Kafka) -> None:
         (TOPIC_RESOURCE, topic["name"]): overrides,
         (BROKER_RESOURCE, ""): {e["name"]: e["value"] for e in theirs[6]["configs"]},
     }
-    ours = describe_configs(request, image, BrokerConfig(static), 1, identity)["results"]
+    ours = describe_configs(request, image, BrokerConfig(static), 1, identity, dict)["results"]
     for their_result, our_result in zip(theirs, ours, strict=True):
         their_entries = {entry["name"]: entry for entry in their_result.pop("configs")}
         our_entries = {entry["name"]: entry for entry in our_result.pop("configs")}

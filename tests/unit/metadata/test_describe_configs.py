@@ -2,7 +2,7 @@
 
 import pytest
 
-from shmbroker.metadata.describe_configs import ENTRIES_MAX, LOGGERS, describe_configs
+from shmbroker.metadata.describe_configs import ENTRIES_MAX, describe_configs
 from shmbroker.metadata.group_configs import GROUP_SETTINGS
 from shmbroker.metadata.image import (
     BROKER_LOGGER_RESOURCE,
@@ -18,6 +18,8 @@ from shmbroker.settings.setting import OWN_PREFIX
 from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import POLICY_VIOLATION
+
+LEVELS = {"root": "WARN", "shmbroker": "DEBUG"}
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def describe(
         "include_documentation": with_documentation,
     }
     identity = config.identity(1, "127.0.0.1", 9092, "/data/node-1")
-    response = describe_configs(request, image, config, 1, identity)
+    response = describe_configs(request, image, config, 1, identity, lambda: LEVELS)
     body = codec.encode("DescribeConfigsResponse", version, response)
     (result,) = codec.decode_all("DescribeConfigsResponse", version, body)["results"]
     result["configs"] = {entry["name"]: entry for entry in result["configs"]}
@@ -192,10 +194,10 @@ def test_client_metrics_subscription(image: MetadataImage) -> None:
     assert (configs["interval.ms"]["value"], configs["interval.ms"]["synonyms"]) == ("300000", [])
 
 
-def test_loggers_are_read_only(image: MetadataImage) -> None:
+def test_loggers_show_the_levels_that_they_go_by(image: MetadataImage) -> None:
     configs = describe(image, BROKER_LOGGER_RESOURCE, "1")["configs"]
-    assert {name: entry["value"] for name, entry in configs.items()} == LOGGERS
-    assert all(entry["read_only"] for entry in configs.values())
+    assert {name: entry["value"] for name, entry in configs.items()} == LEVELS
+    assert not any(entry["read_only"] for entry in configs.values())
     assert describe(image, BROKER_LOGGER_RESOURCE, "7")["error_code"] == 42
 
 
@@ -214,7 +216,7 @@ def test_small_request_gets_no_endless_answer(image: MetadataImage) -> None:
         "include_synonyms": False,
         "include_documentation": False,
     }
-    results = describe_configs(request, image, BrokerConfig(), 1, {})["results"]
+    results = describe_configs(request, image, BrokerConfig(), 1, {}, dict)["results"]
     codes = [result["error_code"] for result in results]
     assert len(codes) == len(many)
     assert codes.count(0) == -(-ENTRIES_MAX // len(GROUP_SETTINGS))
@@ -246,7 +248,7 @@ def test_entries_of_topics_that_set_the_same_are_made_once(monkeypatch):
         "include_synonyms": False,
         "include_documentation": False,
     }
-    results = module.describe_configs(request, image, BrokerConfig({}), 1, {})["results"]
+    results = module.describe_configs(request, image, BrokerConfig({}), 1, {}, dict)["results"]
     values = [
         next(entry["value"] for entry in each["configs"] if entry["name"] == "retention.ms")
         for each in results

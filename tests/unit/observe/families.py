@@ -38,6 +38,7 @@ RING_BYTES = 1 << 12
 NO_PID = 2**22 + 9
 """Above any that Linux gives."""
 NO_GROUPS = Groups(None, 0, ())
+STARTED_MS_OF_FAMILY = 940_000
 DIRECTORIES = {1: "/nowhere/node-1", 2: "/nowhere/node-2"}
 
 
@@ -55,6 +56,7 @@ def family() -> Family:
         {(workers[0], workers[2]): ring},
         {slot: memoryview(bytearray(table_bytes())) for slot in workers},
         NO_PID,
+        STARTED_MS_OF_FAMILY,
     )
     for place in places[1:]:
         store(made, place.title, PID, NO_PID + place.slot)
@@ -104,7 +106,7 @@ def snapshot(
         "/nowhere",
         1_000_000,
         NOW_S,
-        1,
+        STARTED_MS_OF_FAMILY,
         processes,
         shared_memory.rings(family),
         shared_memory.latencies(family),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shmbroker.metadata.changes import MetadataChange
 
 
-class MetadataLink:
+class CommittedLog:
     """One process's view of the metadata log. `directory_of`: a controller's, by its id."""
 
     def __init__(

@@ -1,0 +1,286 @@
+"""Log lines of the family: how they look, which loggers there are, and at which levels.
+
+    human   2026-11-24 15:00:00,123 WARNING shmbroker: io-worker-1 what happened
+    json    {"ts": "2026-11-24T15:00:00.123Z", "level": "WARNING", "process": "io-worker-1",
+            "role": "io-worker", "id": 1, "pid": 4711, "logger": "shmbroker.broker.broker",
+            "message": "what happened"}, and what the event has besides: see below
+
+One line an event; of a bug the traceback follows, indented, and in JSON it is the field
+`exception`. Where stderr is the journal ($JOURNAL_STREAM, systemd.exec(5)), each line begins with
+its priority (`<4>`, sd-daemon(3)) instead of the time, which the journal has itself.
+
+A record may have fields: `logger.warning("…", extra=fields(pid=7))`. Only JSON shows them.
+
+Levels have Kafka's names (`LEVELS`). What a logger is not given it has from the one above it. Who
+may change them while the family runs is in `shm.log_levels`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    Field = str | int | float | bool | None
+
+HUMAN = "human"
+JSON = "json"
+FORMATS = (HUMAN, JSON)
+
+TRACE = 5
+LEVELS = {
+    "TRACE": TRACE,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+"""Kafka's names, and Python's numbers."""
+ROOT = "root"
+PACKAGE = "shmbroker"
+DEFAULTS = {ROOT: "WARN", PACKAGE: "INFO"}
+
+LOGGERS = (
+    "root",
+    "shmbroker",
+    "shmbroker.apis",
+    "shmbroker.apis.controller",
+    "shmbroker.apis.controller.broker_registration",
+    "shmbroker.broker",
+    "shmbroker.broker.broker",
+    "shmbroker.broker.compaction",
+    "shmbroker.broker.damage",
+    "shmbroker.broker.disk_reserve",
+    "shmbroker.broker.partition_store",
+    "shmbroker.broker.placement",
+    "shmbroker.broker.replication",
+    "shmbroker.broker.replication.replica_fetcher",
+    "shmbroker.broker.tiering",
+    "shmbroker.broker.transactions",
+    "shmbroker.controller",
+    "shmbroker.controller.active_controller",
+    "shmbroker.controller.controller",
+    "shmbroker.controller.raft",
+    "shmbroker.controller.raft.metadata_log",
+    "shmbroker.controller.raft.snapshots",
+    "shmbroker.controller.raft.voter",
+    "shmbroker.controller.raft.voter_change",
+    "shmbroker.controller.raft.voter_links",
+    "shmbroker.controller.requests",
+    "shmbroker.gateway",
+    "shmbroker.gateway.gateway",
+    "shmbroker.groups",
+    "shmbroker.groups.consumer",
+    "shmbroker.groups.consumer.coordinator",
+    "shmbroker.groups.coordinator",
+    "shmbroker.groups.shards",
+    "shmbroker.groups.transactions",
+    "shmbroker.groups.transactions.coordinator",
+    "shmbroker.ipc",
+    "shmbroker.ipc.operation_adapter",
+    "shmbroker.log",
+    "shmbroker.log.log_directory",
+    "shmbroker.log.quarantine",
+    "shmbroker.log.recovery",
+    "shmbroker.log.segment",
+    "shmbroker.log.transaction_index",
+    "shmbroker.metrics",
+    "shmbroker.metrics.server",
+    "shmbroker.observe",
+    "shmbroker.observe.groups",
+    "shmbroker.processes",
+    "shmbroker.processes.child",
+    "shmbroker.processes.cleaner",
+    "shmbroker.processes.data_directory",
+    "shmbroker.processes.metrics",
+    "shmbroker.processes.supervisor",
+    "shmbroker.processes.tier",
+)
+"""Every logger of the family: the modules that log, and the packages above them. `root` has what
+libraries say."""
+
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+"""syslog's, by the lowest level that has them; below is 7."""
+_FIELDS = "shmbroker_fields"
+
+
+def fields(**values: Field) -> dict[str, dict[str, Field]]:
+    """`extra` of a record: what a program wants to know of the event without reading the words."""
+    return {_FIELDS: values}
+
+
+class LineFormatter(logging.Formatter):
+    """A record as its line; `role` and `number` say whose it is."""
+
+    def __init__(self, is_journal: bool = False) -> None:
+        super().__init__()
+        self.role = ""
+        self.number = 0
+        self.format_name = HUMAN
+        self.is_journal = is_journal
+
+    @property
+    def title(self) -> str:
+        """The process, as `ps` shows it; "" before it is known."""
+        return f"{self.role}-{self.number}" if self.number else self.role
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or the lines where there is a traceback."""
+        message = _one_line(record.getMessage())
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        if self.format_name == JSON:
+            return self._prefix(record) + self._json(record, message, trace)
+        time = "" if self.is_journal else self.formatTime(record) + " "
+        whose = f"{self.title} " if self.role else ""
+        head = f"{time}{record.levelname} shmbroker: {whose}{message}"
+        lines = [head, *(f"    {line}" for line in trace.splitlines())]
+        return "\n".join(self._prefix(record) + line for line in lines)
+
+    def _prefix(self, record: logging.LogRecord) -> str:
+        return priority_prefix(record.levelno) if self.is_journal else ""
+
+    def _json(self, record: logging.LogRecord, message: str, trace: str) -> str:
+        import json
+
+        row: dict[str, Field] = {
+            "ts": _iso(record.created),
+            "level": record.levelname,
+            "process": self.title,
+            "role": self.role,
+            "id": self.number,
+            "pid": record.process,
+            "logger": record.name,
+            "message": message,
+        }
+        for name, value in getattr(record, _FIELDS, {}).items():
+            row.setdefault(name, value)
+        if trace:
+            row["exception"] = trace
+        return json.dumps(row, ensure_ascii=False)
+
+
+def priority_prefix(level: int) -> str:
+    """What the journal reads of a line: `<3>` for an error."""
+    return f"<{next((number for least, number in _PRIORITIES if level >= least), 7)}>"
+
+
+def is_journal(fd: int) -> bool:
+    """Whether a descriptor leads to the journal, as who started us says."""
+    device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return False
+    return (device, inode) == (str(found.st_dev), str(found.st_ino))
+
+
+def begin(handler: logging.Handler, is_journal: bool) -> LineFormatter:
+    """Have all that is logged in this process go to `handler`, libraries' lines too."""
+    logging.addLevelName(TRACE, "TRACE")
+    formatter = LineFormatter(is_journal)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    set_levels(DEFAULTS)
+    return formatter
+
+
+def say_who(role: str, number: int) -> None:
+    """From here on this process is that one of the family; number 0: there is one of the role."""
+    for formatter in _formatters():
+        formatter.role, formatter.number = role, number
+
+
+def set_format(name: str) -> None:
+    """One of FORMATS."""
+    for formatter in _formatters():
+        formatter.format_name = name
+
+
+def set_levels(levels: Mapping[str, str]) -> None:
+    """Give these loggers these levels, and all others of LOGGERS none."""
+    for name in LOGGERS:
+        logger = logging.getLogger(None if name == ROOT else name)
+        logger.setLevel(LEVELS[levels[name]] if name in levels else logging.NOTSET)
+
+
+def parse_levels(items: Iterable[str]) -> dict[str, str]:
+    """Levels by logger, of items "LOGGER=LEVEL"; ValueError, a sentence, for what is none."""
+    found = {}
+    for item in items:
+        name, _, level = (word.strip() for word in item.partition("="))
+        if name not in LOGGERS:
+            raise ValueError(f"there is no logger {name!r}; root and shmbroker are two")
+        if level.upper() not in LEVELS:
+            raise ValueError(f"{name}={level}: the level is one of {', '.join(LEVELS)}")
+        found[name] = level.upper()
+    return found
+
+
+def effective(levels: Mapping[str, str]) -> dict[str, str]:
+    """The level that each logger goes by, by the ones that were given."""
+    found: dict[str, str] = {}
+    for name in LOGGERS:  # a package comes before what is in it
+        above = name.rpartition(".")[0] or ROOT
+        found[name] = levels.get(name) or found.get(above, DEFAULTS[ROOT])
+    return found
+
+
+def _formatters() -> list[LineFormatter]:
+    found = (handler.formatter for handler in logging.getLogger().handlers)
+    return [each for each in found if isinstance(each, LineFormatter)]
+
+
+def _one_line(text: str) -> str:
+    """Without what would end the line, or lead a terminal astray."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _iso(created_s: float) -> str:
+    from datetime import UTC, datetime
+
+    when: datetime = datetime.fromtimestamp(created_s, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Seldom:
+    """Lines that others may cause without end, clients or a broken disk: by kind, in each interval
+    the first few as they come, and the rest as one number.
+
+    `warn` and `flush` are told the time, a clock that never goes back.
+    """
+
+    LINES_MAX = 10
+    INTERVAL_S = 10.0
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._said: dict[str, int] = {}
+        self._interval_end = 0.0
+
+    def warn(self, kind: str, line: str, now: float, level: int = logging.WARNING) -> None:
+        """A line of that kind, for instance the reason of a refusal."""
+        self.flush(now)
+        if not self._said:
+            self._interval_end = now + self.INTERVAL_S
+        count = self._said[kind] = self._said.get(kind, 0) + 1
+        if count <= self.LINES_MAX:
+            self._logger.log(level, "%s", line, extra=fields(kind=kind))
+
+    def flush(self, now: float) -> None:
+        """Say how many were left out, once the interval is over; to be called now and then."""
+        if not self._said or now < self._interval_end:
+            return
+        for kind, count in self._said.items():
+            left_out = count - self.LINES_MAX
+            if left_out > 0:
+                more = fields(kind=kind, repeated=left_out)
+                self._logger.warning("%d more like this: %s", left_out, kind, extra=more)
+        self._said.clear()
