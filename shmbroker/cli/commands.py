@@ -25,6 +25,7 @@ COMMANDS = {
     "serve": "shmbroker.cli.serve",
     "status": "shmbroker.cli.status",
     "systemd": "shmbroker.cli.systemd",
+    "top": "shmbroker.cli.top",
     "topic": "shmbroker.cli.topic",
     "transaction": "shmbroker.cli.transaction",
 }
@@ -57,6 +58,7 @@ def main() -> None:
     shmbroker consume flights -e                     all of them, then stop
     shmbroker group describe readers                 who reads what, and how far behind
     shmbroker status                                 is all well?
+    shmbroker top                                    what does it do right now?
     shmbroker doctor                                 what is wrong on this host?
     shmbroker log verify ~/.local/state/shmbroker    check the files, without a broker
 
