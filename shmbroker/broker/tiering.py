@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -226,6 +225,8 @@ class Tiering:
 
     def _clear_cache(self, root: str, mine: str) -> None:
         """Begin with an empty cache: nobody knows the pieces of the one before."""
+        import shutil  # with all of its archive formats: nothing for a start
+
         try:
             os.makedirs(root, exist_ok=True)
             for name in os.listdir(root):

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from shmbroker import extras
 from shmbroker.errors import Fault
 
 TYPE_CHECKING = False
@@ -93,12 +94,21 @@ class Ending:
         elif isinstance(fault, Fault):
             say(str(fault))
             sys.exit(EXIT_FAILED)
+        elif isinstance(fault, ImportError) and (lacking := extras.missing(fault, _command())):
+            say(str(lacking))
+            sys.exit(EXIT_FAILED)
         elif isinstance(fault, OSError):
             say(f"{fault.filename or ''}: {fault.strerror or fault}".removeprefix(": "))
             sys.exit(EXIT_FAILED)
         elif _is_kafka_exception(fault):
             say(sentence(fault.args[0]))
             sys.exit(EXIT_FAILED)
+
+
+def _command() -> str:
+    """The command that was given, as a sentence has it."""
+    word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    return f"`shmbroker {word}`" if word else "this"
 
 
 def _leave_pipe() -> None:

@@ -13,7 +13,6 @@ import itertools
 import logging
 import mmap
 import os
-import shutil
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import StorageFault
@@ -52,6 +51,8 @@ def quarantine_of(directory: str) -> str:
 
 def put_aside(directory: str, paths: list[str], *, is_kept: bool = False) -> None:
     """Move files there, or copy them if `is_kept`. StorageFault if the disk refuses."""
+    import shutil  # with all of its archive formats: nothing for a start
+
     away = quarantine_of(directory)
     try:
         os.makedirs(away, exist_ok=True)

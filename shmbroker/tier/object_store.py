@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Iterator
 from importlib.machinery import PathFinder
 from typing import Protocol
-from urllib.parse import quote, unquote, urlsplit
 
 from shmbroker.errors import ConfigFault, StorageFault
 
@@ -57,11 +56,15 @@ DEFAULT_DIRECTORY = "tier-store"
 
 def store_url(named: str | None, data_directory: str) -> str:
     """The store that a setting names, or the directory that stands in for one."""
+    from urllib.parse import quote  # a start without a remote store does without
+
     return named or "file://" + quote(os.path.join(data_directory, DEFAULT_DIRECTORY))
 
 
 def check_store(url: str) -> None:
     """ConfigFault if there can be no such store, or its library isn't there; nothing is opened."""
+    from urllib.parse import urlsplit
+
     parts = urlsplit(url)
     complaint = None
     if parts.scheme == "file":
@@ -80,6 +83,8 @@ def check_store(url: str) -> None:
 
 def open_store(url: str, endpoint: str | None = None, region: str | None = None) -> ObjectStore:
     """The store of this name, see `check_store`; it need not be reachable."""
+    from urllib.parse import unquote, urlsplit
+
     check_store(url)
     parts = urlsplit(url)
     if parts.scheme == "file":

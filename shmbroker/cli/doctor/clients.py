@@ -15,12 +15,13 @@ from shmbroker.cli.doctor.table import (
     unknown,
     warning,
 )
+from shmbroker.extras import LIBRARIES
 
 PYTHON_LEAST = (3, 11)
 JAVA_LEAST = 17
 SPARK_LEAST = (4, 2)
 LOCAL_LEAST = 1 << 30
-NEEDED = ("click", "cramjam", "crc32c", "google-re2", "lz4", "numpy", "posix_ipc", "setproctitle")
+NEEDED = ("click", "cramjam", "crc32c", "lz4", "numpy", "posix_ipc", "setproctitle")
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -72,6 +73,11 @@ def _old(facts: Facts, name: str, least: tuple[int, int], why: str) -> Result:
 
 
 def confluent(facts: Facts) -> Result:
+    if "confluent-kafka" not in facts.software.versions:
+        return note(
+            "confluent-kafka is not installed: produce, consume, topic and others do not run",
+            f"pip install '{LIBRARIES['confluent_kafka'].requirement}'",
+        )
     return _old(facts, "confluent-kafka", (2, 13), "the commands need a newer one")
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from typing import NamedTuple
 
 from shmbroker.controller.decisions.nodes import refuse_missing_brokers
@@ -187,6 +186,8 @@ def _end(directory: str, now_ms: Callable[[], int]) -> tuple[int, int]:
 
 def _copy(source: str, target: str) -> None:
     """Put a copy of one log directory in the place of another, durably."""
+    import shutil  # with all of its archive formats: nothing for a start
+
     beside = os.path.join(os.path.dirname(target), COPY)
     shutil.rmtree(beside, ignore_errors=True)
     shutil.copytree(source, beside, ignore=shutil.ignore_patterns(FILE_NAME))

@@ -1,17 +1,25 @@
 """Regular expressions that consumers subscribe by: RE2 syntax, matched against whole topic names.
 
 RE2 takes time in proportion to the name, whatever the expression, so a client can't stop the broker
-with one. The library is imported when the first expression comes; it has no use for most brokers.
+with one. The library is imported when the first expression comes; it has no use for most brokers,
+and is not installed with them (the extra `regex`). Where it is missing, new expressions are refused
+with a sentence that says so, and those of members that came with a log match nothing.
 
 Source: KIP-848; Kafka uses the same language (RE2/J).
 """
 
 from __future__ import annotations
 
+import logging
+
+from shmbroker import extras
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
+
+logger = logging.getLogger("shmbroker")
 
 MEMORY_BYTES_MAX = 1 << 20
 """Of a compiled expression; larger ones are refused like malformed ones."""
@@ -19,8 +27,12 @@ MEMORY_BYTES_MAX = 1 << 20
 
 def fault_of(regex: str) -> str | None:
     """What is wrong with an expression; None if nothing is."""
-    import re2
-
+    try:
+        import re2
+    except ImportError:
+        lacking = extras.complaint("re2", "a subscription by a regular expression")
+        logger.error("the expression %r matches nothing: %s", regex, lacking)
+        return f"{lacking}, beside the broker"
     try:
         _compiled(regex)
     except re2.error as error:
