@@ -67,11 +67,12 @@ class TransactionalProducer:
         )
         self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]
 
-    def send(self, partition: int, value: bytes) -> None:
-        """One record, acknowledged."""
+    def send(self, partition: int, *values: bytes) -> None:
+        """One batch, acknowledged."""
         sequence = self.sequences.get(partition, 0)
         batch = batch_of(
-            value,
+            *values,
+            timestamp=clock.now_ms(),
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=sequence,
@@ -86,7 +87,7 @@ class TransactionalProducer:
             body,
             lambda answer: answer["responses"][0]["partition_responses"][0]["error_code"],
         )
-        self.sequences[partition] = sequence + 1
+        self.sequences[partition] = sequence + len(values)
 
     def commit_offset(self, group: str, offset: int) -> None:
         """Of partition 0, as part of the transaction."""

@@ -1,0 +1,10 @@
+"""The topics of the pipelines, and their group."""
+
+IN = "eos-in"
+OUT = "eos-out"
+AUDIT = "eos-audit"
+SUMS = "eos-sums"
+BUCKETS = "eos-buckets"
+GROUP = "eos"
+PARTITIONS = 4
+BUCKET_COUNT = 7
