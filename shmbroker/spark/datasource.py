@@ -127,7 +127,8 @@ class ShmbrokerDataSource(DataSource):
         """A streaming write. Output mode update never comes here: Spark refuses it."""
         from shmbroker.spark import producer_options, sink
 
-        return sink.StreamWriter(producer_options.parse(self.options, is_stream=True), schema)
+        options = producer_options.parse(self.options, is_stream=True)
+        return sink.StreamWriter(options, schema, dict(self.options))
 
 
 def _parsed(given: Mapping[str, str], is_stream: bool) -> Options:

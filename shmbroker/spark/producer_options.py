@@ -3,7 +3,9 @@
     option                     value                       default, notes
     kafka.bootstrap.servers    HOST:PORT,…                 required
     topic                      a topic                     wins over the column topic
-    exactlyOnce                true, false                 true: see `sink`
+    exactlyOnce                true, false, transactions   true: see `sink`
+    driverHost                 a host name or address      as it is found out; with transactions,
+                                                            where executors reach the driver's host
     txnAppId, txnVersion       a name, a whole number      batch only: a series of writes, and
                                                             which of them this is
     kafka.*                    settings of Kafka's         applied, or without effect; what would
@@ -19,7 +21,10 @@ from shmbroker.client.nearest import nearest
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.option_values import Given, check_setting, choice, count, flag, number
 
-NAMES = ("topic", "exactlyOnce", "txnAppId", "txnVersion")
+NAMES = ("topic", "exactlyOnce", "txnAppId", "txnVersion", "driverHost")
+
+TRANSACTION_MS = 900_000
+"""The longest that Kafka's brokers allow by default: a micro-batch takes as long as it takes."""
 
 _ENGINE = {
     "path",
@@ -45,6 +50,7 @@ _APPLIED = {
     "max.block.ms",
     "request.timeout.ms",
     "security.protocol",
+    "transaction.timeout.ms",
 }
 
 _TAKEN = {
@@ -85,9 +91,8 @@ _REFUSED = {
     "interceptor.classes": "there is no Java producer to intercept",
     "partitioner.class": "give a column partition, or leave it to the keys",
     "partitioner.ignore.keys": "give a column partition, or leave it to the keys",
-    "transactional.id": "writes are idempotent instead, see exactlyOnce",
-    "transaction.timeout.ms": "writes are idempotent instead, see exactlyOnce",
-    "transaction.two.phase.commit.enable": "writes are idempotent instead, see exactlyOnce",
+    "transactional.id": "give exactlyOnce=transactions, which names it by the query",
+    "transaction.two.phase.commit.enable": "give exactlyOnce=transactions",
 }
 
 SETTINGS = frozenset(f"kafka.{name}" for name in _APPLIED | _TAKEN)
@@ -100,6 +105,10 @@ class Sink(NamedTuple):
     bootstrap_servers: str
     topic: str | None
     is_exactly_once: bool
+    is_transactional: bool
+    """Readers see a whole micro-batch, or batch write, or nothing of it."""
+    transaction_ms: int
+    driver_host: str | None
     app_id: str | None
     app_version: int
     producer: dict[str, Any]
@@ -123,9 +132,14 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Sink:
         raise ConfigFault("options txnAppId and txnVersion go together: give both or none")
     arguments = _arguments(given)
     default = arguments["idempotence"]
-    is_exactly_once = flag(given, "exactlyOnce", default)
+    is_transactional = given.get("exactlyonce", "").strip().lower() == "transactions"
+    is_exactly_once = is_transactional or _flag(given, default)
     if is_exactly_once and not default:
         raise ConfigFault("exactlyOnce needs acks=all and enable.idempotence=true")
+    for name in ("driverHost", "kafka.transaction.timeout.ms"):
+        if name.lower() in given and not is_transactional:
+            raise ConfigFault(f"option {name} needs exactlyOnce=transactions")
+    driver_host = given.get("driverhost", "").strip() or None
     if app_id is not None and not is_exactly_once:
         raise ConfigFault("txnAppId needs exactlyOnce=true")
     topic = given.get("topic")
@@ -133,10 +147,21 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Sink:
         servers,
         topic.strip() if topic is not None else None,
         is_exactly_once,
+        is_transactional,
+        count(given, "kafka.transaction.timeout.ms") or TRANSACTION_MS,
+        driver_host,
         app_id,
         number(given, "txnVersion", 0),
         arguments,
     )
+
+
+def _flag(given: Given, default: bool) -> bool:
+    """exactlyOnce, where it is not `transactions`."""
+    value = given.get("exactlyonce", str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise ConfigFault(f"option exactlyOnce is true, false or transactions, not {value!r}")
+    return value == "true"
 
 
 def _arguments(given: Given) -> dict[str, Any]:

@@ -32,13 +32,16 @@ Exactly once
    same count with other rows; so each attempt has a batch size of its own by lot.
 
 Readers see records as soon as they are written, not when the micro-batch is committed.
+
+With exactlyOnce=transactions they see a whole micro-batch, or batch write, or nothing of it:
+`transactions`. There the name and version that are told above are those of a transaction.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from shmbroker.client.producer.delivery import Identity
     from shmbroker.client.producer.producer import Producer
     from shmbroker.client.producer.written import Stored
+    from shmbroker.spark.transactions.driver import Run
 
 logger = logging.getLogger("shmbroker.spark")
 
@@ -86,6 +90,8 @@ class Writing(NamedTuple):
     columns: dict[str, int]
     name: str
     version: int
+    run: Run | None = None
+    """With transactions."""
 
 
 class Committed(WriterCommitMessage):
@@ -94,6 +100,17 @@ class Committed(WriterCommitMessage):
     def __init__(self, records: int, left_out: int) -> None:
         self.records = records
         self.left_out = left_out
+
+
+class InTransaction(WriterCommitMessage):
+    """What a task has written in a transaction, and which one that is: Spark has a stream's
+    micro-batch committed by a writer that knows nothing else of it."""
+
+    def __init__(self, task: int, records: int, name: str, run: int) -> None:
+        self.task = task
+        self.records = records
+        self.name = name
+        self.run = run
 
 
 class BatchWriter(worker.Shipped, DataSourceArrowWriter):
@@ -106,18 +123,35 @@ class BatchWriter(worker.Shipped, DataSourceArrowWriter):
                 ' give mode("append")'
             )
         name = uuid_text(random_uuid()) if sink.app_id is None else f"app:{sink.app_id}"
-        self.writing = Writing(sink, _columns(schema, sink.topic), name, sink.app_version)
+        columns = _columns(schema, sink.topic)
+        self.writing = Writing(sink, columns, name, sink.app_version, _run(sink, {}))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """A task's rows."""
         return write_rows(iterator, self.writing)
 
+    @worker.told_plainly()
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks have written."""
+        _commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """A task has failed for good, or the commit has."""
+        run = self.writing.run
+        if run is not None:
+            from shmbroker.spark.transactions import driver
+
+            driver.abort(_series_name(self.writing.name), run.number, self.writing.version, "")
+
 
 class StreamWriter(worker.Shipped, DataSourceStreamArrowWriter):
     """`df.writeStream`: rows are there when their micro-batch is committed."""
 
-    def __init__(self, sink: Sink, schema: StructType) -> None:
-        self.writing = Writing(sink, _columns(schema, sink.topic), "", 0)
+    def __init__(
+        self, sink: Sink, schema: StructType, options: Mapping[str, str] | None = None
+    ) -> None:
+        columns = _columns(schema, sink.topic)
+        self.writing = Writing(sink, columns, "", 0, _run(sink, options or {}))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """A task's rows of one micro-batch."""
@@ -133,8 +167,46 @@ class StreamWriter(worker.Shipped, DataSourceStreamArrowWriter):
             iterator, self.writing._replace(name=f"query:{query}", version=int(batch))
         )
 
+    @worker.told_plainly()
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All tasks of the micro-batch have written."""
+        _commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """A task has failed for good, or the commit has."""
+        run = self.writing.run  # of another writer than the tasks had
+        if run is not None:
+            from shmbroker.spark.transactions import driver
+
+            known = [each for each in messages if isinstance(each, InTransaction)]
+            name, number = (known[0].name, known[0].run) if known else (None, 0)
+            driver.abort(name, number, batchId, run.label)
+
 
 # --- the driver ----------------------------------------------------------------------------------
+
+
+def _run(sink: Sink, options: Mapping[str, str]) -> Run | None:
+    """A run of a write in a transaction; None without."""
+    if not sink.is_transactional:
+        return None
+    from shmbroker.spark.transactions import driver
+
+    return driver.begin(sink.bootstrap_servers, sink.driver_host, options)
+
+
+def _series_name(name: str) -> str:
+    """The name as a part of a transactional id and of a group's name."""
+    return name.replace(":", "-")
+
+
+def _commit(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """End the transaction, if there is one."""
+    tasks = [each for each in messages if isinstance(each, InTransaction)]
+    if tasks:
+        from shmbroker.spark.transactions import driver
+
+        driver.commit(tasks[0].name, tasks[0].run, sorted(each.task for each in tasks))
 
 
 def _columns(schema: StructType, topic: str | None) -> dict[str, int]:
@@ -199,13 +271,15 @@ def identity_of(name: str, version: int, task: int) -> Identity:
     return Identity(_OWN_IDS | digest % _OWN_IDS, version % VERSIONS)
 
 
-def write_rows(batches: Iterator[pa.RecordBatch], writing: Writing) -> Committed:
+def write_rows(batches: Iterator[pa.RecordBatch], writing: Writing) -> WriterCommitMessage:
     """A task's rows, as `writing.columns` says where they are, into their topics."""
     from shmbroker.client.producer.producer import Producer
 
     worker.freeze()
     sink = writing.sink
     arguments = {"batch_size": _BATCH_BYTES, "linger_ms": _LINGER_MS} | sink.producer
+    if writing.run is not None:
+        return _write_in_transaction(batches, writing, writing.run, arguments)
     identity = None
     if sink.is_exactly_once:
         task = TaskContext.get()
@@ -222,6 +296,38 @@ def write_rows(batches: Iterator[pa.RecordBatch], writing: Writing) -> Committed
         return task_writer.committed()
 
 
+def _write_in_transaction(
+    batches: Iterator[pa.RecordBatch], writing: Writing, run: Run, arguments: dict[str, Any]
+) -> InTransaction:
+    """The same, by the leases of the keeper."""
+    from shmbroker.spark.transactions import sending
+    from shmbroker.spark.transactions.keeper import Series
+
+    sink = writing.sink
+    task = TaskContext.get()
+    assert task is not None
+    series = Series(
+        _series_name(writing.name),
+        sink.bootstrap_servers,
+        arguments["client_id"],
+        sink.transaction_ms,
+        arguments.get("max_block_ms", _BLOCK_MS),
+        is_remembered=writing.name.startswith(("query:", "app:")),
+    )
+    attempt = sending.Attempt(
+        task.partitionId(),
+        task.taskAttemptId(),
+        writing.version,
+        # it is the query's run that Spark groups a stream's jobs by
+        task.getLocalProperty("spark.jobGroup.id") or "",
+    )
+    rows = (_taken(batch, writing.columns) for batch in batches if batch.num_rows)
+    outcome = sending.write(rows, sink.topic, attempt, run, series, arguments)
+    if outcome.is_repeated:
+        logger.warning("version %d of %s is committed already", writing.version, writing.name)
+    return InTransaction(attempt.task, outcome.records, series.name, run.number)
+
+
 class _TaskWriter:
     """Hands a task's rows to its producer, without those that are there already."""
 
@@ -236,14 +342,9 @@ class _TaskWriter:
         """A batch of rows; `producer.columns` cuts it where it must."""
         if not batch.num_rows:
             return
-        import pyarrow as pa
-
-        taken = {
-            name: _ready(name, batch.column(place)) for name, place in self._writing.columns.items()
-        }
-        rows = pa.record_batch(taken)
+        rows = _taken(batch, self._writing.columns)
         topic = self._writing.sink.topic
-        names = [topic] if topic is not None else _topics(taken["topic"])
+        names = [topic] if topic is not None else _topics(rows.column("topic"))
         if self._identity is not None:
             for name in names:
                 if name not in self._stored:
@@ -254,7 +355,7 @@ class _TaskWriter:
         import pyarrow.compute as pc
 
         for name in names:
-            own = rows if topic is not None else rows.filter(pc.equal(taken["topic"], name))
+            own = rows if topic is not None else rows.filter(pc.equal(rows.column("topic"), name))
             self._producer.send(self._left(name, own), name)
 
     def committed(self) -> Committed:
@@ -309,6 +410,15 @@ class _TaskWriter:
             left.append(not stored.take(_bytes(key), _bytes(value), pairs, own, by_key))
         self._left_out += left.count(False)
         return rows.filter(pa.array(left))
+
+
+def _taken(batch: pa.RecordBatch, columns: dict[str, int]) -> pa.RecordBatch:
+    """The sink's columns, as the producer takes them."""
+    import pyarrow as pa
+
+    return pa.record_batch(
+        {name: _ready(name, batch.column(place)) for name, place in columns.items()}
+    )
 
 
 def _ready(name: str, column: pa.Array) -> pa.Array:

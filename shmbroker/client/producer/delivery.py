@@ -89,6 +89,7 @@ class Batch:
         "end",
         "error",
         "frame",
+        "is_compressed",
         "max_timestamp",
         "sequence",
         "tries",
@@ -113,6 +114,7 @@ class Batch:
         self.tries = 0
         self.error = error_codes.NONE  # of the last try
         self.frame: memoryview | None = None
+        self.is_compressed = False  # by the codec that `seal` is told
 
     @property
     def size(self) -> int:
@@ -123,7 +125,7 @@ class Batch:
         """The bytes to send, made at the first call: compressed, with header and CRC."""
         if self.frame is not None:
             return self.frame
-        if codec:
+        if codec and not self.is_compressed:
             plain = memoryview(self.buffer)[HEADER_SIZE : self.end]
             self.buffer = bytearray(HEADER_SIZE) + codecs.compress(codec, bytes(plain))
             self.end = len(self.buffer)

@@ -29,7 +29,7 @@ from __future__ import annotations
 import os
 import selectors
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, overload
@@ -197,7 +197,8 @@ class Producer:
         identity: Identity | None = None,
         seed: int | None = None,
     ) -> None:
-        """`identity`: a producer id of one's own choice (`written`); `seed` is for the lots that
+        """`identity`: a producer id of one's own choice (`written`); with a `transactional_id`,
+        that of a transaction which somebody else began, and ends. `seed` is for the lots that
         decide where records without a key go."""
         self._codec = _codec(compression)
         self._acks = _acks(acks)
@@ -216,8 +217,8 @@ class Producer:
         ):
             if value < least:
                 raise ConfigFault(f"{name} is at least {least}, not {value}")
-        if transactional_id is not None and (identity is not None or not idempotence):
-            raise ConfigFault("transactional_id goes with idempotence, and gives the producer id")
+        if transactional_id is not None and not idempotence:
+            raise ConfigFault("transactional_id goes with idempotence")
         self._topic = topic
         self._partitioner = partitioner
         self._batch_size = batch_size
@@ -232,8 +233,9 @@ class Producer:
         self._next_sequences: dict[TopicPartition, int] = {}
         addresses = parse_addresses(bootstrap_servers)
         self.cluster = Cluster(addresses, client_id, min(self._request_s, ANSWER_S))
+        self._transactional_id = transactional_id
         self._transactions: Transactions | None = None
-        if transactional_id is not None:
+        if transactional_id is not None and identity is None:
             self._transactions = Transactions(
                 self.cluster, transactional_id, transaction_timeout_ms, self._block_s
             )
@@ -333,6 +335,36 @@ class Producer:
         """Number a topic's records from these sequences on, by partition; before its first send."""
         for partition, sequence in sequences.items():
             self._next_sequences[topic, partition] = sequence
+
+    def post(self, topic: str, partition: int, sequence: int, batches: Iterable[Batch]) -> None:
+        """Send batches that are encoded already, numbered from this sequence on, to a partition of
+        which everything that was posted before has landed."""
+        find_topic(self.cluster, topic, self._block_s)
+        with self._lock:
+            self._check()
+            if self._thread is None:
+                self._start()
+            queue = self._queue(topic, partition)
+            assert queue.is_idle()
+            queue.next_sequence = sequence
+            for batch in batches:
+                queue.accepted_records += batch.count
+                self._memory += batch.size
+                queue.add(batch)
+            self._busy[queue] = None
+            self._ring()
+
+    def wait_for_one(self, posted: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of these partitions where all that was posted is delivered: one at least, which is
+        waited for. DeliveryFault."""
+        queues = [(one, self._queues[one]) for one in posted]
+        with self._lock:
+            while True:
+                self._check()
+                landed = [one for one, queue in queues if queue.is_idle()]
+                if landed or not queues:
+                    return landed
+                self._lock.wait()
 
     def flush(self) -> None:
         """Wait until everything that was sent is delivered; DeliveryFault if it can't be."""
@@ -901,8 +933,8 @@ class Producer:
         self._watch(connection)
 
     def _connect(self, broker_id: int) -> LeaderConnection:
-        name = None if self._transactions is None else self._transactions.name
         address = self.cluster.brokers[broker_id]
+        name = self._transactional_id
         connection = LeaderConnection(broker_id, address, self._client_id, name)
         self._connections[broker_id] = connection
         assert self._selector is not None
@@ -1041,8 +1073,8 @@ class Producer:
         }
         unknown = sum(q.undecided() for q in self._queues.values())
         advice = "" if self._transactions is None else "; abort the transaction"
-        if self._transactions is not None and error in FENCED:
-            self._fault = fenced(self._transactions.name)
+        if self._transactional_id is not None and error in FENCED:
+            self._fault = fenced(self._transactional_id)
         else:
             name = error_codes.name_of(error)
             self._fault = DeliveryFault(

@@ -44,6 +44,7 @@ from shmbroker.wire.api_keys import (
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    OFFSET_FETCH,
     TXN_OFFSET_COMMIT,
 )
 
@@ -163,6 +164,10 @@ class Transactions:
         for each in (self._coordinator, *self._groups.values()):
             each.close()
 
+    def wait_at_most(self, wait_s: float) -> None:
+        """Ask for an answer so long from now on."""
+        self._wait_s = wait_s
+
     def init(self) -> Identity:
         """A new epoch: ends what a predecessor, or this one, has left open, and fences it."""
         about = f"transactional id {self.name}"
@@ -257,6 +262,26 @@ class Transactions:
             f"{about} are not taken",
             self._groups[member.group_id],
         )
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """The offsets that a group has committed; none that a transaction has still open."""
+        about = f"offsets of group {group}"
+        coordinator = _Coordinator(self._cluster, group, _GROUP)
+
+        def take(answer: Message) -> dict[TopicPartition, int]:
+            refuse(answer["error_code"], about)
+            found = {}
+            for topic in answer["topics"]:
+                for row in topic["partitions"]:
+                    refuse(row["error_code"], about)
+                    found[topic["name"], row["partition_index"]] = row["committed_offset"]
+            return found
+
+        body: Message = {"group_id": group, "topics": None, "require_stable": True}
+        try:
+            return self._asked(OFFSET_FETCH, body, take, f"{about} are not told", coordinator)
+        finally:
+            coordinator.close()
 
     def fail(self) -> None:
         """Records of it could not be delivered: it can only be aborted."""
