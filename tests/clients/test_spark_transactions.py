@@ -133,6 +133,7 @@ class Query:
                 "isolation.level": isolation,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,
                 "log_level": 0,
             }
         )

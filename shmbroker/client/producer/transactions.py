@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from shmbroker import clock
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.connection import Connection
 from shmbroker.client.faults import (
@@ -41,6 +42,7 @@ from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
@@ -57,6 +59,10 @@ _GROUP, _TRANSACTION = 0, 1
 FENCED = (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
 _NOT_BEGUN = (error_codes.INVALID_TXN_STATE, error_codes.INVALID_PRODUCER_ID_MAPPING)
 """To an abort: the coordinator has nothing to end."""
+_ENDING = ("PrepareCommit", "PrepareAbort")
+"""Decided, and not every partition has the marker that tells it."""
+_MARKERS_S = 0.005
+"""A round of markers takes about as long."""
 _CONFLUENT = b"CGMDv2:"
 """How the group metadata of confluent-kafka begin."""
 
@@ -319,6 +325,24 @@ class Transactions:
                 raise TransactionFault(f"{fault}: abort the transaction") from fault
             self.state = was
         self._forget()
+
+    def wait_for_markers(self, wait_s: float) -> bool:
+        """After an end: whether readers see it in every partition, waited for so long at most."""
+        deadline = clock.monotonic() + wait_s
+        body: Message = {"transactional_ids": [self.name]}
+
+        def state_of(answer: Message) -> str:
+            (row,) = answer["transaction_states"]
+            self._refuse(row["error_code"], f"transactional id {self.name}")
+            state: str = row["transaction_state"]
+            return state
+
+        while clock.monotonic() < deadline:
+            about = f"transactional id {self.name} is not told"
+            if self._asked(DESCRIBE_TRANSACTIONS, body, state_of, about) not in _ENDING:
+                return True
+            clock.sleep(_MARKERS_S)
+        return False
 
     def _forget(self) -> None:
         for each in self._groups.values():

@@ -33,12 +33,13 @@ from typing import Any, NamedTuple
 from shmbroker import clock
 from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.faults import FencedFault
+from shmbroker.client.faults import ClusterFault, FencedFault, RefusedFault
 from shmbroker.client.producer.producer import ANSWER_S
 from shmbroker.client.producer.transactions import UNDECIDED, Transactions
 from shmbroker.errors import Fault
 from shmbroker.spark.transactions.leases import Leases, LostFault
 from shmbroker.spark.transactions.messages import Channel, FarFault, Fields
+from shmbroker.wire import error_codes
 
 DOUBT_S = 120.0
 """A task that ended in the midst of a window is begun again by Spark at once, where there is room;
@@ -108,7 +109,15 @@ class _Transaction:
                 return
             self.leases.fail("another run of this write has begun")
             client = self._fresh(query_run)
-            client.init()
+            try:
+                client.init()
+            except RefusedFault as fault:
+                if error_codes.name_of(error_codes.INVALID_TRANSACTION_TIMEOUT) in fault.text:
+                    raise LostFault(
+                        f"kafka.transaction.timeout.ms of {self.series.timeout_ms} is more than"
+                        " transaction.max.timeout.ms of the brokers: give a smaller one"
+                    ) from None
+                raise
             self.is_committed = self._was_committed(client, version)
             if not self.is_committed:
                 client.begin()
@@ -154,6 +163,10 @@ class _Transaction:
                 client.send_offsets(version, client.name)
             client.end(is_commit=True)
             self.is_committed = True
+            if topics:
+                # It is committed, whatever is answered.
+                with contextlib.suppress(ClusterFault, OSError):
+                    client.wait_for_markers(self.series.wait_ms / 1000)
 
     def abort(self, run: int, reason: str) -> None:
         """Nothing of the run is seen, unless it is committed."""
