@@ -81,7 +81,8 @@ class Child(FamilyMember):
         """The settings of a role that has some."""
 
     def on_control(self) -> None:
-        """Settings may have been read again."""
+        """Levels of loggers may have changed, settings may have been read again."""
+        self.shared.log_levels.apply()
         text = self.shared.settings.news()
         if text is not None and self.follows is not None:
             self.follows.adopt(BrokerConfig(json.loads(text)))
@@ -105,10 +106,6 @@ class Child(FamilyMember):
         started_ms = self.words[self.counters.at(self.slot.index, STARTED_MS)]
         self.tally.set("boot_ms", clock.now_ms() - started_ms)
         super().say_running()
-
-    def on_control(self) -> None:
-        """Levels of loggers may have changed."""
-        self.shared.log_levels.apply()
 
     def on_peer_lost(self, peer: Peer) -> None:
         """The process behind `peer` is dead: fail what is pending with it."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.producer.columns import Chunk, chunks
+from shmbroker.client.producer.columns import ColumnChunk, chunks
 from shmbroker.client.producer.delivery import Batch
 from shmbroker.client.producer.encoding import encode
 from shmbroker.client.producer.placement import Sticky, by_partition, columns_of, place, runs
@@ -142,7 +142,7 @@ class Spill:
             loaded.append(batch)
         return loaded
 
-    def _add(self, topic: str, chunk: Chunk) -> None:
+    def _add(self, topic: str, chunk: ColumnChunk) -> None:
         count = len(find_topic(self._cluster, topic, self._wait_s).leaders)
         sticky = self._stickies.get(topic)
         if sticky is None:
