@@ -24,7 +24,7 @@ import os
 from struct import Struct
 
 from shmbroker.crc32c import crc32c
-from shmbroker.errors import CorruptFault, ProtocolFault
+from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
 from shmbroker.records.batch import iterate_records
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
@@ -189,7 +189,7 @@ class MetadataLogReader:
             if position <= found[1] or base_offset + last_offset >= self.next_offset:
                 break
             found = last_offset, position
-        header = os.pread(self._file, HEADER_SIZE, found[1])
+        header = self._pread(HEADER_SIZE, found[1])
         if len(header) == HEADER_SIZE:
             row = BATCH_HEADER.unpack(header)
             if (
@@ -211,16 +211,22 @@ class MetadataLogReader:
         self._file, self._path, self._position = file, path, 0
         return True
 
+    def _pread(self, length: int, position: int) -> bytes:
+        try:
+            return os.pread(self._file, length, position)
+        except OSError as error:
+            raise StorageFault(f"can't read {self._path}: {error}") from error
+
     def _read_segment(self, end_offset: int) -> Generator[list[MetadataRecord] | None, None, bool]:
         """Take one pread's worth of batches; False where the segment has no more of them."""
-        data = os.pread(self._file, READ_BYTES, self._position)
+        data = self._pread(READ_BYTES, self._position)
         size = _batch_size(data, 0)
         if size == 0:
             return False
         if size > BATCH_BYTES_MAX:
             raise CorruptFault(f"{self._path} has no batch at position {self._position}")
         if size > len(data):
-            data = os.pread(self._file, size, self._position)
+            data = self._pread(size, self._position)
         position = 0
         while self.next_offset < end_offset:
             size = _batch_size(data, position)

@@ -114,15 +114,11 @@ class MetadataLog:
         CorruptFault if committed records are damaged, StorageFault if the disk fails.
         """
         directory = os.path.join(node_directory, partition_directory(METADATA_TOPIC, 0))
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        put_strangers_aside(directory)
-        _take_identity(node_directory, os.path.join(directory, PARTITION_METADATA))
-        _refuse_damage(directory)
-        _put_damaged_snapshots_aside(directory)
-        remove_files(
-            os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(PART)
-        )
-        snapshots = snapshot_ids(directory)
+        try:
+            _tidy(node_directory, directory)
+            snapshots = snapshot_ids(directory)
+        except OSError as error:
+            raise StorageFault(f"can't open {directory}: {error}") from error
         latest_end = snapshots[-1][0] if snapshots else 0
         log = PartitionLog.open(
             directory,
@@ -348,6 +344,18 @@ def encode_records(records: list[Record], first: int = 0) -> list[bytes]:
         encode_record(0, at, None, encode_metadata_record(*record), ())
         for at, record in enumerate(records, first)
     ]
+
+
+def _tidy(node_directory: str, directory: str) -> None:
+    """Make the directory, and put away what is no part of the log."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    put_strangers_aside(directory)
+    _take_identity(node_directory, os.path.join(directory, PARTITION_METADATA))
+    _refuse_damage(directory)
+    _put_damaged_snapshots_aside(directory)
+    remove_files(
+        os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(PART)
+    )
 
 
 def _take_identity(node_directory: str, path: str) -> None:

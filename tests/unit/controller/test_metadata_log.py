@@ -9,6 +9,7 @@ import pytest
 from controller_at_work import NOW_MS
 
 from shmbroker.controller.bootstrap import FEATURE_LEVELS, bootstrap_checkpoint, bootstrap_records
+from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.voter import Voter
 from shmbroker.errors import CorruptFault, StorageFault
@@ -233,3 +234,14 @@ def test_bootstrap_records_are_a_transaction_with_the_least_of_in_sync_replicas(
     names = [name for name, _, _ in bootstrap_records(2)]
     assert (names[0], names[-1]) == ("BeginTransactionRecord", "EndTransactionRecord")
     assert bootstrap_records(2)[-2][2]["value"] == "2"
+
+
+def test_a_directory_that_can_not_be_made_durable_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageFault, match=r"can't open .*Input/output error"):
+        MetadataLog.open(str(tmp_path), lambda: 0)

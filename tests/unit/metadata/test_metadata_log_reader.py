@@ -1,10 +1,11 @@
 """The reader: order, the committed offset, segments, snapshots, transactions, damage."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from shmbroker.errors import CorruptFault
+from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.metadata.changes import TopicCreated
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.log_reader import LOT_RECORDS, READ_BYTES, MetadataLogReader
@@ -239,3 +240,15 @@ def test_follower_is_where_the_reader_is(log: Log) -> None:
     log.put(0, leader_change(2, 5))
     follower.catch_up(3)
     assert (follower.image.offset, follower.image.epoch) == (3, 5)
+
+
+def test_a_disk_that_can_not_be_read_is_a_fault(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.put(0, batch(0, level(1)))
+
+    def fail(*_: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "pread", fail)
+        with pytest.raises(StorageFault, match=r"can't read .*Input/output error"):
+            log.levels(1)
