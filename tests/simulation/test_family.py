@@ -5,17 +5,27 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.family.old_bugs import OLD_BUGS, OldBug, put_back
-from tests.simulation.family.simulate import Plan, Simulation, simulate
+from tests.simulation.family.simulate import (
+    ANY,
+    TRANSACTIONS,
+    Plan,
+    Simulation,
+    simulate,
+    simulate_transactions,
+)
+from tests.simulation.family.transactional import Instance
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 200
+SEEDS = 130
+TRANSACTION_SEEDS = 70
 PER_TEST = 10
 FURTHER_SEEDS = 60
 """Looked at where the named ones find nothing, as a change elsewhere leads them another way."""
+PLANS = {"family": ANY, "transactions": TRANSACTIONS}
 KEPT = [
-    int(line.split()[1])
+    (int(line.split()[1]), PLANS[line.split()[0]])
     for line in (Path(__file__).parent / "kept_seeds.txt").read_text().splitlines()
-    if line.startswith("family ")
+    if line.split()[0] in PLANS
 ]
 KEPT_OF_A_KIND = [
     (7, Plan(True, False, 0.3, ("hang", "kill"))),
@@ -23,13 +33,8 @@ KEPT_OF_A_KIND = [
 ]
 
 
-@pytest.mark.parametrize("seed", KEPT)
-def test_seeds_that_once_failed(seed: int) -> None:
-    simulate(seed)
-
-
-@pytest.mark.parametrize("seed, plan", KEPT_OF_A_KIND)
-def test_seeds_of_a_kind_that_once_failed(seed: int, plan: Plan) -> None:
+@pytest.mark.parametrize("seed, plan", KEPT + KEPT_OF_A_KIND)
+def test_seeds_that_once_failed(seed: int, plan: Plan) -> None:
     simulate(seed, plan)
 
 
@@ -37,6 +42,28 @@ def test_seeds_of_a_kind_that_once_failed(seed: int, plan: Plan) -> None:
 def test_seeds(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         simulate(seed)
+
+
+@pytest.mark.parametrize("first", range(0, TRANSACTION_SEEDS, PER_TEST))
+def test_seeds_with_transactions(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        simulate_transactions(seed)
+
+
+def test_transactions_end_in_every_way() -> None:
+    """Committed, aborted, fenced, with both versions; and readers that see some of them."""
+    told: list[bool | None] = []
+    fenced = reads = 0
+    versions: set[int] = set()
+    for seed in range(8):
+        done = simulate_transactions(seed)
+        seen = done.transactions
+        told += [one.is_committed for one in seen.by_number.values()]
+        fenced += seen.fenced
+        reads += len(seen.reads)
+        versions |= {one.version for one in done.network.clients if isinstance(one, Instance)}
+    assert told.count(True) > 100 and told.count(False) > 50, told
+    assert fenced > 8 and reads > 500 and versions == {1, 2}, (fenced, reads, versions)
 
 
 def test_something_happens_in_them() -> None:
@@ -53,9 +80,9 @@ def test_something_happens_in_them() -> None:
     assert len(kinds) > 7, kinds
 
 
-@pytest.mark.parametrize("seed", (3, 8))
-def test_a_seed_goes_the_same_way_again(seed: int) -> None:
-    runs = [Simulation(seed), Simulation(seed)]
+@pytest.mark.parametrize("seed, plan", ((3, ANY), (8, ANY), (1, TRANSACTIONS)))
+def test_a_seed_goes_the_same_way_again(seed: int, plan: Plan) -> None:
+    runs = [Simulation(seed, plan), Simulation(seed, plan)]
     for run in runs:
         run.run()
     assert runs[0].lines == runs[1].lines and runs[0].line_count == runs[1].line_count > 200

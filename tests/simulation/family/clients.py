@@ -4,7 +4,7 @@ history.
     Producer   idempotent, acks=all, several batches in flight, all of them again after any failure
     Careless   acks=1, nothing again: what it was told may be lost
     Reader     reads partitions from their start to their end, and asks for the high watermark
-    Admin      creates topics, deletes some of them, has leaders elected
+    Admin      creates topics, deletes some of them, has leaders elected and replicas moved
 
 An error that a client of Kafka's retries is retried; any other ends the simulation.
 """
@@ -17,8 +17,15 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
+from shmbroker.records.batch_layout import (
+    CONTROL_BIT,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_PRODUCER_EPOCH,
+    H_PRODUCER_ID,
+)
 from shmbroker.wire import error_codes
-from tests.simulation.family.history import Place, Seen
+from tests.simulation.family.history import Batch, Place, Seen
 from tests.simulation.family.network import (
     Body,
     Client,
@@ -55,8 +62,12 @@ RETRIED = frozenset(
         error_codes.BROKER_NOT_AVAILABLE,
     )
 )
+MOVES_REFUSED = frozenset((error_codes.INVALID_REPLICA_ASSIGNMENT,))
+"""One of the brokers is not there now."""
 VALUE = struct.Struct(">ii")
 """Producer and number of a record."""
+MARKER = -1
+"""The producer of what ends a transaction; its number is its offset."""
 SHORT_VALUE_BYTES = 10_000
 """More than goes with an answer: the gateway gets the file's descriptor."""
 
@@ -152,6 +163,7 @@ class FamilyClient(Client):
             if not found:
                 break
             self.seen.on_read(place, offset, found)
+            self.seen.on_batches(place, offset, batches_of(row))
             offset = found[-1][0] + 1
         return offset
 
@@ -292,14 +304,24 @@ def fetch_body(place: Place, offset: int, wait_ms: int) -> Body:
 
 
 def records_of(row: Body, offset: int) -> list[tuple[int, tuple[int, int]]]:
-    """(offset, value) of what a partition's answer holds from `offset` on."""
+    """(offset, value) of what a partition's answer holds from `offset` on, markers too."""
     found = []
     records = bytes(row["records"] or b"")
-    for position, _ in iterate_batches(records):
+    for position, header in iterate_batches(records):
+        is_marker = header[H_ATTRIBUTES] & CONTROL_BIT
         for at, _, _, value, _ in iterate_records(records, position):
             if at >= offset:
-                found.append((at, VALUE.unpack_from(value or b"")))
+                found.append((at, (MARKER, at) if is_marker else VALUE.unpack_from(value or b"")))
     return found
+
+
+def batches_of(row: Body) -> list[Batch]:
+    """Who wrote each batch of a partition's answer."""
+    records = bytes(row["records"] or b"")
+    return [
+        Batch(header[H_BASE_OFFSET], header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH])
+        for _, header in iterate_batches(records)
+    ]
 
 
 class Reader(FamilyClient):
@@ -319,10 +341,12 @@ class Reader(FamilyClient):
 
 
 class Admin(FamilyClient):
-    """Creates topics, and has leaders elected."""
+    """Creates topics, has leaders elected, and replicas moved."""
 
     def __init__(self, network: Network, name: str, seen: Seen, replicas: int) -> None:
         self.replicas = replicas
+        self.internal: list[Place] = []
+        """Of topics that nobody reads: their leaders are elected, too."""
         super().__init__(network, name, seen)
 
     def _use(self, topic: str) -> Generator[Wait, None, None]:
@@ -400,6 +424,23 @@ class Admin(FamilyClient):
             check_retried(error, "CreateTopics")
             yield 0.2
 
+    def _move(self) -> Script:
+        """A partition gets other replicas, in another order; that goes on while others work."""
+        topic, partition = self.random.choice(self.seen.places + self.internal)
+        brokers = list(self.network.family.ports)
+        replicas = self.random.sample(brokers, self.random.randrange(2, len(brokers) + 1))
+        row = {"partition_index": partition, "replicas": replicas}
+        body = {"timeout_ms": 3000, "topics": [{"name": topic, "partitions": [row]}]}
+        self.say(f"moves {topic}-{partition} to {replicas}")
+        try:
+            answer = yield from self.ask(self.any_port(), "AlterPartitionReassignments", 0, body)
+        except Disconnected:
+            return
+        errors = [answer["error_code"]]
+        errors += [one["error_code"] for each in answer["responses"] for one in each["partitions"]]
+        for error in filter(None, errors):
+            check_retried(error, "AlterPartitionReassignments", RETRIED | MOVES_REFUSED)
+
     def script(self) -> Script:
         count = lives = 0
         while not self.is_told_to_end:
@@ -413,8 +454,10 @@ class Admin(FamilyClient):
                 yield from self._short_life(f"short-{lives}")
             elif draw < 0.7:
                 yield from self._use(f"used-{lives}")
+            elif self.seen.places and self.replicas > 1 and draw < 0.85:
+                yield from self._move()
             elif self.seen.places:
-                topic, partition = self.random.choice(self.seen.places)
+                topic, partition = self.random.choice(self.seen.places + self.internal)
                 rows = [{"topic": topic, "partitions": [partition]}]
                 body = {"election_type": 0, "topic_partitions": rows, "timeout_ms": 1000}
                 try:

@@ -3,7 +3,7 @@
 Files are real ones, in memory. What `os` is told to change is noted by `CrashDisk`, so a power cut
 can lay down one of the outcomes that a file system may leave. Here it also
 
-* may be full for a node (ENOSPC), or refuse to write or flush (EIO);
+* may be full for a node (ENOSPC), or refuse to write or flush, or to read (EIO);
 * counts system calls: each is a moment at which a process may be killed;
 * does not compare maps at each call, but when a file is flushed, unmapped, or at the cut.
 """
@@ -42,6 +42,8 @@ class SimulatedDisk(CrashDisk):
         """Directories below the root, such as "node-1", that have no room left."""
         self.failing: dict[str, int] = {}
         """Likewise: how many of the next flushes and writes fail."""
+        self.unreadable: dict[str, int] = {}
+        """Likewise: how many of the next reads fail. What is mapped is there all the same."""
 
     def close(self) -> None:
         """Close what is still open here: files of processes that were killed."""
@@ -116,6 +118,39 @@ class SimulatedDisk(CrashDisk):
 
     def _path_of(self, fd: int) -> str | None:
         return self._files[fd][0] if fd in self._files else None
+
+    def _check_read(self, fd: int) -> None:
+        """A read of a file by whoever has it open: its descriptor may have been passed."""
+        if not self._is_on or not self.unreadable:
+            return
+        place = self._place_of(fd)
+        if self.unreadable.get(place, 0) > 0:
+            self.unreadable[place] -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def _place_of(self, fd: int) -> str:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        return self._place(path) if path.startswith(self.root) else ""
+
+    def _do_pread(self, fd: int, length: int, position: int) -> bytes:
+        self._check_read(fd)
+        data: bytes = self._real["pread"](fd, length, position)
+        return data
+
+    def _do_preadv(self, fd: int, buffers: Any, position: int, flags: int = 0) -> int:
+        self._check_read(fd)
+        count: int = self._real["preadv"](fd, buffers, position, flags)
+        return count
+
+    def _do_read(self, fd: int, length: int) -> bytes:
+        self._check_read(fd)
+        data: bytes = self._real["read"](fd, length)
+        return data
+
+    def _do_sendfile(self, target: int, source: int, position: int, count: int) -> int:
+        self._check_read(source)
+        sent: int = self._real["sendfile"](target, source, position, count)
+        return sent
 
     def _do_open(
         self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None

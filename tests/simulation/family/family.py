@@ -33,6 +33,7 @@ from shmbroker.processes.shared_resources import (
     Slot,
 )
 from shmbroker.processes.supervisor import BACKOFF_S, STEADY_S
+from shmbroker.replica.partition import Partition
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
@@ -283,13 +284,35 @@ class Family:
                 return member
         return None
 
+    def partitions(self) -> list[Partition]:
+        """All that brokers have open."""
+        return [
+            partition
+            for member in self.members.values()
+            if isinstance(member.child, IoWorker)
+            for partition in member.child.broker.partitions.values()
+        ]
+
+    def led(self) -> list[Partition]:
+        """Those of which the broker is the leader, by the metadata that some gateway knows."""
+        image = self.image()
+        found = []
+        for member in self.members.values():
+            if image is None or not isinstance(member.child, IoWorker):
+                continue
+            for partition in member.child.broker.partitions.values():
+                topic = image.topics_by_id.get(partition.topic_id)
+                if topic is None or not partition.is_leader:
+                    continue
+                if topic.partitions[partition.partition].leader_epoch == partition.leader_epoch:
+                    found.append(partition)
+        return found
+
     def log_ends(self, place: tuple[str, int]) -> list[int]:
         """Where a partition's log ends on each broker that has it open."""
         return [
             partition.log.log_end_offset
-            for member in self.members.values()
-            if isinstance(member.child, IoWorker)
-            for partition in member.child.broker.partitions.values()
+            for partition in self.partitions()
             if (partition.topic, partition.partition) == place
         ]
 

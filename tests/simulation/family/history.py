@@ -6,13 +6,11 @@ Looked at as soon as a client learns it:
     B  a read goes on where the last one ended: no offset below the end is left out
     C  the end that consumers are told never goes back
     D  a group's committed offset is never less than one whose commit was answered
-    E  in a generation of a group no partition has two owners, and a member has one assignment *
+    E  in a generation of a group no partition has two owners, and a member has one assignment
     F  a producer id is given once
-    G  in a group of the new protocol no partition has two owners whose sessions last *
+    G  in a group of the new protocol no partition has two owners whose sessions last
     H  what is acknowledged with acks=all is in as many logs as min.insync.replicas says
-
-* Not looked at any more once the wall clock has jumped: sessions of members are measured by it, and
-  a group that has lost all of them begins with generation 1 again.
+    K  behind a batch or marker of a producer id comes none of an earlier epoch
 
 At the end, when everything works again (`check_end`):
 
@@ -23,11 +21,20 @@ At the end, when everything works again (`check_end`):
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 Place = tuple[str, int]
 """Topic and partition."""
 Value = tuple[int, int]
 """Producer and number."""
+
+
+class Batch(NamedTuple):
+    """Whose it is."""
+
+    base_offset: int
+    producer_id: int
+    epoch: int
 
 
 class Seen:
@@ -47,13 +54,14 @@ class Seen:
         self._content: dict[Place, dict[int, Value]] = {}
         self._read_to: dict[Place, int] = {}
         self._watermarks: dict[Place, int] = {}
+        self._epochs: dict[Place, dict[int, int]] = {}
+        self._batches_end: dict[Place, int] = {}
         self._committed: dict[tuple[str, Place], int] = {}
         self._owners: dict[tuple[str, int, Place], str] = {}
         self._assignments: dict[tuple[str, int, str], list[Place]] = {}
         self._producer_ids: set[int] = set()
         self._producers = 0
         self._owned: dict[str, dict[str, tuple[list[Place], float]]] = {}
-        self.has_clock_jumped = False
         self.commits = 0
         self.generations = 0
 
@@ -106,6 +114,20 @@ class Seen:
         assert told >= known, f"{place}: the high watermark goes back from {known} to {told}"  # C
         self._watermarks[place] = max(told, self.watermark(place))
 
+    def on_batches(self, place: Place, offset: int, batches: list[Batch]) -> None:
+        """Those that were given from `offset` on."""
+        epochs, end = self._epochs.setdefault(place, {}), self._batches_end.get(place, 0)
+        for base_offset, producer_id, epoch in batches:
+            if offset > end or base_offset < end or producer_id < 0:
+                continue
+            before = epochs.get(producer_id, -1)
+            assert epoch >= before, (
+                f"{place}: epoch {epoch} of {producer_id} at {base_offset}, after {before}"
+            )  # K
+            epochs[producer_id] = epoch
+        if batches and offset <= end:
+            self._batches_end[place] = max(end, batches[-1].base_offset + 1)
+
     # ── groups ──────────────────────────────────────────────────────────────────────────────────
 
     def committed(self, group: str, place: Place) -> int:
@@ -124,8 +146,6 @@ class Seen:
 
     def on_assigned(self, group: str, generation: int, member_id: str, places: list[Place]) -> None:
         self.generations += 1
-        if self.has_clock_jumped:
-            return
         known = self._assignments.setdefault((group, generation, member_id), places)
         assert known == places, f"{group} {generation}: {known}, then {places} for a member"  # E
         for place in places:
@@ -139,7 +159,7 @@ class Seen:
         rows = self._owned.setdefault(group, {})
         rows[member_id] = (places, until)
         for other, (others, lasts) in rows.items():
-            if other != member_id and min(lasts, until) > now and not self.has_clock_jumped:
+            if other != member_id and min(lasts, until) > now:
                 both = set(places) & set(others)
                 assert not both, f"{group}: {both} is owned by {other} and {member_id}"  # G
 

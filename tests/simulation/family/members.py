@@ -261,6 +261,8 @@ class Modern(Consumer):
         self.owned: list[Place] = []
         self.names: dict[bytes, str] = {}
         self.ids: dict[str, bytes] = {}
+        self.is_told = False
+        """Nothing was lost on the way since it was told all; else it asks for all of it again."""
         super().__init__(network, name, seen, group, topics)
 
     def script(self) -> Script:
@@ -297,12 +299,14 @@ class Modern(Consumer):
             "member_id": self.member_id,
             "member_epoch": epoch,
             "rebalance_timeout_ms": REBALANCE_MS,
-            "subscribed_topic_names": self.topics if epoch == 0 else None,
+            "subscribed_topic_names": None if epoch and self.is_told else self.topics,
             "topic_partitions": rows,
         }
         sent_at = self.scheduler.now
+        self.is_told = False
         answer = yield from self.ask(self.coordinator, "ConsumerGroupHeartbeat", 1, body)
         error = answer["error_code"]
+        self.is_told = not error
         if error in (
             error_codes.UNKNOWN_MEMBER_ID,
             error_codes.FENCED_MEMBER_EPOCH,

@@ -267,7 +267,7 @@ def errors_in(body: Any) -> str:
         return "".join(map(errors_in, body))
     if not isinstance(body, dict):
         return ""
-    code = body.get("error_code", 0)
+    code = body.get("error_code", 0) or body.get("partition_error_code", 0)
     inner = "".join(errors_in(value) for value in body.values() if isinstance(value, (list, dict)))
     return (f", {name_of(code)}" if code else "") + inner
 

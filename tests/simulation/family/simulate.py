@@ -15,9 +15,12 @@ What may happen, at random:
               disk then: `shmbroker.ack.durability`)
     full      a node's disk has no room
     refuse    a node's disk refuses to write or to flush; its broker is started again after that
+    unread    a node's disk refuses to read, a few times
     lose      a broker is killed and its copy of a partition is gone, or all are, and a directory of
               a node is empty when they start; once, and not the only copy in sync
     leave     a client's connections end
+
+With `Plan.has_transactions` there are transactional clients and read_committed readers as well.
 
 Then nothing fails any more, and within a minute everybody has caught up, or it is an error too.
 
@@ -39,14 +42,19 @@ from random import Random
 from typing import NamedTuple
 
 from shmbroker.errors import Fault
+from shmbroker.groups.transactions import transaction
+from shmbroker.log.transaction_index import AbortedTransaction
+from shmbroker.metadata.topic_names import TRANSACTION_TOPIC
 from shmbroker.processes.shared_resources import IO_WORKER
-from tests.simulation.family.clients import Admin, Careless, FamilyClient, Producer, Reader
+from tests.simulation.family.clients import Admin, Careless, Producer, Reader, check_retried
 from tests.simulation.family.family import Family, Member, Size
 from tests.simulation.family.history import Place, Seen
 from tests.simulation.family.members import MODERN_SESSION_MS, Consumer, Modern
 from tests.simulation.family.network import Disconnected, Network, Script, Wait
 from tests.simulation.family.scheduler import CALL_S, Scheduler
 from tests.simulation.family.system import System
+from tests.simulation.family.transaction_history import TransactionsSeen
+from tests.simulation.family.transactional import CommittedClient, CommittedReader, Instance
 
 LENGTH_S = 6.0
 """How long faults happen."""
@@ -60,6 +68,11 @@ MIN_IN_SYNC = 2
 TRACE_LINES = 200
 MEMORY = Path("/dev/shm")
 GROUP_TOPIC = "__consumer_offsets"
+STATE_PARTITIONS = 2
+"""Of __transaction_state: several brokers coordinate."""
+HARMLESS = ("jump", "leave")
+"""Faults that no process suffers from: what is promised where nothing fails holds all the same."""
+WATCH_S = 0.01
 
 
 class Plan(NamedTuple):
@@ -73,9 +86,12 @@ class Plan(NamedTuple):
     """Between two faults, on average; 0.0: there are none."""
     faults: tuple[str, ...] = ()
     """Their kinds; none named: all."""
+    has_transactions: bool = False
+    """Clients write in transactions, too."""
 
 
 ANY = Plan()
+TRANSACTIONS = Plan(has_transactions=True)
 
 
 class Simulation:
@@ -101,6 +117,10 @@ class Simulation:
         self.is_durable = bool(drawn.is_durable if plan.is_durable is None else plan.is_durable)
         self.fault_s = (drawn.fault_s if plan.fault_s is None else plan.fault_s) or 0.0
         self.faults = plan.faults
+        self.transactions = TransactionsSeen()
+        self.transaction_version = 0
+        if plan.has_transactions:
+            self._draw_transactions()
         self.size = self._size()
         self.family = Family(self.system, self.size, self.trace)
         self.seen = Seen(
@@ -108,9 +128,17 @@ class Simulation:
             self.check_copies,
         )
 
+    def _draw_transactions(self) -> None:
+        random = self.random
+        self.transaction_version = random.choice((1, 2, 2))
+        self.system.producer_epoch_last = random.choice((transaction.EPOCH_LAST, 6))
+        if not self.faults and random.random() < 0.15:
+            self.faults = HARMLESS
+
     def _size(self) -> Size:
         random = self.random
         settings = {
+            "transaction.state.log.num.partitions": str(STATE_PARTITIONS),
             # Batches that were made before the wall clock jumped back are taken all the same.
             "log.message.timestamp.after.max.ms": str((1 << 63) - 1),
             "broker.session.timeout.ms": "1500",
@@ -157,8 +185,9 @@ class Simulation:
         except (AssertionError, Fault) as fault:
             # A fault is a client's, who can't read what it is given.
             trace = "\n".join(self.lines)
-            again = f"scripts/simulate --of family --from {self.seed} --seeds 1"
-            if self.plan != ANY:
+            kind = "transactions" if self.plan.has_transactions else "family"
+            again = f"scripts/simulate --of {kind} --from {self.seed} --seeds 1"
+            if self.plan not in (ANY, TRANSACTIONS):
                 again = f"simulate({self.seed}, {self.plan})"
             raise AssertionError(f"seed {self.seed}: {fault}; again: {again}\n{trace}") from fault
         finally:
@@ -174,15 +203,37 @@ class Simulation:
         self.network.are_lates_bad = bool(self.faults) and QUICK.issuperset(self.faults)
         if self.fault_s:
             self._plan_fault()
-        else:
+        if not self.can_fail:
             self.network.well_since = scheduler.now
             self._end_slowness()
+        if self.transaction_version:
+            self._watch()
         self._go_on(lambda: scheduler.now > 1000 + LENGTH_S, 2 * LENGTH_S)
         self._heal()
         for client in self.network.clients:
             client.is_told_to_end = True
         end = Ending(self.network, "ending", self.seen, self)
         self._go_on(lambda: end.is_over, HEAL_S)
+
+    @property
+    def can_fail(self) -> bool:
+        """Whether anything happens that the processes of the family have to suffer from."""
+        return bool(self.fault_s) and not (self.faults and set(HARMLESS).issuperset(self.faults))
+
+    def _watch(self) -> None:
+        """Look at the leaders' partitions, over and over."""
+        found = []
+        for partition in self.family.led():
+            stable, high = partition.last_stable_offset, partition.high_watermark
+            end = partition.log.log_end_offset
+            place = partition.topic, partition.partition
+            assert stable <= high <= end, f"{place}: {stable}, {high}, {end} are not in order"
+            told = self.transactions.stable(place)
+            is_known = not partition.is_high_watermark_behind
+            assert stable >= told or not is_known, f"{place}: stable to {told}, then to {stable}"
+            found += [(place, *each) for each in partition.producers.open.items()]
+        self.transactions.on_open(found, self.scheduler.now, self.network.well_since)
+        self.scheduler.after(WATCH_S, self._watch)
 
     def _go_on(self, is_over: Callable[[], bool], seconds: float) -> None:
         until = self.scheduler.now + seconds
@@ -200,9 +251,14 @@ class Simulation:
     def _start_clients(self) -> None:
         random, network, seen = self.random, self.network, self.seen
         Starting(network, "starting", seen, self)
-        Admin(network, "admin", seen, self.size.brokers)
+        admin = Admin(network, "admin", seen, self.size.brokers)
         for number in range(random.randrange(1, 3)):
             Reader(network, f"reader-{number}", seen)
+        if self.transaction_version:
+            admin.internal = [(GROUP_TOPIC, 0)]
+            admin.internal += [(TRANSACTION_TOPIC, at) for at in range(STATE_PARTITIONS)]
+            for number in range(2):
+                CommittedReader(network, f"committed-{number}", seen, self.transactions)
 
     def start_more(self, topics: list[str]) -> None:
         """Those who need the topics that were created first."""
@@ -214,6 +270,11 @@ class Simulation:
             Consumer(network, f"consumer-{number}", seen, "group", topics)
         for number in range(random.randrange(3)):
             Modern(network, f"modern-{number}", seen, "modern", topics)
+        if self.transaction_version:
+            for number in range(random.randrange(2, 5)):
+                session = f"session-{number}"
+                version = random.choice((1, self.transaction_version))
+                Instance(network, 1, seen, self.transactions, session, version, self.can_fail)
 
     # ── faults ──────────────────────────────────────────────────────────────────────────────────
 
@@ -233,6 +294,7 @@ class Simulation:
 
     def _kinds(self) -> list[str]:
         kinds = ["kill", "kill", "kill_amid", "hang", "slow", "jump", "leave", "fill", "refuse"]
+        kinds += ["unread"]
         kinds += ["end", "freeze"]
         if self.is_whole:
             kinds += ["lose"]
@@ -291,7 +353,8 @@ class Simulation:
     def jump(self) -> None:
         seconds = self.random.choice((-3600.0, -1.0, 1.0, 3600.0))
         self.scheduler.wall_ahead_s += seconds
-        self.seen.has_clock_jumped = True
+        if self.can_fail:
+            self.transactions.on_jump()
         self.trace("jump", f"the wall clock by {seconds} s")
 
     def leave(self) -> None:
@@ -319,6 +382,12 @@ class Simulation:
                 broker.process.kill()
 
         self.scheduler.after(self.random.uniform(0.1, 1.0), end)
+
+    def unread(self) -> None:
+        place = f"node-{self.random.randrange(1, self.size.brokers + 1)}"
+        self.trace("unread", place)
+        self.disk.unreadable[place] = self.random.randrange(1, 4)
+        self.scheduler.after(self.random.uniform(0.1, 1.0), self.disk.unreadable.clear)
 
     def lose(self) -> None:
         """What others have is lost: a partition's directory, or that of a node."""
@@ -360,6 +429,7 @@ class Simulation:
         self.network.well_since = min(self.network.well_since, self.scheduler.now + REST_S)
         self.disk.full.clear()
         self.disk.failing.clear()
+        self.disk.unreadable.clear()
         for member in self.family.members.values():
             if member.process is not None:
                 member.process.calls_left = -1
@@ -381,6 +451,16 @@ class Simulation:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────
 
+    def check_aborted(self) -> None:
+        """All replicas have the same aborted transactions in their indexes, and none open."""
+        found: dict[Place, list[AbortedTransaction]] = {}
+        for partition in self.family.partitions():
+            partition.log.aborted.check()
+            place = partition.topic, partition.partition
+            own = partition.log.aborted.find(0, 1 << 62)
+            assert found.setdefault(place, own) == own, f"{place}: {found[place]}, and {own}"
+            assert not partition.producers.open, f"{place}: a transaction is open"
+
     def content(self, number: int, place: Place) -> bytes:
         """What a node's log holds of a partition."""
         directory = Path(self.root) / f"node-{number}" / f"{place[0]}-{place[1]}"
@@ -401,15 +481,34 @@ class Starting(Admin):
             least = str(MIN_IN_SYNC) if self.replicas == 3 else "1"
             configs = {"min.insync.replicas": least}
             yield from self.create(topic, self.random.randrange(1, 3), configs)
+        if self.simulation.transaction_version == 1:
+            yield from self._lower()
         self.simulation.start_more(topics)
 
+    def _lower(self) -> Script:
+        """transaction.version 1, where 2 is the default."""
+        update = {"feature": "transaction.version", "max_version_level": 1, "upgrade_type": 2}
+        body = {"feature_updates": [update], "timeout_ms": 3000}
+        while True:
+            try:
+                answer = yield from self.ask(self.any_port(), "UpdateFeatures", 1, body)
+            except Disconnected:
+                yield 0.1
+                continue
+            error = answer["error_code"] or answer["results"][0]["error_code"]
+            if not error:
+                return
+            check_retried(error, "UpdateFeatures")
+            yield 0.2
 
-class Ending(FamilyClient):
+
+class Ending(CommittedClient):
     """Waits until all is well, and reads everything once more."""
 
     def __init__(self, network: Network, name: str, seen: Seen, simulation: Simulation) -> None:
         self.simulation = simulation
-        super().__init__(network, name, seen)
+        self._replicas: dict[Place, list[int]] = {}
+        super().__init__(network, name, seen, simulation.transactions)
 
     def script(self) -> Script:
         others = [client for client in self.network.clients if client is not self]
@@ -420,10 +519,45 @@ class Ending(FamilyClient):
         for place in self.seen.places:
             yield from self._read_whole(place)
             self.seen.check_end(place)
-        numbers = range(1, self.simulation.size.brokers + 1)
         for place in [*self.seen.places, (GROUP_TOPIC, 0)]:
+            numbers = self._replicas.get(place, ())
             while len({self.simulation.content(number, place) for number in numbers}) > 1:
                 yield 0.1
+        if self.simulation.transaction_version:
+            yield from self._check_transactions()
+
+    def _check_transactions(self) -> Script:
+        """All are ended; readers of committed records and replicas agree on how."""
+        while any(partition.producers.open for partition in self.simulation.family.led()):
+            yield 0.1
+        for place in self.seen.places:
+            end, count = -1, -1
+            while count < 0 or self.transactions.view_end(place) < end:
+                end = yield from self.watermark(place)
+                count = yield from self.read_committed(place, 0)
+                yield 0.01
+        offsets = {}
+        for name in self.transactions.sessions:
+            offsets[name] = yield from self._offset(name)
+        self.transactions.check_end(offsets)
+        self.simulation.check_aborted()
+
+    def _offset(self, group: str) -> Generator[Wait, None, int]:
+        topic, partition = self.seen.places[0]
+        rows = [{"name": topic, "partition_indexes": [partition]}]
+        body = {"group_id": group, "topics": rows, "require_stable": True}
+        while True:
+            try:
+                answer = yield from self.ask(self.any_port(), "OffsetFetch", 7, body)
+            except Disconnected:
+                yield 0.1
+                continue
+            if not answer["error_code"]:
+                row = answer["topics"][0]["partitions"][0]
+                found: int = row["committed_offset"]
+                if not row["error_code"]:
+                    return found
+            yield 0.01
 
     def _is_well(self) -> Generator[Wait, None, bool]:
         """Every topic that was created has all replicas of its partitions in sync."""
@@ -439,6 +573,7 @@ class Ending(FamilyClient):
             for row in rows:
                 if row["leader_id"] < 0 or set(row["replica_nodes"]) != set(row["isr_nodes"]):
                     return False
+                self._replicas[topic["name"], row["partition_index"]] = row["replica_nodes"]
         return all(found.get(topic) == count for topic, count in self.seen.topics.items())  # J
 
     def _read_whole(self, place: Place) -> Generator[Wait, None, None]:
@@ -462,6 +597,11 @@ class _Lines(logging.Handler):
         if fault is not None and not isinstance(fault, Fault):
             self.simulation.family.crashes.append(fault)
         self.simulation.trace(current.title if current else "-", record.getMessage())
+
+
+def simulate_transactions(seed: int) -> Simulation:
+    """One history with transactional clients."""
+    return simulate(seed, TRANSACTIONS)
 
 
 def simulate(seed: int, plan: Plan = ANY) -> Simulation:

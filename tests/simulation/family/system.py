@@ -28,6 +28,7 @@ from shmbroker import clock
 from shmbroker.broker.replication import replication
 from shmbroker.gateway import awake
 from shmbroker.gateway.connection import Connection
+from shmbroker.groups.transactions import transaction
 from shmbroker.log import closing, residency
 from shmbroker.processes import io_worker, network_worker, shared_resources
 from shmbroker.replica.partition import Partition
@@ -50,6 +51,8 @@ class System:
         self.scheduler = scheduler
         self.disk = SimulatedDisk(root, scheduler.call, self.own)
         self.slow_flushes = SLOW_FLUSHES
+        self.producer_epoch_last = transaction.EPOCH_LAST
+        """Of a transactional producer; a low one, and producer ids are used up."""
         self.owned: dict[str, list[Any]] = {}
         """What is closed when a process ends, by its title: sockets, epolls and maps."""
 
@@ -91,6 +94,7 @@ class System:
             mock.patch.object(shared_resources, "POSITION_ENTRIES", 64),
             mock.patch.object(io_worker, "Flusher", lambda eventfd: Flusher(self, eventfd)),
             mock.patch.object(closing, "FEW", 1 << 30),
+            mock.patch.object(transaction, "EPOCH_LAST", self.producer_epoch_last),
             mock.patch.object(awake, "LOOKS_FOR_ANSWER", 1),
             mock.patch.object(awake, "LOOKS_AFTER_ANSWER", 1),
             mock.patch.object(replication, "LOOKS_BEFORE_SLEEP", 1),
