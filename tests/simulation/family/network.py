@@ -81,7 +81,7 @@ class Client:
         self.scheduler = network.scheduler
         self.random = network.scheduler.random
         self.is_over = False
-        self.is_told_to_end = False
+        self.is_told_to_end = network.is_ending
         self._connections: dict[int, Connection] = {}
         self._script = self.script()
         self._waits_for: Pending | None = None
@@ -285,9 +285,17 @@ class Network:
         self.lates = 0
         """Answers that came too late for their clients."""
         self.clients: list[Client] = []
+        self.is_ending = False
+        """Who comes now has little to do."""
         self.pace = scheduler.random.choice((1.0, 1.0, 5.0))
         self._epoll = REAL_EPOLL()
         self._connections: dict[int, Connection] = {}
+
+    def tell_to_end(self) -> None:
+        """Every client finishes what it has begun, and those that come later begin little."""
+        self.is_ending = True
+        for client in self.clients:
+            client.is_told_to_end = True
 
     def add(self, connection: Connection) -> None:
         self._connections[connection.fd] = connection

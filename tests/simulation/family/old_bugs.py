@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tests.simulation.family.simulate import Plan
+from tests.simulation.family.simulate import TRANSACTIONS, Plan
 
 
 class Change(NamedTuple):
@@ -43,6 +43,8 @@ class OldBug(NamedTuple):
 
 
 CALM = Plan(fault_s=0.0)
+CALM_TRANSACTIONS = Plan(fault_s=0.0, has_transactions=True)
+KILLS = Plan(True, False, 0.3, ("kill", "kill_amid"), has_transactions=True)
 
 
 OLD_BUGS = (
@@ -219,6 +221,176 @@ OLD_BUGS = (
         ),
         Plan(None, True, 0.3, ("cut",)),
         (8, 12, 15),
+    ),
+    OldBug(
+        "stable-ahead",
+        "the end of what is committed is told as if no transaction were open",
+        (
+            Change(
+                "shmbroker.log.producer_state:ProducerState.stable_end",
+                "first = next(iter(self.open.values()), high_watermark)",
+                "first = high_watermark",
+            ),
+        ),
+        CALM_TRANSACTIONS,
+        (0, 1, 2),
+    ),
+    OldBug(
+        "marker-not-waited-for",
+        "readers are told that a transaction is decided whose marker a new leader may not have",
+        (
+            Change(
+                "shmbroker.log.producer_state:ProducerState.stable_end",
+                "    for _, began in self.ended:\n        first = min(first, began)\n",
+                "",
+            ),
+        ),
+        Plan(True, False, 0.15, ("kill", "kill_amid", "freeze"), has_transactions=True),
+        is_rare=True,
+    ),
+    OldBug(
+        "prepare-forgotten",
+        "a coordinator that takes over does not end what its predecessor had decided",
+        (
+            Change(
+                "shmbroker.groups.transactions.coordinator:TransactionCoordinator._load",
+                "        if entry.known.state in PREPARED:\n            self._prepare(entry)\n",
+                "        if entry.known.state in PREPARED:\n            pass\n",
+            ),
+        ),
+        KILLS,
+        (3, 5, 16),
+    ),
+    OldBug(
+        "marker-twice",
+        "a marker is written once more some time later, and ends a part of the next transaction",
+        (
+            Change(
+                "shmbroker.broker.transactions:Transactions._on_written",
+                "        left.discard(where)\n",
+                "        left.discard(where)\n        self._write_later(markers, [where])\n",
+            ),
+        ),
+        CALM_TRANSACTIONS,
+        (10, 16, 17),
+    ),
+    OldBug(
+        "end-not-repeated",
+        "a producer that has not heard that its end was done is fenced when it asks again",
+        (
+            Change(
+                "shmbroker.groups.transactions.transaction:is_retry_of_end",
+                "if not known.bumps_epoch:",
+                "if known:",
+            ),
+        ),
+        Plan(None, None, 0.05, ("leave",), has_transactions=True),
+        is_rare=True,
+    ),
+    OldBug(
+        "pending-offsets-shown",
+        "members are told offsets of a transaction that is not ended, or was aborted",
+        (
+            Change(
+                "shmbroker.groups.coordinator:GroupCoordinator._commit",
+                "            if producer is None:\n                store.put",
+                "            if True:\n                store.put",
+            ),
+        ),
+        CALM_TRANSACTIONS,
+        (0, 1, 2),
+    ),
+    OldBug(
+        "not-verified",
+        "a leader takes batches of a transaction that no coordinator knows of",
+        (
+            Change(
+                "shmbroker.broker.broker:Broker.verify_transaction",
+                'if not may_add and not self.config["transaction.partition.verification.enable"]:',
+                "if True:",
+            ),
+        ),
+        CALM_TRANSACTIONS,
+        (0, 1, 2),
+    ),
+    OldBug(
+        "aborted-not-told",
+        "readers of committed records get those of aborted transactions",
+        (
+            Change(
+                "shmbroker.broker.read:Reader._look_up",
+                "if isolation == READ_COMMITTED and log.aborted and found[2]:",
+                "if False:",
+            ),
+        ),
+        CALM_TRANSACTIONS,
+        (0, 1, 2),
+    ),
+    OldBug(
+        "replaced-by-an-older-version",
+        "a producer of version 2 is told that it has committed what its successor has",
+        (
+            Change(
+                "shmbroker.groups.transactions.transaction:is_retry_of_end",
+                "if not known.bumps_epoch:",
+                "if False:",
+            ),
+        ),
+        TRANSACTIONS,
+        is_rare=True,
+    ),
+    OldBug(
+        "promised-id-unknown",
+        "a producer whose epochs are used up is refused while its last transaction ends",
+        (
+            Change(
+                "shmbroker.groups.transactions.transaction:Transaction.is_promised",
+                "return self.state in PREPARED and producer_id == self.next_producer_id",
+                "return False",
+            ),
+        ),
+        TRANSACTIONS,
+        is_rare=True,
+    ),
+    OldBug(
+        "flushed-a-turn-later",
+        "the first batch of a transaction waits for the next turn of an idle broker",
+        (
+            Change(
+                "shmbroker.broker.broker:Broker.turn",
+                "    exchange.ask_coordinators()\n    self.appender.group_commit.start()"
+                "  # behind all that may append\n",
+                "    self.appender.group_commit.start()\n    exchange.ask_coordinators()\n",
+            ),
+        ),
+        Plan(False, True, 0.0, has_transactions=True),
+        (0, 8, 9),
+    ),
+    OldBug(
+        "wanted-forgotten",
+        "a marker that comes while the disk is full is not shown before somebody else appends",
+        (
+            Change(
+                "shmbroker.broker.group_commit:GroupCommit.start",
+                "self.wanted = {one: None for one in wanted if not one.is_offline}",
+                "pass",
+            ),
+        ),
+        Plan(False, True, 0.3, ("fill",), has_transactions=True),
+        (7, 20, 24),
+    ),
+    OldBug(
+        "held-as-done",
+        "a coordinator that is none any more says that it has stored what it has not",
+        (
+            Change(
+                "shmbroker.groups.held_answers:HeldAnswers.fail",
+                'held.body["error_code"] = error_code  # a good answer may have none',
+                "pass",
+            ),
+        ),
+        Plan(True, False, 0.3, ("kill", "freeze", "fill"), has_transactions=True),
+        is_rare=True,
     ),
 )
 

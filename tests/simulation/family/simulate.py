@@ -210,8 +210,7 @@ class Simulation:
             self._watch()
         self._go_on(lambda: scheduler.now > 1000 + LENGTH_S, 2 * LENGTH_S)
         self._heal()
-        for client in self.network.clients:
-            client.is_told_to_end = True
+        self.network.tell_to_end()
         end = Ending(self.network, "ending", self.seen, self)
         self._go_on(lambda: end.is_over, HEAL_S)
 
@@ -511,8 +510,7 @@ class Ending(CommittedClient):
         super().__init__(network, name, seen, simulation.transactions)
 
     def script(self) -> Script:
-        others = [client for client in self.network.clients if client is not self]
-        while not all(client.is_over for client in others):
+        while not all(one.is_over or one is self for one in self.network.clients):
             yield 0.1
         while not (yield from self._is_well()):
             yield 0.2

@@ -321,8 +321,13 @@ class Instance(CommittedClient):
                 yield from self._maybe_hang()
                 yield from self._commit_offset(one)
             yield from self._maybe_hang()
-            if one.values or one.has_offset or self.version == 2:
-                yield from self._end(one, is_commit and bool(one.values or one.has_offset))
+            if one.values or one.has_offset:
+                yield from self._end(one, is_commit)
+            elif self.version == 2:
+                # Kafka, too, refuses to end nothing while the transaction before is being ended.
+                self.may_be_fenced = True
+                yield from self._end(one, is_commit=False)
+                self.may_be_fenced = False
         except Aborted:
             self.is_in_doubt |= self.version == 1
             try:
