@@ -352,7 +352,7 @@ class Simulation:
     def jump(self) -> None:
         seconds = self.random.choice((-3600.0, -1.0, 1.0, 3600.0))
         self.scheduler.wall_ahead_s += seconds
-        if self.can_fail:
+        if self.can_fail or self.is_whole:
             self.transactions.on_jump()
         self.trace("jump", f"the wall clock by {seconds} s")
 
