@@ -115,8 +115,10 @@ class CommittedClient(FamilyClient):
             end, found = committed_of(row, offset)
             transactions.on_read(place, offset, end, found, stable)
             offset = end
-            if offset >= stable:
+            if offset == stable:
                 return transactions.on_read_to_end(place, began, offset)
+            if offset > stable:
+                return -1  # a new leader does not know yet how far it goes
         return -1
 
     def ask_stable(self, place: Place) -> Doing:
