@@ -106,7 +106,12 @@ class Appender:
         """Those whose high watermark moved without an append."""
         self.is_disk_low = False
         """Produce is refused, but for internal topics (`disk_reserve`)."""
-        self.group_commit = GroupCommit(sync, self.on_durable, self._on_synced)
+        self.group_commit = GroupCommit(
+            sync,
+            self.on_durable,
+            self._on_synced,
+            lambda partition: partitions.get(partition.key) is partition,
+        )
         self.delayed = DelayedProduces()
         self.unverified = Unverified(self._on_verified)
         self.parts: dict[tuple[int, int], bytearray] = {}

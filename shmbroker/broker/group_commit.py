@@ -11,7 +11,7 @@ Rules of this file:
   `flush.messages` those that make a log reach it.
 * A failed fdatasync fences the log directory (`partition_store`); who waits is told so.
 * A job that can't begin, as the disk is full, is tried again for what is wanted without an ack:
-  nobody else would ask for it.
+  nobody else would ask for it. From then on alone, so that it fails no ack of another partition.
 """
 
 from __future__ import annotations
@@ -32,24 +32,37 @@ if TYPE_CHECKING:
 class GroupCommit:
     """The acks of one I/O worker that wait for the disk."""
 
-    __slots__ = ("_answer", "_is_syncing", "_on_synced", "_sync", "waiting", "wanted")
+    __slots__ = (
+        "_answer",
+        "_has_failed",
+        "_is_here",
+        "_is_syncing",
+        "_on_synced",
+        "_sync",
+        "waiting",
+        "wanted",
+    )
 
     def __init__(
         self,
         sync: Callable[[list[PartitionLog], Callable[[Exception | None], None]], None],
         answer: Callable[[WaitingAck, str | None], None],
         on_synced: Callable[[Partition], None],
+        is_here: Callable[[Partition], bool],
     ) -> None:
         """`sync(logs, on_done)`: make logs durable. `answer`: an ack, and a fault. on_synced: one
-        of `wanted` is durable."""
+        of `wanted` is durable. is_here: whether a partition was not deleted or moved away."""
         self._sync = sync
         self._answer = answer
         self._on_synced = on_synced
+        self._is_here = is_here
         self.wanted: dict[Partition, None] = {}
         """To be made durable by the next job, for the high watermark alone: no ack waits."""
         self.waiting: list[WaitingAck] = []
         """For the next job."""
         self._is_syncing = False
+        self._has_failed = False
+        """Some of `wanted` could not be flushed the last time."""
 
     def add(self, ack: WaitingAck) -> None:
         """Answer this append once all that its log holds now is durable."""
@@ -66,15 +79,34 @@ class GroupCommit:
         """
         if not (self.waiting or self.wanted) or (self._is_syncing and not at_once):
             return
+        if self._has_failed and self.wanted and not at_once:
+            wanted, self.wanted = self.wanted, {}
+            if self._begin([], wanted):
+                self._has_failed = False
+                return
+            if not self.waiting:
+                return
+            acks, self.waiting = self.waiting, []
+            self._begin(acks, {})
+            return
         acks, self.waiting = self.waiting, []
         wanted, self.wanted = self.wanted, {}
+        self._begin(acks, wanted)
+
+    def _begin(self, acks: list[WaitingAck], wanted: dict[Partition, None]) -> bool:
+        """Have a job run; False if it can't, which the acks are told."""
         logs = [ack[ACK_PARTITION].log for ack in acks] + [one.log for one in wanted]
         self._is_syncing = True
         try:
             self._sync(list(dict.fromkeys(logs)), lambda fault: self._on_done(acks, wanted, fault))
         except StorageFault as fault:
-            self.wanted = {one: None for one in wanted if not one.is_offline}
+            # One that is gone for good would fail every job after this.
+            left = [one for one in wanted if not one.is_offline and self._is_here(one)]
+            self.wanted.update(dict.fromkeys(left))
+            self._has_failed |= bool(left)
             self._on_done(acks, {}, fault)
+            return False
+        return True
 
     def _on_done(
         self, acks: list[WaitingAck], wanted: dict[Partition, None], fault: Exception | None

@@ -266,3 +266,49 @@ def test_what_is_wanted_of_a_disk_that_has_failed_is_left(worker: Worker) -> Non
     commit.want(partition)
     commit.start()
     assert not commit.wanted
+
+
+def test_what_was_wanted_of_a_partition_that_is_gone_fails_no_other_job(worker: Worker) -> None:
+    moved, other = worker.open("moved", **FSYNC), worker.open("other", **FSYNC)
+    worker.append(moved)
+    commit = worker.appender.group_commit
+    commit.waiting.clear()
+    commit.want(moved)
+    worker.store.delete(moved, NOW_MS)
+    commit.start()
+    token = worker.append(other)
+    commit.start()
+    worker.finish_job()
+    assert worker.answered() == [(token, NONE, 0)]
+
+
+def test_what_can_not_be_flushed_fails_no_ack_of_another_partition_for_long(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, other = worker.open("broken", **FSYNC), worker.open("other", **FSYNC)
+    worker.append(broken)
+    commit = worker.appender.group_commit
+    commit.waiting.clear()
+    commit.want(broken)
+    flush_targets = type(other.log).flush_targets
+
+    def fail(log: Any) -> Any:
+        if log is broken.log:
+            raise StorageFault("no such file")
+        return flush_targets(log)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(type(other.log), "flush_targets", fail)
+        commit.start()
+        for _ in range(3):
+            token = worker.append(other)
+            commit.start()
+            worker.finish_job()
+            assert worker.answered()[0][:2] == (token, NONE)
+    worker.append(other)
+    commit.start()
+    worker.finish_job()
+    assert broken.high_watermark == 1 and not worker.answered()
+    commit.start()
+    worker.finish_job()
+    assert len(worker.answered()) == 1
