@@ -33,7 +33,8 @@ class Awake:
 
     def look(self, waits: bool) -> list[tuple[int, int]] | None:
         """What came from sockets after a short while in which rings or sockets had something; None
-        where it is time to sleep. waits: the last that was asked for is an append, soon done."""
+        where it is time to sleep. waits: the last that was asked for is done as soon as a small
+        append."""
         has_waited, self._has_waited = self._has_waited, waits
         core = self._core
         if core.is_wanted():
@@ -55,7 +56,6 @@ class Awake:
             if not look % between and (found := poll(0)):
                 events = found
                 break
-        core.is_free()
         if not waits:
             self._streak.note(events is not None)
         return events

@@ -63,6 +63,7 @@ from shmbroker.shm.latencies import (
     table_bytes,
 )
 from shmbroker.wire import error_codes
+from shmbroker.wire.api_keys import ADD_PARTITIONS_TO_TXN, END_TXN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ PARTIAL_FRAME_S = 10.0
 """Half a frame that does not move for this long ends its connection."""
 WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
+SOON_ANSWERED = (ADD_PARTITIONS_TO_TXN, END_TXN)
+"""Requests that take about as long as a small append: they are one to `__transaction_state`."""
 RETRY_S = 0.02
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 """Of all network workers together, for frames that are still arriving, unless
@@ -339,11 +342,11 @@ class Gateway:
     def look_before_sleep(self) -> list[tuple[int, int]] | None:
         """What came from sockets while this stayed awake for it; None where it is time to sleep."""
         pending = self.pending
-        waits = (
-            bool(pending)
-            and pending[next(reversed(pending))].api_key == produce.API_KEY
-            and self.append_bytes <= APPEND_BYTES_MAX
-        )
+        waits = False
+        if pending:
+            api_key = pending[next(reversed(pending))].api_key
+            is_small = self.append_bytes <= APPEND_BYTES_MAX
+            waits = is_small if api_key == produce.API_KEY else api_key in SOON_ANSWERED
         return self._awake.look(waits)
 
     def _sweep(self, now: float) -> None:

@@ -1,5 +1,6 @@
 """Which partition of `__consumer_offsets` a group belongs to, so which broker coordinates it."""
 
+from functools import lru_cache
 from operator import mul
 from struct import unpack
 
@@ -19,6 +20,7 @@ def java_string_hash(text: str) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
+@lru_cache(4096)
 def group_partition(group_id: str, partitions: int) -> int:
     """abs(hash) modulo the partitions; abs as Kafka's Utils.abs, which makes the least number 0."""
     value = java_string_hash(group_id)

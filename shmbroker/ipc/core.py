@@ -4,8 +4,8 @@ Each look gives the core to whoever else wants it: to another process of the fam
 microseconds, which is what the looking is for. But where somebody computes, it is gone for a time
 slice of some milliseconds, and since Linux 6.18 the scheduler counts what was left of the own one
 as used: a process that looks a hundred times may then wait a hundred times as long as one that has
-slept. So who has lost its core for LOST_S ends its looking, and doesn't look again for a while;
-twice as long each time that it finds others there.
+slept. So who has lost its core for LOST_S ends its looking, and doesn't look again for RESTS times
+as long: so much of its time it may lose to looking, one part in a hundred.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LOST_S = 0.001
-"""More than a process of the family needs for what it is asked meanwhile; a slice takes longer."""
-REST_S = 1.0
-REST_S_MAX = 32.0
+LOST_S = 0.002
+"""More than those who are waited for need for what they are asked; a slice takes longer."""
+RESTS = 100
 
 
 class Core:
     """As one process sees it."""
 
-    __slots__ = ("_monotonic", "_rest_s", "_until")
+    __slots__ = ("_monotonic", "_until")
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._until = 0.0
-        self._rest_s = REST_S
 
     def is_wanted(self) -> bool:
         """Whether others computed here lately: then one better sleeps."""
@@ -43,10 +41,5 @@ class Core:
         now = self._monotonic()
         if now - began < LOST_S:
             return True
-        self._until = now + self._rest_s
-        self._rest_s = min(self._rest_s * 2, REST_S_MAX)
+        self._until = now + (now - began) * RESTS
         return False
-
-    def is_free(self) -> None:
-        """A look has come to its end without that."""
-        self._rest_s = REST_S

@@ -161,7 +161,6 @@ class Replication:
                 return has_entries()
             if has_come := has_entries():
                 break
-        core.is_free()
         if not waits:
             self._streak.note(has_come)
         return has_come
