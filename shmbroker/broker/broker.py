@@ -30,6 +30,7 @@ from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.disk_reserve import DiskReserve
 from shmbroker.broker.file_passing import FilePassing
 from shmbroker.broker.live_settings import LiveSettings
+from shmbroker.broker.open_transactions import open_transactions
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.placement import Placement
 from shmbroker.broker.producer_ids import ProducerIds
@@ -74,7 +75,7 @@ from shmbroker.metadata.changes import (
 )
 from shmbroker.metadata.features import TRANSACTION_VERSION
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
-from shmbroker.metadata.topic_names import OFFSETS_TOPIC
+from shmbroker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from shmbroker.purgatory import Purgatory
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
@@ -121,6 +122,16 @@ TAKE_S = 0.01
 appends to new logs, which one request may bring, take a second, and others want to be served."""
 
 STOP_TAKE_S = 5.0
+
+TRANSACTIONAL_IDS = (
+    "transactional_ids_empty",
+    "transactional_ids_ongoing",
+    "transactional_ids_prepare_commit",
+    "transactional_ids_prepare_abort",
+    "transactional_ids_complete_commit",
+    "transactional_ids_complete_abort",
+)
+"""Gauges, by the number of the state; no id is in another."""
 
 LOAD_S = 0.2
 """How long clients wait for the groups to be loaded before they are told to wait."""
@@ -632,7 +643,22 @@ class Broker:
         store("groups", len(groups.groups))
         store("groups_bytes", groups.memory.held_bytes)
         store("groups_loading", len(groups.loading))
+        self._show_transactions()
         self._latencies.show()
+
+    def _show_transactions(self) -> None:
+        if TRANSACTION_TOPIC not in self.image.topics_by_name:
+            return  # nobody has had any, and partitions may be many
+        store, transactions = self.member.tally.set, self.transactions
+        for name, count in zip(TRANSACTIONAL_IDS, transactions.states(), strict=False):
+            store(name, count)
+        store("transactions_loading", len(transactions.loading))
+        found = open_transactions(
+            self.partitions.values(), self._now_ms, transactions.timeout_ms_max
+        )
+        store("open_transactions", found.transactions)
+        store("stable_lag_records", found.lag_records)
+        store("late_transaction_partitions", found.late_partitions)
 
     def _look_at_disk(self) -> None:
         """Refuse Produce while the disk is nearly full, and let the controller see it."""

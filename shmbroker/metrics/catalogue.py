@@ -75,8 +75,22 @@ OF_BROKERS = {
     "groups": "kafka_coordinator_group_groupmetadatamanager_numgroups",
     "groups_bytes": "shmbroker_groups_bytes",
     "groups_loading": "shmbroker_groups_loading",
+    "transactions_loading": "shmbroker_transactions_loading",
+    "open_transactions": "shmbroker_open_transactions",
+    "stable_lag_records": "shmbroker_last_stable_offset_lag_records",
+    "late_transaction_partitions": (
+        "kafka_server_replicamanager_partitionswithlatetransactionscount"
+    ),
     "disk_free_bytes": "shmbroker_disk_free_bytes",
     "disk_reserve_bytes": "shmbroker_disk_reserve_bytes",
+}
+TRANSACTIONAL_IDS = {
+    "transactional_ids_empty": "empty",
+    "transactional_ids_ongoing": "ongoing",
+    "transactional_ids_prepare_commit": "prepare-commit",
+    "transactional_ids_prepare_abort": "prepare-abort",
+    "transactional_ids_complete_commit": "complete-commit",
+    "transactional_ids_complete_abort": "complete-abort",
 }
 OF_CLEANER = {
     "compaction_read_bytes": "shmbroker_compaction_read_bytes_total",
@@ -555,6 +569,44 @@ SECTIONS = (
                 "the same lag, of a topic",
             ),
             Series("kafka_consumergroup_members", GAUGE, ("consumergroup",), "members of a group"),
+        ),
+    ),
+    Section(
+        "Transactions",
+        (
+            Series(
+                "shmbroker_transactional_ids",
+                GAUGE,
+                ("broker", "state"),
+                "transactional ids that it coordinates: empty, ongoing, prepare-commit, "
+                "prepare-abort, complete-commit, complete-abort",
+            ),
+            Series(
+                "shmbroker_transactions_loading",
+                GAUGE,
+                _BROKER,
+                "partitions of __transaction_state that it is still reading",
+            ),
+            Series(
+                "shmbroker_open_transactions",
+                GAUGE,
+                _BROKER,
+                "transactions that are open in partitions it leads, in each of them",
+            ),
+            Series(
+                "shmbroker_last_stable_offset_lag_records",
+                GAUGE,
+                _BROKER,
+                "the longest way from a last stable offset to the high watermark (Kafka's "
+                "LastStableOffsetLag): what readers with read_committed wait for",
+            ),
+            Series(
+                "kafka_server_replicamanager_partitionswithlatetransactionscount",
+                GAUGE,
+                _BROKER,
+                "partitions it leads whose oldest open transaction nobody will end: nothing was "
+                "written to it for transaction.max.timeout.ms and five minutes",
+            ),
         ),
     ),
     Section(

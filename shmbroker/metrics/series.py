@@ -137,6 +137,8 @@ def _broker(samples: Samples, process: Process) -> None:
     for name, kind in (("delayed_reads", "Fetch"), ("delayed_appends", "Produce")):
         series = "kafka_server_delayedoperationpurgatory_purgatorysize"
         samples.put(series, counted[name], number, kind)
+    for name, which in catalogue.TRANSACTIONAL_IDS.items():
+        samples.put("shmbroker_transactional_ids", counted[name], number, which)
     samples.put("shmbroker_flush_seconds_total", counted["flush_us"] / 1e6, number)
     series = "kafka_log_logmanager_offlinelogdirectorycount"
     samples.put(series, process.disk == HAS_FAILED, number)

@@ -39,6 +39,7 @@ from shmbroker.groups.transactions.transaction import (
     ONGOING,
     PREPARE_COMMIT,
     PREPARED,
+    STATE_NAMES,
     Transaction,
     add_partitions,
     completed,
@@ -146,13 +147,25 @@ class Waiting:
 class Shard(BaseShard):
     """The transactional ids of one partition."""
 
-    __slots__ = ("entries", "prepared")
+    __slots__ = ("entries", "prepared", "states")
 
     def __init__(self, partition: Partition) -> None:
         super().__init__(partition)
         self.entries: dict[str, Entry] = {}
         self.prepared: deque[tuple[int, Markers]] = deque()
         """Markers that wait until the in-sync replicas have all below this offset."""
+        self.states = [0] * len(STATE_NAMES)
+        """How many entries are in each state."""
+
+    def add(self, entry: Entry) -> None:
+        """A transactional id that was not here."""
+        self.entries[entry.transactional_id] = entry
+        self.states[entry.known.state] += 1
+
+    def remove(self, entry: Entry) -> None:
+        """It has expired."""
+        del self.entries[entry.transactional_id]
+        self.states[entry.known.state] -= 1
 
 
 class TransactionCoordinator(Sharded[Shard]):
@@ -262,7 +275,7 @@ class TransactionCoordinator(Sharded[Shard]):
         tombstone = transaction_log.record(entry.transactional_id, None, 0)
         if error := self._append(entry.shard, tombstone):
             return error
-        del entry.shard.entries[entry.transactional_id]
+        entry.shard.remove(entry)
         self._unused.pop(entry, None)
         return 0
 
@@ -324,8 +337,9 @@ class TransactionCoordinator(Sharded[Shard]):
             found = transaction_log.decode(key, value)
             if found is not None:
                 name, known = found
-                entry = shard.entries[name] = Entry(name, known, shard)
+                entry = Entry(name, known, shard)
                 entry.follow(known, self._steady(known.start_ms, known.timeout_ms))
+                shard.add(entry)
             if count % REPLAYS_PER_STEP == 0:
                 yield
         shard.is_active = True
@@ -357,6 +371,10 @@ class TransactionCoordinator(Sharded[Shard]):
         record = transaction_log.record(entry.transactional_id, following, self.version())
         if error := self._append(entry.shard, record):
             return error
+        if self._is_here(entry):
+            states = entry.shard.states
+            states[entry.known.state] -= 1
+            states[following.state] += 1
         entry.follow(following, self.steady_ms() + following.timeout_ms)
         self._unused.pop(entry, None)
         if following.state in AT_REST:
@@ -429,7 +447,8 @@ class TransactionCoordinator(Sharded[Shard]):
             if error := self._store(entry, following):
                 done(error, known)
                 return
-            shard.entries.setdefault(transactional_id, entry)
+            if transactional_id not in shard.entries:
+                shard.add(entry)
             self._schedule(entry)
         done(0, following)
 
@@ -552,6 +571,11 @@ class TransactionCoordinator(Sharded[Shard]):
         if entry is None:
             return error_codes.TRANSACTIONAL_ID_NOT_FOUND, None
         return 0, entry.known
+
+    def states(self) -> list[int]:
+        """How many transactional ids are in each state, by its number."""
+        of_shards = [shard.states for shard in self.shards.values()]
+        return [sum(counts) for counts in zip(*of_shards, strict=True)] or [0] * len(STATE_NAMES)
 
     def all_known(self) -> tuple[int, list[tuple[str, Transaction]]]:
         """ListTransactions: (error code, each id that is coordinated here)."""

@@ -1,7 +1,6 @@
 """The transactional ids of one broker: stored, waited for, timed, loaded, given up."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,26 @@ DAY_MS = 86_400_000
 Make = Callable[..., Broker]
 
 
+def assert_counts(broker: Broker) -> None:
+    """What is counted by state is what is there."""
+    expected = [0] * len(STATE_NAMES)
+    for shard in broker.transactions.shards.values():
+        for entry in shard.entries.values():
+            expected[entry.known.state] += 1
+    assert broker.transactions.states() == expected
+
+
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
-    return partial(Broker, tmp_path)
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Broker] = []
+
+    def one(*arguments: Any, **settings: Any) -> Broker:
+        made.append(Broker(tmp_path, *arguments, **settings))
+        return made[-1]
+
+    yield one
+    for broker in made:
+        assert_counts(broker)
 
 
 @pytest.fixture
@@ -77,6 +93,25 @@ def test_a_transaction_from_begin_to_end(broker: Broker) -> None:
     # The retry is answered again, and sends nothing.
     assert broker.end(known).known.producer_epoch == 1
     assert not broker.sent
+
+
+def test_ids_are_counted_by_state(broker: Broker) -> None:
+    def counts() -> dict[str, int]:
+        assert_counts(broker)
+        found = zip(STATE_NAMES.values(), broker.transactions.states(), strict=True)
+        return {name: count for name, count in found if count}
+
+    assert counts() == {}
+    first, second = open_one(broker, "x", ("t", 0)), open_one(broker, "y", ("t", 0))
+    broker.init(name="z")
+    assert counts() == {"Empty": 1, "Ongoing": 2}
+    broker.end(first, name="x")
+    broker.end(second, name="y", is_commit=False)
+    assert counts() == {"Empty": 1, "PrepareCommit": 1, "PrepareAbort": 1}
+    broker.restart()
+    assert counts() == {"Empty": 1, "PrepareCommit": 1, "PrepareAbort": 1}
+    broker.mark()
+    assert counts() == {"Empty": 1, "CompleteCommit": 1, "CompleteAbort": 1}
 
 
 def test_a_transaction_without_partitions_is_complete_at_once(broker: Broker) -> None:

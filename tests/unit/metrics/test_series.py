@@ -39,6 +39,9 @@ def test_counters_and_gauges_of_each_process_are_shown() -> None:
     broker = Tally(made.counters, slot_of(made, "io-worker-2"))
     broker.add("flush_us", 1_500_000)
     broker.set("delayed_reads", 9)
+    broker.set("transactional_ids_prepare_commit", 4)
+    broker.set("stable_lag_records", 70)
+    broker.set("late_transaction_partitions", 1)
     store(made, "io-worker-2", DISK, DISK_IS_FULL)
     Tally(made.counters, slot_of(made, "tier-1")).add("tier_faults", 3)
     found = gathered(made)
@@ -48,6 +51,10 @@ def test_counters_and_gauges_of_each_process_are_shown() -> None:
         (2, "shmbroker_connections_ended_total", "network-worker-2", "idle"),
         (1.5, "shmbroker_flush_seconds_total", "2"),
         (9, "kafka_server_delayedoperationpurgatory_purgatorysize", "2", "Fetch"),
+        (4, "shmbroker_transactional_ids", "2", "prepare-commit"),
+        (0, "shmbroker_transactional_ids", "2", "ongoing"),
+        (70, "shmbroker_last_stable_offset_lag_records", "2"),
+        (1, "kafka_server_replicamanager_partitionswithlatetransactionscount", "2"),
         (1, "shmbroker_disk_full", "2"),
         (0, "shmbroker_disk_full", "1"),
         (3, "shmbroker_tier_faults_total", "tier-1"),
