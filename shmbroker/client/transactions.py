@@ -42,7 +42,7 @@ _TRANSACTION = 1
 """Key type of FindCoordinator."""
 _WITH_DURATION = 1
 """The version of ListTransactions that knows `duration_filter` (Kafka 3.8)."""
-_UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 TopicPartition = tuple[str, int]
 T = TypeVar("T")
@@ -207,7 +207,7 @@ class TransactionsAdmin:
             one
             for one in suspects
             if not any(
-                row.state in _UNDER_WAY and (one.topic, one.partition) in row.partitions
+                row.state in UNDER_WAY and (one.topic, one.partition) in row.partitions
                 for row in known.get(one.producer_id, ())
             )
         ]

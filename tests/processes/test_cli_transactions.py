@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from shmbroker import clock
+from shmbroker.cli.doctor.facts import ClusterFacts
+from shmbroker.cli.doctor.gather import LATE_MS, look_at_transactions
 from shmbroker.records.batch import encode_batch
 from shmbroker.testing.broker import Broker
 from tests.processes.test_cli import Shell, lines
@@ -78,6 +80,15 @@ def leave_hanging(shell: Shell, topic: str, producer_id: int) -> None:
     assert answer["error_code"] == 0
 
 
+def doctors_word(
+    shell: Shell, now_ms: int, longest_ms: int
+) -> tuple[list[tuple[str, int, int]] | None, list[str] | None]:
+    """What `shmbroker doctor` says at that time: (what hangs, what is late)."""
+    found = ClusterFacts(report={"partitions": 2, "offline": []})
+    look_at_transactions(found, [("127.0.0.1", shell.broker.port)], longest_ms, now_ms)
+    return found.hanging, found.late_transactions
+
+
 def test_list_shows_states_and_filters_them(shell: Shell) -> None:
     shell.run("topic", "create", "listed", "-p", "1")
     one, other = Transactional(shell, "listed-open"), Transactional(shell, "listed-done")
@@ -137,6 +148,11 @@ def test_what_hangs_is_found_and_aborted(shell: Shell) -> None:
     (found,) = shell.json(*find, "0")
     assert (found["topic"], found["partition"]) == ("hanging", 0)
     assert (found["producer_id"], found["start_offset"]) == (77_000, 1)
+    now_ms = clock.now_ms()
+    assert doctors_word(shell, now_ms, 0) == ([("hanging", 0, 1)], [])
+    assert doctors_word(shell, now_ms, 3_600_000) == ([], [])
+    # Nobody has ended the other one at a time at which its coordinator should have.
+    assert doctors_word(shell, now_ms + 50_000 + LATE_MS + 1_000, 0)[1] == ["hanging-not"]
     alive.commit()
     assert lines(shell, "hanging", "--isolation", "read_committed") == ["before"]
 

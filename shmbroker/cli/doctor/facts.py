@@ -176,6 +176,10 @@ class ClusterFacts:
     """Addresses that it advertises and that do not answer from here."""
     settings: dict[str, str] = field(default_factory=dict)
     """Of its first broker, where it is one of ours."""
+    hanging: list[tuple[str, int, int]] | None = None
+    """Transactions that nobody will end: (topic, partition, first offset)."""
+    late_transactions: list[str] | None = None
+    """Transactional ids that are under way for longer than their time-out."""
     store_path: str | None = None
     """The directory that tiered storage copies to, where it is on this host."""
     store_is_there: bool = False

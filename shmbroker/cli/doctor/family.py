@@ -351,6 +351,32 @@ def idle_groups(facts: Facts) -> Result:
     return ok("each group that is behind has members")
 
 
+def hanging(facts: Facts) -> Result:
+    found = facts.cluster.hanging
+    if found is None:
+        return unknown("no broker told what is open in its logs, or they have too many partitions")
+    if found:
+        topic, partition, offset = found[0]
+        told = named(f"{topic}-{partition} from {offset} on" for topic, partition, offset in found)
+        return warning(
+            f"transactions that nobody will end, readers with read_committed wait there: {told}",
+            f"shmbroker transaction abort {topic} {partition} --start-offset {offset}",
+        )
+    return ok("no transaction hangs")
+
+
+def late_transactions(facts: Facts) -> Result:
+    found = facts.cluster.late_transactions
+    if found is None:
+        return unknown("no broker told its transactions")
+    if found:
+        return warning(
+            f"transactions that are open for longer than their time-out: {named(found)}",
+            f"shmbroker transaction describe {found[0]}; a partition of it may have no leader",
+        )
+    return ok("none is open for longer than its time-out")
+
+
 def cleaner(facts: Facts) -> Result:
     size = max((each.offsets_bytes for each in facts.directory.nodes), default=0)
     saw = f"{mib(size)} of {OFFSETS_TOPIC}"
@@ -437,6 +463,8 @@ CHECKS = [
         ("broker-disks", "Room on the disks of all brokers", broker_disks),
         ("lag", "Groups that are far behind", lag),
         ("idle-groups", "Groups that are behind and have no members", idle_groups),
+        ("hanging", "Transactions that nobody will end", hanging),
+        ("late-transactions", "Transactions beyond their time-out", late_transactions),
         ("cleaner", "Whether committed offsets are compacted", cleaner),
         ("watchdog", "Whether a process that hangs is replaced", watchdog),
         ("reserve", "Whether Produce is refused before the disk is full", reserve),

@@ -23,6 +23,7 @@ from struct import Struct
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from shmbroker import clock
 from shmbroker.cli.client import Cluster as Asked
 from shmbroker.cli.doctor.facts import (
     ClusterFacts,
@@ -80,7 +81,19 @@ SECURITY = ("ClientQuotaRecord", *_REMOVED.values())
 
 RESOURCE_BROKER = 4
 STORE = "shmbroker.tier.store"
-SETTINGS = (STORE, "shmbroker.disk.reserve.bytes", "shmbroker.watchdog.kill.ms")
+LONGEST_TRANSACTION = "transaction.max.timeout.ms"
+LONGEST_TRANSACTION_MS = 900_000
+"""Kafka's default, where nobody told another."""
+LATE_MS = 60_000
+"""More than a coordinator takes to end what is over its time."""
+ASKED_MOST = 5_000
+"""Of more partitions than these nobody is asked for producers."""
+SETTINGS = (
+    STORE,
+    "shmbroker.disk.reserve.bytes",
+    "shmbroker.watchdog.kill.ms",
+    LONGEST_TRANSACTION,
+)
 
 Value = TypeVar("Value")
 
@@ -476,6 +489,8 @@ def cluster(asked: Asked) -> ClusterFacts:
         told = ((str(row["host"]), int(row["port"])) for row in found.report["brokers"])
         found.unreachable = list(_unreachable(told, probe.refusal_of))
         found.settings = _settings(addresses, found.report["brokers"])
+        longest_ms = int(found.settings.get(LONGEST_TRANSACTION, LONGEST_TRANSACTION_MS))
+        look_at_transactions(found, addresses, longest_ms, clock.now_ms())
         _look_at_store(found)
     return found
 
@@ -503,6 +518,34 @@ def _settings(
         for row in result["configs"]
         if row["value"] is not None
     }
+
+
+def look_at_transactions(
+    found: ClusterFacts, addresses: Sequence[tuple[str, int]], longest_ms: int, now_ms: int
+) -> None:
+    """Those that hang, and those that outlive their time-out; nothing where brokers can't say.
+
+    longest_ms: `transaction.max.timeout.ms`. Topics with a partition that nobody leads are left
+    out: of them nobody can say.
+    """
+    from shmbroker.client.faults import ClusterFault
+    from shmbroker.client.transactions import UNDER_WAY, Transactions
+
+    try:
+        with Transactions(addresses) as transactions:
+            late = []
+            for row in transactions.listed(UNDER_WAY):
+                known = transactions.described(row.transactional_id)
+                if known is not None and 0 <= known.start_ms < now_ms - known.timeout_ms - LATE_MS:
+                    late.append(row.transactional_id)
+            found.late_transactions = late
+            if found.report["partitions"] <= ASKED_MOST:
+                offline = {name.rpartition("-")[0] for name in found.report["offline"]}
+                names = dict.fromkeys(set(transactions.topics()) - offline)
+                hanging = transactions.hanging(names, now_ms - longest_ms)
+                found.hanging = [(one.topic, one.partition, one.start_offset) for one in hanging]
+    except ClusterFault:
+        return
 
 
 def _look_at_store(found: ClusterFacts) -> None:

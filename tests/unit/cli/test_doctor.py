@@ -173,6 +173,8 @@ def well() -> Facts:
             "shmbroker.disk.reserve.bytes": "-1",
             "shmbroker.watchdog.kill.ms": "10000",
         },
+        hanging=[],
+        late_transactions=[],
         store_path="/far",
         store_is_there=True,
         store_device=9,
@@ -351,6 +353,13 @@ SAYS: list[tuple[str, str, Change, str]] = [
         told(groups=[{"group": "g", "state": "stable", "lag": 2_000_000}]),
         "g (2000000)",
     ),
+    (
+        "cluster/hanging",
+        WARNING,
+        put("cluster", hanging=[("t", 3, 17), ("u", 0, 5)]),
+        "t-3 from 17 on, u-0 from 5 on",
+    ),
+    ("cluster/late-transactions", WARNING, put("cluster", late_transactions=["x"]), "x"),
     ("cluster/idle-groups", NOTE, told(groups=[{"group": "g", "state": "empty", "lag": 1}]), "g"),
     ("cluster/cleaner", WARNING, node(offsets_bytes=2 * GIB), "2 GiB"),
     (
