@@ -254,6 +254,8 @@ class Broker:
             self.appender.on_stored,
             self.exchange.send,
         )
+        for coordinator in (self.groups, self.transactions):
+            coordinator.on_unread = self.on_storage_fault
         self.append_marker = self.appender.append_marker
         self.appender.unverified.ask = self.verify_transaction
         self.executor = Executor(
@@ -592,6 +594,8 @@ class Broker:
         self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
         self._now_ms = self.clock.now_ms()
         self.placement.open_unopened()
+        self.groups.load_again()
+        self.transactions.load_again()
         self._look_at_disk()
         if not self.replication.is_alone:
             self.replication.look_at_all(self.image)

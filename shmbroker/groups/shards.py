@@ -8,6 +8,8 @@ Rules of this file:
   who asks gets COORDINATOR_LOAD_IN_PROGRESS.
 * An answer rests on what the log held when it was given: it waits for the in-sync replicas
   (`held_answers`).
+* A log that can't be read has no coordinator here. Its owner is told, who may mend it, and has it
+  read again now and then (`load_again`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import logging
 from typing import Generic, TypeVar
 
-from shmbroker.errors import Fault
+from shmbroker.errors import Fault, StorageFault
 from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.group_partition import group_partition
 from shmbroker.groups.held_answers import HeldAnswers
@@ -23,7 +25,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from shmbroker.groups.caller import HeldCaller
@@ -35,11 +37,13 @@ logger = logging.getLogger(__name__)
 class BaseShard:
     """One partition led here. Until `is_active`, it is still being read."""
 
-    __slots__ = ("is_active", "loading", "partition")
+    __slots__ = ("is_active", "is_again", "loading", "partition")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.is_active = False
+        self.is_again = False
+        """It could not be read before, and that is said."""
         self.loading: Iterator[None] | None = None
 
 
@@ -61,6 +65,9 @@ class Sharded(Generic[AnyShard]):
         """Some partitions may be here soon; the owner says so."""
         self.wake_ms = NEVER
         """When `run_due` has something to do."""
+        self.on_unread: Callable[[Partition, StorageFault], None] | None = None
+        """Told that a log can't be read."""
+        self._unread: dict[int, Partition] = {}
 
     def _new_shard(self, partition: Partition) -> AnyShard:
         raise NotImplementedError
@@ -91,6 +98,7 @@ class Sharded(Generic[AnyShard]):
 
     def on_partition_gone(self, index: int) -> None:
         """Another broker leads it now, or it was deleted: who waits here is sent away."""
+        self._unread.pop(index, None)
         shard = self.shards.pop(index, None)
         if shard is None:
             return
@@ -98,6 +106,14 @@ class Sharded(Generic[AnyShard]):
             self.loading.remove(shard)
         self.held.fail(shard.partition, error_codes.NOT_COORDINATOR)
         self._on_shard_gone(shard)
+
+    def load_again(self) -> None:
+        """Read what could not be read: it may be mended."""
+        for partition in list(self._unread.values()):
+            self.on_partition(partition, self.partition_count)
+            shard = self.shards.get(partition.partition)
+            if shard is not None:
+                shard.is_again = True
 
     def on_high_watermark(self, partition: Partition) -> None:
         """More of a partition is on its in-sync replicas."""
@@ -146,9 +162,14 @@ class Sharded(Generic[AnyShard]):
             if next(shard.loading, shard) is not shard:
                 return
         except Fault as fault:
-            name = f"{partition.topic}-{partition.partition}"
-            logger.error("%s of %s can't be loaded: %s", self.WHAT, name, fault)
+            if not shard.is_again:
+                name = f"{partition.topic}-{partition.partition}"
+                logger.error("%s of %s can't be loaded: %s", self.WHAT, name, fault)
             del self.shards[partition.partition]
+            if isinstance(fault, StorageFault):
+                self._unread[partition.partition] = partition
+                if self.on_unread is not None:
+                    self.on_unread(partition, fault)
         if shard in self.loading:
             self.loading.remove(shard)
         shard.loading = None

@@ -529,10 +529,10 @@ def look_at_transactions(
     out: of them nobody can say.
     """
     from shmbroker.client.faults import ClusterFault
-    from shmbroker.client.transactions import UNDER_WAY, Transactions
+    from shmbroker.client.transactions import UNDER_WAY, TransactionsAdmin
 
     try:
-        with Transactions(addresses) as transactions:
+        with TransactionsAdmin(addresses) as transactions:
             late = []
             for row in transactions.listed(UNDER_WAY):
                 known = transactions.described(row.transactional_id)

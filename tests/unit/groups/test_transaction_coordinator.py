@@ -451,10 +451,40 @@ def test_a_log_that_can_not_be_read_is_not_coordinated(
     def refuse(*_: Any) -> None:
         raise StorageFault("no disk")
 
+    step = coordinator.group_log.Loader.step
     monkeypatch.setattr(coordinator.group_log.Loader, "step", refuse)
     broker.restart()
+    transactions, told = broker.transactions, list[str]()
+    transactions.on_unread = lambda partition, fault: told.append(f"{partition.partition} {fault}")
     assert broker.init().error == NOT_COORDINATOR
-    assert "transactions of __transaction_state-0 can't be loaded: no disk" in caplog.text
+    transactions.load_again()
+    assert broker.init().error == COORDINATOR_LOAD_IN_PROGRESS
+    broker.wait(1)
+    assert broker.init().error == NOT_COORDINATOR
+    assert told == ["0 no disk"]
+    # It is told once, and served as soon as it can be read.
+    line = "transactions of __transaction_state-0 can't be loaded: no disk"
+    assert caplog.text.count(line) == 1
+    monkeypatch.setattr(coordinator.group_log.Loader, "step", step)
+    transactions.load_again()
+    broker.wait(1)
+    assert state_of(broker) == "Ongoing"
+    transactions.load_again()
+    assert state_of(broker) == "Ongoing"
+
+
+def test_a_log_that_can_not_be_read_is_forgotten_with_its_partition(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_one(broker)
+    monkeypatch.setattr(
+        coordinator.group_log.Loader, "step", lambda _: (_ for _ in ()).throw(StorageFault("gone"))
+    )
+    broker.restart()
+    broker.transactions.on_partition_gone(0)
+    broker.transactions.load_again()
+    assert broker.init().error == NOT_COORDINATOR
+    assert not broker.transactions.loading
 
 
 def test_level_0_has_no_room_for_newer_clients(broker: Broker) -> None:
