@@ -201,7 +201,8 @@ class Appender:
                 must_stamp = True
         log = partition.log
         if producer_id >= 0:
-            error, duplicate_offset, duplicate_time = partition.producers.check(
+            producers = partition.producers
+            error, duplicate_offset, duplicate_time = producers.check(
                 producer_id, producer_epoch, base_sequence, last_offset_delta
             )
             if error or duplicate_offset >= 0:
@@ -220,9 +221,9 @@ class Appender:
                     self.on_durable(ack, None)
                 return
             if (
-                partition.producers.open
+                producers.open
                 and not attributes & TRANSACTIONAL_BIT
-                and producer_id in partition.producers.open
+                and producer_id in producers.open
             ):
                 self.refuse(peer, token, error_codes.INVALID_TXN_STATE, None, (), partition)
                 return
@@ -246,12 +247,12 @@ class Appender:
         finally:
             batch.release()
         if producer_id >= 0:
-            partition.producers.update(
+            producers.update(
                 producer_id, producer_epoch, base_sequence, last_offset_delta, base_offset,
                 max_timestamp,
             )  # fmt: skip
             if attributes & TRANSACTIONAL_BIT:
-                partition.producers.begin(producer_id, base_offset)
+                producers.begin(producer_id, base_offset)
         self.bytes_in += end - at
         self.batches_in += 1
         partition.advance_high_watermark()
