@@ -45,6 +45,16 @@ def test_options_become_the_producers_arguments() -> None:
     }
 
 
+def test_transactions_are_asked_for_by_exactly_once() -> None:
+    found = parse({**SERVERS, "exactlyOnce": " Transactions "}, is_stream=True)
+    assert (found.is_exactly_once, found.is_transactional) == (True, True)
+    assert (found.transaction_ms, found.driver_host) == (900_000, None)
+    more = {"kafka.transaction.timeout.ms": "5000", "driverHost": " h "}
+    found = parse({**SERVERS, "exactlyOnce": "transactions", **more}, is_stream=True)
+    assert (found.transaction_ms, found.driver_host) == (5000, "h")
+    assert not parse(SERVERS, is_stream=True).is_transactional
+
+
 def test_other_acks_are_not_exactly_once() -> None:
     sink = parse({**SERVERS, "kafka.acks": "1"}, is_stream=False)
     assert not sink.is_exactly_once
@@ -59,7 +69,18 @@ def test_other_acks_are_not_exactly_once() -> None:
         (SERVERS | {"zzz": "x"}, r"known are kafka\.\*, topic, exactlyOnce"),
         (SERVERS | {"kafka.lingerms": "1"}, r"did you mean kafka\.linger\.ms\?"),
         (SERVERS | {"kafka.value.serializer": "x"}, "'value.serializer' is not supported"),
-        (SERVERS | {"kafka.transactional.id": "x"}, "writes are idempotent instead"),
+        (
+            SERVERS | {"kafka.transactional.id": "x"},
+            "give exactlyOnce=transactions, which names it",
+        ),
+        (SERVERS | {"exactlyOnce": "yes"}, "exactlyOnce is true, false or transactions, not 'yes'"),
+        (SERVERS | {"exactlyOnce": "transactions", "kafka.acks": "1"}, "needs acks=all"),
+        (SERVERS | {"kafka.transaction.timeout.ms": "9"}, "needs exactlyOnce=transactions"),
+        (SERVERS | {"driverHost": "h"}, "option driverHost needs exactlyOnce=transactions"),
+        (
+            SERVERS | {"exactlyOnce": "transactions", "kafka.transaction.timeout.ms": "0"},
+            "kafka.transaction.timeout.ms must be positive",
+        ),
         (SERVERS | {"kafka.ssl.key": "x"}, "only PLAINTEXT"),
         (SERVERS | {"kafka.security.protocol": "SSL"}, "only PLAINTEXT"),
         (SERVERS | {"kafka.acks": "1", "exactlyOnce": "true"}, "exactlyOnce needs acks=all"),

@@ -1,5 +1,5 @@
 """`exactlyOnce=transactions` in a real Spark session: readers see whole micro-batches only, each of
-them once, whatever ends the query. Without Spark: tests/clients/test_spark_transactions.py.
+them once, whatever ends the query. Without Spark: tests/clients/test_spark_transaction_tasks.py.
 """
 
 import os
