@@ -4,8 +4,9 @@
 The tasks of both workers can't open the broker's files: the driver reaches the control socket under
 a name beside which there are no logs, as on another mount. So they fetch over the Kafka protocol.
 Every record must be there once, after a batch query, a stream into Parquet, a batch and a stream
-into topics, `shmbroker ingest` and `shmbroker pipeline run`. The same of a local session that reads
-the files is there to compare. Exit status 0 only if all of that holds.
+into topics, a stream in transactions one of whose executors is killed, `shmbroker ingest` and
+`shmbroker pipeline run`. The same of a local session that reads the files is there to compare. Exit
+status 0 only if all of that holds.
 
 `scripts/spark_cluster` makes the environment and runs this.
 """
@@ -226,9 +227,35 @@ def check(
         took = time.perf_counter() - started
         check_topic(broker, f"stream-{kind}", records)
         print(f"{master}: stream into a topic {records / took:,.0f} rows/s", flush=True)
+        create_topic(broker, f"whole-{kind}")
+        started = time.perf_counter()
+        checkpoint = scratch / f"to-whole-{kind}"
+        query = (
+            stream.option("maxOffsetsPerTrigger", str(records // 3 + 1))
+            .load()
+            .select("key", "value")
+            .writeStream.format("shmbroker")
+            .options(**to, topic=f"whole-{kind}", exactlyOnce="transactions")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        if kind == "spark":
+            while not list((checkpoint / "commits").glob("[0-9]*")):
+                require(query.isActive, f"the query lasts: {query.exception()}")
+                time.sleep(0.01)
+            kill_executor()
+        query.awaitTermination()
+        took = time.perf_counter() - started
+        check_topic(broker, f"whole-{kind}", records, "read_committed")
+        print(f"{master}: stream in transactions {records / took:,.0f} rows/s", flush=True)
         if options.get("shmbroker.data"):
             # the driver is one of them
-            executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+            deadline = time.monotonic() + START_S  # the one that was killed comes again
+            status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus
+            while status().size() - 1 < WORKERS and time.monotonic() < deadline:
+                time.sleep(0.2)
+            executors = status().size() - 1
             require(executors == WORKERS, f"both workers take part, {executors} executors do")
     finally:
         spark.stop()
@@ -236,14 +263,30 @@ def check(
     print(f"{master}: driver's Python {used.ru_utime + used.ru_stime:.1f} CPU s", flush=True)
 
 
-def check_topic(broker: Broker, topic: str, records: int) -> None:
+def kill_executor() -> None:
+    """One of those that our workers have started, in the midst of what it does."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if not any(word.endswith(b"CoarseGrainedExecutorBackend") for word in words):
+                continue
+            if os.environ["PYTHONPATH"].encode() in (path.parent / "environ").read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                return
+    require(False, "there is an executor")
+
+
+def check_topic(
+    broker: Broker, topic: str, records: int, isolation: str = "read_uncommitted"
+) -> None:
     """Every number is in the topic once."""
     import numpy as np
 
     from shmbroker.arrow import scan
 
     found = np.zeros(records, np.int64)
-    for batch in scan(topic, bootstrap_servers=broker.address, columns=["value"]):
+    only = {"columns": ["value"], "isolation_level": isolation}
+    for batch in scan(topic, bootstrap_servers=broker.address, **only):
         values = batch.column("value").to_pylist()
         # as it was produced, or as a pipeline has written it again
         np.add.at(found, [int(NUMBER.match(value)[1]) for value in values], 1)

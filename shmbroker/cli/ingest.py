@@ -40,6 +40,7 @@ _OWN_OPTIONS = {
 }
 """Of the source, lower case: -o can't set them, as the checkpoint would not know."""
 
+_ISOLATION = "kafka.isolation.level"
 _SIZE = re.compile(r"(\d{1,9})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _INTERVAL = re.compile(r"(\d{1,6})\s*(ms|s|m|min|h)")
@@ -212,7 +213,7 @@ def session_options(command: Callable[..., None]) -> Callable[..., None]:
     "source_options",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Option of the source, such as kafka.isolation.level=read_committed.",
+    help="Option of the source, such as kafka.isolation.level=read_uncommitted.",
 )
 @session_options
 @json_option
@@ -287,8 +288,11 @@ def _asked(
         "kafka.bootstrap.servers": cluster.servers,
         "subscribe": topic,
         "maxBytesPerTrigger": str(given["batch_size"]),
+        _ISOLATION: "read_committed",
     }
     more = pairs(given["source_options"], "-o")
+    if _ISOLATION in {name.lower() for name in more}:
+        del source[_ISOLATION]
     if not {name.lower() for name in more} & {"groupidprefix", "kafka.group.id"}:
         source["groupIdPrefix"] = f"ingest-{topic}"
     return AskedIngest(

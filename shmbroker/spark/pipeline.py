@@ -10,7 +10,8 @@ them the record's `record_key`, `record_topic`, `record_partition`, `record_offs
 `record_timestamp`. Without (columns) there is `value` as text. Options:
 
     watermark = 'column 10 minutes'     how late rows may be; windows need it
-    startingOffsets = 'latest', …       of the source; earliest where nothing is said
+    startingOffsets = 'latest', …       of the source; earliest where nothing is said, and of
+                                        transactions those that are committed
 
 INSERT starts a query that goes on. A column `value` is written as it is, else the row as JSON; a
 column `key` is the key, and not in the JSON. Options: `mode` (append, update, complete), and those
@@ -37,6 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_ISOLATION = "kafka.isolation.level"
 RECORD_COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
 
 _STREAM = re.compile(
@@ -193,6 +195,8 @@ class Job:
             "subscribe": topic,
             "startingOffsets": "earliest",
         } | options
+        if _ISOLATION not in {name.lower() for name in options}:
+            given[_ISOLATION] = "read_committed"
         if not {name.lower() for name in options} & {"groupidprefix", "kafka.group.id"}:
             given["groupIdPrefix"] = f"pipeline-{self.checkpoint.name.partition('.')[0]}"
         rows = self.spark.readStream.format("shmbroker").options(**given).load()

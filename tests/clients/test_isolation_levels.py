@@ -163,6 +163,37 @@ def test_any_part_is_what_a_consumer_gets(
     assert found == [row for row in expected if starts[row[0]] <= row[1] < stops[row[0]]]
 
 
+@pytest.mark.parametrize("way", ["files", "fetch"])
+def test_what_a_stream_reads_is_what_a_consumer_gets(
+    servers: str, topic: str, level: str, expected: list[tuple[int, int, Any]], way: str
+) -> None:
+    """In micro-batches that end within transactions, up to the last stable offset."""
+    if way == "files" and servers == os.environ.get("KAFKA_ORACLE"):
+        pytest.skip("files are ours alone")
+    stream = ShmbrokerDataSource(
+        {
+            "kafka.bootstrap.servers": servers,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "101",
+            "commitOffsets": "false",
+            "shmbroker.read": way,
+            "kafka.isolation.level": level,
+        }
+    ).streamReader(COLUMNS)
+    found, micro_batches = [], 0
+    start = stream.initialOffset()
+    while (end := stream.latestOffset(start, stream.getDefaultReadLimit())) != start:
+        for task in stream.partitions(start, end):
+            for batch in stream.read(task):
+                found += [tuple(row.values()) for row in batch.to_pylist()]
+        start = end
+        micro_batches += 1
+    stream.stop()
+    assert sorted(found) == expected
+    assert micro_batches > 5
+
+
 def consumed(servers: str, topic: str, level: str) -> list[tuple[int, int, Any]]:
     consumer = Consumer(
         {

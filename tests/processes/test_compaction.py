@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from shmbroker.arrow import read
 from shmbroker.testing.broker import Broker
 from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
@@ -141,6 +142,45 @@ def test_the_last_value_of_each_key_is_left(quick: Broker) -> None:
     assert f"{TOPIC} 0 " in text
     quick.start()
     writer.check(quick)
+
+
+def test_readers_of_what_is_committed_see_the_same_of_a_compacted_topic(quick: Broker) -> None:
+    """By the files, by fetches, and as librdkafka does."""
+    create(quick)
+    settings = {"bootstrap.servers": quick.address, "log_level": 0}
+    made = [Producer({**settings, "transactional.id": f"compacted-{n}"}) for n in range(2)]
+    for producer in made:
+        producer.init_transactions(60)
+    last = {}
+    for number in range(40):
+        kept, dropped = (producer for producer in made)
+        for producer in made:
+            producer.begin_transaction()
+        for n in range(20):
+            key = b"key-%d" % ((number + n) % 50)
+            last[key] = b"%d kept " % number + bytes(2000)
+            kept.produce(TOPIC, last[key], key)
+            dropped.produce(TOPIC, b"dropped" + bytes(2000), key)
+        for producer in made:
+            producer.flush()
+        kept.commit_transaction(60)
+        dropped.abort_transaction(60)
+    wait_until(lambda: len(segments(quick)) > 2 and log_bytes(quick) < 1_000_000, "compaction")
+    made[1].begin_transaction()
+    made[1].produce(TOPIC, b"open", b"key-0")
+    made[1].flush()
+    expected = read_all(quick)
+    assert {key: value for _, key, value in expected} == last
+    for way in ("files", "fetch"):
+        table = read(
+            TOPIC,
+            bootstrap_servers=quick.address,
+            columns=["offset", "key", "value"],
+            isolation_level="read_committed",
+            way=way,
+        )
+        assert [tuple(row.values()) for row in table.to_pylist()] == expected, way
+    assert len(expected) < 40 * 20
 
 
 def set_broker(broker: Broker, name: str, value: str) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from fake_family import FakeFamily
 from shmbroker.cli.client import Cluster
 from shmbroker.cli.ingest import command, summary
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.ingest import run
+from shmbroker.spark.ingest import prepare, run
 from shmbroker.spark.ingest.plan import IngestPlan
 
 Ingest = Callable[..., Result]
@@ -82,6 +82,29 @@ def test_what_does_not_go_together_is_wrong_usage(
     done = ingest("t", "--to", "DATA/table", *words)
     assert done.exit_code == 2
     assert told in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [
+        ([], "read_committed"),
+        (["-o", "Kafka.Isolation.Level=read_uncommitted"], "read_uncommitted"),
+    ],
+)
+def test_what_is_committed_is_read_unless_the_other_is_asked_for(
+    ingest: Ingest, monkeypatch: pytest.MonkeyPatch, words: list[str], level: str
+) -> None:
+    sources: list[Mapping[str, str]] = []
+
+    def has_nothing_new(_kept: object, source: Mapping[str, str]) -> bool:
+        sources.append(source)
+        return True
+
+    monkeypatch.setattr(prepare, "has_nothing_new", has_nothing_new)
+    assert ingest("t", "--to", "DATA/table", "--schema", "n int", *words).exit_code == 0
+    (source,) = sources
+    found = [value for name, value in source.items() if name.lower() == "kafka.isolation.level"]
+    assert found == [level]
 
 
 def test_the_start_of_spark_is_in_the_rate() -> None:

@@ -126,6 +126,36 @@ def test_a_query_keeps_its_checkpoint_when_others_come_and_go(tmp_path: Path) ->
     assert named("old", "a", "old", "old") == ["3-old", "0-a", "5-old", "6-old"]
 
 
+@pytest.mark.parametrize("level", [None, "read_uncommitted"])
+def test_a_stream_reads_what_is_committed_unless_the_other_is_asked_for(
+    tmp_path: Path, level: str | None
+) -> None:
+    class Loaded(Exception):
+        """What `load` is for is not looked at."""
+
+    class Session:
+        def __init__(self) -> None:
+            self.given: dict[str, str] = {}
+            self.readStream = self
+
+        def format(self, _name: str) -> "Session":
+            return self
+
+        def options(self, **given: str) -> "Session":
+            self.given = {name.lower(): value for name, value in given.items()}
+            assert len(self.given) == len(given)
+            return self
+
+        def load(self) -> None:
+            raise Loaded
+
+    session = Session()
+    asked = {} if level is None else {"Kafka.isolation.level": level}
+    with pytest.raises(Loaded):
+        Job(session, "h:1", tmp_path, {}, {}).stream("a", **asked)
+    assert session.given["kafka.isolation.level"] == (level or "read_committed")
+
+
 def test_the_jvm_of_a_killed_run_keeps_the_log_locked(tmp_path: Path) -> None:
     log = tmp_path / "spark.log"
     with log.open("ab") as file:
