@@ -281,12 +281,15 @@ class ProducerState:
         """Whether a snapshot, this, can be of a log whose last batches before it gave `recent`.
 
         Only what transactions hang on is judged. is_dense: compaction has taken no batch away.
+        Where it may have, the batches left may be older than the snapshot, and say nothing of the
+        transactions that it has seen begin since.
         """
         for producer_id, before in recent.producers.items():
             entry = self._producers.get(producer_id)
             if entry is None:
                 continue  # It may have expired.
-            if (producer_id in self.open) != (producer_id in recent.open):
+            is_newer = not is_dense and entry.last_offset > before.last_offset
+            if not is_newer and (producer_id in self.open) != (producer_id in recent.open):
                 return False
             if entry.coordinator_epoch < 0 and producer_id not in self.open:
                 continue

@@ -5,6 +5,7 @@ import pytest
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log import producer_state
 from shmbroker.log.producer_state import ProducerState, read_snapshot
+from shmbroker.records.end_marker import EndMarker
 from shmbroker.wire.error_codes import (
     INVALID_PRODUCER_EPOCH,
     NONE,
@@ -199,3 +200,38 @@ def test_snapshot_is_believed_and_the_batches_before_it_are_added(state):
     assert recent.check(5, 2, 70, 0) == ACCEPTED
     assert recent.check(8, 0, 0, 0) == (NONE, 1070, 90)
     assert recent.check(9, 4, 1, 0) == ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("is_ended", "is_dense", "fits"),
+    [
+        # The snapshot knows of a second transaction, whose batch is not among those walked.
+        (False, True, False),
+        (False, False, True),  # compaction took it away: its keys have been written again since
+        (True, True, False),
+        (True, False, True),
+    ],
+)
+def test_a_snapshot_fits_batches_of_which_compaction_took_the_newest(
+    is_ended: bool, is_dense: bool, fits: bool
+) -> None:
+    known, recent = ProducerState(), ProducerState()
+    for state in (known, recent):
+        state.update(5, 0, 0, 0, 100, 70)
+        state.begin(5, 100)
+        state.end(EndMarker(5, 0, 3, True), 101, 71)
+    known.update(5, 0, 1, 0, 102, 72)
+    known.begin(5, 102)
+    if is_ended:
+        known.end(EndMarker(5, 0, 3, True), 103, 73)
+    assert known.fits(recent, is_dense=is_dense) == fits
+
+
+def test_a_snapshot_that_misses_an_open_transaction_does_not_fit_even_where_batches_may_lack() -> (
+    None
+):
+    known, recent = ProducerState(), ProducerState()
+    for state in (known, recent):
+        state.update(5, 0, 0, 0, 100, 70)
+    recent.begin(5, 100)
+    assert not known.fits(recent, is_dense=False)
