@@ -26,8 +26,7 @@ FLAGS = (
     "--set", "offsets.topic.num.partitions=4",
     "--set", "transaction.state.log.num.partitions=4",
     # so that there is something to compact all the time, and a cleaner that can be killed
-    "--set", "offsets.topic.segment.bytes=1048576",
-    "--set", "transaction.state.log.segment.bytes=1048576",
+    "--set", "log.roll.ms=10000",
     "--set", "log.cleaner.min.cleanable.ratio=0.1",
     "--set", "log.cleaner.backoff.ms=1000",
 )  # fmt: skip

@@ -7,6 +7,7 @@ half          of a transaction some records, others not
 aborted       a record of a transaction that its producer was told is aborted (G1a)
 uncommitted   nothing of a transaction that its producer was told is committed
 not-monotonic a reader was given an offset twice, or an earlier one later
+compacted     the last record of a key is not that of what went in
 changed       a reader that was there all the time saw something else than one that came later
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from tests.exactly_once.records import Place, Record
-from tests.exactly_once.topics import AUDIT, BUCKET_COUNT, BUCKETS, IN, OUT, SUMS
+from tests.exactly_once.topics import AUDIT, BUCKET_COUNT, BUCKETS, IN, LATEST, OUT, SUMS
 
 Anomalies = dict[str, list[object]]
 
@@ -58,7 +59,9 @@ def of_readers(
         anomalies["not-monotonic"] += [
             (place, one, other) for one, other in pairwise(offsets) if other <= one
         ]
-        if records != later[place]:
+        if place[0] == LATEST:  # compacted: some of it
+            anomalies["changed"] += [(place, one) for one in set(later[place]) - set(records)]
+        elif records != later[place]:
             different = set(records) ^ set(later[place])
             anomalies["changed"].append((place, len(different), min(different, default=None)))
     return anomalies
@@ -70,11 +73,17 @@ def of_pipeline(
     committed: Iterable[str],
     aborted: Iterable[str],
 ) -> Anomalies:
-    """IN beside OUT and AUDIT, as `confluent_pipeline` says what they hold."""
+    """IN beside OUT, AUDIT and LATEST, as `confluent_pipeline` says what they hold."""
     values = {
         key: [value.split(" ")[0] for value in found] for key, found in by_key(seen, OUT).items()
     }
     anomalies = compare(by_key(fed, IN), values)
+    newest = by_key(seen, LATEST)
+    anomalies["compacted"] += [
+        (key, found[-1:], newest[key][-1:])
+        for key, found in by_key(fed, IN).items()
+        if found[-1:] != newest[key][-1:]
+    ]
     totals: Counter[str] = Counter()
     for place, records in seen.items():
         if place[0] != OUT:

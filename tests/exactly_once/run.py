@@ -1,5 +1,6 @@
 """One run of a pipeline: a family that is hurt, clients that are killed, and the judgement."""
 
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,14 +17,15 @@ from tests.exactly_once.java import java
 from tests.exactly_once.judging import Anomalies
 from tests.exactly_once.records import Feeder, Place, Reader, Record, read_all
 from tests.exactly_once.report import Report
-from tests.exactly_once.topics import AUDIT, BUCKETS, GROUP, IN, OUT, PARTITIONS, SUMS
+from tests.exactly_once.topics import AUDIT, BUCKETS, GROUP, IN, LATEST, OUT, PARTITIONS, SUMS
 from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient
 
 Seen = dict[Place, list[Record]]
 
-SETTLE_S = 180.0
+SETTLE_S = 240.0
 FIRST_S = 90.0
+COMPACTED = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Pipeline:
     """A kind of client."""
 
     topics: tuple[str, ...]
-    """What comes out; there is a record for each that went in in those before AUDIT."""
+    """What comes out; there is a record for each that went in in all but AUDIT and LATEST."""
     command: Callable[[str, str, Path], list[str]]
     """Of an instance, by address, name and a directory of all of them."""
     judge: Callable[[Seen, Seen, list[Instance]], Anomalies]
@@ -76,9 +78,9 @@ def _streams(address: str, name: str, directory: Path) -> list[str]:
 
 
 PIPELINES = {
-    "confluent": Pipeline((OUT, AUDIT), _confluent, _judge_transactions),
-    "java": Pipeline((OUT, AUDIT), _java, _judge_transactions),
-    "java-848": Pipeline((OUT, AUDIT), _java_848, _judge_transactions),
+    "confluent": Pipeline((OUT, AUDIT, LATEST), _confluent, _judge_transactions),
+    "java": Pipeline((OUT, AUDIT, LATEST), _java, _judge_transactions),
+    "java-848": Pipeline((OUT, AUDIT, LATEST), _java_848, _judge_transactions),
     "streams": Pipeline((OUT, SUMS, BUCKETS), _streams, _judge_streams),
     "connect": Pipeline((OUT,), connect.command, _judge_copy, instances=2, is_connect=True),
 }
@@ -120,7 +122,8 @@ def _run(
     topics = dict.fromkeys(pipeline.topics, PARTITIONS)
     with RawClient(address) as client:
         for topic in (IN, *topics):
-            client.create_topic(topic, PARTITIONS)
+            settings = COMPACTED if topic == LATEST else {}
+            client.create_topic(topic, PARTITIONS, **settings)
     lines = connect.Lines(directory, rate) if pipeline.is_connect else None
     feeder = None if lines else Feeder(address, rate)
     reader = Reader(address, topics, "read_committed")
@@ -141,18 +144,25 @@ def _run(
         feeder.finish()
         fed = read_all(address, {IN: PARTITIONS})
     report.fed = sum(map(len, fed.values()))
-    is_whole = _is_whole(reader, clients, [one for one in topics if one != AUDIT], report.fed)
+    counted = [one for one in topics if one not in (AUDIT, LATEST)]
+    is_whole = _is_whole(reader, clients, counted, report.fed)
+    if not is_whole:
+        report.said.append(_describe(address))
     for one in clients:
         one.end()
     later = read_all(address, topics)
     whole = sum(map(len, later.values()))
-    wait_until(lambda: reader.fault or reader.count >= whole, "the reader to see all", SETTLE_S)
+    wait_until(
+        lambda: reader.fault or (reader.count >= whole and len(reader.ended) == len(reader.seen)),
+        "the reader to see all",
+        SETTLE_S,
+    )
     live = reader.finish()
     report.came_out = sum(len(found) for place, found in later.items() if place[0] == OUT)
     report.committed = len(told(clients, "C"))
     report.aborted = len(told(clients, "A"))
     report.faults = dict(weather.counts)
-    report.said = weather.said
+    report.said += weather.said
     anomalies = {name: list(cases) for name, cases in pipeline.judge(fed, later, clients).items()}
     for name, cases in judging.of_readers(live, later).items():
         anomalies.setdefault(name, []).extend(cases)
@@ -180,6 +190,20 @@ def _is_whole(reader: Reader, clients: list[Instance], topics: list[str], count:
     except AssertionError:
         return False
     return True
+
+
+def _describe(address: str) -> str:
+    """What there is of transactions and the group, where they get no further."""
+    said = []
+    for words in (
+        ["transaction", "list"],
+        ["transaction", "find-hanging"],
+        ["group", "describe", GROUP],
+    ):
+        command = [sys.executable, "-m", "shmbroker", *words, "--bootstrap-server", address]
+        done = subprocess.run(command, capture_output=True, text=True)
+        said.append(f"{' '.join(words)}:\n{done.stdout}{done.stderr}")
+    return "\n".join(said)
 
 
 def _wrong_offsets(address: str, fed: Seen) -> list[object]:

@@ -4,11 +4,12 @@ import pytest
 
 from tests.exactly_once import judging
 from tests.exactly_once.records import Place, Record
-from tests.exactly_once.topics import AUDIT, BUCKETS, IN, OUT, SUMS
+from tests.exactly_once.topics import AUDIT, BUCKETS, IN, LATEST, OUT, SUMS
 
 FED = {(IN, 0): [(0, "k0", "0"), (1, "k1", "0"), (2, "k0", "1")]}
 GOOD = [(0, "k0", "0 t 0 3"), (1, "k1", "0 t 1 3"), (2, "k0", "1 t 2 3")]
 AUDITED = [(0, "", "t 3")]
+NEWEST = [(1, "k1", "0"), (2, "k0", "1")]
 
 
 @pytest.mark.parametrize(
@@ -32,9 +33,17 @@ def test_a_pipeline_is_judged_by_each_rule(
     aborted: list[str],
     names: set[str],
 ) -> None:
-    seen = {(OUT, 0): out, (AUDIT, 0): audit}
+    seen = {(OUT, 0): out, (AUDIT, 0): audit, (LATEST, 0): NEWEST}
     found = judging.of_pipeline(FED, seen, committed, aborted)
     assert {name for name, cases in found.items() if cases} == names
+
+
+def test_what_is_compacted_ends_with_the_newest() -> None:
+    seen = {(OUT, 0): GOOD, (AUDIT, 0): AUDITED, (LATEST, 0): NEWEST[:1]}
+    assert judging.of_pipeline(FED, seen, [], [])["compacted"] == [("k0", ["1"], [])]
+    live = {(LATEST, 0): [(0, "k0", "0"), *NEWEST]}
+    assert not any(judging.of_readers(live, {(LATEST, 0): NEWEST}).values())
+    assert any(judging.of_readers({(LATEST, 0): NEWEST}, live).values())
 
 
 def test_what_streams_counts_is_judged() -> None:

@@ -3,6 +3,8 @@
 IN = "eos-in"
 OUT = "eos-out"
 AUDIT = "eos-audit"
+LATEST = "eos-latest"
+"""Compacted."""
 SUMS = "eos-sums"
 BUCKETS = "eos-buckets"
 GROUP = "eos"

@@ -138,6 +138,7 @@ public final class ClientPipeline {
             int index = seen.merge(at, 1, Integer::sum) - 1;
             String value = one.value() + " " + transaction + " " + index + " " + counts.get(at);
             producer.send(new ProducerRecord<>("eos-out", at, one.key(), value));
+            producer.send(new ProducerRecord<>("eos-latest", at, one.key(), one.value()));
         }
         String total = transaction + " " + records.size();
         producer.send(new ProducerRecord<>("eos-audit", random.nextInt(PARTITIONS), null, total));
