@@ -45,6 +45,7 @@ ROUND_S = 30.0
 READ_EACH_S = 1.0
 READERS = 2
 SILENT = logging.Logger("librdkafka")
+SILENT.addHandler(logging.NullHandler())
 """It says in so many words that a zombie is one."""
 JOIN_S = 150.0
 
