@@ -1,4 +1,4 @@
-// The transactional flow of kafkajs: node kafkajs.js ADDRESS TOPIC. Prints what programs.py expects.
+// The transactional flow of kafkajs: node kafkajs.js ADDRESS TOPIC. Prints what `scripts/transactional_clients` expects.
 const { Kafka, logLevel } = require("kafkajs");
 
 const [address, topic] = process.argv.slice(2);

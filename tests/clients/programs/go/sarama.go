@@ -1,4 +1,4 @@
-// The transactional flow of sarama; prints what programs.py expects.
+// The transactional flow of sarama; prints what `scripts/transactional_clients` expects.
 package main
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/IBM/sarama"
 )
 
-func shopify(address, topic string) {
+func viaSarama(address, topic string) {
 	begin := func() sarama.SyncProducer {
 		config := sarama.NewConfig()
 		config.Version = sarama.V3_6_0_0

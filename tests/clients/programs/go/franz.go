@@ -1,4 +1,4 @@
-// The transactional flow of franz-go; prints what programs.py expects.
+// The transactional flow of franz-go; prints what `scripts/transactional_clients` expects.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-func franz(address, topic string) {
+func viaFranz(address, topic string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	begin := func() *kgo.Client {

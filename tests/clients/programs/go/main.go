@@ -16,8 +16,8 @@ func must(err error) {
 func main() {
 	switch os.Args[1] {
 	case "franz":
-		franz(os.Args[2], os.Args[3])
+		viaFranz(os.Args[2], os.Args[3])
 	case "sarama":
-		shopify(os.Args[2], os.Args[3])
+		viaSarama(os.Args[2], os.Args[3])
 	}
 }
