@@ -18,6 +18,7 @@ from random import Random
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
+from tests.support.acknowledged_load import wait_until
 
 FLAGS = (
     "--replicas", "3", "--controllers", "3",
@@ -32,6 +33,7 @@ FLAGS = (
 )  # fmt: skip
 WEIGHTS = {"io": 5, "network": 2, "controller": 2, "cleaner": 4}
 PAUSE_S_MAX = 4.0
+START_S = 180.0
 ENDED = re.compile(r"(\S+) \(pid \d+\) ended with (?!signal 9)")
 
 
@@ -156,7 +158,8 @@ class Weather:
             self.broker.kill()
             self.logs.append(self.broker.log)
             self._is_over.wait(self.random.uniform(0, 2))
-            self.broker.start()
+            self.broker.launch()
+            wait_until(lambda: self.broker.address, "the family to be ready again", START_S)
         else:
             self._hurt_children()
 
