@@ -905,7 +905,10 @@ def _how(code: int) -> str:
 def _is_alive(owner: str) -> bool:
     """Whether the pid that a lock file names runs; an unreadable one counts as dead."""
     try:
-        os.kill(int(owner), 0)
+        try:
+            os.kill(int(owner), 0)
+        except PermissionError:
+            return True  # of another user
         with open(f"/proc/{int(owner)}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
     except (ValueError, OSError):

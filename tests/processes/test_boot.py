@@ -19,7 +19,7 @@ from shmbroker.processes.supervisor import (
     EXIT_CONFIG,
     EXIT_IN_USE,
     LOCK_FILE,
-    InUse,
+    InUseYet,
     Supervisor,
 )
 from shmbroker.testing.broker import Broker, free_ports
@@ -96,7 +96,7 @@ def test_lock_that_is_never_released_is_refused(
     os.write(held, b"%d\n" % PID_OF_NOBODY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
-        with pytest.raises(InUse, match=f"pid {PID_OF_NOBODY}"):
+        with pytest.raises(InUseYet, match=f"pid {PID_OF_NOBODY}, which has ended"):
             Supervisor({}, tmp_path, 0.0)._lock(tmp_path)
     finally:
         os.close(held)
