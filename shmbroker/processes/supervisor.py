@@ -278,8 +278,8 @@ class Supervisor:
         )
 
     def apply_log_settings(self, config: BrokerConfig) -> None:
-        """Have every process log as these settings say (`shmbroker.logger.*`): at the start, and
-        whenever they were read again. What clients have changed since goes before them."""
+        """Tell every process to log as these settings say (`shmbroker.logger.*`), and to look for
+        others that were read again. What clients have changed since goes before them."""
         levels = logs.parse_levels(config["shmbroker.logger.levels"])
         self.shared.log_levels.configure(levels, config["shmbroker.logger.format"])
         self.shared.log_levels.apply()
@@ -551,8 +551,7 @@ class Supervisor:
         self.watchdog.set_limits(
             self.config["shmbroker.watchdog.warn.ms"], self.config["shmbroker.watchdog.kill.ms"]
         )
-        self.words[CONTROL_GENERATION_WORD] += 1
-        self._ring_all()
+        self.apply_log_settings(self.config)
 
     def _timeout_ms(self) -> float:
         """Until something is due by its time alone; everything else rings."""

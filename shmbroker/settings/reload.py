@@ -12,9 +12,15 @@ from shmbroker.settings.table import BROKER_SETTINGS
 from shmbroker.settings.without_effect import WITHOUT_EFFECT
 
 LIVE_TOO = frozenset(
-    ("connections.max.idle.ms", "shmbroker.watchdog.warn.ms", "shmbroker.watchdog.kill.ms")
+    (
+        "connections.max.idle.ms",
+        "shmbroker.logger.format",
+        "shmbroker.logger.levels",
+        "shmbroker.watchdog.warn.ms",
+        "shmbroker.watchdog.kill.ms",
+    )
 )
-"""Not for clients to change, but looked up whenever they are needed."""
+"""Not for clients to change, but looked up whenever they are needed, or told to everybody."""
 
 
 class Reload(NamedTuple):

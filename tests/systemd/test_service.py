@@ -73,6 +73,26 @@ def test_units_have_no_word_that_systemd_does_not_know(installed: Machine) -> No
     assert done.stderr == ""
 
 
+def test_reload_takes_what_may_change_names_the_rest_and_refuses_what_is_wrong(
+    machine: Machine,
+) -> None:
+    machine.begin()
+    main = machine.show("MainPID")
+    journal = Journal()
+    machine.set({"log.retention.hours": "7", "shmbroker.disk.reserve.bytes": "1"})
+    run("systemctl", "reload", SERVICE)
+    journal.wait_for(
+        "settings read again: log.retention.hours changed; shmbroker.disk.reserve.bytes takes a"
+    )
+    wait_until(lambda: machine.show("ActiveState") == "active", "the end of the reload")
+    machine.set({"log.retention.hours": "soon"})
+    run("systemctl", "reload", SERVICE)
+    journal.wait_for("the settings stay as they are: Invalid value soon for configuration")
+    wait_until(lambda: machine.show("ActiveState") == "active", "the end of the reload")
+    assert machine.show("MainPID") == main
+    assert _serves(machine.address)
+
+
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_process_that_hangs_is_named_killed_and_replaced(machine: Machine, brokers: int) -> None:
     machine.begin(brokers, {"shmbroker.replicas": str(brokers)})
