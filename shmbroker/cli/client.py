@@ -81,6 +81,10 @@ def pairs(words: Iterable[str], option: str) -> dict[str, str]:
     return found
 
 
+class NotReached(CommandFault):
+    """Nobody listens at any of the servers."""
+
+
 class Cluster:
     """The cluster that a command was pointed at; clients of it are made when asked for."""
 
@@ -172,7 +176,7 @@ class Cluster:
             if refusal.is_reached:
                 shown = f"[{host}]" if ":" in host else host
                 raise CommandFault(f"{shown}:{port} {refusal.text}")
-        raise CommandFault(
+        raise NotReached(
             f"cannot reach {self.servers}: {refusals[-1][1].text}; is a broker running there? "
             f"(`shmbroker serve` starts one, --bootstrap-server or ${VARIABLE} names another)"
         )

@@ -2,7 +2,9 @@
 
    0    done; also when whoever reads our output stops reading
    1    failed: the sentence says why, and what to do
-   2    wrong usage: an unknown word, a value that can't be meant (click's own number)
+   2    wrong usage: an unknown word, a value that can't be meant (click's own number); of `status`
+        also: no broker runs
+   3    of `status`: something is there, and can't be told of
    130  Ctrl-C; 143 SIGTERM while producing or consuming
 
 No traceback is shown for what a user, a file, a disk or a cluster did; one of ours is a bug.
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 EXIT_FAILED = 1
+EXIT_NOT_RUNNING = 2
+EXIT_NOT_TOLD = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 

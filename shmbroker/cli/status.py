@@ -1,30 +1,38 @@
 """`shmbroker status`: one look at a cluster, and whether anything in it is wrong.
 
 What is asked over a plain connection (the controllers, fenced brokers, disks) is left out where the
-cluster does not answer it: an older Kafka, TLS, SASL. Lag is shown, and is no fault.
+cluster does not answer it: an older Kafka, TLS, SASL. Lag is shown, and is no fault. A broker of
+this host is looked at from outside as well (`local_status`), and alone if it gives no answer.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import click
 
+from shmbroker.cli import local_status
 from shmbroker.cli.client import (
     ASK_S,
     PLAINTEXT,
     Cluster,
+    NotReached,
     Pending,
     cluster_options,
     json_option,
     metadata,
 )
+from shmbroker.cli.numbers import span_text
 from shmbroker.cli.offsets import Partition, offsets_known
-from shmbroker.cli.outcome import CommandFault
+from shmbroker.cli.outcome import EXIT_FAILED, EXIT_NOT_RUNNING, EXIT_NOT_TOLD, say
 from shmbroker.cli.output import print_json, print_table
 from shmbroker.cli.words import LATEST
+from shmbroker.errors import Fault
+from shmbroker.observe.attach import Attached, NotRunning
+from shmbroker.observe.snapshot import RUNNING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,34 +42,98 @@ FREE_SHARE_LEAST = 0.05
 FREE_BYTES_LEAST = 5 << 30
 """A disk with less free than both is nearly full; brokers refuse records later than that."""
 NAMED_MAX = 5
+STATUSES = {
+    0: "ok",
+    EXIT_FAILED: "degraded",
+    EXIT_NOT_RUNNING: "not running",
+    EXIT_NOT_TOLD: "not told",
+}
+"""What JSON calls the exit statuses."""
 
 Told = TypeVar("Told")
 
 
 @click.command("status")
+@click.option(
+    "--data",
+    metavar="DIR",
+    help="Look at the broker of this host that works on this directory.",
+)
 @json_option
 @cluster_options
-def command(cluster: Cluster, as_json: bool) -> None:
+def command(cluster: Cluster, data: str | None, as_json: bool) -> None:
     """Show brokers, controllers, topics, groups and disks, and whether all is well.
 
     \b
     shmbroker status
+    shmbroker status --data /srv/shmbroker
     shmbroker status --json | jq .problems
     watch shmbroker status
 
     Problems are: a partition without a leader, or with a replica that is not in sync; a broker that
     holds replicas and is not there, or is fenced; a controller that is not there, or none that is
-    active; a log directory that failed or whose disk is nearly full. Lag is no problem. Exit
-    status: 0 no problem, 1 at least one.
+    active; a log directory that failed or whose disk is nearly full. Of a broker on this host,
+    which we may look at (its user, or root), also: a process that does not run, starts, stops, or
+    gives no sign of life. Lag is no problem.
+
+    Exit status: 0 no problem; 1 at least one, all are named; 2 no broker runs there (or wrong
+    usage); 3 something is there that can't be told of: no Kafka, no access.
     """
-    report = gather(cluster)
-    report["problems"] = problems(report)
+    status, report = _judged(cluster, data)
     if as_json:
-        print_json(report)
-    else:
+        print_json({"status": STATUSES[status], **report})
+    elif status in (0, EXIT_FAILED):
         _print(report)
     if report["problems"]:
-        raise CommandFault("; ".join(report["problems"]))
+        say("; ".join(report["problems"]))
+    if status:
+        sys.exit(status)
+
+
+def _judged(cluster: Cluster, data: str | None) -> tuple[int, dict[str, Any]]:
+    """The exit status, and the report with its `problems`; these alone if nothing is told."""
+    try:
+        seen = local_status.find([] if data is not None else cluster.addresses(), data)
+    except NotRunning as fault:
+        return EXIT_NOT_RUNNING, {"problems": [str(fault)]}
+    except Fault as fault:
+        return EXIT_NOT_TOLD, {"problems": [str(fault)]}
+    if seen is not None and data is not None:
+        cluster.servers = local_status.servers(seen)
+    try:
+        report = gather(cluster)
+        report["problems"] = problems(report)
+    except NotReached as fault:
+        if seen is None:
+            return EXIT_NOT_RUNNING, {"problems": [str(fault)]}
+        report = _seen_alone(seen, str(fault))
+    except Fault as fault:
+        if seen is None:
+            return EXIT_NOT_TOLD, {"problems": [str(fault)]}
+        report = _seen_alone(seen, str(fault))
+    except ImportError:
+        if seen is None:
+            raise
+        report = _seen_alone(seen, None)
+    if seen is not None:
+        family = local_status.described(seen.observer.look(are_groups_wanted=False), seen.pid)
+        report["family"] = family
+        known = set(report["problems"])
+        more = [text for text in local_status.problems(family) if text not in known]
+        report["problems"] = more + report["problems"]
+    return (EXIT_FAILED if report["problems"] else 0), report
+
+
+def _seen_alone(seen: Attached, refusal: str | None) -> dict[str, Any]:
+    """The report out of shared memory, as the cluster gives no answer: `refusal` says why."""
+    observer = seen.observer
+    snapshot = observer.look(are_groups_wanted=False)
+    if snapshot.is_ready:
+        observer.groups.start()
+        snapshot = observer.look()
+    report = local_status.report(snapshot)
+    report["problems"] = problems(report) + ([] if refusal is None else [refusal])
+    return report
 
 
 # --- facts ---------------------------------------------------------------------------------------
@@ -287,16 +359,39 @@ def _print(report: Mapping[str, Any]) -> None:
         "groups": f"{len(report['groups'])}, "
         f"{sum(bool(row['lag']) for row in report['groups'])} behind",
     }
+    family = report.get("family")
+    if family is not None:
+        facts["family"] = _family_words(family)
     for name, fact in facts.items():
         click.echo(f"{name:<12} {fact}")
+    noted = [
+        row
+        for row in (family["processes"] if family else ())
+        if row["state"] != RUNNING or row["restarts"]
+    ]
+    if noted:
+        click.echo()
+        names = ("process", "pid", "state", "restarts")
+        rows = [[row[name] for name in names] for row in noted]
+        print_table([name.upper() for name in names], rows)
     click.echo()
     columns = ("BROKER", "ADDRESS", "PARTITIONS", "SIZE", "FREE", "DIRECTORY")
     print_table(columns, _broker_rows(report["brokers"]))
     behind = [row for row in report["groups"] if row["lag"]]
     if behind:
         click.echo()
-        rows = [(row["group"], row["state"], row["lag"]) for row in behind]
-        print_table(("GROUP", "STATE", "LAG"), rows)
+        lags = [(row["group"], row["state"], row["lag"]) for row in behind]
+        print_table(("GROUP", "STATE", "LAG"), lags)
+
+
+def _family_words(family: Mapping[str, Any]) -> str:
+    processes = family["processes"]
+    running = sum(row["state"] == RUNNING for row in processes)
+    restarts = sum(row["restarts"] for row in processes)
+    return (
+        f"pid {family['pid']}, {running} of {len(processes)} processes run, "
+        f"{restarts} restart{'' if restarts == 1 else 's'}, up {span_text(family['up_s'])}"
+    )
 
 
 def _quorum_words(quorum: Mapping[str, Any] | None) -> str:
@@ -305,9 +400,9 @@ def _quorum_words(quorum: Mapping[str, Any] | None) -> str:
     if quorum["leader"] is None:
         return "none is active"
     voters = ", ".join(map(str, quorum["voters"]))
-    return (
-        f"{quorum['leader']} is active, epoch {quorum['epoch']}; voters {voters}; "
-        f"at most {quorum['behind']} records behind"
+    behind = quorum["behind"]
+    return f"{quorum['leader']} is active, epoch {quorum['epoch']}; voters {voters}" + (
+        "" if behind is None else f"; at most {behind} records behind"
     )
 
 

@@ -43,12 +43,12 @@ class Observer:
         self.about = about
         self.family = family
         self.link = CommittedLog(family.counters, about.metadata_directory, about.cluster_id)
-        self.groups = GroupAsker(
-            {
-                number: (_ANY_HOST.get(host, host), port)
-                for number, (host, port) in about.addresses.items()
-            }
-        )
+        self.addresses = {
+            number: (_ANY_HOST.get(host, host), port)
+            for number, (host, port) in about.addresses.items()
+        }
+        """Where the brokers are reached from this host, by their ids."""
+        self.groups = GroupAsker(self.addresses)
         self._partitions = Partitions(positions, Directories(about.directories), self._min_in_sync)
         self._changes = ChangeCounts()
         self._is_first = True

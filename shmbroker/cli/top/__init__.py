@@ -80,8 +80,7 @@ def command(data: str | None, interval_s: float, view: str, once: bool, as_json:
     state = State(interval_s, view_named(view))
     if not as_json and find_spec("rich") is None:
         raise CommandFault(
-            "top needs the package rich: install it (pip install 'shmbroker[cli]'), or use "
-            "--once --json"
+            "top needs the package rich: install it (pip install rich), or use --once --json"
         )
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("top needs a terminal; --once prints one look.")
