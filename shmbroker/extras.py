@@ -26,6 +26,7 @@ class Library(NamedTuple):
 
 LIBRARIES = {
     "confluent_kafka": Library("cli", "confluent-kafka>=2.13"),
+    "rich": Library("cli", "rich>=13.7"),
     "tqdm": Library("cli", "tqdm>=4.66"),
     "re2": Library("regex", "google-re2>=1.1.20240702"),
 }

@@ -395,7 +395,8 @@ class Reader:
             file_id = 0
             if length:
                 self.bytes_out += length
-                bytes_of[partition.key] = bytes_of.get(partition.key, 0) + length
+                key = partition.key
+                bytes_of[key] = bytes_of.get(key, 0) + length
                 if (
                     length <= INLINE_SLICE_BYTES
                     and segment.map is not None

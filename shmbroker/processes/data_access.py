@@ -28,7 +28,7 @@ _DIRECTORY = 0o750
 _FILE = 0o640
 _BITS = 0o7777
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 
 def begin(access: str) -> None:

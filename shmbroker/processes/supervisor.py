@@ -551,7 +551,7 @@ class Supervisor:
         self.watchdog.set_limits(
             self.config["shmbroker.watchdog.warn.ms"], self.config["shmbroker.watchdog.kill.ms"]
         )
-        self.apply_log_settings(self.config)
+        self.apply_log_settings(self.config)  # which tells everybody
 
     def _timeout_ms(self) -> float:
         """Until something is due by its time alone; everything else rings."""

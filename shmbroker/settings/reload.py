@@ -16,8 +16,8 @@ LIVE_TOO = frozenset(
         "connections.max.idle.ms",
         "shmbroker.logger.format",
         "shmbroker.logger.levels",
-        "shmbroker.watchdog.warn.ms",
         "shmbroker.watchdog.kill.ms",
+        "shmbroker.watchdog.warn.ms",
     )
 )
 """Not for clients to change, but looked up whenever they are needed, or told to everybody."""

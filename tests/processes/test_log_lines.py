@@ -112,6 +112,29 @@ def test_command_shows_and_changes_levels(tmp_path: Path) -> None:
         assert "Logger no.such does not exist!" in refused.output
 
 
+def test_settings_that_are_read_again_hold_in_every_process(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("'log.retention.hours' = 100\n")
+    with Broker("--network-workers", "1", "--config", str(file), data=tmp_path / "data") as broker:
+        file.write_text(
+            "'shmbroker.logger.format' = 'json'\n"
+            "'shmbroker.logger.levels' = 'shmbroker.gateway=DEBUG,root=ERROR'\n"
+        )
+        os.kill(broker.pid, signal.SIGHUP)
+
+        def line() -> str | None:
+            with RawClient(broker.address) as client:
+                assert levels(client)["shmbroker.gateway"] in ("INFO", "DEBUG")
+            return next((each for each in broker.log.splitlines() if OPENED in each), None)
+
+        row = json.loads(wait_until(line, "a line about a connection"))
+        assert row["process"] == "network-worker-1"
+        with RawClient(broker.address) as client:
+            assert levels(client)["root"] == "ERROR"
+        assert broker.stop() == 0
+        assert '"message": "stopping"' in broker.log
+
+
 def test_lines_are_objects_of_all_processes(tmp_path: Path) -> None:
     with Broker(
         *("--log-format", "json", "--set", "shmbroker.logger.levels=shmbroker.gateway=DEBUG"),

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ def told(*words: str) -> tuple[int, dict[str, Any]]:
     return ran.exit_code, json.loads(ran.stdout)
 
 
-def test_family_with_replicas_and_controllers(tmp_path: Path) -> None:
+def test_family_with_replicas_and_controllers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = ("--replicas", "3", "--controllers", "3", "--network-workers", "1")
     with Broker(*sizes, data=tmp_path) as broker:
         code, report = told("-b", broker.address)
@@ -41,6 +44,13 @@ def test_family_with_replicas_and_controllers(tmp_path: Path) -> None:
             *broker.children(),
         }
         assert report["quorum"]["voters"] == [1, 2, 3]
+        for name in ("confluent_kafka", "confluent_kafka.admin"):
+            monkeypatch.setitem(sys.modules, name, None)
+        code, seen = told("-b", broker.address)
+        assert (code, seen["problems"]) == (OK, [])
+        for name in ("cluster_id", "partitions", "under_replicated", "groups"):
+            assert seen[name] == report[name], name
+        monkeypatch.undo()
         os.kill(broker.children()["io-worker-3"], signal.SIGKILL)
 
         def is_well_again() -> str | None:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 
 import click
 
-from shmbroker import clock
+from shmbroker import clock, extras
 from shmbroker.cli.outcome import EXIT_TERMINATED, CommandFault
 from shmbroker.cli.output import print_json
 from shmbroker.cli.top.state import State
@@ -79,9 +79,8 @@ def command(data: str | None, interval_s: float, view: str, once: bool, as_json:
         raise click.UsageError("--json goes with --once.")
     state = State(interval_s, view_named(view))
     if not as_json and find_spec("rich") is None:
-        raise CommandFault(
-            "top needs the package rich: install it (pip install rich), or use --once --json"
-        )
+        lacking = extras.complaint("rich", "`shmbroker top`")
+        raise CommandFault(f"{lacking}; --once --json does without")
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("top needs a terminal; --once prints one look.")
     seen = _attached(data)

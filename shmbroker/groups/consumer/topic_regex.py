@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 MEMORY_BYTES_MAX = 1 << 20
 """Of a compiled expression; larger ones are refused like malformed ones."""

@@ -275,7 +275,7 @@ def test_without_rich_one_line_says_what_is_missing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("shmbroker.cli.top.find_spec", lambda _name: None)
     ran = CliRunner().invoke(main, ["top", "--once"])
     assert ran.exit_code == 1
-    assert "top needs the package rich: install it (pip install rich)" in ran.output
+    assert "`shmbroker top` needs rich, which is not installed: pip install" in ran.output
     ran = CliRunner().invoke(main, ["top", "--once", "--json", "--data", "/nowhere"])
     assert "no broker runs on /nowhere" in ran.output
 
