@@ -63,7 +63,7 @@ class Directories:
     def __init__(self, log_directories: Mapping[int, str]) -> None:
         """By broker id."""
         self._roots = log_directories
-        self._seen: dict[str, tuple[int, Files]] = {}
+        self._seen: dict[str, tuple[int, Files | None]] = {}
         self._starts: dict[int, dict[tuple[str, int], int]] = {}
 
     def begin(self) -> None:
@@ -95,8 +95,7 @@ class Directories:
         except OSError:
             self._seen.pop(path, None)
             return None
-        if found is not None:
-            self._seen[path] = (changed_ns, found)
+        self._seen[path] = (changed_ns, found)
         return found
 
     def forget_others(self, count: int) -> None:

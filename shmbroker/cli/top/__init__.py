@@ -19,7 +19,7 @@ from shmbroker import clock, extras
 from shmbroker.cli.outcome import EXIT_TERMINATED, CommandFault
 from shmbroker.cli.output import print_json
 from shmbroker.cli.top.state import State
-from shmbroker.cli.top.views import VIEWS, view_named
+from shmbroker.cli.top.views import VIEWS, Row, head, view_named
 from shmbroker.errors import Fault
 from shmbroker.observe.attach import Attached, NotRunning, attach, find
 from shmbroker.observe.rates import Rates, between
@@ -122,7 +122,6 @@ def _look_twice(seen: Attached, interval_s: float) -> tuple[Snapshot, Rates]:
 
 def _print(state: State, snapshot: Snapshot, rates: Rates) -> None:
     from shmbroker.cli.top.screen import Drawer
-    from shmbroker.cli.top.views import head
 
     for line in head(snapshot, rates):
         if line.text:
@@ -145,7 +144,7 @@ class _Top:
         self.is_gone = False
         """The family has ended, and no other one has come."""
         self.notice = ""
-        self.before = self.after = seen.observer.look()
+        self._begin()
         self.next_look = clock.monotonic() + FIRST_INTERVAL_S
 
     def run(self) -> None:
@@ -163,13 +162,23 @@ class _Top:
                 self.next_look = clock.monotonic() + state.interval_s
             self._draw()
 
+    def _begin(self) -> None:
+        self._take(self.seen.observer.look())
+
+    def _take(self, after: Snapshot, before: Snapshot | None = None) -> None:
+        """Show this snapshot. What is made of it is made once, however many keys are pressed."""
+        self.after = after
+        self.rates = between(before or after, after)
+        self._head = head(after, self.rates)
+        self._rows: dict[int, list[Row]] = {}
+
     def _look(self) -> None:
         if self.is_gone or self.seen.has_ended():
             self.is_gone = not self._is_back()
             return
         if self.state.is_paused:
             return
-        self.before, self.after = self.after, self.seen.observer.look()
+        self._take(self.seen.observer.look(), self.after)
         self.notice = ""
 
     def _is_back(self) -> bool:
@@ -184,12 +193,14 @@ class _Top:
             return False
         self.seen.close()
         self.seen = seen
-        self.before = self.after = seen.observer.look()
+        self._begin()
         self.notice = "another broker has begun"
         return True
 
     def _draw(self) -> None:
         width, height = self.terminal.size
-        rates = between(self.before, self.after)
-        shown = self.state, self.after, rates, width, height, self.notice
+        view = self.state.view
+        if view not in self._rows:
+            self._rows[view] = self.state.shown.rows(self.after, self.rates)
+        shown = self.state, self._head, self._rows[view], width, height, self.notice
         self.terminal.draw(self.drawer.screen(*shown))

@@ -1,4 +1,4 @@
-"""Draws: lines of a screen out of a state, a snapshot and what has moved, by rich.
+"""Draws: lines of a screen out of a state and rows, by rich.
 
 A screen is WIDTH columns and HEIGHT lines at most: four lines of head, the views, a table, and a
 line of keys. Columns that have no room are left out from the right, but for the first.
@@ -14,9 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shmbroker.cli.top.state import State
-from shmbroker.cli.top.views import BAD, GOOD, PLAIN, VIEWS, WARN, Column, Line, Row, head
-from shmbroker.observe.rates import Rates
-from shmbroker.observe.snapshot import Snapshot
+from shmbroker.cli.top.views import BAD, GOOD, PLAIN, VIEWS, WARN, Column, Line, Row
 
 STYLES = {PLAIN: "", GOOD: "green", WARN: "yellow", BAD: "bold red"}
 FIRST_WIDTH_LEAST = 16
@@ -41,18 +39,19 @@ class Drawer:
     def screen(
         self,
         state: State,
-        snapshot: Snapshot,
-        rates: Rates,
+        above: Sequence[Line],
+        all_rows: Sequence[Row],
         width: int,
         height: int,
         notice: str = "",
     ) -> list[str]:
-        """A whole screen; `notice`: said above everything else."""
-        lines = [_line(each) for each in head(snapshot, rates)]
+        """A whole screen: `above` the table the head, in it what the state lets through of the
+        view's rows; `notice`: said instead of the first line."""
+        lines = [_line(each) for each in above]
         if notice:
             lines[0] = Text(notice, style=STYLES[BAD])
         lines.append(_tabs(state))
-        rows = state.choose(state.shown.rows(snapshot, rates))
+        rows = state.choose(all_rows)
         shown = state.window(rows, height - len(lines) - 2)
         table = self.table(state, shown, width)
         return self._text(lines, width) + table + self._text([_foot(state, len(rows))], width)

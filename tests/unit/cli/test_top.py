@@ -137,13 +137,18 @@ def test_head_says_what_is_to_be_seen_at_once() -> None:
     assert lines[0].mood == lines[3].mood == BAD
 
 
+def drawn(drawer: Drawer, state: State, width: int, height: int) -> list[str]:
+    seen = looks()
+    return drawer.screen(state, head(*seen), state.shown.rows(*seen), width, height)
+
+
 @pytest.mark.parametrize("view", range(len(VIEWS)))
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (40, 10), (20, 8), (1, 1)])
 def test_screens_have_no_more_columns_and_lines_than_there_are(
     view: int, width: int, height: int
 ) -> None:
     drawer = Drawer(io.StringIO(), is_terminal=True)
-    lines = drawer.screen(State(view=view), *looks(), width, height)
+    lines = drawn(drawer, State(view=view), width, height)
     assert all(cell_len(ANSI.sub("", line)) <= width for line in lines)
     if height >= 8:
         assert len(lines) <= height
@@ -152,7 +157,7 @@ def test_screens_have_no_more_columns_and_lines_than_there_are(
 
 def test_screen_of_the_usual_size() -> None:
     drawer = Drawer(io.StringIO(), is_terminal=True)
-    lines = [ANSI.sub("", line) for line in drawer.screen(State(view=2), *looks(), 80, 24)]
+    lines = [ANSI.sub("", line) for line in drawn(drawer, State(view=2), 80, 24)]
     assert len(lines) == 24
     assert lines[4].startswith(" 1 processes  2 rings  3 topics ")
     assert lines[5].split()[:5] == ["TOPIC", "PARTS", "RECORDS/S", "IN/S", "OUT/S"]
