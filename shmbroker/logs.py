@@ -143,6 +143,13 @@ class LineFormatter(logging.Formatter):
         lines = [head, *(f"    {line}" for line in trace.splitlines())]
         return "\n".join(self._prefix(record) + line for line in lines)
 
+    def sentence(self, level: int, text: str) -> str:
+        """What is said of a start, as a line: for people without time and level."""
+        record = logging.LogRecord(PACKAGE, level, "", 0, text, None, None)
+        if self.format_name == JSON:
+            return self.format(record)
+        return f"{self._prefix(record)}shmbroker: {text}"
+
     def _prefix(self, record: logging.LogRecord) -> str:
         return priority_prefix(record.levelno) if self.is_journal else ""
 

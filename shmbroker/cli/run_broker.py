@@ -30,12 +30,14 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     from shmbroker.processes import output
 
     output.open_closed()
-    is_journal = logs.is_journal(2)
-    logs.begin(output.Handler(), is_journal)
+    formatter = logs.begin(output.Handler(), logs.is_journal(2))
+    if parameters["log_format"] == logs.JSON:
+        logs.set_format(logs.JSON)
     from shmbroker.processes import supervisor
 
-    warning = logs.priority_prefix(logging.WARNING) if is_journal else ""
-    error = logs.priority_prefix(logging.ERROR) if is_journal else ""
+    def say(level: int, text: str) -> None:
+        output.say(formatter.sentence(level, text), sys.stderr)
+
     flags = [
         (flag, setting, _as_text(parameters[parameter]))
         for flag, parameter, _, setting, _ in FLAGS
@@ -47,23 +49,24 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
 
     try:
         config = read()
+        logs.set_format(config["shmbroker.logger.format"])
         for complaint in config.idle_complaints():
-            output.say(f"{warning}shmbroker: {complaint}", sys.stderr)
+            say(logging.WARNING, complaint)
         status = supervisor.Supervisor(
             config, Path(config["shmbroker.data"] or default_data_directory()), began, read
         ).run()
     except supervisor.InUse as fault:
-        output.say(f"{error}shmbroker: {fault}", sys.stderr)
+        say(logging.ERROR, str(fault))
         is_left = isinstance(fault, supervisor.InUseYet)
         status = supervisor.EXIT_IN_USE_YET if is_left else supervisor.EXIT_IN_USE
     except Fault as fault:
-        output.say(f"{error}shmbroker: {fault}", sys.stderr)
+        say(logging.ERROR, str(fault))
         status = supervisor.EXIT_CONFIG
     except MemoryError:
-        output.say(
-            f"{error}shmbroker: There is no memory to start with: lift the limit of address space "
+        say(
+            logging.ERROR,
+            "There is no memory to start with: lift the limit of address space "
             "(ulimit -v unlimited; LimitAS= in a unit), or free memory.",
-            sys.stderr,
         )
         status = supervisor.EXIT_CONFIG
     sys.exit(status)

@@ -120,13 +120,13 @@ def attach(pid: int) -> Attached:
     try:
         regions = _regions(pid, _NEEDED)
         about = About.from_bytes(regions[REGION])
-        return Attached(pid, about, _observer(about, regions), pidfd)
+        return Attached(pid, about, _observer(pid, about, regions), pidfd)
     except BaseException:
         os.close(pidfd)
         raise
 
 
-def _observer(about: About, regions: dict[str, memoryview]) -> Observer:
+def _observer(pid: int, about: About, regions: dict[str, memoryview]) -> Observer:
     places = [Place(slot, role, number) for slot, (role, number) in enumerate(about.slots)]
     counters = Counters.attach(regions["counters"])
     rings = {}
@@ -146,7 +146,8 @@ def _observer(about: About, regions: dict[str, memoryview]) -> Observer:
         place.number: SiblingPositions(regions["positions"][size * which : size * (which + 1)])
         for which, place in enumerate(io_workers)
     }
-    family = Family(counters, places, rings, latencies, about.supervisor_pid, about.started_ms)
+    begun = about.supervisor_pid, about.started_ms, about.supervisor_pid == pid
+    family = Family(counters, places, rings, latencies, *begun)
     return Observer(about, family, positions)
 
 

@@ -106,6 +106,8 @@ class Family(NamedTuple):
     """By slot."""
     supervisor_pid: int
     started_ms: int
+    are_pids_ours: bool = True
+    """Not if it runs in a container, and we do not: then /proc has others under its pids."""
 
 
 def processes(family: Family, now_s: float, is_usage_wanted: bool = True) -> list[Process]:
@@ -143,7 +145,7 @@ def _process(family: Family, place: Place, now_s: float, is_usage_wanted: bool) 
         else None,
         DISKS.get(words[at + DISK], HAS_ROOM),
         counted,
-        kernel.usage(pid) if pid and is_usage_wanted else None,
+        kernel.usage(pid) if pid and is_usage_wanted and family.are_pids_ours else None,
     )
 
 

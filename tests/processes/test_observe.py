@@ -30,7 +30,8 @@ def test_family_is_seen_from_outside(tmp_path: Path) -> None:
                 topics = {topic.name: topic for topic in found.topics}
                 if TOPIC not in topics or topics[TOPIC].partitions[0].read_bytes != fetched:
                     return None
-                return found if found.is_ready else None
+                is_measured = {"Produce", "Fetch"} <= {each.name for each in found.latencies}
+                return found if found.is_ready and is_measured else None
 
             found = wait_until(done, "what was done")
         topic = next(each for each in found.topics if each.name == TOPIC)
@@ -46,7 +47,6 @@ def test_family_is_seen_from_outside(tmp_path: Path) -> None:
         assert titles["supervisor"].pid == pid
         assert all(process.state == RUNNING for process in titles.values() if process.pid)
         assert titles["io-worker-1"].counted["batches_appended"] == 5
-        assert {"Produce", "Fetch"} <= {each.name for each in found.latencies}
         assert found.data_directory == str(tmp_path)
         os.kill(children["io-worker-1"], signal.SIGKILL)
 

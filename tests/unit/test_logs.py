@@ -82,6 +82,22 @@ def test_journal_gets_priorities_and_no_time(level: str, priority: int) -> None:
     assert re.match(rf"<{priority}>\w+( \d+)? shmbroker: io-worker-3 io", line)
 
 
+@pytest.mark.parametrize(
+    ("format_name", "is_journal", "expected"),
+    [
+        (logs.HUMAN, False, r"shmbroker: No such thing\."),
+        (logs.HUMAN, True, r"<3>shmbroker: No such thing\."),
+        (JSON, False, r'{.*"level": "ERROR".*"message": "No such thing\."}'),
+        (JSON, True, r'<3>{.*"logger": "shmbroker", "message": "No such thing\."}'),
+    ],
+)
+def test_what_is_said_of_a_start_is_a_line_like_the_others(
+    format_name: str, is_journal: bool, expected: str
+) -> None:
+    line = formatter(format_name, is_journal).sentence(logging.ERROR, "No such thing.")
+    assert re.fullmatch(expected, line)
+
+
 def test_journal_is_known_by_device_and_inode(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     try:
