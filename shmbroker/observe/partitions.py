@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from shmbroker import clock
 from shmbroker.errors import Fault
 from shmbroker.ids import partition_key, uuid_text
 from shmbroker.log.checkpoints import LOG_START_OFFSET, read_offsets
@@ -57,6 +58,11 @@ class Files(NamedTuple):
     active_base: int
 
 
+SETTLED_NS = 1_000_000_000
+"""What has changed a directory lately may not be all: times are as coarse as the kernel's ticks,
+and a segment gets its last size a moment after the next one was made."""
+
+
 class Directories:
     """Sizes of logs. A directory is looked at again when something in it was made or removed."""
 
@@ -95,7 +101,8 @@ class Directories:
         except OSError:
             self._seen.pop(path, None)
             return None
-        self._seen[path] = (changed_ns, found)
+        if clock.now_ms() * 1_000_000 - changed_ns > SETTLED_NS:
+            self._seen[path] = (changed_ns, found)
         return found
 
     def forget_others(self, count: int) -> None:

@@ -1,6 +1,7 @@
 """Partitions: states out of the image, offsets out of the position tables, sizes out of files."""
 
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -119,6 +120,31 @@ def test_what_is_not_there_is_not_known(family: Fixture) -> None:
     (row,), _ = family.look()
     assert (row.start_offset, row.end_offset, row.size_bytes, row.read_bytes) == (None,) * 4
     assert row.replicas[1].lag is None
+
+
+def test_what_comes_within_a_tick_of_the_clock_is_seen(family: Fixture) -> None:
+    family.topic(((1,), (1,), 1))
+    path = family.roots[1] / "t-0"
+    path.mkdir()
+    changed_ns = path.stat().st_mtime_ns
+    ((row,), _) = family.look()
+    assert row.size_bytes is None
+    family.log(1, 0, base=50, size=300, end=90)
+    os.utime(path, ns=(changed_ns, changed_ns))
+    ((row,), _) = family.look()
+    assert row.size_bytes == 1300
+
+
+def test_directory_that_has_not_changed_for_long_is_looked_at_once(
+    family: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family.topic(((1,), (1,), 1))
+    family.log(1, 0, base=50, size=300, end=90)
+    os.utime(family.roots[1] / "t-0", ns=(1, 1))
+    family.look()
+    monkeypatch.setattr(os, "scandir", None)
+    ((row,), _) = family.look()
+    assert row.size_bytes == 1300
 
 
 def test_new_segments_and_deleted_records_are_seen(family: Fixture) -> None:
