@@ -22,6 +22,9 @@ def command(**parameters: str | tuple[str, ...] | None) -> None:
 
 
 for _flag, _parameter, _metavar, _, _help in FLAGS:
-    command = click.option(
-        _flag, _parameter, metavar=_metavar, multiple=_parameter in REPEATED, help=_help
-    )(command)
+    if _metavar:
+        command = click.option(
+            _flag, _parameter, metavar=_metavar, multiple=_parameter in REPEATED, help=_help
+        )(command)
+    else:
+        command = click.option(_flag, _parameter, flag_value="true", help=_help)(command)

@@ -7,7 +7,7 @@ with values need none of what it does; for all else (--help, a mistake) it is as
 from collections.abc import Sequence
 
 FLAGS = (
-    # flag, parameter, metavar, setting or "", help
+    # flag, parameter, metavar ("": it takes no value, it is "true"), setting or "", help
     ("--config", "config_file", "FILE", "", "File with settings, TOML or properties."),
     (
         "--data",
@@ -86,6 +86,20 @@ FLAGS = (
         "shmbroker.logger.format",
         "How lines of the log look.  [default: human]",
     ),
+    (
+        "--console",
+        "console",
+        "HOST:PORT",
+        "shmbroker.console",
+        "Show the console to browsers there, by a process of its own.",
+    ),
+    (
+        "--console-writes",
+        "console_writes",
+        "",
+        "shmbroker.console.writes",
+        "Let the console produce records, move offsets and delete topics.",
+    ),
     ("--set", "assignments", "KEY=VALUE", "", "Set KEY to VALUE; repeatable."),
 )
 REPEATED = ("log_dirs", "assignments")
@@ -94,6 +108,7 @@ REPEATED = ("log_dirs", "assignments")
 def parse_plain(words: Sequence[str]) -> dict[str, str | tuple[str, ...] | None] | None:
     """The parameters that click would make of `words`; None if click has to see them."""
     parameters = {flag: parameter for flag, parameter, *_ in FLAGS}
+    switches = {flag for flag, _, metavar, *_ in FLAGS if not metavar}
     found: dict[str, str | tuple[str, ...] | None] = dict.fromkeys(parameters.values())
     repeated: dict[str, list[str]] = {parameter: [] for parameter in REPEATED}
     rest = iter(words)
@@ -101,7 +116,9 @@ def parse_plain(words: Sequence[str]) -> dict[str, str | tuple[str, ...] | None]
         flag, equals, value = word.partition("=")
         if flag not in parameters:
             return None
-        if not equals:
+        if flag in switches:
+            value = "-" if equals else "true"
+        elif not equals:
             value = next(rest, "-")
         if value.startswith("-"):
             return None

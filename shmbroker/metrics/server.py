@@ -42,18 +42,19 @@ class Pages(NamedTuple):
     reasons_not_ready: Callable[[], list[str]]
 
 
-class Server(ThreadingHTTPServer):
-    """Answers on a socket that listens already."""
+class BoundedServer(ThreadingHTTPServer):
+    """Answers on a socket that listens already, with so many threads."""
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, listening: socket.socket, pages: Pages) -> None:
-        super().__init__(listening.getsockname()[:2], Handler, bind_and_activate=False)
+    def __init__(
+        self, listening: socket.socket, handler: type[BoundedHandler], threads_max: int
+    ) -> None:
+        super().__init__(listening.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listening
-        self.pages = pages
-        self._places = threading.BoundedSemaphore(THREADS_MAX)
+        self._places = threading.BoundedSemaphore(threads_max)
 
     def start(self) -> None:
         """Serve in a thread."""
@@ -76,16 +77,32 @@ class Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that has gone is nobody's fault; the rest has its line in the log."""
         if not isinstance(sys.exc_info()[1], OSError):
-            logger.exception("a request for metrics failed")
+            logger.exception("a request over HTTP failed")
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+class BoundedHandler(BaseHTTPRequestHandler):
+    """One connection, of one request."""
 
-    server: Server
     server_version = "shmbroker"
     sys_version = ""
     timeout = CLIENT_S
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody wants a line for each request."""
+
+
+class Server(BoundedServer):
+    """Shows these pages."""
+
+    def __init__(self, listening: socket.socket, pages: Pages) -> None:
+        super().__init__(listening, Handler, THREADS_MAX)
+        self.pages = pages
+
+
+class Handler(BoundedHandler):
+    """One connection."""
+
+    server: Server
 
     def do_GET(self) -> None:
         """Answer, or 404."""
@@ -113,6 +130,3 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nobody wants a line for each scrape."""

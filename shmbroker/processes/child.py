@@ -30,7 +30,7 @@ from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes import output
-from shmbroker.processes.shared_resources import CLEANER, METRICS, TIER, SharedResources, Slot
+from shmbroker.processes.shared_resources import CLEANER, PAGES, TIER, SharedResources, Slot
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
@@ -54,7 +54,7 @@ REST_S = 0.5
 PR_SET_PDEATHSIG = 1
 
 OOM_SCORE_ADJ_CHILD = 100
-OOM_SCORE_ADJ = {CLEANER: 300, TIER: 300, METRICS: 300}
+OOM_SCORE_ADJ = dict.fromkeys((CLEANER, TIER, *PAGES), 300)
 """Thousandths of the memory that there is: the kernel counts a process as that much larger."""
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,9 @@
 """Everything that the family shares, made before the first fork and inherited by all.
 
 Slots. Each process has a fixed slot: 0 is the supervisor, then network workers, I/O workers,
-controllers, the cleaner, the tier process if there is a remote store, the one that shows metrics if
-that is asked for. A successor takes the slot of the dead, with its rings, its doorbell and its
-counters.
+controllers, the cleaner, the tier process if there is a remote store, the ones that show metrics
+and the console if that is asked for. A successor takes the slot of the dead, with its rings, its
+doorbell and its counters.
 
 The number of an I/O worker is its broker's id, that of a controller its voter's; all others count
 from 1.
@@ -65,7 +65,10 @@ CONTROLLER = "controller"
 CLEANER = "cleaner"
 TIER = "tier"
 METRICS = "metrics"
-"""It has no rings: it reads shared memory, and asks brokers as a client."""
+CONSOLE = "console"
+PAGES = (METRICS, CONSOLE)
+"""They show something over HTTP. They have no rings: they read shared memory, and ask brokers as a
+client."""
 
 RESULT_RING_BYTES = 2 << 20
 LAST_WORDS_BYTES = 1024
@@ -101,10 +104,10 @@ class SharedResources:
         data_ring_bytes: int,
         control_ring_bytes: int,
         tiers: int = 0,
-        metrics: int = 0,
+        pages: Collection[str] = (),
     ) -> None:
-        """Make and map all regions, for brokers and voters of these ids; ConfigFault if /dev/shm
-        has no room for them."""
+        """Make and map all regions, for brokers and voters of these ids, and these of PAGES;
+        ConfigFault if /dev/shm has no room for them."""
         numbers: dict[str, Collection[int]] = {
             SUPERVISOR: (1,),
             NETWORK_WORKER: range(1, network_workers + 1),
@@ -112,7 +115,7 @@ class SharedResources:
             CONTROLLER: controllers,
             CLEANER: (1,),
             TIER: range(1, tiers + 1),
-            METRICS: range(1, metrics + 1),
+            **{role: (1,) for role in PAGES if role in pages},
         }
         self.slots: list[Slot] = []
         for role in numbers:

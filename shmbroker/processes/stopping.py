@@ -5,7 +5,7 @@
    cleaner, tier        2 s     nothing: they may be killed at any point
    I/O worker          35 s     the disk: everything that was not yet flushed
    controller           5 s     the others to have what the leader has (2 s)
-   metrics              2 s     nothing: it may be killed, and tells to the end that nobody is ready
+   metrics, console     2 s     nothing: they may be killed, and tell to the end what goes on
 
 Each role's time begins when those before it are gone. What is left at its end is killed: a killed
 I/O worker loses nothing, but the next start has to check what it did not flush. Together they are
@@ -18,8 +18,8 @@ from shmbroker.processes.shared_resources import (
     CLEANER,
     CONTROLLER,
     IO_WORKER,
-    METRICS,
     NETWORK_WORKER,
+    PAGES,
     TIER,
 )
 from shmbroker.signs import describe
@@ -30,10 +30,10 @@ BOUNDS_S = {
     TIER: 2.0,
     IO_WORKER: 35.0,
     CONTROLLER: 5.0,
-    METRICS: 2.0,
+    **dict.fromkeys(PAGES, 2.0),
 }
 """In the order of the stop: network workers first, as they hold what is in flight."""
-MAY_BE_KILLED = (CLEANER, TIER, METRICS)
+MAY_BE_KILLED = (CLEANER, TIER, *PAGES)
 """They keep nothing: it is no unclean stop."""
 FIRST_LINE_S = 2.0
 LINE_INTERVAL_S = 5.0

@@ -14,8 +14,8 @@ Rules of this file:
   are left (`boots`): in a new directory one is missing; no majority of the controllers, or nobody
   of a role, can boot; once it has served, when nobody of a role is left. READY is told when all the
   others run. For room on the disk a successor waits as ever (EXIT_TRY_AGAIN).
-* The cleaner is forked when an I/O worker wants it, the tier process and the one that shows metrics
-  once the family serves. One that can't boot ends nothing.
+* The cleaner is forked when an I/O worker wants it, the tier process and the ones that show metrics
+  and the console once the family serves. One that can't boot ends nothing.
 * SIGHUP has the settings read again: `settings.reload` says what holds at once.
 * If the supervisor dies, every child does (PR_SET_PDEATHSIG). The lock on the data directory is a
   flock whose descriptor the children keep: no second family while one writer lives.
@@ -53,10 +53,12 @@ from shmbroker.processes.limits import open_files_needed, raise_limits
 from shmbroker.processes.sd_notify import notify
 from shmbroker.processes.shared_resources import (
     CLEANER,
+    CONSOLE,
     CONTROLLER,
     IO_WORKER,
     METRICS,
     NETWORK_WORKER,
+    PAGES,
     TIER,
     SharedResources,
     Slot,
@@ -64,7 +66,7 @@ from shmbroker.processes.shared_resources import (
 from shmbroker.processes.stopping import MAY_BE_KILLED, Stop, waited_for
 from shmbroker.processes.watchdog import LOOK_S, Watchdog, Watched, standing_of
 from shmbroker.settings import reload
-from shmbroker.settings.table import metrics_address
+from shmbroker.settings.table import page_address
 from shmbroker.shm.counters import (
     CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
@@ -124,7 +126,7 @@ READ_AT_BOOT = (
     ("PartitionRecord", 2),
 )
 """Metadata records that every child reads: their decoders are compiled once, before the fork."""
-METRICS_BACKLOG = 16
+PAGE_BACKLOG = 16
 START_EXTENSION_S = 60
 """How much more time for a start that takes half of that the service manager is asked for, again
 and again."""
@@ -185,8 +187,8 @@ class Supervisor:
         self.exit_status = 0
         self.watchdog_s = 0.0
         """How often the service manager wants to hear that all is well; 0 is never."""
-        self.metrics_socket: socket.socket | None = None
-        """Where metrics are shown, if they are."""
+        self.page_sockets: dict[str, socket.socket] = {}
+        """By role: where metrics and the console are shown, if they are."""
         self._signals: list[int] = []
         self._status = ""
 
@@ -219,7 +221,7 @@ class Supervisor:
             config["shmbroker.ring.data.bytes"],
             config["shmbroker.ring.control.bytes"],
             int(config.is_tier_enabled),
-            int(self.metrics_socket is not None),
+            self.page_sockets,
         )
         self.shared.tell(self._about())
         self.apply_log_settings(config)
@@ -379,14 +381,15 @@ class Supervisor:
         except OSError as fault:
             raise _unusable(self.data_directory, fault) from fault
         self.listeners.append(Listener(control_socket, -1, True))
-        if config["shmbroker.metrics"]:
-            if find_spec("prometheus_client") is None:
-                raise ConfigFault(
-                    "--metrics needs the package prometheus_client: install it (pip install "
-                    "prometheus_client), or start without --metrics."
-                )
-            host, port = metrics_address(config["shmbroker.metrics"])
-            self.metrics_socket = _listen_on(host, port, METRICS_BACKLOG, "--metrics")
+        if config["shmbroker.metrics"] and find_spec("prometheus_client") is None:
+            raise ConfigFault(
+                "--metrics needs the package prometheus_client: install it (pip install "
+                "prometheus_client), or start without --metrics."
+            )
+        for role in PAGES:
+            if config[f"shmbroker.{role}"]:
+                host, port = page_address(config[f"shmbroker.{role}"])
+                self.page_sockets[role] = _listen_on(host, port, PAGE_BACKLOG, f"--{role}")
 
     def _open_ports(self) -> Iterator[tuple[socket.socket, str]]:
         """The socket of each broker, passed or our own, and the host that clients are told."""
@@ -456,8 +459,9 @@ class Supervisor:
         if slot.role != NETWORK_WORKER:
             for listener in self.listeners:
                 listener.socket.close()
-        if slot.role != METRICS and self.metrics_socket is not None:
-            self.metrics_socket.close()
+        for role, page_socket in self.page_sockets.items():
+            if role != slot.role:
+                page_socket.close()
         run_child(self.shared, slot, self.pid, make)
 
     def _maker(self, role: str) -> Callable[[SharedResources, Slot], Any]:
@@ -484,6 +488,8 @@ class Supervisor:
             return lambda shared, slot: Tier(shared, slot, config, directory, self.cluster_id)
         if role == METRICS:
             return self._make_metrics
+        if role == CONSOLE:
+            return self._make_console
         from shmbroker.processes.controller import ControllerProcess
 
         return lambda shared, slot: ControllerProcess(
@@ -494,8 +500,12 @@ class Supervisor:
         # In the child: what it needs is no part of any other process.
         from shmbroker.processes.metrics import MetricsProcess
 
-        assert self.metrics_socket is not None, "there is no slot without it"
-        return MetricsProcess(shared, slot, self.metrics_socket)
+        return MetricsProcess(shared, slot, self.page_sockets[METRICS])
+
+    def _make_console(self, shared: SharedResources, slot: Slot) -> Any:
+        from shmbroker.processes.console import ConsoleProcess
+
+        return ConsoleProcess(shared, slot, self.config, self.page_sockets[CONSOLE])
 
     # ── watching ────────────────────────────────────────────────────────────────────────────────
 
@@ -629,12 +639,12 @@ class Supervisor:
         self._say_status(f"ready on {self._addresses()}{self._lacking()}")
 
     def _maybe_fork_helpers(self) -> None:
-        """The tier process, and who shows metrics, once the family serves; the cleaner when an I/O
-        worker wants it."""
+        """The tier process, and who shows metrics or the console, once the family serves; the
+        cleaner when an I/O worker wants it."""
         if self.is_stopping or not self.is_ready:
             return
         at = self.shared.counters.at
-        wanted = self.shared.of_role(TIER) + self.shared.of_role(METRICS)
+        wanted = [slot for role in (TIER, *PAGES) for slot in self.shared.of_role(role)]
         if any(self.words[at(io.index, CLEANER_WANTED)] for io in self.shared.of_role(IO_WORKER)):
             wanted += self.shared.of_role(CLEANER)
         for slot in wanted:

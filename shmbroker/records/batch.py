@@ -27,6 +27,7 @@ from shmbroker.records.batch_layout import (
     BATCH_HEADER,
     COMPRESSION_MASK,
     CONTROL_BIT,
+    H_ATTRIBUTES,
     H_COUNT,
     H_LENGTH,
     H_MAGIC,
@@ -344,16 +345,28 @@ def iterate_records(batch: bytes | memoryview, position: int = 0) -> Iterator[Re
     The CRC is not looked at. ProtocolFault if the batch or a record in it is malformed, the records
     are not as many as the header says, or bytes are left over.
     """
+    yield from iterate_block(*open_batch(batch, position))
+
+
+def open_batch(
+    batch: bytes | memoryview, position: int = 0, bytes_max: int = 1 << 30
+) -> tuple[tuple[int, ...], bytes]:
+    """(header, plain bytes of the records) of the whole batch at `position`; ProtocolFault if it is
+    none, TooLargeFault if they would be more than `bytes_max`."""
     if len(batch) - position < HEADER_SIZE:
         raise ProtocolFault("batch is shorter than its header")
     header = BATCH_HEADER.unpack_from(batch, position)
-    base_offset, length, _, magic, _, attributes, _, base_timestamp, max_timestamp = header[:9]
-    end = position + LOG_OVERHEAD + length
-    if magic != MAGIC or not HEADER_SIZE <= end - position <= len(batch) - position:
+    end = position + LOG_OVERHEAD + header[H_LENGTH]
+    if header[H_MAGIC] != MAGIC or not HEADER_SIZE <= end - position <= len(batch) - position:
         raise ProtocolFault("no whole record batch of magic 2")
-    codec = attributes & COMPRESSION_MASK
-    block = codecs.decompress(codec, memoryview(batch)[position + RECORDS_POSITION : end])
-    block = block if isinstance(block, bytes) else bytes(block)
+    packed = memoryview(batch)[position + RECORDS_POSITION : end]
+    block = codecs.decompress(header[H_ATTRIBUTES] & COMPRESSION_MASK, packed, bytes_max)
+    return header, block if isinstance(block, bytes) else bytes(block)
+
+
+def iterate_block(header: tuple[int, ...], block: bytes) -> Iterator[Record]:
+    """The records in a batch's plain bytes; ProtocolFault as `iterate_records` has it."""
+    base_offset, _, _, _, _, attributes, _, base_timestamp, max_timestamp = header[:9]
     at, end = 0, len(block)
     for _ in range(header[H_COUNT]):
         at, timestamp_delta, offset_delta, key, value, headers = _decode_record(block, at, end)

@@ -100,17 +100,17 @@ def _address_limits_complaint(text: str) -> str | None:
     return None
 
 
-def metrics_address(text: str) -> tuple[str, int]:
-    """shmbroker.metrics as host and port; ValueError if it is none."""
+def page_address(text: str) -> tuple[str, int]:
+    """shmbroker.metrics or .console as host and port; ValueError if it is none."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{text} is not HOST:PORT")
     return host.strip("[]"), int(port)
 
 
-def _metrics_address_complaint(text: str) -> str | None:
+def _page_address_complaint(text: str) -> str | None:
     try:
-        metrics_address(text)
+        page_address(text)
     except ValueError:
         return "Value must be HOST:PORT"
     return None
@@ -1139,7 +1139,22 @@ _broker(
     None,
     "HOST:PORT where metrics are shown to Prometheus, by a process of its own; without it there is "
     "none. Whoever reaches that address may read them.",
-    check=_metrics_address_complaint,
+    check=_page_address_complaint,
+)
+_broker(
+    "shmbroker.console",
+    STRING,
+    None,
+    "HOST:PORT where a browser finds the console, served by a process of its own; without it there "
+    "is none. Whoever reaches that address may read topics, records, groups and settings.",
+    check=_page_address_complaint,
+)
+_broker(
+    "shmbroker.console.writes",
+    BOOLEAN,
+    "false",
+    "Whether the console may change something: produce a record, move the offsets of a group, "
+    "delete a topic. Whoever reaches its address may then.",
 )
 _broker(
     "shmbroker.logger.format",

@@ -16,6 +16,7 @@ PLAIN = [
     ["--set", "a=b", "--set=c=d=e", "--set", "f="],
     ["--config", "f", "--host", "::1", "--io-workers", "3", "--network-workers=2"],
     ["--data="],
+    ["--console", "127.0.0.1:1", "--console-writes", "--port", "2"],
 ]
 FOR_CLICK = [
     ["--help"],
@@ -26,6 +27,7 @@ FOR_CLICK = [
     ["--port", "-1"],
     ["extra"],
     ["--", "extra"],
+    ["--console-writes=true"],
 ]
 
 

@@ -7,8 +7,8 @@ from shmbroker.processes.shared_resources import (
     CLEANER,
     CONTROLLER,
     IO_WORKER,
-    METRICS,
     NETWORK_WORKER,
+    PAGES,
     TIER,
 )
 from shmbroker.processes.stopping import (
@@ -21,7 +21,7 @@ from shmbroker.processes.stopping import (
 )
 from shmbroker.signs import ANSWERING, FLUSHING, LEFT_SHIFT
 
-ORDER = [NETWORK_WORKER, CLEANER, TIER, IO_WORKER, CONTROLLER, METRICS]
+ORDER = [NETWORK_WORKER, CLEANER, TIER, IO_WORKER, CONTROLLER, *PAGES]
 TIMEOUT_STOP_S = 60
 """Of the unit: the service manager kills everything after it."""
 

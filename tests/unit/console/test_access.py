@@ -1,0 +1,107 @@
+"""Who may ask the console: by table, and with headers of every kind."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shmbroker.console.access import TOKEN_HEADER, Access, Request
+
+TOKEN = "secret-token"
+HOST = {"host": "127.0.0.1:8080"}
+WRITE = {
+    **HOST,
+    "origin": "http://127.0.0.1:8080",
+    "content-type": "application/json; charset=utf-8",
+    TOKEN_HEADER: TOKEN,
+}
+READ_ONLY = Access(["console.example"], TOKEN, False)
+WRITING = Access(["console.example"], TOKEN, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("127.0.0.1:8080", True),
+        ("127.0.0.1", True),
+        ("[::1]:8080", True),
+        ("[::1]", True),
+        ("10.1.2.3:80", True),
+        ("localhost:9000", True),
+        ("LocalHost", True),
+        ("console.example:8080", True),
+        ("", False),
+        ("evil.example:8080", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example:8080", False),
+        ("localhost:8080, evil.example", False),
+        ("localhost:80x", False),
+        ("localhost:", False),
+        ("[::1", False),
+        ("[::1]x", False),
+        ("127.0.0.1:8080@evil.example", False),
+        ("localhost:8080/evil", False),
+        ("::1", False),
+    ],
+)
+def test_only_our_own_names_are_answered(host: str, is_ours: bool) -> None:
+    refusal = READ_ONLY.refusal(Request("GET", "/", {}, {"host": host}))
+    assert (refusal is None) == is_ours
+    if refusal is not None:
+        assert refusal.status == 403
+
+
+@given(st.text(max_size=30))
+def test_a_host_of_any_text_is_judged(host: str) -> None:
+    READ_ONLY.refusal(Request("GET", "/", {}, {"host": host}))
+
+
+@pytest.mark.parametrize(
+    ("site", "path", "status"),
+    [
+        ("same-origin", "/api/session", None),
+        ("none", "/api/session", None),
+        ("cross-site", "/api/session", 403),
+        ("same-site", "/api/tail", 403),
+        ("cross-site", "/", None),
+    ],
+)
+def test_other_sites_may_only_lead_to_the_page(site: str, path: str, status: int | None) -> None:
+    refusal = READ_ONLY.refusal(Request("GET", path, {}, {**HOST, "sec-fetch-site": site}))
+    assert (refusal and refusal.status) == status
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", ""])
+def test_looking_is_by_get(method: str) -> None:
+    refusal = WRITING.refusal(Request(method, "/api/session", {}, HOST))
+    assert refusal is not None and refusal.status == 405
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({}, None),
+        ({"origin": "https://127.0.0.1:8080"}, None),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://127.0.0.1:8081"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": ""}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({TOKEN_HEADER: ""}, 403),
+        ({TOKEN_HEADER: TOKEN + "x"}, 403),
+        ({TOKEN_HEADER: "ü\udcff"}, 403),
+        ({"host": "evil.example", "origin": "http://evil.example"}, 403),
+    ],
+)
+def test_a_change_comes_from_our_page_alone(changed: dict[str, str], status: int | None) -> None:
+    request = Request("POST", "/api/write/produce", {}, WRITE | changed)
+    refusal = WRITING.refusal(request)
+    assert (refusal and refusal.status) == status
+
+
+def test_nothing_is_changed_by_get_or_where_it_is_not_allowed() -> None:
+    refusal = WRITING.refusal(Request("GET", "/api/write/produce", {}, WRITE))
+    assert refusal is not None and refusal.status == 405
+    refusal = READ_ONLY.refusal(Request("POST", "/api/write/produce", {}, WRITE))
+    assert refusal is not None and refusal.status == 403 and "--console-writes" in refusal.reason
