@@ -25,6 +25,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
+from shmbroker import clock
 from shmbroker.client.addresses import Address
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.reader.asking import EARLIEST, LATEST
@@ -56,6 +57,10 @@ LIST_MAX = 1000
 PARTITIONS_MAX = 2000
 STREAMS_MAX = 6
 TEXT_MAX = 1000
+LOOK_S = 0.4
+LOOK_SHARE = 10
+"""However many pages are open, the family is looked at once in so long, and where that takes long
+(thousands of partitions) for a tenth of the time at most."""
 _JSON = "application/json"
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _WHERES = ("any", "key", "value", "header")
@@ -87,9 +92,10 @@ class Answer(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Server-sent events, (name, JSON); closed by whoever sends them."""
+    """Server-sent events, (name, JSON); who sends them calls `close`, once, also where none was."""
 
     events: Iterator[tuple[str, object]]
+    close: Callable[[], None]
 
 
 class BadRequest(Exception):
@@ -127,6 +133,8 @@ class Console:
         self._files = files
         self._writes = Writes(self.bootstrap)
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
+        self._seen: Snapshot | None = None
+        self._look_lock = threading.Lock()
         self._looks: dict[str, Callable[[Request], Answer | Stream]] = {
             "/api/session": self._session,
             "/api/snapshot": self._snapshot,
@@ -167,10 +175,14 @@ class Console:
     # ── the family ──────────────────────────────────────────────────────────────────────────────
 
     def look(self) -> Snapshot:
-        """A snapshot; what is new in it is remembered."""
-        snapshot = self.observer.look()
-        self.lags.note(snapshot)
-        return snapshot
+        """A snapshot, that of another page if it is not old; what is new in it is remembered."""
+        with self._look_lock:
+            seen = self._seen
+            now_s = clock.monotonic()
+            if seen is None or now_s > seen.monotonic_s + max(LOOK_S, LOOK_SHARE * seen.took_s):
+                seen = self._seen = self.observer.look()
+                self.lags.note(seen)
+            return seen
 
     def _session(self, _request: Request) -> Answer:
         about = self.observer.about
@@ -377,6 +389,7 @@ class Console:
                 "records": [shown.record(number, row, room) for number, row in page.records],
                 "following": _as_text(page.following),
                 "is_bounded": page.is_bounded,
+                "left_out": page.left_out,
                 "starts": page.starts,
                 "ends": page.ends,
             }
@@ -422,24 +435,12 @@ class Console:
         except BaseException:
             self._streams.release()
             raise
-        return Stream(self._streamed(messages, begin))
 
-    def _streamed(
-        self, messages: Messages, begin: Callable[[Messages], Iterator[At | Progress]]
-    ) -> Iterator[tuple[str, object]]:
-        try:
-            yield "opened", {"partitions": len(messages.partitions)}
-            for found in begin(messages):
-                if isinstance(found, Progress):
-                    told = found._asdict() | {"following": _as_text(found.following)}
-                    yield "progress", told
-                else:
-                    yield "record", shown.record(*found, shown.Room(ANSWER_BYTES))
-        except (Fault, OSError) as fault:
-            yield "failed", {"error": str(fault)}
-        finally:
+        def close() -> None:
             messages.close()
             self._streams.release()
+
+        return Stream(_streamed(messages, begin), close)
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
@@ -470,6 +471,20 @@ _FAULT_COUNTERS = (
     "appends_refused_storage",
     "appends_refused_not_in_sync",
 )
+
+
+def _streamed(
+    messages: Messages, begin: Callable[[Messages], Iterator[At | Progress]]
+) -> Iterator[tuple[str, object]]:
+    try:
+        yield "opened", {"partitions": len(messages.partitions)}
+        for found in begin(messages):
+            if isinstance(found, Progress):
+                yield "progress", found._asdict() | {"following": _as_text(found.following)}
+            else:
+                yield "record", shown.record(*found, shown.Room(ANSWER_BYTES))
+    except (Fault, OSError) as fault:
+        yield "failed", {"error": str(fault)}
 
 
 def _text(request: Request, name: str) -> str:

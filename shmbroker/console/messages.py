@@ -11,6 +11,7 @@ Rules of this file:
 * A search looks for its text in the plain bytes of a whole batch first; records are only taken
   apart in a batch that has it. Between two fetches it rests for as long as they took.
 * A tail asks with a waiting Fetch, and leaves out what is more than people can read.
+* A leader that moves is waited for, some seconds.
 * The caller's thread does all of it, over connections of its own. Faults: ClusterFault, OSError.
 """
 
@@ -23,9 +24,10 @@ from typing import NamedTuple
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster, Topic
 from shmbroker.client.connection import Connection
-from shmbroker.client.faults import ClusterFault, refuse
+from shmbroker.client.faults import ClusterFault, LaterFault, refuse
 from shmbroker.client.reader.aborted import AbortedTransaction, find_ends
 from shmbroker.client.reader.asking import EARLIEST, LATEST, OFFSET_MAX
+from shmbroker.client.retries import PASSING, patiently
 from shmbroker.errors import ProtocolFault
 from shmbroker.records.batch import Record, iterate_batches, iterate_block, open_batch
 from shmbroker.records.batch_layout import (
@@ -50,11 +52,15 @@ PARTITIONS_MAX = 64
 """Of one call: the first ones of a topic that has more, unless one is chosen."""
 RECORDS_MAX = 200
 FETCH_BYTES = 1 << 20
-PLAIN_BYTES_MAX = 64 << 20
-"""Of one batch, decompressed."""
+PLAIN_BYTES_MAX = 32 << 20
+"""Of one batch, decompressed: one at a time is."""
 PAGE_BYTES_MAX = 32 << 20
+"""Of all batches of a page, decompressed; the last one may go beyond."""
 PAGE_S = 5.0
-WINDOW_TRIES = 4
+RETRY_S = 5.0
+"""How long a leader is waited for that moves or restarts."""
+TAIL_FAULTS_MAX = 20
+TAIL_FAULT_REST_S = 0.5
 SEARCH_S = 20.0
 SEARCH_BYTES_MAX = 4 << 30
 SEARCH_RECORDS_MAX = 200
@@ -81,6 +87,8 @@ class Page(NamedTuple):
     """Whether a bound has ended it before there were as many records as wanted."""
     starts: Offsets
     ends: Offsets
+    left_out: int
+    """Batches that are too large to be shown, or malformed."""
 
 
 class Wanted(NamedTuple):
@@ -108,21 +116,33 @@ class Progress(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch with data; its records are taken apart when they are asked for."""
+    """A batch with data, as it was fetched."""
 
     header: tuple[int, ...]
-    block: bytes
+    data: memoryview
+    position: int
 
     @property
     def next_offset(self) -> int:
         """One past its last."""
         return self.header[H_BASE_OFFSET] + self.header[H_LAST_OFFSET_DELTA] + 1
 
-    def records(self, start: int, end: int) -> Iterator[Record]:
-        """Those in [start, end)."""
-        for record in iterate_block(self.header, self.block):
-            if start <= record[0] < end:
-                yield record
+    def block(self) -> bytes:
+        """The plain bytes of its records; ProtocolFault if they are malformed or too many."""
+        return open_batch(self.data, self.position, PLAIN_BYTES_MAX)[1]
+
+
+class Budget:
+    """What a call may still take."""
+
+    def __init__(self, bytes_max: int, seconds: float) -> None:
+        self.bytes = bytes_max
+        self.until_s = clock.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more shall be read."""
+        return self.bytes <= 0 or clock.monotonic() > self.until_s
 
 
 class Answer(NamedTuple):
@@ -132,8 +152,6 @@ class Answer(NamedTuple):
     next_offset: int
     high_watermark: int
     bytes: int
-    left_out: int
-    """Batches too large to be shown, or malformed."""
 
 
 class Messages:
@@ -147,6 +165,7 @@ class Messages:
         self._level = int(committed_only)
         self._cluster = Cluster(bootstrap, CLIENT_ID, ANSWER_S)
         self._waiting: dict[int, Connection] = {}
+        self._left_out = 0
         try:
             self.topic = self._find()
             numbers = list(self.topic.partitions)
@@ -166,6 +185,9 @@ class Messages:
     def close(self) -> None:
         """Close all connections."""
         self._cluster.close()
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
         for connection in self._waiting.values():
             connection.close()
         self._waiting.clear()
@@ -181,6 +203,15 @@ class Messages:
     def offsets(self, timestamp: int) -> Offsets:
         """ListOffsets: EARLIEST, LATEST, or the first that is not older; -1 where there is none.
         Partitions without a leader are left out."""
+        return patiently(lambda: self._offsets(timestamp), RETRY_S, before_retry=self._find_again)
+
+    def _find_again(self) -> None:
+        try:
+            self.topic = self._find()
+        except (ClusterFault, OSError):
+            pass  # what is tried next tells it
+
+    def _offsets(self, timestamp: int) -> Offsets:
         by_leader: dict[int, list[int]] = {}
         for partition in self.partitions:
             by_leader.setdefault(self.topic.leaders[partition], []).append(partition)
@@ -230,9 +261,14 @@ class Messages:
 
     def _fetch(self, partition: int, offset: int) -> Answer:
         """What the leader has from this offset on, at once."""
+        return patiently(
+            lambda: self._fetch_once(partition, offset), RETRY_S, before_retry=self._find_again
+        )
+
+    def _fetch_once(self, partition: int, offset: int) -> Answer:
         leader = self.topic.leader_of(partition)
         if leader < 0:
-            raise ClusterFault(f"{self.name}-{partition} has no leader")
+            raise LaterFault(f"{self.name}-{partition} has no leader")
         body = self._fetch_body({partition: offset}, 0, FETCH_BYTES)
         answer = self._cluster.ask_broker(leader, FETCH, body)
         ((_, found),) = self._answers(answer, {partition: offset})
@@ -253,16 +289,12 @@ class Messages:
             for each in row["aborted_transactions"] or ()
         ]
         aborted = find_ends(data, begun) if self._level and begun else ()
-        batches, next_offset, left_out = [], offset, 0
+        batches, next_offset = [], offset
         for position, header in iterate_batches(data):
             next_offset = max(next_offset, header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1)
-            if header[H_ATTRIBUTES] & CONTROL_BIT or _is_aborted(header, aborted):
-                continue
-            try:
-                batches.append(Batch(*open_batch(data, position, PLAIN_BYTES_MAX)))
-            except ProtocolFault:
-                left_out += 1
-        return Answer(batches, next_offset, row["high_watermark"], len(data), left_out)
+            if not (header[H_ATTRIBUTES] & CONTROL_BIT or _is_aborted(header, aborted)):
+                batches.append(Batch(header, data, position))
+        return Answer(batches, next_offset, row["high_watermark"], len(data))
 
     # ── a page ──────────────────────────────────────────────────────────────────────────────────
 
@@ -272,7 +304,8 @@ class Messages:
         count = min(count, RECORDS_MAX)
         starts, ends = self.offsets(EARLIEST), self.offsets(LATEST)
         places = self.offsets(at) if isinstance(at, int) else at
-        until_s = clock.monotonic() + PAGE_S
+        budget = Budget(PAGE_BYTES_MAX, PAGE_S)
+        self._left_out = 0
         read: dict[int, list[Record]] = {}
         reached: Offsets = {}
         is_bounded = False
@@ -281,14 +314,15 @@ class Messages:
                 continue
             start, end = starts[partition], ends[partition]
             place = end if place < 0 else min(max(place, start), end)
-            if is_back:
+            rows: list[Record] = []
+            if budget.is_over:
+                reached[partition], bound = place, True
+            elif is_back:
                 rows, reached[partition], bound = self._before(
-                    partition, start, place, count, until_s
+                    partition, start, place, count, budget
                 )
             else:
-                rows, reached[partition], bound = self._from(
-                    partition, place, end, count, until_s, PAGE_BYTES_MAX
-                )
+                rows, reached[partition], bound = self._from(partition, place, end, count, budget)
             read[partition] = rows
             is_bounded |= bound
         sign = -1 if is_back else 1
@@ -309,44 +343,51 @@ class Messages:
                 following[partition] = min(mine, default=rows[-1][0] + 1)
             else:
                 following[partition] = max(mine) + 1 if mine else rows[0][0]
-        return Page(shown, following, is_bounded, starts, ends)
+        return Page(shown, following, is_bounded, starts, ends, self._left_out)
 
     def _from(
-        self, partition: int, start: int, end: int, count: int, until_s: float, bytes_max: int
+        self, partition: int, start: int, end: int, count: int, budget: Budget
     ) -> tuple[list[Record], int, bool]:
         """(the first `count` records in [start, end), how far that is, whether a bound ended it)"""
         rows: list[Record] = []
-        offset, taken = start, 0
+        offset = start
         while offset < end:
             answer = self._fetch(partition, offset)
             if answer.next_offset <= offset:
                 break
-            taken += answer.bytes
             for batch in answer.batches:
-                for row in batch.records(offset, end):
-                    rows.append(row)
-                    if len(rows) == count:
-                        return rows, row[0] + 1, False
+                try:
+                    block = batch.block()
+                    budget.bytes -= len(block)
+                    for row in iterate_block(batch.header, block):
+                        if offset <= row[0] < end:
+                            rows.append(row)
+                            if len(rows) == count:
+                                return rows, row[0] + 1, False
+                except ProtocolFault:
+                    self._left_out += 1
+                if budget.is_over and batch.next_offset < end:
+                    return rows, max(offset, batch.next_offset), True
             offset = answer.next_offset
-            if clock.monotonic() > until_s or taken > bytes_max:
-                return rows, min(offset, end), offset < end
         return rows, end, False
 
     def _before(
-        self, partition: int, low: int, place: int, count: int, until_s: float
+        self, partition: int, low: int, place: int, count: int, budget: Budget
     ) -> tuple[list[Record], int, bool]:
         """The same for the last `count` records before a place; a window that holds too many bytes
         is made smaller."""
-        window, bytes_max = count, PAGE_BYTES_MAX // 4
-        for _ in range(WINDOW_TRIES):
+        window = count
+        while True:
             start = max(low, place - window)
-            rows, reached, _ = self._from(partition, start, place, window, until_s, bytes_max)
+            part = Budget(budget.bytes // 4, max(0.0, budget.until_s - clock.monotonic()))
+            before = part.bytes
+            rows, reached, _ = self._from(partition, start, place, window, part)
+            budget.bytes -= before - part.bytes
             if reached >= place:
                 return rows, start, False
-            if window == 1 or clock.monotonic() > until_s:
-                break
+            if window == 1 or budget.is_over:
+                return [], place, True
             window = max(1, window // 8)
-        return [], place, True
 
     # ── a search ────────────────────────────────────────────────────────────────────────────────
 
@@ -421,24 +462,34 @@ class Messages:
         needle = text.lower()
         until_s = clock.monotonic() + TAIL_S
         records = taken = left_out = 0
+        faults = 0
         while clock.monotonic() < until_s:
             rows: list[At] = []
-            for answers in self._turn(offsets):
-                for partition, answer in answers:
-                    start = offsets[partition]
-                    taken += answer.bytes
-                    for batch in answer.batches:
-                        records += batch.header[H_COUNT]
-                        found = _matching(batch, start, batch.next_offset, needle, wanted)
-                        try:
-                            rows += [(partition, row) for row in found]
-                        except ProtocolFault:
-                            left_out += 1
-                    offsets[partition] = max(start, answer.next_offset)
-                    behind = answer.high_watermark - offsets[partition]
-                    if behind > TAIL_RECORDS_MAX:
-                        left_out += behind - TAIL_RECORDS_MAX
-                        offsets[partition] = answer.high_watermark - TAIL_RECORDS_MAX
+            try:
+                for answers in self._turn(offsets):
+                    for partition, answer in answers:
+                        start = offsets[partition]
+                        taken += answer.bytes
+                        for batch in answer.batches:
+                            records += batch.header[H_COUNT]
+                            found = _matching(batch, start, batch.next_offset, needle, wanted)
+                            try:
+                                rows += [(partition, row) for row in found]
+                            except ProtocolFault:
+                                left_out += 1
+                        offsets[partition] = max(start, answer.next_offset)
+                        behind = answer.high_watermark - offsets[partition]
+                        if behind > TAIL_RECORDS_MAX:
+                            left_out += behind - TAIL_RECORDS_MAX
+                            offsets[partition] = answer.high_watermark - TAIL_RECORDS_MAX
+                faults = 0
+            except PASSING:
+                faults += 1
+                self._stop_waiting()
+                if faults > TAIL_FAULTS_MAX:
+                    raise
+                clock.sleep(TAIL_FAULT_REST_S)
+                self._find_again()
             rows.sort(key=lambda pair: pair[1][1])
             left_out += max(0, len(rows) - TAIL_RECORDS_MAX)
             yield from rows[-TAIL_RECORDS_MAX:]
@@ -454,7 +505,7 @@ class Messages:
             if leader in self._cluster.brokers:
                 by_leader.setdefault(leader, {})[partition] = offset
         if not by_leader:
-            raise ClusterFault(f"{self.name} has no leader")
+            raise LaterFault(f"{self.name} has no leader")
         for leader, asked in by_leader.items():
             connection = self._waiting.get(leader)
             if connection is None:
@@ -478,10 +529,13 @@ def _matching(
 ) -> Iterator[Record]:
     """Records of a batch that have the text; ProtocolFault if it is malformed."""
     is_lower = wanted.is_case_ignored
-    if needle not in (batch.block.lower() if is_lower else batch.block):
+    block = batch.block()
+    if needle not in (block.lower() if is_lower else block):
         return
-    for row in batch.records(start, end):
-        _, _, key, value, headers = row
+    for row in iterate_block(batch.header, block):
+        offset, _, key, value, headers = row
+        if not start <= offset < end:
+            continue
         fields: list[bytes | None] = []
         if wanted.where in ("any", "key"):
             fields.append(key)

@@ -70,8 +70,6 @@ class Server(BoundedServer):
     def __init__(self, listening: socket.socket, console: Console) -> None:
         super().__init__(listening, Handler, THREADS_MAX)
         self.console = console
-        self.asked_s = clock.monotonic()
-        """When somebody asked last."""
         self._waiting: dict[Accepted, float] = {}
         self._waiting_lock = threading.Lock()
 
@@ -126,7 +124,6 @@ class Handler(BoundedHandler):
 
     def _answer(self, body: bytes) -> None:
         self.server.has_asked(self.request)
-        self.server.asked_s = clock.monotonic()
         request = self._parse(body)
         if request is None:
             self._send(refused(400, "this is no request"))
@@ -168,18 +165,16 @@ class Handler(BoundedHandler):
             self.wfile.write(answer.body)
 
     def _stream(self, stream: Stream) -> None:
-        events = stream.events
         try:
             self._head(200, "text/event-stream", ("Cache-Control", "no-store"))
             self.end_headers()
             if self.command != "HEAD":
-                self._send_events(events)
+                self._send_events(stream.events)
         finally:
-            getattr(events, "close", lambda: None)()
+            stream.close()
 
     def _send_events(self, events: Iterator[tuple[str, object]]) -> None:
         for name, value in events:
             text = json.dumps(value, separators=(",", ":"))
             self.wfile.write(f"event: {name}\ndata: {text}\n\n".encode())
-            self.server.asked_s = clock.monotonic()
         self.wfile.write(b"event: end\ndata: {}\n\n")

@@ -4,12 +4,14 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shmbroker import clock
+from shmbroker.console.api import STREAMS_MAX
 from shmbroker.records.batch import encode_batch
 from tests.support.acknowledged_load import wait_until
 from tests.support.console_family import HOSTILE, Shown, browser, fill
@@ -120,6 +122,55 @@ def test_tail_shows_what_is_appended_from_now_on(family: Shown) -> None:
             thread.join()
     assert found[0] == ("opened", {"partitions": 2})
     assert found[-1][1]["value"]["text"] == "come now"
+
+
+def test_tail_outlives_the_death_of_a_leader(family: Shown) -> None:
+    with RawClient(family.address) as client:
+        client.create_topic("outlived", 1)
+    wait_until(lambda: family.ask("/api/topic?topic=outlived")[0] == 200, "the topic")
+    turns = iter(range(100))
+
+    def on_progress(_row: Any) -> None:
+        turn = next(turns)
+        if turn == 0:
+            family.kill("io-worker-1")
+        if turn > 0:
+            wait_until(lambda: _try_append(family, "outlived"), "the successor")
+
+    found = family.events("/api/tail?topic=outlived", "record", on_progress)
+    assert found[-1][1]["value"]["text"] == "after it"
+
+
+def _try_append(family: Shown, topic: str) -> bool:
+    try:
+        with RawClient(family.address) as client:
+            batch = encode_batch([(clock.now_ms(), None, b"after it", [])])
+            return bool(client.produce(topic, batch)["error_code"] == 0)
+    except OSError:
+        return False
+
+
+def test_batches_that_blow_up_are_bounded_and_said(family: Shown) -> None:
+    """Each would take 200 MiB plain; what is beside them is shown."""
+    with RawClient(family.address) as client:
+        client.create_topic("bombs", 1)
+        wait_until(lambda: family.ask("/api/topic?topic=bombs")[0] == 200, "the topic")
+        bomb = encode_batch([(clock.now_ms(), None, bytes(40 << 20), [])], codec=4)
+        for batch in (bomb, encode_batch([(clock.now_ms(), None, b"harmless", [])]), bomb):
+            assert client.produce("bombs", batch)["error_code"] == 0
+    status, found = family.ask("/api/messages?topic=bombs&from=earliest")
+    assert status == 200
+    assert places(found) == [(0, 1)]
+    assert found["left_out"] == 2
+
+
+def test_streams_whose_clients_never_read_end(family: Shown) -> None:
+    for _ in range(2 * STREAMS_MAX):
+        connection = HTTPConnection("127.0.0.1", family.console_port, timeout=10)
+        connection.request("HEAD", f"/api/tail?topic={TOPIC}")
+        assert connection.getresponse().status == 200
+        connection.close()
+    assert family.events(f"/api/tail?topic={TOPIC}", "opened")
 
 
 def test_record_is_produced_where_its_key_belongs(family: Shown) -> None:

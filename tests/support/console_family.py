@@ -7,7 +7,7 @@ where one of them is missing.
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -61,8 +61,10 @@ class Shown(Broker):
         }
         return self.ask(f"/api/write/{path}", body, **headers)
 
-    def events(self, path: str, until: str) -> list[tuple[str, Any]]:
-        """Server-sent events, up to the first of this name (or all)."""
+    def events(
+        self, path: str, until: str, on_progress: Callable[[Any], None] = lambda _: None
+    ) -> list[tuple[str, Any]]:
+        """Server-sent events, up to the first of this name."""
         connection = HTTPConnection("127.0.0.1", self.console_port, timeout=ANSWER_S)
         found: list[tuple[str, Any]] = []
         try:
@@ -78,6 +80,8 @@ class Shown(Broker):
                     found.append((name, json.loads(rest)))
                     if name == until:
                         break
+                    if name == "progress":
+                        on_progress(found[-1][1])
         finally:
             connection.close()
         return found

@@ -176,6 +176,7 @@ export async function show(main, { name, params, signal, may }) {
     status.textContent = records.length
       ? `${number(records.length)} records shown, of ${number(held)} offsets.` + (found.is_bounded ? " Reading was ended at its bound of bytes and seconds: More goes on." : "")
       : found.is_bounded ? "Nothing within the bound of bytes and seconds; More goes on." : "No records.";
+    if (found.left_out) status.textContent += ` ${number(found.left_out)} batches are too large to be shown, or malformed.`;
     older.disabled = !found.records.length && !found.is_bounded;
     older.textContent = asked.direction === "back" ? "Older" : "More";
   }

@@ -131,6 +131,7 @@ def test_streams_are_counted_until_they_end(monkeypatch: pytest.MonkeyPatch) -> 
     for stream in streams:
         assert isinstance(stream, Stream)
         assert list(stream.events) == [("opened", {"partitions": 1})]
+        stream.close()
     assert isinstance(CONSOLE.answer(request), Stream)
 
 

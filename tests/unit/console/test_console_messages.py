@@ -6,14 +6,15 @@ from hypothesis import strategies as st
 
 from shmbroker.console.messages import Batch, Wanted, _matching, parse_offsets
 from shmbroker.console.writes import murmur2
-from shmbroker.records.batch import encode_batch, open_batch
+from shmbroker.records.batch import encode_batch, iterate_batches
 
 RECORDS = [
     (1, b"Key-one", b'{"city": "Oslo"}', [(b"trace", b"abc")]),
     (2, None, b"\x00\xffRAW", []),
     (3, b"key-two", None, [(b"empty", None)]),
 ]
-BATCH = Batch(*open_batch(encode_batch(RECORDS, base_offset=10, codec=1)))
+DATA = memoryview(encode_batch(RECORDS, base_offset=10, codec=1))
+BATCH = Batch(next(iterate_batches(DATA))[1], DATA, 0)
 
 
 @pytest.mark.parametrize(
