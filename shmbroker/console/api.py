@@ -42,6 +42,7 @@ from shmbroker.console.messages import (
     is_number,
     parse_offsets,
 )
+from shmbroker.console.put_aside import put_aside
 from shmbroker.console.settings_shown import settings_of
 from shmbroker.console.writes import Writes
 from shmbroker.errors import Fault
@@ -358,6 +359,7 @@ class Console:
                 "partitions_count": count,
                 "counted": counted,
                 "restarts": restarts,
+                "put_aside": put_aside(self.observer.about.directories.values()),
                 "events": list(self.events.events)[::-1],
             }
         )

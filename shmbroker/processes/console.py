@@ -26,7 +26,7 @@ from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.table import page_address
 from shmbroker.shm.counters import METADATA_APPLIED
 
-logger = logging.getLogger("shmbroker")
+logger = logging.getLogger(__name__)
 
 NICENESS = 5
 EVENTS_S = 2.0

@@ -37,6 +37,25 @@ export function table(columns, rows, label) {
         cells.map((cell, at) => h("td", { class: columns[at][1] }, cell)))))));
 }
 
+/** Show this in a place that is shown anew again and again: what has the focus keeps it, a table its
+ * scrolling, and while text in it is selected nothing changes. */
+export function put(place, ...nodes) {
+  const selection = getSelection();
+  if (selection && !selection.isCollapsed && place.contains(selection.anchorNode)) return;
+  const focused = document.activeElement;
+  const name = place.contains(focused) && focused !== place ? nameOf(focused) : null;
+  const scrolled = [...place.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+  place.replaceChildren(...nodes.filter((node) => node !== null && node !== undefined));
+  [...place.querySelectorAll(".scroll")].forEach((each, at) => { each.scrollLeft = scrolled[at] || 0; });
+  if (name !== null) {
+    [...place.querySelectorAll("a, button, [tabindex]")].find((each) => nameOf(each) === name)?.focus({ preventScroll: true });
+  }
+}
+
+function nameOf(element) {
+  return element.tagName + (element.dataset.row ?? "") + (element.getAttribute("aria-label") ?? "") + (element.getAttribute("href") ?? "");
+}
+
 /** A form's field with its label. */
 export function field(label, control) {
   return h("label", { class: "field" }, label, control);

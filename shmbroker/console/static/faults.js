@@ -1,6 +1,6 @@
 // What is wrong now, and what has happened since the console began.
 
-import { h, number, table, time } from "./dom.js";
+import { bytes, h, number, put, table, time } from "./dom.js";
 import { every, get } from "./live.js";
 
 const WORDS = {
@@ -33,9 +33,13 @@ export async function show(main, { signal }) {
       parts.push(h("h2", null, "Counted since the family began"), table([["Process", ""], ["Count", "right"], ["Of", ""]],
         found.counted.map((each) => [each.process, number(each.count), WORDS[each.name] || each.name]), "Counted faults"));
     }
+    if (found.put_aside.length) {
+      parts.push(h("h2", null, "Taken out of logs"), table([["File", "break"], ["Size", "right"], ["Written", ""]],
+        found.put_aside.map((each) => [each.path, bytes(each.bytes), time(each.at_ms)]), "Files in quarantine"));
+    }
     if (!parts.length) parts.push(h("div", { class: "card" }, "Nothing is wrong: all serve, no partition lacks anything, nothing was restarted."));
-    now.replaceChildren(...parts);
-    events.replaceChildren(found.events.length
+    put(now, ...parts);
+    put(events, found.events.length
       ? table([["When", ""], ["How bad", ""], ["What", "break"]],
         found.events.map((each) => [time(each.at_ms), h("span", { class: "badge " + ({ error: "bad", warning: "warn" }[each.level] || "quiet") }, each.level), each.what]), "Events")
       : h("p", { class: "quiet" }, "Nothing yet. Events are kept while the console's process lives, the last 500."));

@@ -1,6 +1,6 @@
 // Groups and their lag over time; one group with its partitions and members.
 
-import { ask, duration, field, h, line, number, s, select, table, time, toast } from "./dom.js";
+import { ask, duration, field, h, line, number, put, s, select, table, time, toast } from "./dom.js";
 import { change, every, get } from "./live.js";
 
 export async function showAll(main, { signal }) {
@@ -13,14 +13,12 @@ export async function showAll(main, { signal }) {
     if (!found) return;
     const wanted = filter.value.toLowerCase();
     const rows = found.groups.filter((each) => each.name.toLowerCase().includes(wanted)).sort((a, b) => b.lag - a.lag);
-    const focused = document.activeElement?.dataset?.row;
-    place.replaceChildren(table(
+    put(place, table(
       [["Group", "break"], ["State", ""], ["Members", "right"], ["Lag", "right"], ["over time", ""], ["Partitions", "right optional"], ["Kind", "optional"], ["Coordinator", "right optional"]],
       rows.map((each) => [h("a", { href: "#/groups/" + encodeURIComponent(each.name), "data-row": each.name }, each.name),
         each.state, number(each.members), number(each.lag), spark(each.history), number(each.partitions), each.kind, each.coordinator]),
       "Groups"));
     age.textContent = `${rows.length} of ${found.groups.length + found.left_out}` + (found.age_s === null ? "" : `, asked ${duration(found.age_s)} ago`);
-    if (focused !== undefined) [...place.querySelectorAll("a")].find((link) => link.dataset.row === focused)?.focus();
   }
 
   await every(5000, async () => {
@@ -48,16 +46,16 @@ export async function showOne(main, { name, signal, may }) {
   await every(5000, async () => {
     const found = await get("group", { name }, signal);
     topics = [...new Set(found.lags.map((each) => each.topic))].sort();
-    facts.replaceChildren(
+    put(facts,
       h("dt", null, "State"), h("dd", null, `${found.state}, ${found.kind}, coordinator ${found.coordinator}`),
       h("dt", null, "Lag"), h("dd", null, number(found.lag) + " records"));
     const points = found.history;
-    graph.replaceChildren(chart(points), points.length > 1 ? h("div", { class: "quiet" }, `${time(points[0][0])} to ${time(points[points.length - 1][0])}, at most ${number(Math.max(...points.map((point) => point[1])))}`) : "");
-    lags.replaceChildren(table([["Topic", "break"], ["Partition", "right"], ["Committed", "right"], ["End", "right"], ["Lag", "right"]],
+    put(graph, chart(points), points.length > 1 ? h("div", { class: "quiet" }, `${time(points[0][0])} to ${time(points[points.length - 1][0])}, at most ${number(Math.max(...points.map((point) => point[1])))}`) : "");
+    put(lags, table([["Topic", "break"], ["Partition", "right"], ["Committed", "right"], ["End", "right"], ["Lag", "right"]],
       found.lags.map((each) => [h("a", { href: `#/topics/${encodeURIComponent(each.topic)}/messages?partition=${each.partition}&offset=${each.committed}`, "data-row": each.topic + each.partition }, each.topic),
         each.partition, number(each.committed), number(each.end_offset), number(each.lag)]), "Lag by partition"));
     if (found.lags_left_out) lags.append(h("p", { class: "quiet" }, `${found.lags_left_out} more partitions`));
-    members.replaceChildren(found.members.length
+    put(members, found.members.length
       ? table([["Client", "break"], ["Host", ""], ["Has", "break"], ["Member", "break optional"]],
         found.members.map((each) => [each.client, each.host, each.assigned.join(", ") + (each.assigned_count > each.assigned.length ? ` and ${each.assigned_count - each.assigned.length} more` : ""), each.member]), "Members")
       : h("p", { class: "quiet" }, "Nobody is in it now."));

@@ -1,6 +1,6 @@
 // The family at work: its processes and rings drawn, what goes through it, how long requests take.
 
-import { bytes, duration, h, number, rate, s, table } from "./dom.js";
+import { bytes, duration, h, number, put, rate, s, table } from "./dom.js";
 import { every, get } from "./live.js";
 
 const DRAWN_MAX = 8;
@@ -21,18 +21,18 @@ export async function show(main, { signal }) {
   await every(1000, async () => {
     const now = await get("snapshot", null, signal);
     const seconds = before ? now.monotonic_s - before.monotonic_s : 0;
-    notes.replaceChildren(...now.reasons_not_ready.map((reason) => h("div", { class: "note bad" }, reason)));
-    tiles.replaceChildren(...tilesOf(now, before, seconds));
-    drawing.replaceChildren(draw(now, before, seconds));
-    latencies.replaceChildren(latencyTable(now, before, seconds));
-    brokers.replaceChildren(table(
+    put(notes, ...now.reasons_not_ready.map((reason) => h("div", { class: "note bad" }, reason)));
+    put(tiles, ...tilesOf(now, before, seconds));
+    put(drawing, draw(now, before, seconds));
+    put(latencies, latencyTable(now, before, seconds));
+    put(brokers, table(
       [["Broker", "right"], ["Address", ""], ["State", ""], ["Leads", "right"], ["Replicas", "right"], ["Under-replicated", "right optional"], ["Log directory", "break optional"]],
       now.brokers.map((each) => [each.number, `${each.host}:${each.port}`,
         each.is_active ? "serves" : each.is_fenced ? "fenced" : "not there",
         number(each.leaders), number(each.replicas), number(each.under_replicated), each.log_directory]),
       "Brokers"));
-    processes.replaceChildren(processTable(now, before, seconds));
-    rings.replaceChildren(table(
+    put(processes, processTable(now, before, seconds));
+    put(rings, table(
       [["From", ""], ["To", ""], ["Used", "right"], ["Capacity", "right"], ["Through it", "right"]],
       now.rings.map((each, at) => [each.writer, each.reader, bytes(each.used_bytes), bytes(each.capacity_bytes), perSecond(each.written_bytes, before && before.rings[at]?.written_bytes, seconds)]),
       "Rings"));

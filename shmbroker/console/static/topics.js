@@ -1,6 +1,6 @@
 // Topics, and one topic with its partitions.
 
-import { ask, bytes, field, h, number, rate, table, toast } from "./dom.js";
+import { ask, bytes, field, h, number, put, rate, table, toast } from "./dom.js";
 import { change, every, get } from "./live.js";
 
 const COLUMNS = [
@@ -27,14 +27,12 @@ export async function showAll(main, { signal }) {
     const wanted = filter.value.toLowerCase();
     const shown = rows.filter((row) => (internal.checked || !row.is_internal) && row.name.toLowerCase().includes(wanted));
     shown.sort((a, b) => (a[sorted] < b[sorted] ? -1 : a[sorted] > b[sorted] ? 1 : 0) * (isDown ? -1 : 1));
-    const focused = document.activeElement?.dataset?.row;
-    body.replaceChildren(...shown.map((row) => h("tr", null,
+    put(body, ...shown.map((row) => h("tr", null,
       h("td", { class: "break" }, h("a", { href: "#/topics/" + encodeURIComponent(row.name), "data-row": row.name }, row.name)),
       h("td", { class: "right" }, number(row.partitions)), h("td", { class: "right" }, number(row.records)),
       h("td", { class: "right" }, rate(row.rate)), h("td", { class: "right" }, bytes(row.size_bytes)),
       h("td", { class: "right optional" }, number(row.replicas)), h("td", null, row.lacks ? h("span", { class: "badge bad" }, row.lacks) : ""))));
     count.textContent = `${shown.length} of ${rows.length}`;
-    if (focused !== undefined) [...body.querySelectorAll("a")].find((link) => link.dataset.row === focused)?.focus();
   }
 
   await every(2000, async () => {
@@ -65,13 +63,13 @@ export async function showOne(main, { name, signal, may }) {
   await every(2000, async () => {
     const found = await get("topic", { topic: name }, signal);
     const sum = (pick) => found.partitions.reduce((total, each) => total + (pick(each) || 0), 0);
-    facts.replaceChildren(
+    put(facts,
       h("dt", null, "Records ever"), h("dd", null, number(sum((each) => each.end_offset))),
       h("dt", null, "Records kept, at most"), h("dd", null, number(sum((each) => each.end_offset - each.start_offset))),
       h("dt", null, "Size of the leaders"), h("dd", null, bytes(sum((each) => each.size_bytes))),
       h("dt", null, "Topic id"), h("dd", { class: "mono" }, found.topic_id),
       h("dt", null, "min.insync.replicas"), h("dd", null, found.min_in_sync));
-    partitions.replaceChildren(table(
+    put(partitions, table(
       [["Partition", "right"], ["Leader", "right"], ["Replicas", ""], ["In sync", ""], ["First", "right"], ["End", "right"], ["Size", "right"], ["Segments", "right optional"], ["Behind", "right optional"]],
       found.partitions.map((each) => [
         h("a", { "data-row": each.number, href: `#/topics/${encodeURIComponent(name)}/messages?partition=${each.number}` }, each.number),
@@ -81,7 +79,7 @@ export async function showOne(main, { name, signal, may }) {
         number(each.start_offset), number(each.end_offset), bytes(each.size_bytes), number(each.segments),
         number(Math.max(0, ...each.replicas.map((replica) => replica.lag || 0)))]),
       "Partitions"));
-    groups.replaceChildren(found.groups.length
+    put(groups, found.groups.length
       ? h("p", null, "Read by ", found.groups.map((group, at) => [at ? ", " : "", h("a", { href: "#/groups/" + encodeURIComponent(group) }, group)]))
       : h("p", { class: "quiet" }, "No group has committed offsets of it."));
   }, signal);
