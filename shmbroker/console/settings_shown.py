@@ -50,7 +50,9 @@ def settings_of(
         "include_synonyms": True,
         "include_documentation": True,
     }
-    (result,) = describe_configs(request, image, config, broker_id, identity)["results"]
+    (result,) = describe_configs(request, image, config, broker_id, identity, dict[str, str])[
+        "results"
+    ]
     table = BROKER_SETTINGS if topic is None else TOPIC_SETTINGS
     layers = broker_layers(
         config, image.config(BROKER_RESOURCE, str(broker_id)), image.config(BROKER_RESOURCE, "")

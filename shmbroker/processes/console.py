@@ -41,6 +41,7 @@ class ConsoleProcess(SleepingChild):
     ) -> None:
         super().__init__(shared, slot)
         os.nice(NICENESS)
+        self.follows = config
         self.listening = listening
         self.observer = shared.observer(lambda: self.sign(clock.monotonic()))
         host, _ = page_address(config["shmbroker.console"])
