@@ -3,8 +3,8 @@
 The console has no login: whoever reaches its address may ask. What is kept out are other pages in
 the browser of somebody who may:
 
-   a page of another site            asks across origins: its browser says so (Sec-Fetch-Site), and
-                                     shows it no answer
+   a page of another site            asks across origins: its browser says so (Sec-Fetch-Site, or
+                                     Origin), and shows it no answer
    one that has rebound its name     asks as if it were ours, but its name is in Host. An address
    to our address                    can't be rebound, so those are taken, `localhost`, and the name
                                      that the console was told to listen on
@@ -59,7 +59,7 @@ class Access:
         headers = request.headers
         if not self._is_our_host(headers.get("host", "")):
             return Refusal(403, "this console is not reached by that name: use its address")
-        if request.path.startswith(API) and headers.get("sec-fetch-site", "") not in _OWN_SITE:
+        if request.path.startswith(API) and not _is_own_site(headers):
             return Refusal(403, "another site asks")
         if request.path.startswith(WRITES):
             return self._write_refusal(request)
@@ -73,8 +73,8 @@ class Access:
             return Refusal(403, "nothing can be changed here: serve --console-writes allows it")
         if request.method != "POST":
             return Refusal(405, "only POST")
-        if headers.get("origin", "").partition("://")[2] != headers["host"]:
-            return Refusal(403, "another site asks")
+        if "origin" not in headers:
+            return Refusal(403, "this comes from no page")
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return Refusal(415, "only application/json")
         given = headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape")
@@ -99,6 +99,12 @@ class Access:
         except ValueError:
             return False
         return True
+
+
+def _is_own_site(headers: Mapping[str, str]) -> bool:
+    origin, host = headers.get("origin"), headers["host"]
+    is_own = origin is None or origin.partition("://")[2] == host
+    return is_own and headers.get("sec-fetch-site", "") in _OWN_SITE
 
 
 def _is_port(text: str) -> bool:

@@ -70,6 +70,21 @@ def test_other_sites_may_only_lead_to_the_page(site: str, path: str, status: int
     assert (refusal and refusal.status) == status
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://127.0.0.1:8080", None), ("http://evil.example", 403), ("null", 403), ("", 403)],
+)
+def test_other_origins_may_not_ask(origin: str, status: int | None) -> None:
+    refusal = READ_ONLY.refusal(Request("GET", "/api/search", {}, {**HOST, "origin": origin}))
+    assert (refusal and refusal.status) == status
+
+
+def test_a_change_comes_from_a_page() -> None:
+    headers = {name: value for name, value in WRITE.items() if name != "origin"}
+    refusal = WRITING.refusal(Request("POST", "/api/write/produce", {}, headers))
+    assert refusal is not None and refusal.status == 403
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", ""])
 def test_looking_is_by_get(method: str) -> None:
     refusal = WRITING.refusal(Request(method, "/api/session", {}, HOST))
