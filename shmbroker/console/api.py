@@ -5,7 +5,7 @@
     /api/snapshot          processes, rings, latencies, brokers, topics without their partitions
     /api/topic             one topic with its partitions and settings
     /api/groups            groups and their lag; /api/group one of them, with members and history
-    /api/messages          a page of records; /api/message one of them, whole
+    /api/messages          a page of records; /api/message one of them, whole (`record_pages`)
     /api/search, /api/tail records as they are found, or appended: server-sent events
     /api/settings          settings of a broker or topic, and where each has its value from
     /api/faults            what is wrong now, and what has happened
@@ -13,37 +13,37 @@
 
 Rules of this file:
 * Nothing of a request goes into an answer but as JSON, which is never shown as a page.
-* An answer has ANSWER_BYTES at most for keys and values, a list LIST_MAX entries; what is left out
-  is counted. A fault of the cluster is 502 with its sentence, a wrong parameter 400.
-* It is called by many threads at once; streams are counted, the rest is short.
+* A list has LIST_MAX entries at most; what is left out is counted. A fault of the cluster is 502
+  with its sentence, a wrong parameter 400.
+* It is called by many threads at once.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from shmbroker import clock
 from shmbroker.client.addresses import Address
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.reader.asking import EARLIEST, LATEST
-from shmbroker.console import group_details, shown
+from shmbroker.console import group_details
 from shmbroker.console.access import Access, Request
-from shmbroker.console.history import Events, LagHistory
-from shmbroker.console.messages import (
-    ANSWER_S,
-    CLIENT_ID,
-    At,
-    Messages,
-    Progress,
-    Wanted,
-    is_number,
-    parse_offsets,
+from shmbroker.console.answers import (
+    Answer,
+    BadRequest,
+    Stream,
+    as_json,
+    number_of,
+    refused,
+    text_of,
 )
+from shmbroker.console.history import Events, LagHistory
 from shmbroker.console.put_aside import put_aside
+from shmbroker.console.record_pages import RecordPages
 from shmbroker.console.settings_shown import settings_of
+from shmbroker.console.topic_reader import ANSWER_S, CLIENT_ID
 from shmbroker.console.writes import Writes
 from shmbroker.errors import Fault
 from shmbroker.metadata.image import MetadataImage
@@ -51,20 +51,13 @@ from shmbroker.observe.about import About
 from shmbroker.observe.snapshot import Snapshot, plain
 from shmbroker.settings.broker_config import BrokerConfig
 
-ANSWER_BYTES = 4 << 20
-MESSAGE_BYTES = 1 << 20
-"""Of each field of one record that is shown alone."""
 LIST_MAX = 1000
 PARTITIONS_MAX = 2000
-STREAMS_MAX = 6
-TEXT_MAX = 1000
 LOOK_S = 0.4
 LOOK_SHARE = 10
 """However many pages are open, the family is looked at once in so long, and where that takes long
 (thousands of partitions) for a tenth of the time at most."""
-_JSON = "application/json"
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-_WHERES = ("any", "key", "value", "header")
 
 
 class Looks(Protocol):
@@ -81,36 +74,6 @@ class Looks(Protocol):
 
     def look(self, are_groups_wanted: bool = True) -> Snapshot:
         """All of it, as it is now."""
-
-
-class Answer(NamedTuple):
-    """What goes back."""
-
-    status: int
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-class Stream(NamedTuple):
-    """Server-sent events, (name, JSON); who sends them calls `close`, once, also where none was."""
-
-    events: Iterator[tuple[str, object]]
-    close: Callable[[], None]
-
-
-class BadRequest(Exception):
-    """A parameter is not what it must be."""
-
-
-def as_json(value: object, status: int = 200) -> Answer:
-    """An answer. All of it is ASCII, so nothing in it can be taken for anything else."""
-    return Answer(status, _JSON, json.dumps(value, separators=(",", ":")).encode())
-
-
-def refused(status: int, reason: str) -> Answer:
-    """An answer that says why there is none."""
-    return as_json({"error": reason}, status)
 
 
 class Console:
@@ -133,7 +96,7 @@ class Console:
         ]
         self._files = files
         self._writes = Writes(self.bootstrap)
-        self._streams = threading.BoundedSemaphore(STREAMS_MAX)
+        self.records = RecordPages(self.bootstrap, self._topic_name)
         self._seen: Snapshot | None = None
         self._look_lock = threading.Lock()
         self._looks: dict[str, Callable[[Request], Answer | Stream]] = {
@@ -142,10 +105,10 @@ class Console:
             "/api/topic": self._topic,
             "/api/groups": self._groups,
             "/api/group": self._group,
-            "/api/messages": self._messages,
-            "/api/message": self._message,
-            "/api/search": self._search,
-            "/api/tail": self._tail,
+            "/api/messages": self.records.messages,
+            "/api/message": self.records.message,
+            "/api/search": self.records.search,
+            "/api/tail": self.records.tail,
             "/api/settings": self._settings,
             "/api/faults": self._faults,
         }
@@ -280,7 +243,7 @@ class Console:
         )
 
     def _group(self, request: Request) -> Answer:
-        name = _text(request, "name")
+        name = text_of(request, "name")
         for group in self.look().groups.groups:
             if group.name == name:
                 break
@@ -315,7 +278,7 @@ class Console:
         if topic is not None and topic not in image.topics_by_name:
             return refused(404, f"there is no topic {topic}")
         numbers = sorted(self.observer.about.addresses)
-        broker = _number(request, "broker", numbers[0])
+        broker = number_of(request, "broker", numbers[0])
         if broker not in numbers:
             return refused(404, f"there is no broker {broker}")
         about = self.observer.about
@@ -364,85 +327,13 @@ class Console:
             }
         )
 
-    # ── records ─────────────────────────────────────────────────────────────────────────────────
-
-    def _open(self, request: Request) -> Messages:
-        partition = _number(request, "partition", -1)
-        is_committed = request.query.get("isolation") == "read_committed"
-        name = self._topic_name(request)
-        return Messages(self.bootstrap, name, None if partition < 0 else partition, is_committed)
-
     def _topic_name(self, request: Request) -> str:
         """BadRequest for a topic that there is not."""
-        name = _text(request, "topic")
+        name = text_of(request, "topic")
         self.observer.follow()
         if name not in self.observer.image.topics_by_name:
             raise BadRequest(f"there is no topic {name}")
         return name
-
-    def _messages(self, request: Request) -> Answer:
-        is_back = request.query.get("direction") == "back"
-        at, count = _place(request), _number(request, "count", 50)
-        with self._open(request) as messages:
-            page = messages.page(at, count, is_back)
-        room = shown.Room(ANSWER_BYTES)
-        return as_json(
-            {
-                "records": [shown.record(number, row, room) for number, row in page.records],
-                "following": _as_text(page.following),
-                "is_bounded": page.is_bounded,
-                "left_out": page.left_out,
-                "starts": page.starts,
-                "ends": page.ends,
-            }
-        )
-
-    def _message(self, request: Request) -> Answer:
-        partition, offset = _number(request, "partition", -1), _number(request, "offset", -1)
-        if partition < 0 or offset < 0:
-            raise BadRequest("a record is named by partition and offset")
-        with self._open(request) as messages:
-            page = messages.page({partition: offset}, 1, is_back=False)
-        if not page.records or page.records[0][1][0] != offset:
-            return refused(404, f"there is no record at offset {offset} (any more)")
-        room = shown.Room(ANSWER_BYTES)
-        return as_json(shown.record(partition, page.records[0][1], room, MESSAGE_BYTES))
-
-    def _search(self, request: Request) -> Answer | Stream:
-        text = _text(request, "text").encode("utf-8", "surrogatepass")
-        where = request.query.get("in", "any")
-        if where not in _WHERES:
-            raise BadRequest(f"in is one of {', '.join(_WHERES)}")
-        if request.query.get("hex") == "1":
-            try:
-                text = bytes.fromhex(text.decode())
-            except ValueError:
-                raise BadRequest("these are no bytes in hex") from None
-        is_exact = request.query.get("case") == "1" or request.query.get("hex") == "1"
-        wanted = Wanted(text, where, not is_exact, _number(request, "count", 50))
-        at = _place(request)
-        return self._stream(request, lambda messages: messages.search(wanted, at))
-
-    def _tail(self, request: Request) -> Answer | Stream:
-        text = request.query.get("text", "")[:TEXT_MAX].encode("utf-8", "surrogatepass")
-        return self._stream(request, lambda messages: messages.tail(text))
-
-    def _stream(
-        self, request: Request, begin: Callable[[Messages], Iterator[At | Progress]]
-    ) -> Answer | Stream:
-        if not self._streams.acquire(blocking=False):
-            return refused(503, f"{STREAMS_MAX} searches and live tails run already: end one")
-        try:
-            messages = self._open(request)
-        except BaseException:
-            self._streams.release()
-            raise
-
-        def close() -> None:
-            messages.close()
-            self._streams.release()
-
-        return Stream(_streamed(messages, begin), close)
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
@@ -473,53 +364,3 @@ _FAULT_COUNTERS = (
     "appends_refused_storage",
     "appends_refused_not_in_sync",
 )
-
-
-def _streamed(
-    messages: Messages, begin: Callable[[Messages], Iterator[At | Progress]]
-) -> Iterator[tuple[str, object]]:
-    try:
-        yield "opened", {"partitions": len(messages.partitions)}
-        for found in begin(messages):
-            if isinstance(found, Progress):
-                yield "progress", found._asdict() | {"following": _as_text(found.following)}
-            else:
-                yield "record", shown.record(*found, shown.Room(ANSWER_BYTES))
-    except (Fault, OSError) as fault:
-        yield "failed", {"error": str(fault)}
-
-
-def _text(request: Request, name: str) -> str:
-    text = request.query.get(name, "")
-    if not text or len(text) > TEXT_MAX:
-        raise BadRequest(f"{name} has 1 to {TEXT_MAX} characters")
-    return text
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query.get(name)
-    if text is None:
-        return default
-    if not is_number(text):
-        raise BadRequest(f"{name} is a number")
-    return int(text)
-
-
-def _place(request: Request) -> dict[int, int] | int:
-    """Where to begin: from=earliest, from=latest, time=MS, or at=PARTITION:OFFSET,…"""
-    query = request.query
-    if "at" in query:
-        try:
-            return dict(parse_offsets(query["at"]))
-        except ValueError as bad:
-            raise BadRequest(str(bad)) from None
-    if "time" in query:
-        return _number(request, "time", 0)
-    start = query.get("from", "latest")
-    if start not in ("earliest", "latest"):
-        raise BadRequest("from is earliest or latest")
-    return EARLIEST if start == "earliest" else LATEST
-
-
-def _as_text(offsets: Mapping[int, int]) -> str:
-    return ",".join(f"{partition}:{offset}" for partition, offset in offsets.items())

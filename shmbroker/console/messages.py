@@ -11,70 +11,41 @@ Rules of this file:
 * A search looks for its text in the plain bytes of a whole batch first; records are only taken
   apart in a batch that has it. Between two fetches it rests for as long as they took.
 * A tail asks with a waiting Fetch, and leaves out what is more than people can read.
-* A leader that moves is waited for, some seconds.
 * The caller's thread does all of it, over connections of its own. Faults: ClusterFault, OSError.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from shmbroker import clock
-from shmbroker.client.cluster import Cluster, Topic
-from shmbroker.client.connection import Connection
-from shmbroker.client.faults import ClusterFault, LaterFault, refuse
-from shmbroker.client.reader.aborted import AbortedTransaction, find_ends
-from shmbroker.client.reader.asking import EARLIEST, LATEST, OFFSET_MAX
-from shmbroker.client.retries import PASSING, patiently
+from shmbroker.client.reader.asking import EARLIEST, LATEST
+from shmbroker.client.retries import PASSING
+from shmbroker.console.topic_reader import Batch, Offsets, TopicReader
 from shmbroker.errors import ProtocolFault
-from shmbroker.records.batch import Record, iterate_batches, iterate_block, open_batch
-from shmbroker.records.batch_layout import (
-    CONTROL_BIT,
-    H_ATTRIBUTES,
-    H_BASE_OFFSET,
-    H_COUNT,
-    H_LAST_OFFSET_DELTA,
-    H_PRODUCER_ID,
-    TRANSACTIONAL_BIT,
-)
-from shmbroker.wire.api_keys import FETCH, LIST_OFFSETS
+from shmbroker.records.batch import Record, iterate_block
+from shmbroker.records.batch_layout import H_COUNT
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shmbroker.client.addresses import Address
-    from shmbroker.wire.codec import Message
-
-CLIENT_ID = "shmbroker-console"
-ANSWER_S = 10.0
-PARTITIONS_MAX = 64
-"""Of one call: the first ones of a topic that has more, unless one is chosen."""
 RECORDS_MAX = 200
-FETCH_BYTES = 1 << 20
-PLAIN_BYTES_MAX = 32 << 20
-"""Of one batch, decompressed: one at a time is."""
 PAGE_BYTES_MAX = 32 << 20
 """Of all batches of a page, decompressed; the last one may go beyond."""
 PAGE_S = 5.0
-RETRY_S = 5.0
-"""How long a leader is waited for that moves or restarts."""
-TAIL_FAULTS_MAX = 20
-TAIL_FAULT_REST_S = 0.5
 SEARCH_S = 20.0
 SEARCH_BYTES_MAX = 4 << 30
 SEARCH_RECORDS_MAX = 200
 PROGRESS_S = 0.25
-TAIL_WAIT_MS = 1000
 TAIL_REST_S = 0.25
 TAIL_RECORDS_MAX = 50
 """Shown of one turn; of a partition that is further behind, the last ones."""
 TAIL_S = 1800.0
+TAIL_FAULTS_MAX = 20
+"""Turns in a row that fail before a tail ends: a leader may move, or restart."""
+TAIL_FAULT_REST_S = 0.5
 
 At = tuple[int, Record]
 """Partition and record."""
-Offsets = dict[int, int]
-"""By partition."""
 
 
 class Page(NamedTuple):
@@ -115,23 +86,6 @@ class Progress(NamedTuple):
     """Records that a tail did not show."""
 
 
-class Batch(NamedTuple):
-    """A batch with data, as it was fetched."""
-
-    header: tuple[int, ...]
-    data: memoryview
-    position: int
-
-    @property
-    def next_offset(self) -> int:
-        """One past its last."""
-        return self.header[H_BASE_OFFSET] + self.header[H_LAST_OFFSET_DELTA] + 1
-
-    def block(self) -> bytes:
-        """The plain bytes of its records; ProtocolFault if they are malformed or too many."""
-        return open_batch(self.data, self.position, PLAIN_BYTES_MAX)[1]
-
-
 class Budget:
     """What a call may still take."""
 
@@ -145,156 +99,10 @@ class Budget:
         return self.bytes <= 0 or clock.monotonic() > self.until_s
 
 
-class Answer(NamedTuple):
-    """What a leader has from an offset on."""
+class Messages(TopicReader):
+    """One topic's records."""
 
-    batches: list[Batch]
-    next_offset: int
-    high_watermark: int
-    bytes: int
-
-
-class Messages:
-    """One topic's records, for one thread; a context manager, as it has connections."""
-
-    def __init__(
-        self, bootstrap: list[Address], name: str, partition: int | None, committed_only: bool
-    ) -> None:
-        """ClusterFault if there is no such topic or partition."""
-        self.name = name
-        self._level = int(committed_only)
-        self._cluster = Cluster(bootstrap, CLIENT_ID, ANSWER_S)
-        self._waiting: dict[int, Connection] = {}
-        self._left_out = 0
-        try:
-            self.topic = self._find()
-            numbers = list(self.topic.partitions)
-            if partition is not None and partition not in numbers:
-                raise ClusterFault(f"topic {name} has no partition {partition}")
-            self.partitions = numbers[:PARTITIONS_MAX] if partition is None else [partition]
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Messages:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._cluster.close()
-        self._stop_waiting()
-
-    def _stop_waiting(self) -> None:
-        for connection in self._waiting.values():
-            connection.close()
-        self._waiting.clear()
-
-    def _find(self) -> Topic:
-        for topic, error, _ in self._cluster.describe([self.name], creates=False):
-            refuse(error, f"topic {self.name}")
-            return topic
-        raise ClusterFault(f"there is no topic {self.name}")
-
-    # ── questions ───────────────────────────────────────────────────────────────────────────────
-
-    def offsets(self, timestamp: int) -> Offsets:
-        """ListOffsets: EARLIEST, LATEST, or the first that is not older; -1 where there is none.
-        Partitions without a leader are left out."""
-        return patiently(lambda: self._offsets(timestamp), RETRY_S, before_retry=self._find_again)
-
-    def _find_again(self) -> None:
-        try:
-            self.topic = self._find()
-        except (ClusterFault, OSError):
-            pass  # what is tried next tells it
-
-    def _offsets(self, timestamp: int) -> Offsets:
-        by_leader: dict[int, list[int]] = {}
-        for partition in self.partitions:
-            by_leader.setdefault(self.topic.leaders[partition], []).append(partition)
-        found: Offsets = {}
-        for leader, partitions in by_leader.items():
-            if leader < 0:
-                continue
-            rows = [
-                {"partition_index": one, "current_leader_epoch": -1, "timestamp": timestamp}
-                for one in partitions
-            ]
-            body: Message = {
-                "replica_id": -1,
-                "isolation_level": self._level,
-                "topics": [{"name": self.name, "partitions": rows}],
-            }
-            answer = self._cluster.ask_broker(leader, LIST_OFFSETS, body)
-            for row in answer["topics"][0]["partitions"]:
-                refuse(row["error_code"], f"offsets of {self.name}-{row['partition_index']}")
-                found[row["partition_index"]] = row["offset"]
-        return found
-
-    def _fetch_body(self, offsets: Offsets, wait_ms: int, bytes_max: int) -> Message:
-        rows = [
-            {
-                "partition": partition,
-                "current_leader_epoch": -1,
-                "fetch_offset": offset,
-                "last_fetched_epoch": -1,
-                "log_start_offset": -1,
-                "partition_max_bytes": bytes_max,
-            }
-            for partition, offset in offsets.items()
-        ]
-        return {
-            "replica_id": -1,
-            "max_wait_ms": wait_ms,
-            "min_bytes": 1,
-            "max_bytes": bytes_max,
-            "isolation_level": self._level,
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [{"topic": self.name, "partitions": rows}],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
-
-    def _fetch(self, partition: int, offset: int) -> Answer:
-        """What the leader has from this offset on, at once."""
-        return patiently(
-            lambda: self._fetch_once(partition, offset), RETRY_S, before_retry=self._find_again
-        )
-
-    def _fetch_once(self, partition: int, offset: int) -> Answer:
-        leader = self.topic.leader_of(partition)
-        if leader < 0:
-            raise LaterFault(f"{self.name}-{partition} has no leader")
-        body = self._fetch_body({partition: offset}, 0, FETCH_BYTES)
-        answer = self._cluster.ask_broker(leader, FETCH, body)
-        ((_, found),) = self._answers(answer, {partition: offset})
-        return found
-
-    def _answers(self, answer: Message, asked: Offsets) -> Iterator[tuple[int, Answer]]:
-        refuse(answer["error_code"], f"fetch of {self.name}")
-        for topic in answer["responses"]:
-            for row in topic["partitions"]:
-                number = row["partition_index"]
-                refuse(row["error_code"], f"fetch of {self.name}-{number}")
-                yield number, self._read(row, asked[number])
-
-    def _read(self, row: Message, offset: int) -> Answer:
-        data = memoryview(row["records"] or b"")
-        begun = [
-            (each["producer_id"], each["first_offset"])
-            for each in row["aborted_transactions"] or ()
-        ]
-        aborted = find_ends(data, begun) if self._level and begun else ()
-        batches, next_offset = [], offset
-        for position, header in iterate_batches(data):
-            next_offset = max(next_offset, header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1)
-            if not (header[H_ATTRIBUTES] & CONTROL_BIT or _is_aborted(header, aborted)):
-                batches.append(Batch(header, data, position))
-        return Answer(batches, next_offset, row["high_watermark"], len(data))
+    _left_out = 0
 
     # ── a page ──────────────────────────────────────────────────────────────────────────────────
 
@@ -352,7 +160,7 @@ class Messages:
         rows: list[Record] = []
         offset = start
         while offset < end:
-            answer = self._fetch(partition, offset)
+            answer = self.fetch(partition, offset)
             if answer.next_offset <= offset:
                 break
             for batch in answer.batches:
@@ -421,7 +229,7 @@ class Messages:
                 if offsets[partition] >= ends[partition]:
                     continue
                 asked_s = clock.monotonic()
-                answer = self._fetch(partition, offsets[partition])
+                answer = self.fetch(partition, offsets[partition])
                 took_s = clock.monotonic() - asked_s
                 start = offsets[partition]
                 taken += answer.bytes
@@ -466,7 +274,7 @@ class Messages:
         while clock.monotonic() < until_s:
             rows: list[At] = []
             try:
-                for answers in self._turn(offsets):
+                for answers in self.turn(offsets):
                     for partition, answer in answers:
                         start = offsets[partition]
                         taken += answer.bytes
@@ -485,43 +293,17 @@ class Messages:
                 faults = 0
             except PASSING:
                 faults += 1
-                self._stop_waiting()
+                self.stop_waiting()
                 if faults > TAIL_FAULTS_MAX:
                     raise
                 clock.sleep(TAIL_FAULT_REST_S)
-                self._find_again()
+                self.find_again()
             rows.sort(key=lambda pair: pair[1][1])
             left_out += max(0, len(rows) - TAIL_RECORDS_MAX)
             yield from rows[-TAIL_RECORDS_MAX:]
             yield Progress(records, taken, 1.0, dict(offsets), "", left_out)
             clock.sleep(TAIL_REST_S)
         yield Progress(records, taken, 1.0, dict(offsets), "bounds", left_out)
-
-    def _turn(self, offsets: Offsets) -> Iterator[Iterator[tuple[int, Answer]]]:
-        """Ask all leaders at once, each of which waits until something comes."""
-        by_leader: dict[int, Offsets] = {}
-        for partition, offset in offsets.items():
-            leader = self.topic.leaders[partition]
-            if leader in self._cluster.brokers:
-                by_leader.setdefault(leader, {})[partition] = offset
-        if not by_leader:
-            raise LaterFault(f"{self.name} has no leader")
-        for leader, asked in by_leader.items():
-            connection = self._waiting.get(leader)
-            if connection is None:
-                connection = self._cluster.connect(self._cluster.brokers[leader])
-                self._waiting[leader] = connection
-            connection.send(FETCH, self._fetch_body(asked, TAIL_WAIT_MS, FETCH_BYTES))
-        for leader, asked in by_leader.items():
-            yield self._answers(self._waiting[leader].receive(), asked)
-
-
-def _is_aborted(header: tuple[int, ...], aborted: tuple[AbortedTransaction, ...]) -> bool:
-    return bool(header[H_ATTRIBUTES] & TRANSACTIONAL_BIT) and any(
-        header[H_PRODUCER_ID] == each.producer_id
-        and each.first_offset <= header[H_BASE_OFFSET] <= each.last_offset
-        for each in aborted
-    )
 
 
 def _matching(
@@ -547,19 +329,3 @@ def _matching(
             each is not None and needle in (each.lower() if is_lower else each) for each in fields
         ):
             yield row
-
-
-def parse_offsets(text: str) -> Mapping[int, int]:
-    """ "0:12,1:7" as partitions and offsets; ValueError if it is none."""
-    found = {}
-    for pair in text.split(",")[:PARTITIONS_MAX]:
-        partition, _, offset = pair.partition(":")
-        if not (is_number(partition) and is_number(offset)):
-            raise ValueError(f"{pair[:40]} is not PARTITION:OFFSET")
-        found[int(partition)] = int(offset)
-    return found
-
-
-def is_number(text: str) -> bool:
-    """Whether it is an offset, a time or the like: of 63 bits, in digits."""
-    return text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= OFFSET_MAX

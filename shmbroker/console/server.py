@@ -21,7 +21,8 @@ from urllib.parse import parse_qsl, unquote
 
 from shmbroker import clock
 from shmbroker.console.access import Request
-from shmbroker.console.api import Answer, Console, Stream, refused
+from shmbroker.console.answers import Answer, Stream, refused
+from shmbroker.console.api import Console
 from shmbroker.metrics.server import Accepted, BoundedHandler, BoundedServer
 
 THREADS_MAX = 32

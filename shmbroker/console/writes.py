@@ -20,7 +20,7 @@ from shmbroker.client.addresses import Address
 from shmbroker.client.cluster import Cluster, Topic
 from shmbroker.client.faults import ClusterFault, refuse
 from shmbroker.client.reader.asking import EARLIEST, LATEST
-from shmbroker.console.messages import ANSWER_S, CLIENT_ID, Messages
+from shmbroker.console.topic_reader import ANSWER_S, CLIENT_ID, TopicReader
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 from shmbroker.records.batch import encode_batch
 from shmbroker.wire.api_keys import (
@@ -96,11 +96,11 @@ class Writes:
             raise ValueError(f"to is one of {', '.join(_WHERES)}")
         if to in ("time", "offset") and not (isinstance(value, int) and 0 <= value < 1 << 63):
             raise ValueError(f"{to} needs a value that is a number")
-        with Messages(self._bootstrap, name, None, False) as messages:
-            if len(messages.partitions) < len(messages.topic.leaders):
+        with TopicReader(self._bootstrap, name, None, False) as reader:
+            if len(reader.partitions) < len(reader.topic.leaders):
                 raise ClusterFault("the topic has too many partitions for this: use the command")
-            starts, ends = messages.offsets(EARLIEST), messages.offsets(LATEST)
-            since = messages.offsets(value) if to == "time" and isinstance(value, int) else {}
+            starts, ends = reader.offsets(EARLIEST), reader.offsets(LATEST)
+            since = reader.offsets(value) if to == "time" and isinstance(value, int) else {}
         plan = {}
         for partition, start in starts.items():
             end = ends[partition]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shmbroker import clock
-from shmbroker.console.api import STREAMS_MAX
+from shmbroker.console.record_pages import STREAMS_MAX
 from shmbroker.records.batch import encode_batch
 from tests.support.acknowledged_load import wait_until
 from tests.support.console_family import HOSTILE, Shown, browser, fill

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmbroker.console.access import TOKEN_HEADER, Access, Request
-from shmbroker.console.api import STREAMS_MAX, Answer, Console, Stream
+from shmbroker.console.answers import Answer, Stream
+from shmbroker.console.api import Console
+from shmbroker.console.record_pages import STREAMS_MAX
 from shmbroker.console.server import HEADERS, page_files
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.observe.about import About
@@ -123,7 +125,7 @@ def test_streams_are_counted_until_they_end(monkeypatch: pytest.MonkeyPatch) -> 
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(CONSOLE, "_open", lambda _request: Quiet())
+    monkeypatch.setattr(CONSOLE.records, "open", lambda _request: Quiet())
     request = Request("GET", "/api/tail", {"topic": "t"}, {"host": "localhost"})
     streams = [CONSOLE.answer(request) for _ in range(STREAMS_MAX)]
     assert all(isinstance(each, Stream) for each in streams)

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmbroker.console.messages import Batch, Wanted, _matching, parse_offsets
+from shmbroker.console.messages import Wanted, _matching
+from shmbroker.console.record_pages import parse_offsets
+from shmbroker.console.topic_reader import Batch
 from shmbroker.console.writes import murmur2
 from shmbroker.records.batch import encode_batch, iterate_batches
 
