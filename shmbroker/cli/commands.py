@@ -10,6 +10,7 @@ from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import Ending
 
 COMMANDS = {
+    "backup": "shmbroker.cli.backup",
     "bench": "shmbroker.cli.bench",
     "completion": "shmbroker.cli.completion",
     "config": "shmbroker.cli.config",
@@ -22,6 +23,7 @@ COMMANDS = {
     "pipeline": "shmbroker.cli.pipeline",
     "produce": "shmbroker.cli.produce",
     "quorum": "shmbroker.cli.quorum",
+    "restore": "shmbroker.cli.restore",
     "serve": "shmbroker.cli.serve",
     "status": "shmbroker.cli.status",
     "systemd": "shmbroker.cli.systemd",

@@ -26,6 +26,9 @@ DELETE = "delete"
 STRAY = "stray"
 FUTURE = "future"
 
+RESTORING = ".restoring"
+"""In a data directory that a backup is restored into, until all of it is there."""
+
 _DIRECTORY_NAME_MAX = 255
 _OFFSET_DIGITS = 20
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})")

@@ -26,7 +26,7 @@ from shmbroker.controller.raft import voter_change
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.log.checkpoints import sync_directory
-from shmbroker.log.file_names import parse_partition_directory
+from shmbroker.log.file_names import RESTORING, parse_partition_directory
 from shmbroker.log.meta_properties import (
     FILE_NAME,
     MetaProperties,
@@ -111,8 +111,14 @@ def find_others(data_directory: str, places: Sequence[str]) -> dict[int, Found]:
 
 
 def refuse_log_directory(data_directory: str, places: Sequence[str]) -> None:
-    """ConfigFault if what is named as data directory is a node's log directory itself, as of Apache
-    Kafka's: a family in it would be a new one, beside what is there."""
+    """ConfigFault if what is named as data directory holds half of a backup, or is a node's log
+    directory itself, as of Apache Kafka's: a family in it would be a new one, beside what is there.
+    """
+    if os.path.lexists(f"{data_directory}/{RESTORING}"):
+        raise ConfigFault(
+            f"A backup is restored into {data_directory}, or that was interrupted: wait for its "
+            "end, or empty the directory and restore again."
+        )
     if data_directory in places or not os.path.lexists(f"{data_directory}/{FILE_NAME}"):
         return
     raise ConfigFault(

@@ -63,6 +63,12 @@ def store_url(named: str | None, data_directory: str) -> str:
 
 def check_store(url: str) -> None:
     """ConfigFault if there can be no such store, or its library isn't there; nothing is opened."""
+    if complaint := complaint_about(url):
+        raise ConfigFault(f"shmbroker.tier.store is {url!r}: {complaint}.")
+
+
+def complaint_about(url: str) -> str | None:
+    """Why there can be no such store; None if there can."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
@@ -77,8 +83,7 @@ def check_store(url: str) -> None:
             complaint = "it needs boto3: pip install boto3"
     else:
         complaint = "it must begin with file:/// (a directory) or s3:// (a bucket)"
-    if complaint:
-        raise ConfigFault(f"shmbroker.tier.store is {url!r}: {complaint}.")
+    return complaint
 
 
 def open_store(url: str, endpoint: str | None = None, region: str | None = None) -> ObjectStore:

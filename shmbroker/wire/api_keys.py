@@ -200,7 +200,7 @@ TABLE = {
     DESCRIBE_SHARE_GROUP_OFFSETS: ("DescribeShareGroupOffsets", 0, 1, 0),
     ALTER_SHARE_GROUP_OFFSETS: ("AlterShareGroupOffsets", 0, 0, 0),
     DELETE_SHARE_GROUP_OFFSETS: ("DeleteShareGroupOffsets", 0, 0, 0),
-    LIST_SEGMENTS: ("ListSegments", 0, 0, 0),
+    LIST_SEGMENTS: ("ListSegments", 0, 1, 0),
     CLEAN_LOG: ("CleanLog", 0, 0, 0),
     TIER_LOAD: ("TierLoad", 0, 0, 0),
     TIER_COPY: ("TierCopy", 0, 0, 0),

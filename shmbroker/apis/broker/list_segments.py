@@ -1,6 +1,6 @@
 """ListSegments (key 20000, our own): end offsets and segment files, in one answer.
 
-Versions: 0. Served on the control socket only; a client's connection that asks is closed.
+Versions: 0-1. Served on the control socket only; a client's connection that asks is closed.
 Where: the I/O worker that leads the partitions.
 
 For readers outside the family on the same host (the Spark driver): they read the files themselves,
@@ -13,10 +13,16 @@ unlinked for so long. Retention and compaction go on meanwhile; what they take o
 `.deleted` (`file.delete.delay.ms` is the least), where a query that is slow still finds it. Held
 files go when the disk reserve is used, and with the death of their I/O broker. One request holds
 them for HOLD_MS_MAX at most.
+
+For a backup, since version 1: `first_offset` leaves out the segments that end at or before it.
+`stop_ms` above 0: the whole broker stands still from the moment at which it looked (`looked_ns`, by
+the monotonic clock, which all processes of a host share) until `stopped_until_ns`. Where the times
+of several brokers overlap, what they have listed is the family as it was at one moment.
 """
 
 from typing import Any
 
+from shmbroker import clock
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import Call
@@ -25,16 +31,19 @@ from shmbroker.wire import error_codes
 API_KEY = 20000
 NAME = "ListSegments"
 VERSION_MIN = 0
-VERSION_MAX = 0
+VERSION_MAX = 1
 VERSION_MIN_ADVERTISED = 0
 
 HOLD_MS_MAX = 24 * 3600 * 1000
 """A day."""
+STOP_MS_MAX = 200
+"""Clients wait meanwhile."""
 
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """What is below the high watermark of each partition asked."""
     partitions = []
+    looked_ns = clock.monotonic_ns()
     for topic in body["topics"]:
         for asked in topic["partitions"]:
             index = asked["partition"]
@@ -45,6 +54,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
                 found["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
                 continue
             log = partition.log
+            first_offset = asked.get("first_offset", 0)
             if body["hold_ms"] > 0:
                 until_ms = broker.now_ms() + min(body["hold_ms"], HOLD_MS_MAX)
                 log.hold(asked["hold_start_offset"], asked["hold_end_offset"], until_ms)
@@ -64,5 +74,15 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
                     "max_timestamp": segment[5],
                 }
                 for segment in log.segments_up_to(partition.high_watermark)
+                if segment[3] > first_offset
             ]
-    return {"error_code": 0, "partitions": partitions}
+    stop_ms = min(body.get("stop_ms", 0), STOP_MS_MAX)
+    until_ns = looked_ns + stop_ms * 1_000_000
+    if stop_ms > 0:
+        clock.sleep(max(until_ns - clock.monotonic_ns(), 0) / 1e9)
+    return {
+        "error_code": 0,
+        "looked_ns": looked_ns,
+        "stopped_until_ns": max(until_ns, clock.monotonic_ns()) if stop_ms > 0 else looked_ns,
+        "partitions": partitions,
+    }

@@ -1,0 +1,146 @@
+"""What a backup is: one manifest, and the objects that it names.
+
+    backups/<time>.json                                       the manifest: a line with the CRC-32C
+                                                              of the rest, then JSON
+    metadata/<time>-<crc>.checkpoint                          the cluster's metadata, as a snapshot
+    segments/<topic id>/<partition>/<base>-<end>-<size>-<crc>.log      whole batches of one segment
+
+Objects bear the CRC-32C of what they hold in their names, and are never changed. So backups share
+those that are the same, and what an interrupted one has left is taken by the next. A backup is
+there when its manifest is, which is written last.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from shmbroker import __version__
+from shmbroker.crc32c import crc32c
+from shmbroker.errors import CorruptFault
+from shmbroker.tier.object_store import MissingFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.tier.object_store import ObjectStore
+
+FORMAT = 1
+BACKUPS = "backups/"
+SEGMENTS = "segments/"
+METADATA = "metadata/"
+
+
+class SegmentObject(NamedTuple):
+    """One segment's batches, [base_offset, end_offset)."""
+
+    key: str
+    size: int
+    crc: int
+    base_offset: int
+    end_offset: int
+    inode: int
+    """Of the file that it was made from, and when that was last written: what is the same file
+    need not be read again."""
+    mtime_ns: int
+
+
+class PartitionBackup(NamedTuple):
+    """The log of one partition up to its high watermark at the moment of the backup."""
+
+    topic: str
+    topic_id: str
+    """As 32 hexadecimal digits."""
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    epochs: tuple[tuple[int, int], ...]
+    """(leader epoch, start offset), ascending."""
+    segments: tuple[SegmentObject, ...]
+
+
+class Backup(NamedTuple):
+    """One whole backup."""
+
+    name: str
+    cluster_id: str
+    taken_ms: int
+    metadata_key: str
+    metadata_size: int
+    metadata_crc: int
+    metadata_offset: int
+    metadata_epoch: int
+    partitions: tuple[PartitionBackup, ...]
+
+    @property
+    def keys(self) -> set[str]:
+        """The objects that it needs."""
+        segments = {each.key for row in self.partitions for each in row.segments}
+        return segments | {self.metadata_key}
+
+    @property
+    def bytes(self) -> int:
+        """Of all logs."""
+        return sum(each.size for row in self.partitions for each in row.segments)
+
+
+def segment_key(
+    topic_id: str, partition: int, base_offset: int, end_offset: int, size: int, crc: int
+) -> str:
+    """The name of an object of a segment."""
+    name = f"{base_offset:020}-{end_offset:020}-{size}-{crc:08x}.log"
+    return f"{SEGMENTS}{topic_id}/{partition}/{name}"
+
+
+def encode(backup: Backup) -> bytes:
+    """The manifest's file."""
+    row = backup._asdict() | {
+        "format": FORMAT,
+        "software": f"shmbroker {__version__}",
+        "partitions": [
+            each._asdict() | {"segments": [list(segment) for segment in each.segments]}
+            for each in backup.partitions
+        ],
+    }
+    text = json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode()
+    return b"%08x\n" % crc32c(text) + text
+
+
+def decode(name: str, data: bytes) -> Backup:
+    """CorruptFault if it is no manifest, or not whole."""
+    head, _, text = data.partition(b"\n")
+    try:
+        if int(head, 16) != crc32c(text):
+            raise ValueError("its checksum is wrong")
+        row: dict[str, Any] = json.loads(text)
+        found = row.pop("format")
+        if found != FORMAT:
+            raise ValueError(f"its format is {found}, and this version reads {FORMAT}")
+        row.pop("software")
+        row["partitions"] = tuple(
+            PartitionBackup(
+                **each
+                | {
+                    "epochs": tuple((epoch, start) for epoch, start in each["epochs"]),
+                    "segments": tuple(SegmentObject(*one) for one in each["segments"]),
+                }
+            )
+            for each in row["partitions"]
+        )
+        return Backup(**row)
+    except (ValueError, KeyError, TypeError) as fault:
+        raise CorruptFault(f"the backup {name} can't be used: {fault}") from None
+
+
+def names(store: ObjectStore) -> list[str]:
+    """The backups that are whole, the oldest first."""
+    found = [key[len(BACKUPS) :] for key, _ in store.list_objects(BACKUPS)]
+    return sorted(name.removesuffix(".json") for name in found if name.endswith(".json"))
+
+
+def load(store: ObjectStore, name: str) -> Backup:
+    """One backup; CorruptFault if there is none of that name, or it is damaged."""
+    try:
+        data = store.get(f"{BACKUPS}{name}.json")
+    except MissingFault:
+        raise CorruptFault(f"there is no backup {name}") from None
+    return decode(name, data)

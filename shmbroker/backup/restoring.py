@@ -1,0 +1,288 @@
+"""Putting a backup back: a data directory that `shmbroker serve --data` goes on with.
+
+Each partition gets as many replicas as it is asked for, on brokers 1, 2 …; its leader epoch is
+raised, so that what clients know of before counts as old. The cluster id, topics with their ids,
+settings, feature levels and the next producer id stay. Indexes, producer snapshots and leader
+epochs are not in a backup: the first start makes them of the batches, as after a crash.
+
+Every object is checked by its size and CRC-32C as it comes. `.restoring` lies in the directory
+until all of it is there and durable; no broker starts on a directory that has it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from shmbroker import clock
+from shmbroker.controller.raft.quorum_messages import SnapshotId
+from shmbroker.controller.raft.quorum_state import QuorumState
+from shmbroker.controller.raft.snapshots import image_snapshot
+from shmbroker.crc32c import crc32c
+from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
+from shmbroker.ids import random_uuid
+from shmbroker.log.checkpoints import (
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    Offsets,
+    encode_entries,
+    sync_directory,
+    write_all,
+    write_file,
+    write_offsets,
+)
+from shmbroker.log.file_names import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG,
+    PARTITION_METADATA,
+    RESTORING,
+    file_name,
+    partition_directory,
+)
+from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, write_meta_properties
+from shmbroker.log.partition_metadata import write_partition_metadata
+from shmbroker.metadata.follower import MetadataFollower
+from shmbroker.metadata.image import (
+    BROKER_RESOURCE,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from shmbroker.metadata.log_reader import MetadataLogReader, snapshot_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from shmbroker.backup.manifest import Backup, SegmentObject
+    from shmbroker.tier.object_store import ObjectStore
+
+PIECE_BYTES = 8 << 20
+_METADATA = "__cluster_metadata-0"
+_MIN_IN_SYNC = "min.insync.replicas"
+
+
+class Restored(NamedTuple):
+    """What was put back."""
+
+    backup: Backup
+    brokers: int
+    partitions: int
+    bytes: int
+    """Of logs, each replica counted."""
+
+
+def restore(
+    store: ObjectStore,
+    backup: Backup,
+    directory: str,
+    replicas: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, known: None,
+) -> Restored:
+    """Make `directory`, which must be empty or not there, of a backup.
+
+    `replicas`: of each partition; None: as many as it had. Faults: ConfigFault if the directory is
+    not empty, CorruptFault if an object is damaged or missing, StorageFault.
+    """
+    directory = os.path.abspath(directory)
+    _prepare(directory)
+    image = _image(store, backup, directory)
+    nodes = replicas or max(
+        (len(row.replicas) for topic in image.topics_by_id.values() for row in topic.partitions),
+        default=1,
+    )
+    ids = {node: random_uuid() for node in range(1, nodes + 1)}
+    image = placed(image, ids, replicas)
+    total = done = 0
+    logs = {(row.topic_id, row.partition): row for row in backup.partitions}
+    for topic in image.topics_by_id.values():
+        for partition in topic.partitions:
+            row = logs.get((topic.topic_id.hex(), partition.partition))
+            if row is not None:
+                total += len(partition.replicas) * sum(each.size for each in row.segments)
+    high_watermarks: dict[int, Offsets] = {node: {} for node in ids}
+    log_starts: dict[int, Offsets] = {node: {} for node in ids}
+    count = 0
+    for topic in image.topics_by_id.values():
+        for partition in topic.partitions:
+            row = logs.get((topic.topic_id.hex(), partition.partition))
+            places = [_node(directory, node) for node in partition.replicas]
+            name = partition_directory(topic.name, partition.partition)
+            for place in places:
+                os.makedirs(f"{place}/{name}")
+                write_partition_metadata(f"{place}/{name}/{PARTITION_METADATA}", topic.topic_id)
+            count += 1
+            if row is None:
+                continue
+            for place in places:
+                write_epochs(f"{place}/{name}/{LEADER_EPOCH_CHECKPOINT}", row.epochs)
+            for segment in row.segments:
+                _put_segment(store, segment, [f"{place}/{name}" for place in places])
+                done += segment.size * len(places)
+                progress(done, total)
+            for node in partition.replicas:
+                key = topic.name, partition.partition
+                high_watermarks[node][key] = row.high_watermark
+                if not row.segments or row.segments[0].base_offset != row.log_start_offset:
+                    log_starts[node][key] = row.log_start_offset
+            for place in places:
+                sync_directory(f"{place}/{name}")
+    for node, directory_id in ids.items():
+        place = _node(directory, node)
+        write_offsets(f"{place}/{HIGH_WATERMARK}", high_watermarks[node])
+        write_offsets(f"{place}/{LOG_START_OFFSET}", log_starts[node])
+        write_meta_properties(
+            f"{place}/{FILE_NAME}", MetaProperties(node, backup.cluster_id, directory_id)
+        )
+        sync_directory(place)
+    _write_metadata(_node(directory, 1), image, backup.taken_ms)
+    sync_directory(directory)
+    os.unlink(f"{directory}/{RESTORING}")
+    sync_directory(directory)
+    return Restored(backup, nodes, count, done)
+
+
+def _prepare(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+        found = [name for name in os.listdir(directory) if name != "lost+found"]
+        if RESTORING in found:
+            raise ConfigFault(
+                f"an earlier restore into {directory} was interrupted: remove what is in there, "
+                "and restore again"
+            )
+        if found:
+            raise ConfigFault(
+                f"{directory} is not empty ({sorted(found)[0]} is in it): name a new or empty one"
+            )
+        write_file(f"{directory}/{RESTORING}", "")
+    except OSError as error:
+        raise ConfigFault(f"{directory} can't be used: {error.strerror}") from None
+
+
+def _node(directory: str, node: int) -> str:
+    path = f"{directory}/node-{node}"
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def _image(store: ObjectStore, backup: Backup, directory: str) -> MetadataImage:
+    """The metadata of the backup, read as any snapshot is."""
+    content = store.get(backup.metadata_key)
+    if len(content) != backup.metadata_size or crc32c(content) != backup.metadata_crc:
+        raise CorruptFault(f"{backup.metadata_key} is damaged: restore another backup")
+    beside = f"{directory}/{RESTORING}-metadata"
+    os.mkdir(beside)
+    path = f"{beside}/{snapshot_name(backup.metadata_offset, backup.metadata_epoch)}"
+    with open(path, "wb") as file:
+        file.write(content)
+    reader = MetadataLogReader(beside)
+    try:
+        follower = MetadataFollower(reader, backup.cluster_id)
+        follower.catch_up(backup.metadata_offset)
+    finally:
+        reader.close()
+        os.unlink(path)
+        os.rmdir(beside)
+    return follower.image
+
+
+def placed(
+    image: MetadataImage, directories: Mapping[int, bytes], replicas: int | None
+) -> MetadataImage:
+    """The image with its partitions on these nodes, `replicas` times each, None: as often as
+    before. Their brokers are registered, and not at work yet."""
+    nodes = list(directories)
+    made = MetadataImage(image.cluster_id)
+    made.offset, made.epoch = image.offset, image.epoch
+    made.features = image.features
+    made.next_producer_id = image.next_producer_id
+    made.brokers = {
+        node: BrokerImage(node, "", 0, None, 0, bytes(16), True, (directories[node],))
+        for node in nodes
+    }
+    turn = 0
+    for topic in image.topics_by_id.values():
+        partitions = []
+        for old in topic.partitions:
+            count = min(replicas or len(old.replicas), len(nodes))
+            chosen = tuple(nodes[(turn + at) % len(nodes)] for at in range(count))
+            turn += 1
+            partitions.append(
+                PartitionImage(
+                    old.partition,
+                    chosen,
+                    chosen,
+                    -1,
+                    old.leader_epoch + 1,
+                    old.partition_epoch + 1,
+                    tuple(directories[node] for node in chosen),
+                )
+            )
+        new = TopicImage(topic.name, topic.topic_id, tuple(partitions))
+        made.topics_by_id[topic.topic_id] = made.topics_by_name[topic.name] = new
+    made.configs = {
+        resource: _fitting(values, replicas or len(nodes))
+        for resource, values in image.configs.items()
+        if resource[0] != BROKER_RESOURCE or resource[1] in ("", *map(str, nodes))
+    }
+    return made
+
+
+def _fitting(values: Mapping[str, str], replicas: int) -> dict[str, str]:
+    """Settings that can be kept with so many replicas."""
+    least = values.get(_MIN_IN_SYNC, "1")
+    if least.isdigit() and int(least) > replicas:
+        return dict(values) | {_MIN_IN_SYNC: str(replicas)}
+    return dict(values)
+
+
+def write_epochs(path: str, epochs: Iterable[tuple[int, int]]) -> None:
+    """A leader-epoch checkpoint of (epoch, start offset)."""
+    write_file(path, encode_entries([f"{epoch} {start}" for epoch, start in epochs]))
+
+
+def _put_segment(store: ObjectStore, segment: SegmentObject, directories: list[str]) -> None:
+    name = file_name(segment.base_offset, LOG)
+    fds: list[int] = []
+    try:
+        for directory in directories:
+            path = f"{directory}/{name}"
+            fds.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        crc = position = 0
+        while position < segment.size:
+            piece = store.get(segment.key, position, min(PIECE_BYTES, segment.size - position))
+            if not piece:
+                break
+            crc = crc32c(piece, crc)
+            position += len(piece)
+            for fd in fds:
+                write_all(fd, piece)
+        if position != segment.size or crc != segment.crc:
+            raise CorruptFault(
+                f"{segment.key} is damaged: its bytes are not those of the backup. Restore another"
+            )
+        for fd in fds:
+            os.fsync(fd)
+    except OSError as error:
+        raise StorageFault(f"can't write {name} in {directories[0]}: {error}") from error
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _write_metadata(node: str, image: MetadataImage, timestamp_ms: int) -> None:
+    directory = f"{node}/{_METADATA}"
+    os.mkdir(directory)
+    path = f"{directory}/{snapshot_name(*SnapshotId(image.offset, image.epoch))}"
+    with open(path, "wb") as file:
+        for piece in image_snapshot(image, timestamp_ms, clock.now_ms()):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    open(f"{directory}/{file_name(image.offset, LOG)}", "xb").close()
+    state = QuorumState(directory)
+    state.voters = [1]
+    state.write(image.epoch, -1, -1)
+    sync_directory(directory)

@@ -1,0 +1,201 @@
+"""The parts of a backup that need no family: manifests, stores, and where partitions are put."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shmbroker.backup import manifest
+from shmbroker.backup.asking import is_one_moment
+from shmbroker.backup.manifest import Backup, PartitionBackup, SegmentObject
+from shmbroker.backup.restoring import placed, restore
+from shmbroker.backup.taking import prune
+from shmbroker.backup.target import Lock, open_target, put_open_file, url_of
+from shmbroker.controller.raft.snapshots import image_snapshot
+from shmbroker.crc32c import crc32c
+from shmbroker.errors import ConfigFault, CorruptFault
+from shmbroker.log.checkpoints import HIGH_WATERMARK, LOG_START_OFFSET, read_offsets
+from shmbroker.metadata.image import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from shmbroker.records.batch import encode_batch
+from shmbroker.tier.object_store import ObjectStore
+
+TOPIC_ID = bytes(range(16))
+BATCH = encode_batch([(1, None, b"value", ())], base_offset=7, leader_epoch=3)
+
+
+def image_of(replicas: tuple[int, ...]) -> MetadataImage:
+    image = MetadataImage("cluster")
+    image.offset, image.epoch, image.next_producer_id = 500, 4, 3000
+    partitions = tuple(
+        PartitionImage(index, replicas, replicas[:1], replicas[0], 5, 9, (bytes(16),) * 3)
+        for index in range(4)
+    )
+    topic = TopicImage("t", TOPIC_ID, partitions)
+    image.topics_by_id[TOPIC_ID] = image.topics_by_name["t"] = topic
+    image.configs = {
+        (TOPIC_RESOURCE, "t"): {"min.insync.replicas": "2", "retention.ms": "1"},
+        (BROKER_RESOURCE, ""): {"min.insync.replicas": "2"},
+        (BROKER_RESOURCE, "7"): {"log.cleaner.threads": "1"},
+    }
+    image.features = {"group.version": 1}
+    return image
+
+
+def stored(store: ObjectStore, name: str = "one") -> Backup:
+    """A backup of one partition, of which the log begins within its segment."""
+    content = b"".join(image_snapshot(image_of((3, 5, 7)), 1, 1))
+    crc = crc32c(BATCH)
+    key = manifest.segment_key(TOPIC_ID.hex(), 2, 7, 8, len(BATCH), crc)
+    store.put(key, BATCH)
+    store.put(f"metadata/{name}", content)
+    segment = SegmentObject(key, len(BATCH), crc, 7, 8, 1, 1)
+    row = PartitionBackup("t", TOPIC_ID.hex(), 2, 6, 8, ((3, 7),), (segment,))
+    size, crc = len(content), crc32c(content)
+    backup = Backup(name, "cluster", 1, f"metadata/{name}", size, crc, 500, 4, (row,))
+    store.put(f"backups/{name}.json", manifest.encode(backup))
+    return backup
+
+
+@pytest.mark.parametrize(
+    ("times", "is_one"),
+    [
+        ([], True),
+        ([(1, 1)], True),
+        ([(1, 5), (5, 9)], True),
+        ([(1, 4), (5, 9)], False),
+        ([(1, 10), (2, 3), (4, 9)], False),
+    ],
+)
+def test_moment_of_all(times: list[tuple[int, int]], is_one: bool) -> None:
+    assert is_one_moment(times) is is_one
+
+
+@pytest.mark.parametrize("replicas", [None, 1, 2, 5])
+def test_partitions_are_put_on_brokers_from_one_on(replicas: int | None) -> None:
+    count = replicas or 3
+    directories = {node: bytes([node] * 16) for node in range(1, count + 1)}
+    image = placed(image_of((3, 5, 7)), directories, replicas)
+    rows = image.topics_by_name["t"].partitions
+    for row in rows:
+        assert len(set(row.replicas)) == count
+        assert row.in_sync_replicas == row.replicas
+        assert row.directories == tuple(directories[node] for node in row.replicas)
+        assert (row.leader_id, row.leader_epoch, row.partition_epoch) == (-1, 6, 10)
+    assert {row.replicas[0] for row in rows} == set(list(directories)[:4])
+    assert set(image.brokers) == set(directories)
+    least = image.configs[TOPIC_RESOURCE, "t"]
+    assert least == {"min.insync.replicas": str(min(count, 2)), "retention.ms": "1"}
+    assert image.configs[BROKER_RESOURCE, ""] == {"min.insync.replicas": str(min(count, 2))}
+    assert (BROKER_RESOURCE, "7") not in image.configs
+    assert (image.offset, image.epoch, image.next_producer_id) == (500, 4, 3000)
+
+
+def test_restored_directories_hold_what_the_backup_says(tmp_path: Path) -> None:
+    store = open_target(str(tmp_path / "backups"), None, None)
+    told: list[tuple[int, int]] = []
+    done = restore(store, stored(store), str(tmp_path / "data"), 2, lambda *both: told.append(both))
+    assert (done.brokers, done.partitions, done.bytes) == (2, 4, 2 * len(BATCH))
+    assert told == [(2 * len(BATCH), 2 * len(BATCH))]
+    for node in ("node-1", "node-2"):
+        directory = tmp_path / "data" / node
+        assert (directory / "t-2" / f"{7:020}.log").read_bytes() == BATCH
+        assert (directory / "t-2" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 7\n"
+        assert read_offsets(f"{directory}/{HIGH_WATERMARK}") == {("t", 2): 8}
+        assert read_offsets(f"{directory}/{LOG_START_OFFSET}") == {("t", 2): 6}
+        assert (directory / "t-0").is_dir()
+    assert not (tmp_path / "data" / ".restoring").exists()
+
+
+@pytest.mark.parametrize("at", [0, 3, 8, 9, 40, -1])
+def test_damaged_manifest_is_none(tmp_path: Path, at: int) -> None:
+    store = open_target(str(tmp_path), None, None)
+    data = bytearray(manifest.encode(stored(store)))
+    assert manifest.decode("one", bytes(data)) == stored(store)
+    data[at] ^= 1
+    with pytest.raises(CorruptFault, match="the backup one can't be used"):
+        manifest.decode("one", bytes(data))
+    with pytest.raises(CorruptFault, match="can't be used"):
+        manifest.decode("one", bytes(data)[: len(data) // 2])
+
+
+def test_damaged_metadata_is_not_restored(tmp_path: Path) -> None:
+    store = open_target(str(tmp_path / "backups"), None, None)
+    backup = stored(store)
+    store.put(backup.metadata_key, b"other")
+    with pytest.raises(CorruptFault, match="is damaged: restore another"):
+        restore(store, backup, str(tmp_path / "data"))
+
+
+def test_nothing_is_pruned_where_a_backup_to_keep_is_damaged(tmp_path: Path) -> None:
+    store = open_target(str(tmp_path), None, None)
+    stored(store, "one")
+    stored(store, "two")
+    store.put("backups/two.json", b"garbage")
+    before = sorted(store.list_objects("segments/"))
+    with pytest.raises(CorruptFault):
+        prune(store, 1)
+    assert manifest.names(store) == ["one", "two"]
+    assert sorted(store.list_objects("segments/")) == before
+
+
+def test_one_at_a_time_works_in_a_directory(tmp_path: Path) -> None:
+    store = open_target(str(tmp_path / "new"), None, None)
+    with Lock(store), pytest.raises(ConfigFault, match="another backup or pruning works in"):
+        Lock(store)
+    with Lock(store):
+        pass
+
+
+def test_open_file_is_linked_where_it_may_be_and_ends_there(tmp_path: Path) -> None:
+    store = open_target(str(tmp_path / "backups"), None, None)
+    path = tmp_path / "segment"
+    path.write_bytes(b"0123456789")
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        assert put_open_file(store, "a/whole", fd, 10, True)
+        assert not put_open_file(store, "a/part", fd, 5, True)
+        assert not put_open_file(store, "a/copy", fd, 10, False)
+        path.rename(tmp_path / "renamed")  # the open file counts, not its name
+        assert put_open_file(store, "b/whole", fd, 10, True)
+        (tmp_path / "renamed").unlink()
+    finally:
+        os.close(fd)
+    assert store.get("a/whole") == store.get("a/copy") == store.get("b/whole") == b"0123456789"
+    assert store.get("a/part") == b"01234"
+    inodes = {(tmp_path / "backups" / "a" / name).stat().st_ino for name in ("whole", "copy")}
+    assert len(inodes) == 2
+
+
+def test_bucket_is_a_place_like_any(s3_endpoint: str, tmp_path: Path) -> None:
+    import boto3
+
+    boto3.client("s3", endpoint_url=s3_endpoint).create_bucket(Bucket="backups")
+    store = open_target("s3://backups/of/kafka", s3_endpoint, None)
+    assert url_of(store) == "s3://backups/of/kafka/"
+    path = tmp_path / "segment"
+    path.write_bytes(BATCH + b"more")
+    with path.open("rb") as file:
+        crc = crc32c(BATCH)
+        key = manifest.segment_key(TOPIC_ID.hex(), 2, 7, 8, len(BATCH), crc)
+        assert not put_open_file(store, key, file.fileno(), len(BATCH), True)
+    first, second = stored(store, "one"), stored(store, "two")
+    assert manifest.names(store) == ["one", "two"]
+    assert manifest.load(store, "one") == first
+    assert prune(store, 1)[:2] == (["one"], 1)
+    restore(store, second, str(tmp_path / "data"), 1)
+    log = tmp_path / "data" / "node-1" / "t-2" / f"{7:020}.log"
+    assert log.read_bytes() == BATCH
+    with pytest.raises(CorruptFault, match="there is no backup one"):
+        manifest.load(store, "one")
+
+
+@pytest.mark.parametrize("named", ["ftp://there", "s3://"])
+def test_place_that_is_none_is_refused(named: str) -> None:
+    with pytest.raises(ConfigFault):
+        open_target(named, None, None)
