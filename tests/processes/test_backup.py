@@ -25,6 +25,7 @@ from shmbroker.tier.directory_store import DirectoryStore
 from shmbroker.tier.object_store import StoreFault
 from shmbroker.tools.log_files import read_batches
 from shmbroker.tools.log_verify import verify
+from tests.processes import test_compaction
 from tests.support.acknowledged_load import Load, batch_now, read_numbers, wait_until
 from tests.support.raw_client import RawClient
 
@@ -290,6 +291,25 @@ def test_files_that_retention_drops_meanwhile_are_held(
     with Broker(data=tmp_path / "data") as restored, RawClient(restored.address) as again:
         assert again.fetch("filled", 11)["error_code"] == 1
         assert len(again.fetch("filled", 12)["records"]) > 0
+
+
+def test_log_that_is_compacted_meanwhile_has_the_last_value_of_each_key(tmp_path: Path) -> None:
+    """Compaction joins what was stored early with what came later: the cut's files count."""
+    with Broker(*test_compaction.QUICK) as broker:
+        test_compaction.create(broker)
+        writer = test_compaction.Writer(broker)
+        writer.write(5_000)
+        log = broker.data / "node-1" / f"{test_compaction.TOPIC}-0" / f"{0:020}.log"
+
+        def meanwhile() -> None:
+            inode = log.stat().st_ino
+            writer.write(5_000)
+            wait_until(lambda: log.stat().st_ino != inode, "compaction", 60)
+
+        take(broker, tmp_path / "backups", meanwhile)
+        put_back(tmp_path / "backups", tmp_path / "data")
+    with Broker(data=tmp_path / "data") as restored:
+        writer.check(restored)
 
 
 class Failing(DirectoryStore):
