@@ -139,12 +139,16 @@ class Family:
         self.io_peer = peer(1, to_io, to_network)
         self.worker = worker = SimpleNamespace(
             token=0,
+            guard=None,
             pending={},
             image=SimpleNamespace(
                 offset=0,
+                security=None,
                 topics_by_id={},
                 topics_by_name={
-                    TOPIC: SimpleNamespace(topic_id=TOPIC_ID, partitions=(0,), is_internal=False)
+                    TOPIC: SimpleNamespace(
+                        name=TOPIC, topic_id=TOPIC_ID, partitions=(0,), is_internal=False
+                    )
                 },
             ),
             io_peer=lambda _connection: self.io_peer,
@@ -160,6 +164,7 @@ class Family:
         self.results = Results(worker)
         service = SimpleNamespace(submit={0: worker.produce.submit}, now=now)
         self.loop = EventLoop(service, 100 << 20, 64 << 20, select.epoll())
+        self.connection.submit = service.submit
         self.loop.connections[self.connection.fd] = self.connection
         self.loop.poller.register(self.connection.fd, select.EPOLLIN)
 
@@ -285,7 +290,8 @@ def connect() -> tuple[socket.socket, Connection]:
         accepted, _ = listening.accept()
     accepted.setblocking(False)
     accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return client, Connection(accepted, SimpleNamespace(broker_id=1, is_control=False), now())
+    listener = SimpleNamespace(broker_id=1, is_control=False)
+    return client, Connection(accepted, listener, now(), {})
 
 
 def ring() -> memoryview:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shmbroker.controller.broker_watch import BrokerWatch
     from shmbroker.errors import StorageFault
     from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.guard import Guard
     from shmbroker.gateway.inflight import Request as Request
     from shmbroker.groups.coordinator import GroupCoordinator
     from shmbroker.groups.transactions.coordinator import TransactionCoordinator
@@ -166,6 +167,8 @@ class RequestContext(GatewayContext, Protocol):
     """The last token that was given to an operation."""
     append_bytes: int
     """Of the last request with appends."""
+    guard: Guard | None
+    """Who is asked for rights; None: everybody has all."""
     pending: dict[int, Request]
     """Requests that wait for a result, by the token of the operation."""
     touched: set[Connection]

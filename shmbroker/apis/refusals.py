@@ -3,7 +3,7 @@ room for an error. Clients look for the controller again and repeat what they wa
 when its controller changes. `not_controller` of each module in `apis.controller` puts it there.
 """
 
-from shmbroker.wire.error_codes import NOT_CONTROLLER
+from shmbroker.wire.error_codes import NOT_CONTROLLER, SECURITY_DISABLED
 
 MESSAGE = "The active controller changes; try again."
 
@@ -11,3 +11,8 @@ ERROR: dict[str, int | str] = {"error_code": NOT_CONTROLLER}
 """What an answer has that has no room for a message."""
 TOLD = ERROR | {"error_message": MESSAGE}
 """What an answer has that has."""
+NO_AUTHORIZER = {
+    "error_code": SECURITY_DISABLED,
+    "error_message": "No Authorizer is configured.",
+}
+"""ACLs mean nothing where nobody asks for them."""

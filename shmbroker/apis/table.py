@@ -46,8 +46,10 @@ from shmbroker.apis.controller import (
     alter_partition_reassignments,
     broker_heartbeat,
     broker_registration,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_topics,
     describe_quorum,
     elect_leaders,
@@ -61,6 +63,7 @@ from shmbroker.apis.controller import (
 from shmbroker.apis.gateway import (
     alter_replica_log_dirs,
     api_versions,
+    describe_acls,
     describe_cluster,
     describe_configs,
     describe_topic_partitions,
@@ -92,6 +95,7 @@ IN_NETWORK_WORKER: tuple[GatewayApi, ...] = (
     metadata,
     find_coordinator,
     api_versions,
+    describe_acls,
     describe_configs,
     alter_replica_log_dirs,
     describe_cluster,
@@ -175,6 +179,8 @@ FOR_READERS = frozenset((list_segments.API_KEY, api_versions.API_KEY))
 IN_CONTROLLER: tuple[ControllerApi, ...] = (
     create_topics,
     delete_topics,
+    create_acls,
+    delete_acls,
     alter_configs,
     create_partitions,
     elect_leaders,
@@ -196,6 +202,10 @@ OF_BROKERS: tuple[ControllerApi, ...] = (
     tell_log_ends,
 )
 """Answered by the controller too, but only to the brokers of the family."""
+
+JUDGED: tuple[Api, ...] = (*IN_NETWORK_WORKER, *UNADVERTISED, *IN_IO_WORKER, *IN_CONTROLLER)
+"""What a client's rights are asked for as a whole, where there is an authorizer
+(`security.access`)."""
 
 CONTROLLER_APIS = {module.API_KEY: module for module in IN_CONTROLLER}
 """Those that clients may ask for, by key."""

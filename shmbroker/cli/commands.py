@@ -10,6 +10,7 @@ from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import Ending
 
 COMMANDS = {
+    "acl": "shmbroker.cli.acl",
     "backup": "shmbroker.cli.backup",
     "bench": "shmbroker.cli.bench",
     "completion": "shmbroker.cli.completion",

@@ -166,6 +166,7 @@ class ActiveController:
         else:
             self._commit(grown(self.image, config), now_ms)
         nodes.refuse_missing_brokers(self.image, config.broker_ids)
+        nodes.refuse_unasked_acls(self.image, config)
         for broker_id, broker in list(self.image.brokers.items()):
             if broker_id not in config.broker_ids:  # of an earlier, larger family
                 self.fence_broker(broker_id, now_ms)

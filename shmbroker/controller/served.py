@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shmbroker.controller.decisions import (
+    acls,
     configs,
     election,
     features,
@@ -55,6 +56,16 @@ SERVED = {
         lambda on, request, version, _: topics.create_partitions(request, version, on.cluster()),
         "results",
         is_in_steps=True,
+    ),
+    "CreateAcls": Served(
+        lambda on, request, _, __: acls.create_acls(
+            request, on.image.security, on.cluster().new_topic_id
+        ),
+        "results",
+    ),
+    "DeleteAcls": Served(
+        lambda on, request, _, __: acls.delete_acls(request, on.image.security),
+        "filter_results",
     ),
     "AlterConfigs": Served(
         lambda on, request, _, __: configs.alter_configs(request, on.image, on.config),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import socket
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from fcntl import ioctl
 from os import sendfile
 from termios import FIONREAD
@@ -25,9 +25,11 @@ from typing import Any
 from shmbroker.gateway.arriving import Sender
 from shmbroker.gateway.inflight import Request
 from shmbroker.ipc.passed_files import ColdSlice, FileSlice
+from shmbroker.security.acls import ANONYMOUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.apis.contexts import Submit
     from shmbroker.gateway.event_loop import Listener
 
 MSG_MORE = socket.MSG_MORE
@@ -80,12 +82,14 @@ class Connection(Sender):
         "is_closed",
         "is_cold",
         "is_ended",
-        "is_reader",
         "large_bytes",
         "last_active",
         "listener",
         "out",
+        "principal",
+        "scope",
         "socket",
+        "submit",
         "traffic",
         "view",
         "wants_write",
@@ -96,6 +100,7 @@ class Connection(Sender):
         accepted: socket.socket,
         listener: Listener,
         now: float,
+        submit: Mapping[int, Submit],
         traffic: Traffic | None = None,
     ) -> None:
         super().__init__()
@@ -115,8 +120,6 @@ class Connection(Sender):
         """The client has closed its sending side, or all; what it sent before may be unread."""
         self.is_ended = False
         """Nothing more will come in; it is closed when its last answer has gone out."""
-        self.is_reader = False
-        """Of another user, on the control socket: it may ask what readers of files need."""
         self.wants_write = False
         self.large_bytes = 0
         self.fast_produce: Any = None
@@ -124,6 +127,13 @@ class Connection(Sender):
         self.last_active = now
         self.client = ""
         self.host = ""
+        self.principal = ANONYMOUS
+        """Who this is, as far as it has shown."""
+        self.scope: Hashable = listener.broker_id
+        """For whom requests with the same bytes mean the same."""
+        self.submit = submit
+        """What it may ask for now, by API key: whoever accepts the connection says that, and who
+        authenticates it."""
 
     @property
     def address(self) -> str:

@@ -228,10 +228,11 @@ class EventLoop:
                 accepted.close()
                 continue
             accepted.setblocking(False)
-            connection = Connection(accepted, listener, service.now(), self.traffic)
-            if is_local:
-                connection.is_reader = not _is_owner(accepted)
-            else:
+            submit = service.submit
+            if is_local and not _is_owner(accepted):
+                submit = service.submit_of_readers
+            connection = Connection(accepted, listener, service.now(), submit, self.traffic)
+            if not is_local:
                 tcp.tune(accepted)
                 connection.client = f"{address[0]}:{address[1]}"
                 connection.host = accepted.getsockname()[0]
@@ -323,8 +324,7 @@ class EventLoop:
         self, connection: Connection, buffer: bytearray, position: int, end: int
     ) -> None:
         """Start the requests whose frames lie complete in buffer[position:end]; keep the rest."""
-        service = self.service
-        submit = service.submit_of_readers if connection.is_reader else service.submit
+        submit = connection.submit
         inflight = connection.inflight
         frame_bytes_max = self.frame_bytes_max
         need = 0

@@ -50,13 +50,15 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.passed_files import INLINE_BYTES, FileSlice
 from shmbroker.metadata.topic_names import TOPIC_NAME_CHARACTERS_MAX
+from shmbroker.security.acls import READ as READ_RIGHT
+from shmbroker.security.acls import TOPIC
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_header
 from shmbroker.wire.primitives import uvarint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
     from typing import Any
 
     from shmbroker.apis.contexts import RequestContext
@@ -178,8 +180,8 @@ class FetchApi:
 
     def __init__(self, worker: RequestContext, place: int = 0, workers: int = 1) -> None:
         self.worker = worker
-        self.known: Known[tuple[int, bytes], KnownFetch] = Known(KNOWN_MAX)
-        """By broker id and the bytes that stay the same."""
+        self.known: Known[tuple[Hashable, bytes], KnownFetch] = Known(KNOWN_MAX)
+        """By the scope of the connection and the bytes that stay the same."""
         ids = SESSION_IDS // workers
         self.sessions = FetchSessions(
             range(place * ids, (place + 1) * ids),
@@ -207,7 +209,7 @@ class FetchApi:
         if REPEATED_BYTES_MIN <= end - start <= REPEATED_BYTES_MAX:
             offset_at = end - _OFFSET_FROM_END[version]
             same = key_of(buffer, start, offset_at) + buffer[offset_at + 8 : end]
-            known = self.known.get((connection.listener.broker_id, same))
+            known = self.known.get((connection.scope, same))
             image = self.worker.image
             if known is not None and (known.image is image or known.holds(image)):
                 peer = self.worker.io_peer(connection)
@@ -232,7 +234,7 @@ class FetchApi:
             self._remember(request, body, same, view[body_at:])
         view.release()
         if version >= SESSIONS_FROM and body["session_id"]:
-            old = self.sessions.get(body["session_id"], connection.listener.broker_id)
+            old = self.sessions.get(body["session_id"], connection.scope)
             if old is not None:
                 self.sessions.remove(old)
         return self._submit_full(request, body)
@@ -254,6 +256,10 @@ class FetchApi:
             answers: list[Answer] = []
             topics.append((topic["topic"], topic["topic_id"], answers))
             image = worker.topic_of({"name": topic["topic"], "topic_id": topic["topic_id"]}, by_id)
+            is_forbidden = image is not None or not by_id
+            if is_forbidden:
+                name = image.name if image is not None else topic["topic"]
+                is_forbidden = not self._may_read(request.connection, name)
             if wanted is not None and len(topic["topic"]) > TOPIC_NAME_CHARACTERS_MAX:
                 wanted = request.wanted = None  # no name that could be; nor is it worth the room
             for partition in topic["partitions"]:
@@ -265,6 +271,8 @@ class FetchApi:
                     wanted[key] = (_parameters(partition), answer)
                 if isolation not in (0, 1):
                     answer[1] = error_codes.UNKNOWN_SERVER_ERROR
+                elif is_forbidden:
+                    answer[1] = error_codes.TOPIC_AUTHORIZATION_FAILED
                 elif image is None:
                     answer[1] = (
                         error_codes.UNKNOWN_TOPIC_ID
@@ -313,6 +321,7 @@ class FetchApi:
         if (
             image is None
             or not 0 <= partition["partition"] < len(image.partitions)
+            or not self._may_read(request.connection, image.name)
             or body["isolation_level"] not in (0, 1)
             or _replica_id(body, version) >= 0
             or body["session_id"]
@@ -333,7 +342,7 @@ class FetchApi:
         known.head = limits.pack_head(0, 1)[TOKEN.size :]
         entry = _pack_entry(image.topic_id, index, partition)
         known.before, known.after = entry[:32], entry[40:]
-        self.known.keep((request.connection.listener.broker_id, same), known)
+        self.known.keep((request.connection.scope, same), known)
 
     def _send_known(
         self,
@@ -374,7 +383,7 @@ class FetchApi:
         if end - start < REPEATED_BYTES_MIN:
             return None
         session_id, epoch = _SESSION.unpack_from(buffer, epoch_at - 4)
-        session = self.sessions.get(session_id, connection.listener.broker_id)
+        session = self.sessions.get(session_id, connection.scope)
         if session is None or session.epoch != epoch:
             return None
         repeated = session.repeated
@@ -393,7 +402,7 @@ class FetchApi:
         version = request.api_version
         connection = request.connection
         by_id = version >= TOPIC_IDS_FROM
-        session = self.sessions.get(body["session_id"], connection.listener.broker_id)
+        session = self.sessions.get(body["session_id"], connection.scope)
         if session is None or _replica_id(body, version) >= 0:
             self._answer_top(request, error_codes.FETCH_SESSION_ID_NOT_FOUND)
             connection.inflight.append(request)
@@ -449,10 +458,10 @@ class FetchApi:
         worker = self.worker
         image = worker.image
         if session.image is not image:
-            session.resolve(list(session.partitions), self._locator(session))
+            session.resolve(list(session.partitions), self._locator(connection, session))
             session.image = image
         elif session.unresolved:
-            session.resolve(session.unresolved, self._locator(session))
+            session.resolve(session.unresolved, self._locator(connection, session))
         request = FetchRequest(connection, API_KEY, limits.version, correlation_id)
         request.client_id = limits.client_id
         request.isolation = limits.isolation
@@ -478,7 +487,9 @@ class FetchApi:
             connection.inflight.append(request)
         return True
 
-    def _locator(self, session: FetchSession) -> Callable[[tuple[Any, int]], bytes | int]:
+    def _locator(
+        self, connection: Connection, session: FetchSession
+    ) -> Callable[[tuple[Any, int]], bytes | int]:
         """Where a partition of the session is by the image of now, or an error code."""
         image = self.worker.image
         unknown = error_codes.UNKNOWN_TOPIC_OR_PARTITION
@@ -491,11 +502,17 @@ class FetchApi:
             topic = topics.get(key[0])
             if topic is None:
                 return no_topic
+            if not self._may_read(connection, topic.name):
+                return error_codes.TOPIC_AUTHORIZATION_FAILED
             if not 0 <= key[1] < len(topic.partitions):
                 return unknown
             return partition_key(topic.topic_id, key[1])
 
         return locate
+
+    def _may_read(self, connection: Connection, topic: str) -> bool:
+        guard = self.worker.guard
+        return guard is None or guard.may(connection, READ_RIGHT, TOPIC, topic)
 
     def _settle(self, request: FetchRequest, session: FetchSession) -> bool:
         """List what the session's client is told, and remember that it was."""
@@ -529,7 +546,7 @@ class FetchApi:
     def _create_session(self, request: FetchRequest, wanted: Wanted) -> int:
         """Keep what a full request has asked for; the session's id, 0 if there is no room."""
         session = self.sessions.try_create(
-            request.connection.listener.broker_id,
+            request.connection.scope,
             request.api_version >= TOPIC_IDS_FROM,
             (
                 (key, parameters, answer[1], answer[2], answer[4])

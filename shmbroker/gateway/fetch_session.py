@@ -34,7 +34,7 @@ from shmbroker.ipc.operation_layout import READ_PARTITION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
     from typing import Any
 
     Key = tuple[str | bytes, int]
@@ -69,13 +69,13 @@ class FetchSession:
     __slots__ = (
         "_keys",
         "_payload",
-        "broker_id",
         "counted",
         "created_ms",
         "epoch",
         "errors",
         "id",
         "image",
+        "owner",
         "partitions",
         "repeated",
         "unresolved",
@@ -83,9 +83,9 @@ class FetchSession:
         "uses_topic_ids",
     )
 
-    def __init__(self, session_id: int, broker_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(self, session_id: int, owner: Hashable, uses_topic_ids: bool, now_ms: int) -> None:
         self.id = session_id
-        self.broker_id = broker_id
+        self.owner = owner
         self.uses_topic_ids = uses_topic_ids
         self.created_ms = self.used_ms = now_ms
         self.epoch = 1
@@ -191,14 +191,14 @@ class FetchSessions:
         self.sessions: dict[int, FetchSession] = {}
         self._given = first_id % len(id_range)
 
-    def get(self, session_id: int, broker_id: int) -> FetchSession | None:
+    def get(self, session_id: int, owner: Hashable) -> FetchSession | None:
         """A session with this broker."""
         session = self.sessions.get(session_id)
-        return session if session is not None and session.broker_id == broker_id else None
+        return session if session is not None and session.owner == owner else None
 
     def try_create(
         self,
-        broker_id: int,
+        owner: Hashable,
         uses_topic_ids: bool,
         partitions: Iterable[tuple[Key, bytes, int, int, int]],
         count: int,
@@ -210,7 +210,7 @@ class FetchSessions:
         """
         if not self._make_room(count, now_ms):
             return None
-        session = FetchSession(self._new_id(), broker_id, uses_topic_ids, now_ms)
+        session = FetchSession(self._new_id(), owner, uses_topic_ids, now_ms)
         for key, parameters, error, high_watermark, log_start_offset in partitions:
             known = KNOWN.pack(-1 if error else high_watermark, log_start_offset)
             session.partitions[key] = NO_PARTITION_KEY + parameters + known

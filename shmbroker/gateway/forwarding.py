@@ -25,7 +25,7 @@ from shmbroker.gateway.standing import REQUEST_BYTES_MAX, StandingRepeats
 from shmbroker.ipc.operation_proxy import try_execute
 from shmbroker.ipc.peer import Peer
 from shmbroker.wire import codec
-from shmbroker.wire.frame import parse_request_header, response_frame
+from shmbroker.wire.frame import parse_request_header
 
 ASK_AGAIN_S = 5.0
 """How long a request looks for the active controller before its client has to."""
@@ -104,9 +104,7 @@ class PlainApis:
                 body = codec.encode(module.NAME + "Response", version, answer)
                 if key is not None:
                     self.cache.keep(key, body)
-        request.response = [
-            response_frame(request.api_key, request.api_version, correlation_id, body)
-        ]
+        request.answer(body)
         return True
 
     def finish_again(self, request: Request) -> None:
@@ -115,9 +113,7 @@ class PlainApis:
         self.worker.follow_metadata()
         answer = module.answer(self.worker, request, decoded)
         body = codec.encode(module.NAME + "Response", request.api_version, answer)
-        request.response = [
-            response_frame(request.api_key, request.api_version, request.correlation_id, body)
-        ]
+        request.answer(body)
         self.worker.touched.add(request.connection)
 
     def create_topics(self, request: Request, names: list[str]) -> None:
@@ -240,7 +236,7 @@ class PlainApis:
         decoded = codec.decode_request(module.NAME, version, request.body[1])
         answer = module.not_controller(version, decoded)
         body = codec.encode(module.NAME + "Response", version, answer)
-        request.response = [response_frame(request.api_key, version, request.correlation_id, body)]
+        request.answer(body)
         self.worker.touched.add(request.connection)
 
     def _forward_or_repeat(

@@ -34,6 +34,7 @@ from shmbroker.gateway.connection_limits import ConnectionLimits
 from shmbroker.gateway.crowd import Crowd
 from shmbroker.gateway.drain import Drain
 from shmbroker.gateway.event_loop import IDLE, SLOW, STALLED, EventLoop, Listener, Poller
+from shmbroker.gateway.guard import Guard
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.results import Results
 from shmbroker.gateway.standing import StandingRepeats
@@ -174,6 +175,7 @@ class Gateway:
         self.node_endpoints = told.node_endpoints
         self.add_leader_hints = told.add_leader_hints
         count = len(siblings.doorbells) + 1
+        self.guard: Guard | None = None
         self.produce = produce.ProduceApi(self)
         self.fetch = fetch.FetchApi(self, siblings.place, count)
         self.standing = StandingRepeats(brokers.standing)
@@ -184,6 +186,8 @@ class Gateway:
             fetch.API_KEY: self.fetch.submit,
         }
         self.submit_of_readers = {key: self.submit[key] for key in table.FOR_READERS}
+        if config.has_authorizer:
+            self.guard = Guard(config, self.image, table.JUDGED, self.submit)
         arriving_bytes_max = config["queued.max.request.bytes"]
         if arriving_bytes_max <= 0:
             arriving_bytes_max = FRAMES_BUFFERED_BYTES_MAX
@@ -435,6 +439,8 @@ class Gateway:
                 return
             self.image = self.told.image = self.link.follower.image
             self.plain.cache.clear()
+            if self.guard is not None:
+                self.guard.on_image(self.image)
             if any(
                 isinstance(change, ConfigChanged) and change.resource_type == BROKER_RESOURCE
                 for change in changes
@@ -520,6 +526,14 @@ class Gateway:
         self.member.tally.add("connections_accepted")
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("a connection of %s", connection.peer_name())
+        guard = self.guard
+        if guard is not None and not connection.listener.is_control:
+            connection.submit = guard.submit
+            connection.scope = (
+                connection.listener.broker_id,
+                connection.principal,
+                connection.address,
+            )
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.limits.release(connection.address)

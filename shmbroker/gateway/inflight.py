@@ -8,6 +8,8 @@ Rules of this file:
 
 from __future__ import annotations
 
+from shmbroker.wire.frame import parse_response_header, response_frame
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +30,7 @@ class Request:
         "connection",
         "correlation_id",
         "finish",
+        "mended",
         "peer",
         "pending",
         "received",
@@ -57,3 +60,19 @@ class Request:
         self.state: Any = None
         self.tokens: list[int] | None = None
         self.body: Any = None
+        self.mended: Callable[[bytes], bytes] | None = None
+        """What is done to the answer's body, as its client may not see all of it."""
+
+    def answer(self, body: bytes) -> None:
+        """The answer is complete: its encoded body."""
+        if self.mended is not None:
+            body = self.mended(body)
+        self.response = [response_frame(self.api_key, self.api_version, self.correlation_id, body)]
+
+    def mend(self, mended: Callable[[bytes], bytes]) -> None:
+        """Have the answer changed, be it there already or not."""
+        self.mended = mended
+        if self.response:
+            frame = b"".join(self.response)
+            _, at = parse_response_header(self.api_key, self.api_version, frame, 4)
+            self.answer(frame[at:])

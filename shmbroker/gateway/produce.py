@@ -45,13 +45,14 @@ from shmbroker.records.batch_layout import (
     TRANSACTIONAL_BIT,
     ZSTD,
 )
+from shmbroker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_header
 from shmbroker.wire.primitives import uvarint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
     from typing import Any
 
     from shmbroker.apis.contexts import RequestContext
@@ -135,8 +136,8 @@ class ProduceApi:
 
     def __init__(self, worker: RequestContext) -> None:
         self.worker = worker
-        self.known: Known[tuple[int, bytes], FastProduce] = Known(KNOWN_MAX)
-        """By broker id and the bytes up to the size of the records."""
+        self.known: Known[tuple[Hashable, bytes], FastProduce] = Known(KNOWN_MAX)
+        """By the scope of the connection and the bytes up to the size of the records."""
 
     # ── request ─────────────────────────────────────────────────────────────────────────────────
 
@@ -202,9 +203,9 @@ class ProduceApi:
 
     def _recall(self, connection: Connection, buffer: bytearray, start: int) -> FastProduce | None:
         """What other requests than the last have taught; a client takes turns with partitions."""
-        broker_id = connection.listener.broker_id
+        scope = connection.scope
         for prefix_end in connection.fast_ends:
-            found = self.known.get((broker_id, key_of(buffer, start, start + prefix_end)))
+            found = self.known.get((scope, key_of(buffer, start, start + prefix_end)))
             if found is not None:
                 connection.fast_produce = found
                 return found
@@ -235,6 +236,14 @@ class ProduceApi:
         request.topics = topics = []
         appends: list[tuple[dict[str, Any], bytes, memoryview]] = []
         refusal, errors = self._judge(body, version)
+        guard = worker.guard
+        if (
+            guard is not None
+            and not refusal
+            and body["transactional_id"] is not None
+            and not guard.may(connection, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
+        ):
+            refusal = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         form_errors = iter(errors)
         is_admin = client_id == b"__admin_client"
         for topic in body["topic_data"]:
@@ -249,6 +258,10 @@ class ProduceApi:
                 }
             )
             image = worker.topic_of(topic, version >= 13)
+            name = image.name if image is not None else topic["name"]
+            is_forbidden = (
+                guard is not None and name and not guard.may(connection, WRITE, TOPIC, name)
+            )
             for partition in topic["partition_data"]:
                 records = partition["records"]
                 answer = {"index": partition["index"], "base_offset": -1, "log_append_time_ms": -1}
@@ -257,6 +270,8 @@ class ProduceApi:
                 if refusal:
                     answer["error_code"] = refusal
                     answer["error_message"] = error_codes.message_of(refusal)
+                elif is_forbidden:
+                    answer["error_code"] = error_codes.TOPIC_AUTHORIZATION_FAILED
                 elif image is None:
                     answer["error_code"] = (
                         error_codes.UNKNOWN_TOPIC_ID
@@ -398,7 +413,7 @@ class ProduceApi:
         fast.answer_head = head
         fast.answer_tail = tail
         connection.fast_produce = fast
-        self.known.keep((connection.listener.broker_id, fast.first + fast.prefix), fast)
+        self.known.keep((connection.scope, fast.first + fast.prefix), fast)
         ends = connection.fast_ends
         if prefix_end in ends:
             ends.remove(prefix_end)

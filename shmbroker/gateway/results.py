@@ -29,7 +29,6 @@ from shmbroker.ipc.operation_proxy import PartialResults
 from shmbroker.ipc.peer import Peer
 from shmbroker.shm.counters import CONTROL_GENERATION_WORD, METADATA_END_OFFSET_WORD
 from shmbroker.wire import error_codes
-from shmbroker.wire.frame import response_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,11 +121,7 @@ class Results:
             else:
                 if flags & EXECUTED_FLAG_STANDING:
                     body = self.gateway.standing.keep(request, peer, body)
-                request.response = [
-                    response_frame(
-                        request.api_key, request.api_version, request.correlation_id, body
-                    )
-                ]
+                request.answer(body)
             self.gateway.touched.add(request.connection)
         elif operation == DROP_FILE:
             self._drop_file(peer, TOKEN.unpack_from(data, index)[0])

@@ -52,4 +52,10 @@ class BrokerChanged(NamedTuple):
     """None: unregistered."""
 
 
-MetadataChange = TopicDeleted | TopicCreated | PartitionChanged | ConfigChanged | BrokerChanged
+class SecurityChanged(NamedTuple):
+    """ACLs have changed."""
+
+
+MetadataChange = (
+    TopicDeleted | TopicCreated | PartitionChanged | ConfigChanged | BrokerChanged | SecurityChanged
+)

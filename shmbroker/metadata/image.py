@@ -3,12 +3,15 @@
 * Images are never changed: `apply` makes the next one out of committed records. The dicts that the
   records touch are copied once for each `apply`; the rest is shared with the image before.
 * What a record means is Kafka's (`org.apache.kafka.image`, `PartitionRegistration.merge`).
-* Records of things that aren't served here (ACLs, quotas, SCRAM, delegation tokens) are refused:
-  to leave them out silently would open what their writer had closed.
+* Who may do what is a part of its own (`security_image`).
+* Records of things that aren't served here (quotas, SCRAM, delegation tokens) are refused: to leave
+  them out silently would open what their writer had closed.
 * Lost with the process; the log is the truth.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from shmbroker.errors import StorageFault
 from shmbroker.ids import ZERO_UUID
@@ -16,9 +19,12 @@ from shmbroker.metadata.changes import (
     BrokerChanged,
     ConfigChanged,
     PartitionChanged,
+    SecurityChanged,
     TopicCreated,
     TopicDeleted,
 )
+from shmbroker.metadata.security_image import APPLIERS as SECURITY_APPLIERS
+from shmbroker.metadata.security_image import SecurityImage
 from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 
 TYPE_CHECKING = False
@@ -218,6 +224,7 @@ class MetadataImage(_Value):
         "features",
         "next_producer_id",
         "offset",
+        "security",
         "topics_by_id",
         "topics_by_name",
     )
@@ -237,6 +244,7 @@ class MetadataImage(_Value):
         self.features: dict[str, int] = {}
         """Finalised feature levels, as they stand in the log: not what is served."""
         self.next_producer_id = 0
+        self.security = SecurityImage()
 
     def apply(
         self, records: Iterable[MetadataRecord], offset: int, epoch: int
@@ -245,7 +253,8 @@ class MetadataImage(_Value):
         the same in steps.
 
         `records` are all data records up to there, in order. Changes come deletions first, then
-        topics, partitions, configs, brokers; what came and went within the records isn't told.
+        topics, partitions, configs, brokers, security; what came and went within the records is not
+        told.
         StorageFault for a record that isn't understood.
         """
         draft = Draft(self)
@@ -297,6 +306,8 @@ def difference(before: MetadataImage, after: MetadataImage) -> list[MetadataChan
         for broker_id in {**before.brokers, **after.brokers}
         if before.brokers.get(broker_id) != after.brokers.get(broker_id)
     ]
+    if before.security != after.security:
+        changes.append(SecurityChanged())
     return changes
 
 
@@ -331,6 +342,8 @@ class Draft:
         """Some more records, in order. StorageFault for one that isn't understood."""
         for offset, _, name, _, message in records:
             applier = _APPLIERS.get(name)
+            if applier is None and name in SECURITY_APPLIERS:
+                applier = partial(_change_security, name)
             if applier is None:
                 raise StorageFault(
                     f"the metadata log holds a {name} at offset {offset}, which belongs to "
@@ -419,6 +432,8 @@ class Draft:
             was_broker, broker = self.before.brokers.get(broker_id), image.brokers.get(broker_id)
             if was_broker is not broker:
                 changes.append(BrokerChanged(was_broker, broker))
+        if image.security is not self.before.security:
+            changes.append(SecurityChanged())
         return image, changes
 
 
@@ -573,6 +588,13 @@ def _set_feature(draft: Draft, message: dict[str, Any], offset: int) -> None:
 
 def _set_producer_ids(draft: Draft, message: dict[str, Any], offset: int) -> None:
     draft.image.next_producer_id = message["next_producer_id"]
+
+
+def _change_security(name: str, draft: Draft, message: dict[str, Any], offset: int) -> None:
+    image = draft.image
+    if image.security is draft.before.security:
+        image.security = image.security.copy()
+    SECURITY_APPLIERS[name](image.security, message)
 
 
 def _nothing(draft: Draft, message: dict[str, Any], offset: int) -> None:

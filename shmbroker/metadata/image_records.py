@@ -1,7 +1,7 @@
 """An image as the records that make it: what a snapshot holds. Pure.
 
 In the order of Kafka's `MetadataImage.write`: features, brokers, topics with their partitions,
-settings, producer ids.
+settings, producer ids, and who may do what.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def image_records(image: MetadataImage, features: list[dict[str, Any]]) -> Itera
             "next_producer_id": image.next_producer_id,
         }
         yield "ProducerIdsRecord", 0, message
+    yield from image.security.records()
 
 
 def _broker(broker: BrokerImage, features: list[dict[str, Any]]) -> dict[str, Any]:

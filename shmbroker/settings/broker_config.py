@@ -83,6 +83,17 @@ class BrokerConfig:
             return bool(self["remote.log.storage.system.enable"])
         return self["shmbroker.tier.store"] is not None
 
+    @property
+    def has_authorizer(self) -> bool:
+        """Whether requests are judged by ACLs."""
+        return bool(self["authorizer.class.name"])
+
+    @property
+    def super_users(self) -> frozenset[str]:
+        """The principals who may do everything."""
+        parts = (part.strip() for part in self["super.users"].split(";"))
+        return frozenset(part for part in parts if part)
+
     def identity(self, broker_id: int, host: str, port: int, log_dir: str) -> dict[str, str]:
         """What one broker of the family is, as the settings that Kafka says it with."""
         listener = f"PLAINTEXT://{host}:{port}"

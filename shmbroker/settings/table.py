@@ -1255,6 +1255,40 @@ _broker(
     check=_power_of_two,
 )
 
+# -- who may do what -------------------------------------------------------------------------------
+
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def _principals(text: str) -> str | None:
+    for principal in filter(None, (part.strip() for part in text.split(";"))):
+        if ":" not in principal:
+            return f"takes principals such as User:alice;User:bob, not {principal!r}"
+    return None
+
+
+_broker(
+    "authorizer.class.name",
+    STRING,
+    "",
+    "StandardAuthorizer of Apache Kafka: requests are judged by ACLs. Empty: everybody may do "
+    "everything.",
+    allowed=("", STANDARD_AUTHORIZER),
+)
+_broker(
+    "super.users",
+    STRING,
+    "",
+    "Principals who may do everything, as User:alice;User:bob.",
+    check=_principals,
+)
+_broker(
+    "allow.everyone.if.no.acl.found",
+    BOOLEAN,
+    "false",
+    "Whether everybody may do everything with what no ACL is about.",
+)
+
 # -- what a broker is, for DescribeConfigs; see `BrokerConfig.identity` ----------------------------
 
 _broker("node.id", INT, None, "Id of this node; see shmbroker.node.id.", is_given=True)

@@ -114,7 +114,9 @@ class Play:
         self.client, accepted = socket.socketpair()
         self.client.setblocking(False)
         accepted.setblocking(False)
-        self.connection = Connection(accepted, Listener(accepted, 1, False), 1.0)
+        self.connection = Connection(
+            accepted, Listener(accepted, 1, False), 1.0, self.service.submit
+        )
         self.loop.connections[self.connection.fd] = self.connection
         self.loop.poller.register(self.connection.fd, EPOLLIN)
         self.other = Sender()

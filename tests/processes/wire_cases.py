@@ -46,6 +46,20 @@ def versions(api: str) -> range:
 
 # ── frames and headers ──────────────────────────────────────────────────────────────────────────
 
+ONE_ACL = {
+    "resource_type": 2,
+    "resource_name": "t",
+    "principal": "User:alice",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+ANY_ACL = {
+    "resource_type_filter": 1,
+    "pattern_type_filter": 1,
+    "operation": 1,
+    "permission_type": 1,
+}
 SMALLEST: dict[str, dict[str, Any]] = {
     "Produce": {"acks": 1, "timeout_ms": 1000},
     "Fetch": {"max_wait_ms": 0, "replica_id": -1},
@@ -77,6 +91,9 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "AddRaftVoter": {"voter_id": 4, "voter_directory_id": bytes(15) + b"\x01", "listeners": []},
     "RemoveRaftVoter": {"voter_id": 4, "voter_directory_id": bytes(15) + b"\x01"},
     "ListConfigResources": {"resource_types": [2]},
+    "DescribeAcls": ANY_ACL,
+    "CreateAcls": {"creations": [ONE_ACL]},
+    "DeleteAcls": {"filters": [ANY_ACL]},
 }
 """A request of each API that needs no topic."""
 

@@ -7,7 +7,7 @@ brokers are only changed on trial.
 from collections.abc import Callable
 from typing import Any
 
-from tests.processes.wire_cases import BAD_NAMES, Answers, scenario, versions
+from tests.processes.wire_cases import ANY_ACL, BAD_NAMES, ONE_ACL, Answers, scenario, versions
 from tests.processes.wire_side import Side
 
 TOPIC = 2
@@ -473,3 +473,28 @@ def other_cluster_calls(side: Side) -> Answers:
     yield "telemetry, another subscription", "-", side.ask("PushTelemetry", 0, body)
     body = push | {"client_instance_id": bytes(16), "subscription_id": 1, "metrics": b""}
     yield "telemetry of nobody", "-", side.ask("PushTelemetry", 0, body)
+
+
+@scenario
+def acls(side: Side) -> Answers:
+    """Without an authorizer: a number that stands for unknown is looked at before that."""
+    for version in versions("CreateAcls"):
+        for word, changes in (
+            ("good", {}), ("no principal", {"principal": "alice"}),
+            ("unknown type", {"resource_type": 0}),
+            ("unknown operation", {"operation": 0}), ("unknown permission", {"permission_type": 0}),
+            ("undefined type", {"resource_type": 9}), ("type of a filter", {"resource_type": 1}),
+        ):  # fmt: skip
+            answer = side.ask("CreateAcls", version, {"creations": [ONE_ACL | changes]})
+            yield f"create, {word}", version, answer
+        for word, changes in (
+            ("any", {}), ("unknown type", {"resource_type_filter": 0}),
+            ("unknown pattern", {"pattern_type_filter": 0}),
+            ("undefined operation", {"operation": 99}),
+        ):  # fmt: skip
+            body = ANY_ACL | changes
+            yield f"describe, {word}", version, side.ask("DescribeAcls", version, body)
+            answer = side.ask("DeleteAcls", version, {"filters": [ANY_ACL | changes]})
+            yield f"delete, {word}", version, answer
+        yield "create none", version, side.ask("CreateAcls", version, {"creations": []})
+        yield "delete none", version, side.ask("DeleteAcls", version, {"filters": []})

@@ -36,7 +36,7 @@ SUPERVISOR, GATEWAY, BROKER = 0, 1, 2
 class GatewayFamily:
     """Broker 1 leads the only partition of topic `t`; one client is connected."""
 
-    def __init__(self) -> None:
+    def __init__(self, *settings: str) -> None:
         self.counters = Counters(memoryview(bytearray(layout_size(3))), 3)
         words = self.words = self.counters.words
         at = self.counters.at
@@ -63,7 +63,7 @@ class GatewayFamily:
         self.gateway = Gateway(
             self.clock,
             member,
-            BrokerConfig.load(),
+            BrokerConfig.load(assignments=settings),
             self.link,
             self.poller,
             [Listener(self.listening, BROKER_ID, False)],
@@ -141,7 +141,7 @@ class GatewayFamily:
 
 
 @contextmanager
-def gateway_family() -> Iterator[GatewayFamily]:
-    made = GatewayFamily()
+def gateway_family(*settings: str) -> Iterator[GatewayFamily]:
+    made = GatewayFamily(*settings)
     yield made
     made.close()

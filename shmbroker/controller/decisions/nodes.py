@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from shmbroker.controller.decisions.in_sync import broker_gone
 from shmbroker.errors import ConfigFault
+from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
     INVALID_REQUEST,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from shmbroker.controller.decisions.topics import ClusterState
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.settings.broker_config import BrokerConfig
 
 
 def unregister_broker(
@@ -48,6 +50,18 @@ def unregister_broker(
         removal = {"broker_id": broker_id, "broker_epoch": broker.broker_epoch}
         records.append(("UnregisterBrokerRecord", 0, removal))
     return records, {"throttle_time_ms": 0, "error_code": error, "error_message": message}
+
+
+def refuse_unasked_acls(image: MetadataImage, config: BrokerConfig) -> None:
+    """ConfigFault if there are ACLs that nobody would ask for: what they close would be open. Who
+    says that there is no authorizer has it so."""
+    if image.security.acls and "authorizer.class.name" not in config.static:
+        raise ConfigFault(
+            f"the metadata log holds {len(image.security.acls)} ACLs, but authorizer.class.name is "
+            f"not set: start with --set authorizer.class.name={STANDARD_AUTHORIZER} and say with "
+            "--set super.users= who may do everything, or open all with --set "
+            "authorizer.class.name="
+        )
 
 
 def refuse_missing_brokers(image: MetadataImage, broker_ids: Collection[int]) -> None:

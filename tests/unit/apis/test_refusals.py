@@ -18,6 +18,21 @@ REQUESTS = {
         "timeout_ms": 1,
     },
     "CreatePartitions": {"topics": [{"name": "t", "count": 2}], "timeout_ms": 1},
+    "CreateAcls": {
+        "creations": [
+            {
+                "resource_type": 2,
+                "resource_name": "t",
+                "principal": "User:x",
+                "host": "*",
+                "operation": 3,
+                "permission_type": 3,
+            }
+        ]
+    },
+    "DeleteAcls": {
+        "filters": [{"resource_type_filter": 1, "operation": 1, "permission_type": 1}],
+    },
     "AlterConfigs": {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]},
 }
 
@@ -38,7 +53,8 @@ def test_every_answer_says_not_controller(module: ControllerApi, version: int) -
     answer = module.not_controller(version, decoded)
     body = codec.encode(name + "Response", version, answer)
     found = codec.decode_all(name + "Response", version, body)
-    rows = [found, *found.get("topics", ()), *found.get("responses", ()), *found.get("results", ())]
+    places = ("topics", "responses", "results", "filter_results")
+    rows = [found, *(row for place in places for row in found.get(place, ()))]
     errors = {row["error_code"] for row in rows if "error_code" in row} - {0}
     assert errors == ({NOT_CONTROLLER} if (name, version) != ("ElectLeaders", 0) else set())
     assert not codec.unknown_keys(name + "Response", answer)

@@ -55,7 +55,7 @@ MISTYPED = {
     "log verfy": "Did you mean 'verify'?",
     "quorum statsu": "Did you mean 'status'?",
     "bench prduce": "Did you mean 'produce'?",
-    "zzz": "There are bench, completion,",
+    "zzz": "There are acl, backup, bench, completion,",
     "consume t --gruop g": "--group",
     "topic list --jsno": "--json",
 }

@@ -72,7 +72,7 @@ class Crowd:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MIB)
         client.setblocking(False)
         accepted.setblocking(False)
-        connection = Connection(accepted, Listener(accepted, 1, False), self.time)
+        connection = Connection(accepted, Listener(accepted, 1, False), self.time, self.submit)
         self.loop.connections[connection.fd] = connection
         self.loop.poller.register(connection.fd, EPOLLIN)
         self.clients.append(client)

@@ -11,7 +11,7 @@ def test_unsent_bytes_shrink_as_the_client_reads():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        connection = Connection(ours, SimpleNamespace(broker_id=1, is_control=False), 0.0)
+        connection = Connection(ours, SimpleNamespace(broker_id=1, is_control=False), 0.0, {})
         assert connection.unsent_bytes() == 0
         connection.out.extend([b"head", memoryview(bytes(1 << 20)), FileSlice(None, 7, 100)])
         assert connection.unsent_bytes() == 4 + (1 << 20) + 100

@@ -36,18 +36,21 @@ class Worker:
     def __init__(self) -> None:
         self.config = {"max.incremental.fetch.session.cache.slots": 10}
         self.token = 0
+        self.guard = None
         self.fetch_bytes_max = 1 << 20
         self.pending: dict[int, Any] = {}
         self.peer = Peer()
         self.make_image()
         self.api = FetchApi(self)
         self.connection = SimpleNamespace(
-            inflight=deque(), listener=SimpleNamespace(broker_id=1), last_active=0.0
+            inflight=deque(), listener=SimpleNamespace(broker_id=1), scope=1, last_active=0.0
         )
 
     def make_image(self, topic_id: bytes = TOPIC_ID) -> None:
-        topic = SimpleNamespace(topic_id=topic_id, partitions=[0, 0])
-        self.image = SimpleNamespace(topics_by_name={"t": topic}, topics_by_id={topic_id: topic})
+        topic = SimpleNamespace(name="t", topic_id=topic_id, partitions=[0, 0])
+        self.image = SimpleNamespace(
+            topics_by_name={"t": topic}, topics_by_id={topic_id: topic}, security=None
+        )
 
     def topic_of(self, topic: dict[str, Any], by_id: bool) -> Any:
         if by_id:

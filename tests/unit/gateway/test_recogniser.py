@@ -39,7 +39,7 @@ def test_a_meaning_lives_as_long_as_its_topic() -> None:
     topic: Any = SimpleNamespace(topic_id=b"id")
 
     def image(*topics: Any) -> Any:
-        return SimpleNamespace(topics_by_id={one.topic_id: one for one in topics})
+        return SimpleNamespace(topics_by_id={one.topic_id: one for one in topics}, security=None)
 
     meaning = TopicMeaning()
     meaning.image, meaning.topic_image = image(topic), topic

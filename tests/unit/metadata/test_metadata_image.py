@@ -274,9 +274,8 @@ def test_features_and_producer_ids(image: MetadataImage) -> None:
 
 
 def test_record_that_is_not_served_is_refused(image: MetadataImage) -> None:
-    acl = ("AccessControlEntryRecord", 0, {"id": A, "host": "*", "principal": "User:x"})
-    with pytest.raises(StorageFault, match="AccessControlEntryRecord at offset 8"):
-        applied(image, acl)
+    with pytest.raises(StorageFault, match="RemoveDelegationTokenRecord at offset 8"):
+        applied(image, ("RemoveDelegationTokenRecord", 0, {"token_id": "t"}))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""Rights, asked before anybody acts on a request, where an authorizer is configured.
+
+   frame ──► rule of its API ──┬─ all is allowed: on, as it came
+                               ├─ a part is: on without the rest, and the answer is mended
+                               └─ nothing is: answered here
+
+Rules of this file:
+* It stands around what the gateway does with each API (`submit`). Without an authorizer there is no
+  guard, and nothing is asked.
+* Produce and Fetch ask it row by row where they are decoded; what they recognise by its bytes was
+  allowed under the same ACLs (`recogniser.TopicMeaning`).
+* Who comes by the control socket may open the files as well: it is not asked.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from shmbroker.gateway.inflight import Request
+from shmbroker.security.access.asker import Asker, Refused
+from shmbroker.security.access.rules import RULES
+from shmbroker.security.authorizer import Authorizer
+from shmbroker.wire import codec
+from shmbroker.wire.frame import parse_request_header
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from shmbroker.apis.contexts import Api, Submit
+    from shmbroker.gateway.connection import Connection
+    from shmbroker.metadata.image import MetadataImage
+    from shmbroker.security.access.asker import Message, Rule
+    from shmbroker.settings.broker_config import BrokerConfig
+
+
+class Guard:
+    """The rights of a gateway's clients; `submit` is what stands before that of the APIs."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        image: MetadataImage,
+        apis: Iterable[Api],
+        submit: Mapping[int, Submit],
+    ) -> None:
+        self._super_users = config.super_users
+        self._is_open = config["allow.everyone.if.no.acl.found"]
+        self._image = image
+        self._authorizer = self._made()
+        self.submit: dict[int, Submit] = dict(submit)
+        for api in apis:
+            rule = RULES[api.API_KEY]
+            if rule is not None:
+                self.submit[api.API_KEY] = partial(self._judge, api, rule, submit[api.API_KEY])
+
+    def _made(self) -> Authorizer:
+        return Authorizer(self._image.security.acls.values(), self._super_users, self._is_open)
+
+    def on_image(self, image: MetadataImage) -> None:
+        """The metadata have changed."""
+        before, self._image = self._image, image
+        if image.security is not before.security:
+            self._authorizer = self._made()
+
+    def asker(self, connection: Connection) -> Asker:
+        """Who asks by a connection."""
+        return Asker(connection.principal, connection.address, self._authorizer, self._image)
+
+    def may(self, connection: Connection, operation: int, resource_type: int, name: str) -> bool:
+        """Whether the client of a connection may do this."""
+        return self._authorizer.allows(
+            connection.principal, connection.address, operation, resource_type, name
+        )
+
+    def _judge(
+        self,
+        api: Api,
+        rule: Rule,
+        submit: Submit,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        if not api.VERSION_MIN <= version <= api.VERSION_MAX:
+            return submit(connection, buffer, start, end, version, correlation_id)
+        view = memoryview(buffer)[start:end]
+        body_at = parse_request_header(view, 0, end - start)[-1]
+        body = codec.decode_request(api.NAME, version, view, body_at)
+        head = bytes(view[:body_at])
+        view.release()
+        outcome = rule(self.asker(connection), version, body)
+        if outcome is None:
+            return submit(connection, buffer, start, end, version, correlation_id)
+        if isinstance(outcome, Refused):
+            request = Request(connection, api.API_KEY, version, correlation_id)
+            connection.inflight.append(request)
+            request.answer(codec.encode(api.NAME + "Response", version, outcome.answer))
+            return True
+        if outcome.body is not None:
+            buffer = bytearray(head + codec.encode(api.NAME + "Request", version, outcome.body))
+            start, end = 0, len(buffer)
+        if not submit(connection, buffer, start, end, version, correlation_id):
+            return False
+        connection.inflight[-1].mend(_mended(api, version, outcome.after))
+        return True
+
+
+def _mended(
+    api: Api, version: int, after: Callable[[Message], Message]
+) -> Callable[[bytes], bytes]:
+    """What a rule does to an answer, to its encoded body."""
+    name = api.NAME + "Response"
+
+    def mend(body: bytes) -> bytes:
+        return codec.encode(name, version, after(codec.decode_all(name, version, body)))
+
+    return mend

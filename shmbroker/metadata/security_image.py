@@ -1,0 +1,95 @@
+"""Who may do what, as of one offset of the metadata log: the ACLs.
+
+* Part of the metadata image, and like it never changed: a draft copies what its records touch.
+* The records are Kafka's, so ACLs move from one to the other with the directory.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    Record = tuple[str, int, dict[str, Any]]
+
+
+class Acl(NamedTuple):
+    """One access control entry (KIP-11, KIP-290): its numbers are Kafka's codes."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    """3 the very name, 4 all that begin with it."""
+    principal: str
+    """Such as User:alice, or User:* for everybody."""
+    host: str
+    """An address, or * for all."""
+    operation: int
+    permission: int
+    """2 denies, 3 allows."""
+
+
+class SecurityImage:
+    """All of it."""
+
+    __slots__ = ("acls",)
+
+    def __init__(self) -> None:
+        self.acls: dict[bytes, Acl] = {}
+        """By the id that its record has."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecurityImage) and self.acls == other.acls
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> SecurityImage:
+        """One that may be changed."""
+        made = SecurityImage()
+        made.acls = dict(self.acls)
+        return made
+
+    def records(self) -> Iterator[Record]:
+        """What makes this image: a part of a metadata snapshot."""
+        for acl_id, acl in self.acls.items():
+            yield "AccessControlEntryRecord", 0, acl_record(acl_id, acl)
+
+
+def acl_record(acl_id: bytes, acl: Acl) -> dict[str, Any]:
+    """The message of an AccessControlEntryRecord."""
+    return {
+        "id": acl_id,
+        "resource_type": acl.resource_type,
+        "resource_name": acl.resource_name,
+        "pattern_type": acl.pattern_type,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation,
+        "permission_type": acl.permission,
+    }
+
+
+def _add_acl(image: SecurityImage, message: dict[str, Any]) -> None:
+    image.acls[message["id"]] = Acl(
+        message["resource_type"],
+        message["resource_name"],
+        message["pattern_type"],
+        message["principal"],
+        message["host"],
+        message["operation"],
+        message["permission_type"],
+    )
+
+
+def _remove_acl(image: SecurityImage, message: dict[str, Any]) -> None:
+    del image.acls[message["id"]]
+
+
+APPLIERS: dict[str, Callable[[SecurityImage, dict[str, Any]], None]] = {
+    "AccessControlEntryRecord": _add_acl,
+    "RemoveAccessControlEntryRecord": _remove_acl,
+}
+"""By record; KeyError for a removal of what isn't there."""

@@ -1,0 +1,159 @@
+"""Rights on the cluster: its settings, its brokers, its ACLs, its users."""
+
+from __future__ import annotations
+
+from shmbroker.metadata.image import GROUP_RESOURCE, TOPIC_RESOURCE
+from shmbroker.security.access.asker import (
+    Asker,
+    Message,
+    Outcome,
+    Partly,
+    needs_cluster,
+    partly,
+)
+from shmbroker.security.acls import (
+    ALTER,
+    ALTER_CONFIGS,
+    CLUSTER,
+    CLUSTER_ACTION,
+    CLUSTER_NAME,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    TOPIC,
+)
+from shmbroker.wire.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    GROUP_AUTHORIZATION_FAILED,
+    TOPIC_AUTHORIZATION_FAILED,
+)
+
+CLUSTER_FAILED = "Cluster authorization failed."
+
+
+def _all_in_one(version: int, body: Message, error: int) -> Message:
+    return {"error_code": error, "error_message": CLUSTER_FAILED}
+
+
+def _per_acl(version: int, body: Message, error: int) -> Message:
+    row = {"error_code": error, "error_message": CLUSTER_FAILED}
+    return {"results": [row for _ in body["creations"]]}
+
+
+def _per_filter(version: int, body: Message, error: int) -> Message:
+    row = {"error_code": error, "error_message": CLUSTER_FAILED, "matching_acls": []}
+    return {"filter_results": [row for _ in body["filters"]]}
+
+
+def _per_log(version: int, body: Message, error: int) -> Message:
+    topics: dict[str, list[int]] = {}
+    for directory in body["dirs"]:
+        for topic in directory["topics"]:
+            topics.setdefault(topic["name"], []).extend(topic["partitions"])
+    return {
+        "results": [
+            {
+                "topic_name": name,
+                "partitions": [{"partition_index": at, "error_code": error} for at in partitions],
+            }
+            for name, partitions in topics.items()
+        ]
+    }
+
+
+def _per_marker(version: int, body: Message, error: int) -> Message:
+    return {
+        "markers": [
+            {
+                "producer_id": marker["producer_id"],
+                "topics": [
+                    {
+                        "name": topic["name"],
+                        "partitions": [
+                            {"partition_index": index, "error_code": error}
+                            for index in topic["partition_indexes"]
+                        ],
+                    }
+                    for topic in marker["topics"]
+                ],
+            }
+            for marker in body["markers"]
+        ]
+    }
+
+
+alter = needs_cluster(ALTER, _all_in_one)
+describe = needs_cluster(DESCRIBE, _all_in_one)
+describe_log_dirs = needs_cluster(
+    DESCRIBE, lambda version, body, error: {"error_code": error, "results": []}
+)
+describe_acls = needs_cluster(
+    DESCRIBE,
+    lambda version, body, error: _all_in_one(version, body, error) | {"resources": []},
+)
+create_acls = needs_cluster(ALTER, _per_acl)
+delete_acls = needs_cluster(ALTER, _per_filter)
+alter_replica_log_dirs = needs_cluster(ALTER, _per_log)
+write_txn_markers = needs_cluster(CLUSTER_ACTION, _per_marker)
+list_config_resources = needs_cluster(
+    DESCRIBE_CONFIGS, lambda version, body, error: {"error_code": error, "config_resources": []}
+)
+
+
+def _may_with_settings(asker: Asker, operation: int, resource: Message) -> bool:
+    kind, name = resource["resource_type"], resource["resource_name"]
+    if kind == TOPIC_RESOURCE:
+        return asker.may(operation, TOPIC, name)
+    if kind == GROUP_RESOURCE:
+        return asker.may(operation, GROUP, name)
+    return asker.may_cluster(operation)
+
+
+def _refused_resource(resource: Message) -> Message:
+    error, message = {
+        TOPIC_RESOURCE: (TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."),
+        GROUP_RESOURCE: (GROUP_AUTHORIZATION_FAILED, "Group authorization failed."),
+    }.get(resource["resource_type"], (CLUSTER_AUTHORIZATION_FAILED, CLUSTER_FAILED))
+    return {
+        "error_code": error,
+        "error_message": message,
+        "resource_type": resource["resource_type"],
+        "resource_name": resource["resource_name"],
+    }
+
+
+def describe_configs(asker: Asker, version: int, body: Message) -> Outcome:
+    """DESCRIBE_CONFIGS of each topic and group, of the cluster for what else has settings."""
+    return partly(
+        body,
+        "resources",
+        lambda one: _may_with_settings(asker, DESCRIBE_CONFIGS, one),
+        lambda one: _refused_resource(one) | {"configs": []},
+        "results",
+    )
+
+
+def alter_configs(asker: Asker, version: int, body: Message) -> Outcome:
+    """ALTER_CONFIGS likewise."""
+    return partly(
+        body,
+        "resources",
+        lambda one: _may_with_settings(asker, ALTER_CONFIGS, one),
+        _refused_resource,
+        "responses",
+    )
+
+
+def describe_cluster(asker: Asker, version: int, body: Message) -> Outcome:
+    """Everybody may know of the brokers; what may be done with the cluster, who may describe it."""
+    if not body["include_cluster_authorized_operations"]:
+        return None
+
+    def after(answer: Message) -> Message:
+        may_describe = asker.may_cluster(DESCRIBE)
+        answer["cluster_authorized_operations"] = (
+            asker.operations(CLUSTER, CLUSTER_NAME) if may_describe else 0
+        )
+        return answer
+
+    return Partly(None, after)

@@ -1,0 +1,280 @@
+"""Rights on groups, and on the topics whose offsets they keep."""
+
+from __future__ import annotations
+
+from shmbroker.security.access.asker import (
+    Asker,
+    Message,
+    Outcome,
+    Partly,
+    Refused,
+    Rule,
+    partly,
+    seen,
+    without,
+)
+from shmbroker.security.access.topics import REFUSED
+from shmbroker.security.acls import CLUSTER_ACTION, DELETE, DESCRIBE, GROUP, READ
+from shmbroker.wire.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    GROUP_AUTHORIZATION_FAILED,
+    TOPIC_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+
+REFUSED_GROUP = {"error_code": GROUP_AUTHORIZATION_FAILED}
+_COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION = 0, 1
+_OF_NO_GROUP = "Group authorization failed."
+
+
+def needs_group(operation: int, **answer: object) -> Rule:
+    """A rule for what is done with one group as a whole."""
+
+    def rule(asker: Asker, version: int, body: Message) -> Outcome:
+        if asker.may_group(operation, body["group_id"]):
+            return None
+        return Refused(REFUSED_GROUP | answer)
+
+    return rule
+
+
+join_group = needs_group(READ, generation_id=-1, member_id="", members=[])
+sync_group = needs_group(READ, assignment=b"")
+heartbeat = needs_group(READ)
+leave_group = needs_group(READ, members=[])
+
+
+def consumer_group_heartbeat(asker: Asker, version: int, body: Message) -> Outcome:
+    """READ of the group, DESCRIBE of the topics that are named."""
+    if not asker.may_group(READ, body["group_id"]):
+        return Refused(REFUSED_GROUP | {"error_message": _OF_NO_GROUP})
+    for name in body["subscribed_topic_names"] or ():
+        if not asker.may_topic(DESCRIBE, name):
+            return Refused({"error_code": TOPIC_AUTHORIZATION_FAILED, "error_message": None})
+    return None
+
+
+def offset_commit(asker: Asker, version: int, body: Message) -> Outcome:
+    """READ of the group, and of each topic."""
+
+    def row(topic: Message, error: int) -> Message:
+        partitions = [
+            {"partition_index": one["partition_index"], "error_code": error}
+            for one in topic["partitions"]
+        ]
+        return {name: topic[name] for name in ("name", "topic_id") if name in topic} | {
+            "partitions": partitions
+        }
+
+    if not asker.may_group(READ, body["group_id"]):
+        rows = [row(topic, GROUP_AUTHORIZATION_FAILED) for topic in body["topics"]]
+        return Refused({"topics": rows})
+
+    def is_allowed(topic: Message) -> bool:
+        name = asker.name_of(topic)
+        return name is None or asker.may_topic(READ, name)
+
+    return partly(body, "topics", is_allowed, lambda topic: row(topic, TOPIC_AUTHORIZATION_FAILED))
+
+
+def offset_fetch(asker: Asker, version: int, body: Message) -> Outcome:
+    """DESCRIBE of each group, and of each topic; topics that nobody named are left out."""
+    if version < 8:
+        return _offset_fetch_of_one(asker, version, body)
+    allowed: list[Message] = []
+    refused: list[Message] = []
+    hidden: dict[str, list[Message]] = {}
+    for group in body["groups"]:
+        if not asker.may_group(DESCRIBE, group["group_id"]):
+            refused.append({"group_id": group["group_id"], "topics": []} | REFUSED_GROUP)
+            continue
+        topics, forbidden = without(
+            group["topics"] or [], lambda topic: _may_describe(asker, topic)
+        )
+        if forbidden:
+            hidden[group["group_id"]] = [_unknown_offsets(topic) for topic in forbidden]
+            group = group | {"topics": topics}
+        allowed.append(group)
+    if not allowed:
+        return Refused({"groups": refused}) if refused else None
+
+    def after(answer: Message) -> Message:
+        for group in answer["groups"]:
+            group["topics"] = [
+                *(topic for topic in group["topics"] if _may_describe(asker, topic)),
+                *hidden.get(group["group_id"], ()),
+            ]
+        answer["groups"] = [*answer["groups"], *refused]
+        return answer
+
+    return Partly(body | {"groups": allowed} if refused or hidden else None, after)
+
+
+def _offset_fetch_of_one(asker: Asker, version: int, body: Message) -> Outcome:
+    topics = body["topics"]
+    if not asker.may_group(DESCRIBE, body["group_id"]):
+        rows = [
+            _unknown_offsets(topic, GROUP_AUTHORIZATION_FAILED)
+            for topic in (topics or [] if version < 2 else [])
+        ]
+        return Refused({"topics": rows} | REFUSED_GROUP)
+    allowed, forbidden = without(topics or [], lambda topic: _may_describe(asker, topic))
+    rows = [_unknown_offsets(topic) for topic in forbidden]
+
+    def after(answer: Message) -> Message:
+        shown = [topic for topic in answer["topics"] if _may_describe(asker, topic)]
+        answer["topics"] = [*shown, *rows]
+        return answer
+
+    return Partly(body | {"topics": allowed} if forbidden else None, after)
+
+
+def _may_describe(asker: Asker, topic: Message) -> bool:
+    name = asker.name_of(topic)
+    return name is None or asker.may_topic(DESCRIBE, name)
+
+
+def _unknown_offsets(topic: Message, error: int = TOPIC_AUTHORIZATION_FAILED) -> Message:
+    partitions = [
+        {
+            "partition_index": index,
+            "committed_offset": -1,
+            "committed_leader_epoch": -1,
+            "metadata": "",
+            "error_code": error,
+        }
+        for index in topic["partition_indexes"]
+    ]
+    return {name: topic[name] for name in ("name", "topic_id") if name in topic} | {
+        "partitions": partitions
+    }
+
+
+def find_coordinator(asker: Asker, version: int, body: Message) -> Outcome:
+    """DESCRIBE of each group or transactional id that is asked for."""
+    kind = body.get("key_type", _COORDINATOR_OF_GROUP)
+
+    def error_of(key: str) -> int:
+        if kind == _COORDINATOR_OF_GROUP:
+            return 0 if asker.may_group(DESCRIBE, key) else GROUP_AUTHORIZATION_FAILED
+        if kind == _COORDINATOR_OF_TRANSACTION:
+            is_allowed = asker.may_transact(DESCRIBE, key)
+            return 0 if is_allowed else TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return 0 if asker.may_cluster(CLUSTER_ACTION) else CLUSTER_AUTHORIZATION_FAILED
+
+    nowhere = {"node_id": -1, "host": "", "port": -1, "error_message": None}
+    if version < 4:
+        error = error_of(body["key"])
+        return Refused(nowhere | {"error_code": error}) if error else None
+    allowed = [key for key in body["coordinator_keys"] if not error_of(key)]
+    rows = [
+        nowhere | {"key": key, "error_code": error_of(key)}
+        for key in body["coordinator_keys"]
+        if error_of(key)
+    ]
+    if not rows:
+        return None
+    if not allowed:
+        return Refused({"coordinators": rows})
+
+    def after(answer: Message) -> Message:
+        answer["coordinators"] = [*answer["coordinators"], *rows]
+        return answer
+
+    return Partly(body | {"coordinator_keys": allowed}, after)
+
+
+def describe_groups(asker: Asker, version: int, body: Message) -> Outcome:
+    """DESCRIBE of each group."""
+    return _describe(
+        asker, body, "groups", {"group_state": "", "protocol_type": "", "protocol_data": ""}
+    )
+
+
+def consumer_group_describe(asker: Asker, version: int, body: Message) -> Outcome:
+    """DESCRIBE of each group, and of the topics that its members read."""
+    return _describe(asker, body, "group_ids", {"group_state": "", "assignor_name": ""})
+
+
+def _describe(asker: Asker, body: Message, key: str, unknown: Message) -> Outcome:
+    allowed = [group for group in body[key] if asker.may_group(DESCRIBE, group)]
+    refused = [
+        REFUSED_GROUP | unknown | {"group_id": group, "authorized_operations": -(2**31)}
+        for group in body[key]
+        if not asker.may_group(DESCRIBE, group)
+    ]
+    if refused and not allowed:
+        return Refused({"groups": refused})
+
+    def after(answer: Message) -> Message:
+        for row in answer["groups"]:
+            if body.get("include_authorized_operations") and not row["error_code"]:
+                row["authorized_operations"] = asker.operations(GROUP, row["group_id"])
+            for topic in _topics_of(row):
+                if not asker.may_topic(DESCRIBE, topic):
+                    row["error_code"] = TOPIC_AUTHORIZATION_FAILED
+                    row["error_message"] = (
+                        "The group has described topic(s) that the client is not authorized to "
+                        "describe."
+                    )
+                    row["members"] = []
+                    break
+        answer["groups"] = [*answer["groups"], *refused]
+        return answer
+
+    return Partly(body | {key: allowed} if refused else None, after)
+
+
+def _topics_of(row: Message) -> set[str]:
+    """The topics that members of a group of the consumer protocol have or shall have."""
+    return {
+        topic["topic_name"]
+        for member in row.get("members", ())
+        for name in ("assignment", "target_assignment")
+        if name in member
+        for topic in member[name]["topic_partitions"]
+    }
+
+
+def list_groups(asker: Asker, version: int, body: Message) -> Outcome:
+    """DESCRIBE of the cluster shows all, else of each group."""
+    if asker.may_cluster(DESCRIBE):
+        return None
+    return seen("groups", lambda row: asker.may_group(DESCRIBE, row["group_id"]))
+
+
+def delete_groups(asker: Asker, version: int, body: Message) -> Outcome:
+    """DELETE of each group."""
+    allowed = [name for name in body["groups_names"] if asker.may_group(DELETE, name)]
+    rows = [
+        {"group_id": name} | REFUSED_GROUP
+        for name in body["groups_names"]
+        if not asker.may_group(DELETE, name)
+    ]
+    if not rows:
+        return None
+    if not allowed:
+        return Refused({"results": rows})
+
+    def after(answer: Message) -> Message:
+        answer["results"] = [*answer["results"], *rows]
+        return answer
+
+    return Partly(body | {"groups_names": allowed}, after)
+
+
+def offset_delete(asker: Asker, version: int, body: Message) -> Outcome:
+    """DELETE of the group, READ of each topic."""
+    if not asker.may_group(DELETE, body["group_id"]):
+        return Refused(REFUSED_GROUP | {"topics": []})
+    return partly(
+        body,
+        "topics",
+        lambda topic: asker.may_topic(READ, topic["name"]),
+        lambda topic: {
+            "name": topic["name"],
+            "partitions": [
+                {"partition_index": one["partition_index"]} | REFUSED for one in topic["partitions"]
+            ],
+        },
+    )

@@ -1,0 +1,255 @@
+"""Rights on topics: what is read of them, and what is done with them."""
+
+from __future__ import annotations
+
+from shmbroker.security.access.asker import (
+    Asker,
+    Message,
+    Outcome,
+    Partly,
+    Refused,
+    partly,
+    without,
+)
+from shmbroker.security.acls import (
+    ALTER,
+    CLUSTER,
+    CLUSTER_NAME,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    READ,
+    TOPIC,
+)
+from shmbroker.wire.error_codes import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+
+REFUSED = {"error_code": TOPIC_AUTHORIZATION_FAILED}
+NOT_AUTHORIZED = "Authorization failed."
+UNSAID = -(2**31)
+"""Authorized operations that nobody asked for (KIP-430)."""
+
+
+def list_offsets(asker: Asker, version: int, body: Message) -> Outcome:
+    """DESCRIBE of each topic."""
+    return partly(
+        body,
+        "topics",
+        lambda topic: asker.may_topic(DESCRIBE, topic["name"]),
+        lambda topic: {
+            "name": topic["name"],
+            "partitions": [
+                {"partition_index": one["partition_index"]} | REFUSED for one in topic["partitions"]
+            ],
+        },
+    )
+
+
+def offset_for_leader_epoch(asker: Asker, version: int, body: Message) -> Outcome:
+    """DESCRIBE of each topic."""
+    return partly(
+        body,
+        "topics",
+        lambda topic: asker.may_topic(DESCRIBE, topic["topic"]),
+        lambda topic: {
+            "topic": topic["topic"],
+            "partitions": [
+                {"partition": one["partition"], "leader_epoch": -1, "end_offset": -1} | REFUSED
+                for one in topic["partitions"]
+            ],
+        },
+    )
+
+
+def delete_records(asker: Asker, version: int, body: Message) -> Outcome:
+    """DELETE of each topic."""
+    return partly(
+        body,
+        "topics",
+        lambda topic: asker.may_topic(DELETE, topic["name"]),
+        lambda topic: {
+            "name": topic["name"],
+            "partitions": [
+                {"partition_index": one["partition_index"], "low_watermark": -1} | REFUSED
+                for one in topic["partitions"]
+            ],
+        },
+    )
+
+
+def describe_producers(asker: Asker, version: int, body: Message) -> Outcome:
+    """READ of each topic."""
+    return partly(
+        body,
+        "topics",
+        lambda topic: asker.may_topic(READ, topic["name"]),
+        lambda topic: {
+            "name": topic["name"],
+            "partitions": [
+                {"partition_index": index} | REFUSED for index in topic["partition_indexes"]
+            ],
+        },
+    )
+
+
+def create_topics(asker: Asker, version: int, body: Message) -> Outcome:
+    """CREATE of the cluster, or of each topic; its settings are told to who may describe them."""
+    may_create_all = asker.may_cluster(CREATE)
+    outcome = partly(
+        body,
+        "topics",
+        lambda topic: may_create_all or asker.may_topic(CREATE, topic["name"]),
+        lambda topic: {"name": topic["name"], "error_message": NOT_AUTHORIZED} | REFUSED,
+    )
+    if isinstance(outcome, Refused):
+        return outcome
+    hidden = {
+        topic["name"]
+        for topic in body["topics"]
+        if not asker.may_topic(DESCRIBE_CONFIGS, topic["name"])
+    }
+    if version < 5 or not hidden:
+        return outcome
+    first = outcome.after if outcome is not None else lambda answer: answer
+
+    def after(answer: Message) -> Message:
+        for row in answer["topics"]:
+            if row["name"] in hidden and row["error_code"] == 0:
+                row["topic_config_error_code"] = TOPIC_AUTHORIZATION_FAILED
+                row["num_partitions"] = row["replication_factor"] = -1
+                row["configs"] = None
+        return first(answer)
+
+    return Partly(outcome.body if outcome is not None else None, after)
+
+
+def delete_topics(asker: Asker, version: int, body: Message) -> Outcome:
+    """DELETE of each topic. What may not even be described is not named when it was asked for by
+    its id."""
+
+    def is_allowed(row: Message) -> bool:
+        name = asker.name_of(row)
+        return name is None or asker.may_topic(DELETE, name)
+
+    def refused_row(row: Message) -> Message:
+        name = asker.name_of(row) or ""
+        by_id = not row.get("name")
+        may_know = not by_id or asker.may_topic(DESCRIBE, name)
+        return {
+            "name": name if may_know else None,
+            "topic_id": row.get("topic_id", b"\0" * 16),
+            "error_message": "Topic authorization failed.",
+        } | REFUSED
+
+    if version >= 6:
+        return partly(body, "topics", is_allowed, refused_row, "responses")
+    allowed, refused = without([{"name": name} for name in body["topic_names"]], is_allowed)
+    if not refused:
+        return None
+    rows = [refused_row(row) for row in refused]
+    if not allowed:
+        return Refused({"responses": rows})
+
+    def after(answer: Message) -> Message:
+        answer["responses"] = [*answer["responses"], *rows]
+        return answer
+
+    return Partly(body | {"topic_names": [row["name"] for row in allowed]}, after)
+
+
+def create_partitions(asker: Asker, version: int, body: Message) -> Outcome:
+    """ALTER of each topic."""
+    return partly(
+        body,
+        "topics",
+        lambda topic: asker.may_topic(ALTER, topic["name"]),
+        lambda topic: {"name": topic["name"], "error_message": None} | REFUSED,
+        "results",
+    )
+
+
+def metadata(asker: Asker, version: int, body: Message) -> Outcome:
+    """DESCRIBE of each topic; those that nobody named are left out without a word. A topic that is
+    not there is made if it may be created."""
+    named = body["topics"]
+    refused: list[Message] = []
+    wanted: list[Message] = []
+    may_create_all = asker.may_cluster(CREATE)
+    for topic in named or []:
+        name = asker.name_of(topic)
+        by_id = not topic.get("name")
+        if name is None:
+            wanted.append(topic)
+        elif not asker.may_topic(DESCRIBE, name):
+            found = asker.image.topics_by_name.get(name) if by_id else None
+            refused.append(
+                {
+                    "name": None if by_id else name,
+                    "topic_id": found.topic_id if found is not None else b"\0" * 16,
+                    "topic_authorized_operations": UNSAID,
+                }
+                | REFUSED
+            )
+        elif (
+            name not in asker.image.topics_by_name
+            and body.get("allow_auto_topic_creation", True)
+            and not may_create_all
+            and not asker.may_topic(CREATE, name)
+        ):
+            refused.append({"name": name, "topic_authorized_operations": UNSAID} | REFUSED)
+        else:
+            wanted.append(topic)
+
+    def after(answer: Message) -> Message:
+        rows = answer["topics"]
+        if not named:
+            rows = [row for row in rows if asker.may_topic(DESCRIBE, row["name"])]
+        for row in rows:
+            if body.get("include_topic_authorized_operations") and row["name"]:
+                row["topic_authorized_operations"] = asker.operations(TOPIC, row["name"])
+        if body.get("include_cluster_authorized_operations") and 8 <= version <= 10:
+            may_describe = asker.may_cluster(DESCRIBE)
+            answer["cluster_authorized_operations"] = (
+                asker.operations(CLUSTER, CLUSTER_NAME) if may_describe else 0
+            )
+        answer["topics"] = [*rows, *refused]
+        return answer
+
+    if refused and not wanted:
+        # An empty list would ask for all of them in version 0.
+        wanted_body = body | {"topics": [] if version > 0 else named}
+        return Partly(wanted_body, after)
+    return Partly(body | {"topics": wanted} if refused else None, after)
+
+
+def describe_topic_partitions(asker: Asker, version: int, body: Message) -> Outcome:
+    """DESCRIBE of each topic; those that nobody named are left out without a word."""
+    named = body["topics"]
+    wanted, forbidden = without(named or [], lambda row: asker.may_topic(DESCRIBE, row["name"]))
+
+    def after(answer: Message) -> Message:
+        rows = [
+            row
+            for row in answer["topics"]
+            if row["error_code"] == UNKNOWN_TOPIC_OR_PARTITION
+            or asker.may_topic(DESCRIBE, row["name"])
+        ]
+        for row in rows:
+            row["topic_authorized_operations"] = asker.operations(TOPIC, row["name"])
+        refused = [
+            {"name": row["name"], "topic_authorized_operations": UNSAID} | REFUSED
+            for row in forbidden
+        ]
+        answer["topics"] = sorted([*rows, *refused], key=lambda row: str(row["name"]))
+        return answer
+
+    if forbidden and not wanted:
+        refused = [
+            {"name": row["name"], "topic_authorized_operations": UNSAID} | REFUSED
+            for row in forbidden
+        ]
+        return Refused({"topics": refused})
+    return Partly(body | {"topics": wanted} if forbidden else None, after)

@@ -1,0 +1,131 @@
+"""ACLs: their numbers, what a filter matches, and what is no ACL (KIP-11, KIP-50, KIP-290).
+
+The numbers are those of Kafka's protocol (ResourceType, PatternType, AclOperation,
+AclPermissionType).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shmbroker.metadata.security_image import Acl
+
+ANY = 1
+"""In a filter: whatever it is. The same number for types, patterns, operations, permissions."""
+
+TOPIC = 2
+GROUP = 3
+CLUSTER = 4
+TRANSACTIONAL_ID = 5
+DELEGATION_TOKEN = 6
+USER = 7
+
+MATCH = 2
+"""In a filter: the patterns, of any type, that a resource of this name falls under."""
+LITERAL = 3
+PREFIXED = 4
+
+ALL = 2
+READ = 3
+WRITE = 4
+CREATE = 5
+DELETE = 6
+ALTER = 7
+DESCRIBE = 8
+CLUSTER_ACTION = 9
+DESCRIBE_CONFIGS = 10
+ALTER_CONFIGS = 11
+IDEMPOTENT_WRITE = 12
+CREATE_TOKENS = 13
+DESCRIBE_TOKENS = 14
+TWO_PHASE_COMMIT = 15
+
+DENY = 2
+ALLOW = 3
+
+WILDCARD = "*"
+CLUSTER_NAME = "kafka-cluster"
+EVERYBODY = "User:*"
+ANONYMOUS = "User:ANONYMOUS"
+"""Who comes in through a listener without authentication."""
+
+OPERATIONS: dict[int, tuple[int, ...]] = {
+    TOPIC: (READ, WRITE, CREATE, DESCRIBE, DELETE, ALTER, DESCRIBE_CONFIGS, ALTER_CONFIGS),
+    GROUP: (READ, DESCRIBE, DELETE, DESCRIBE_CONFIGS, ALTER_CONFIGS),
+    CLUSTER: (
+        CREATE,
+        CLUSTER_ACTION,
+        DESCRIBE_CONFIGS,
+        ALTER_CONFIGS,
+        IDEMPOTENT_WRITE,
+        ALTER,
+        DESCRIBE,
+    ),
+    TRANSACTIONAL_ID: (DESCRIBE, WRITE, TWO_PHASE_COMMIT),
+    DELEGATION_TOKEN: (DESCRIBE,),
+    USER: (CREATE_TOKENS, DESCRIBE_TOKENS),
+}
+"""What can be done with each type of resource."""
+
+RESOURCE_CODES = frozenset(OPERATIONS)
+OPERATION_CODES = frozenset(range(ALL, TWO_PHASE_COMMIT + 1))
+PATTERN_CODES = frozenset((LITERAL, PREFIXED))
+PERMISSION_CODES = frozenset((DENY, ALLOW))
+"""What an ACL may have; a filter may have ANY besides, and MATCH."""
+
+IMPLIED_BY: dict[int, tuple[int, ...]] = {
+    DESCRIBE: (DESCRIBE, READ, WRITE, DELETE, ALTER),
+    DESCRIBE_CONFIGS: (DESCRIBE_CONFIGS, ALTER_CONFIGS),
+}
+"""Who may do one of these may do the operation; of what denies none is implied."""
+
+
+class AclFilter(NamedTuple):
+    """Which ACLs are meant; None and ANY stand for all."""
+
+    resource_type: int
+    resource_name: str | None
+    pattern_type: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission: int
+
+    def matches(self, acl: Acl) -> bool:
+        """Whether an ACL is one of them."""
+        return (
+            self.resource_type in (ANY, acl.resource_type)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (ANY, acl.operation)
+            and self.permission in (ANY, acl.permission)
+            and self._matches_pattern(acl)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        if self.pattern_type not in (ANY, MATCH, acl.pattern_type):
+            return False
+        name = self.resource_name
+        if name is None or name == acl.resource_name:
+            return True
+        if self.pattern_type != MATCH:
+            return False
+        if acl.pattern_type == LITERAL:
+            return acl.resource_name == WILDCARD
+        return name.startswith(acl.resource_name)
+
+
+def covers(acl: Acl, resource_type: int, name: str) -> bool:
+    """Whether an ACL is about this resource."""
+    if acl.resource_type != resource_type:
+        return False
+    if acl.pattern_type == PREFIXED:
+        return name.startswith(acl.resource_name)
+    return acl.resource_name in (name, WILDCARD)
+
+
+def is_about(acl: Acl, principals: tuple[str, ...], host: str) -> bool:
+    """Whether an ACL is about one of these principals at this address."""
+    return (acl.principal == EVERYBODY or acl.principal in principals) and (
+        acl.host in (WILDCARD, host)
+    )

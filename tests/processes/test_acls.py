@@ -1,0 +1,113 @@
+"""ACLs on a real broker: set by clients, asked of each request, kept over a start, and never left
+out in silence."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shmbroker.settings.table import STANDARD_AUTHORIZER
+from shmbroker.testing.broker import Broker
+from shmbroker.wire.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    GROUP_AUTHORIZATION_FAILED,
+    NONE,
+    TOPIC_AUTHORIZATION_FAILED,
+)
+from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.raw_client import RawClient
+
+JUDGED = ("--set", f"authorizer.class.name={STANDARD_AUTHORIZER}")
+OPEN = ("--set", "super.users=User:ANONYMOUS")
+ANY = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+
+
+def acl(*arguments: str, address: str) -> str:
+    command = [sys.executable, "-m", "shmbroker", "acl", *arguments, "-b", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A directory with topics `mine` and `hers`, and rights on the first."""
+    with Broker(*JUDGED, *OPEN, data=tmp_path / "data") as broker:
+        with RawClient(broker.address) as client:
+            for topic in ("mine", "hers"):
+                client.create_topic(topic)
+                assert client.produce(topic, batch_now(b"first"))["error_code"] == NONE
+        everybody = ("--allow", "User:ANONYMOUS", "--host", "127.0.0.1")
+        acl("add", *everybody, "--operation", "read", "--operation", "write", "--topic", "mine",
+            address=broker.address)  # fmt: skip
+        acl("add", *everybody, "--operation", "read", "--group", "my", "--prefixed",
+            address=broker.address)  # fmt: skip
+        assert broker.stop() == 0
+    return tmp_path / "data"
+
+
+def test_requests_are_judged_after_a_start_without_super_users(data: Path) -> None:
+    with Broker(*JUDGED, data=data) as broker, RawClient(broker.address) as client:
+        assert client.produce("mine", batch_now(b"second"))["error_code"] == NONE
+        assert client.produce("hers", batch_now(b"no"))["error_code"] == TOPIC_AUTHORIZATION_FAILED
+        assert client.fetch("mine", 0)["error_code"] == NONE
+        assert client.fetch("hers", 0)["error_code"] == TOPIC_AUTHORIZATION_FAILED
+        listed = client.ask("Metadata", 12, {"topics": None})["topics"]
+        assert [topic["name"] for topic in listed] == ["mine"]
+        for group, error in (("my-1", NONE), ("other", GROUP_AUTHORIZATION_FAILED)):
+            body = {"groups": [{"group_id": group, "topics": None}]}
+            (row,) = client.ask("OffsetFetch", 8, body)["groups"]
+            is_refused = row["error_code"] == GROUP_AUTHORIZATION_FAILED
+            assert is_refused == (error != NONE)
+        refused = client.ask("DescribeAcls", 3, ANY)
+        assert refused["error_code"] == CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_a_right_that_is_taken_back_is_gone(data: Path) -> None:
+    with Broker(*JUDGED, *OPEN, data=data) as broker:
+        with RawClient(broker.address) as admin:
+            filters = [ANY | {"resource_type_filter": 3}]
+            answer = admin.ask("DeleteAcls", 3, {"filters": filters})
+            (found,) = answer["filter_results"]
+            assert [row["resource_name"] for row in found["matching_acls"]] == ["my"]
+            resources = admin.ask("DescribeAcls", 3, ANY)["resources"]
+            assert [row["resource_name"] for row in resources] == ["mine"]
+        assert broker.stop() == 0
+    with Broker(*JUDGED, data=data) as broker, RawClient(broker.address) as client:
+        body = {"groups": [{"group_id": "my-1", "topics": None}]}
+        (row,) = client.ask("OffsetFetch", 8, body)["groups"]
+        assert row["error_code"] == GROUP_AUTHORIZATION_FAILED
+
+
+def test_whoever_is_killed_rights_stay(data: Path) -> None:
+    with Broker(*JUDGED, data=data) as broker:
+        for title in ("network-worker-1", "controller-1"):
+            before = broker.children()[title]
+            os.kill(before, 9)
+            wait_until(
+                lambda title=title, before=before: broker.children().get(title, before) != before,
+                title,
+            )
+        with RawClient(broker.address, 30) as client:
+            assert client.fetch("hers", 0)["error_code"] == TOPIC_AUTHORIZATION_FAILED
+            assert client.fetch("mine", 0)["error_code"] == NONE
+
+
+def test_no_start_opens_what_acls_close_unless_it_is_said(data: Path) -> None:
+    command = [sys.executable, "-m", "shmbroker", "serve", "--data", str(data), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "holds 3 ACLs, but authorizer.class.name is not set" in done.stderr
+    unjudged = Broker("--set", "authorizer.class.name=", data=data)
+    with unjudged as broker, RawClient(broker.address) as client:
+        assert client.fetch("hers", 0)["error_code"] == NONE
