@@ -59,7 +59,7 @@ OLD_BUGS = (
             ),
         ),
         CALM,
-        (0, 6, 7),
+        (19, 41, 48),
     ),
     OldBug(
         "groups-not-flushed",
@@ -104,7 +104,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, False, 0.3, ("freeze",)),
-        (4, 8, 14),
+        (0, 2, 4),
     ),
     OldBug(
         "high-watermark-goes-back",
@@ -142,7 +142,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill",)),
-        (7, 9, 14),
+        (36, 50),
     ),
     OldBug(
         "asked-while-booting",
@@ -168,7 +168,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),
-        (3, 7, 23),
+        (5, 7, 15),
     ),
     OldBug(
         "lost-peer-not-failed",
@@ -181,7 +181,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),
-        (0, 1, 2),
+        (3, 5, 10),
     ),
     OldBug(
         "decision-not-flushed",
@@ -220,7 +220,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, True, 0.3, ("cut",)),
-        (8, 12, 15),
+        (0, 1, 13),
     ),
     OldBug(
         "stable-ahead",
@@ -236,19 +236,6 @@ OLD_BUGS = (
         (0, 1, 2),
     ),
     OldBug(
-        "marker-not-waited-for",
-        "readers are told that a transaction is decided whose marker a new leader may not have",
-        (
-            Change(
-                "shmbroker.log.producer_state:ProducerState.stable_end",
-                "    for _, began in self.ended:\n        first = min(first, began)\n",
-                "",
-            ),
-        ),
-        Plan(True, False, 0.15, ("kill", "kill_amid", "freeze"), has_transactions=True),
-        is_rare=True,
-    ),
-    OldBug(
         "prepare-forgotten",
         "a coordinator that takes over does not end what its predecessor had decided",
         (
@@ -259,7 +246,7 @@ OLD_BUGS = (
             ),
         ),
         KILLS,
-        (3, 5, 16),
+        (1, 4, 6),
     ),
     OldBug(
         "marker-twice",
@@ -272,7 +259,7 @@ OLD_BUGS = (
             ),
         ),
         CALM_TRANSACTIONS,
-        (10, 16, 17),
+        (5, 7, 11),
     ),
     OldBug(
         "end-not-repeated",
@@ -285,6 +272,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, None, 0.05, ("leave",), has_transactions=True),
+        (16, 53),
         is_rare=True,
     ),
     OldBug(
@@ -327,19 +315,6 @@ OLD_BUGS = (
         (0, 1, 2),
     ),
     OldBug(
-        "replaced-by-an-older-version",
-        "a producer of version 2 is told that it has committed what its successor has",
-        (
-            Change(
-                "shmbroker.groups.transactions.transaction:is_retry_of_end",
-                "if not known.bumps_epoch:",
-                "if False:",
-            ),
-        ),
-        TRANSACTIONS,
-        is_rare=True,
-    ),
-    OldBug(
         "promised-id-unknown",
         "a producer whose epochs are used up is refused while its last transaction ends",
         (
@@ -350,6 +325,7 @@ OLD_BUGS = (
             ),
         ),
         TRANSACTIONS,
+        (60, 61),
         is_rare=True,
     ),
     OldBug(
@@ -358,39 +334,15 @@ OLD_BUGS = (
         (
             Change(
                 "shmbroker.broker.broker:Broker.turn",
-                "    exchange.ask_coordinators()\n    self.appender.group_commit.start()"
-                "  # behind all that may append\n",
-                "    self.appender.group_commit.start()\n    exchange.ask_coordinators()\n",
+                "    if exchange.to_verify:\n        exchange.ask_coordinators()\n"
+                "    if commit.waiting or commit.wanted:\n"
+                "        commit.start()  # behind all that may append\n",
+                "    if commit.waiting or commit.wanted:\n        commit.start()\n"
+                "    if exchange.to_verify:\n        exchange.ask_coordinators()\n",
             ),
         ),
         Plan(False, True, 0.0, has_transactions=True),
         (0, 8, 9),
-    ),
-    OldBug(
-        "wanted-forgotten",
-        "a marker that comes while the disk is full is not shown before somebody else appends",
-        (
-            Change(
-                "shmbroker.broker.group_commit:GroupCommit.start",
-                "self.wanted = {one: None for one in wanted if not one.is_offline}",
-                "pass",
-            ),
-        ),
-        Plan(False, True, 0.3, ("fill",), has_transactions=True),
-        (7, 20, 24),
-    ),
-    OldBug(
-        "held-as-done",
-        "a coordinator that is none any more says that it has stored what it has not",
-        (
-            Change(
-                "shmbroker.groups.held_answers:HeldAnswers.fail",
-                'held.body["error_code"] = error_code  # a good answer may have none',
-                "pass",
-            ),
-        ),
-        Plan(True, False, 0.3, ("kill", "freeze", "fill"), has_transactions=True),
-        is_rare=True,
     ),
 )
 
