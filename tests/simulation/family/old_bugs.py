@@ -272,7 +272,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, None, 0.05, ("leave",), has_transactions=True),
-        (16, 53),
+        (56,),
         is_rare=True,
     ),
     OldBug(
