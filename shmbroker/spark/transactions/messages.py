@@ -28,7 +28,7 @@ MESSAGE_BYTES_MAX = 16 << 20
 _GREETING_BYTES_MAX = 64
 _SIZE = Struct(">I")
 _CHALLENGE_BYTES = 32
-_GREETING_S = 10.0
+_GREETING_S = 30.0
 _CREDENTIALS = Struct("3i")
 """Process, user and group, as SO_PEERCRED gives them."""
 
