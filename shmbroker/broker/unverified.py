@@ -13,6 +13,9 @@ Rules of this file:
 * A marker that comes meanwhile ends what the answer is about (another coordinator may have sent it,
   so the two are in no order): the answer counts no more, and the batches are refused. But not one
   that ends the transaction before.
+* An answer is about one epoch. Batches of another one may have come behind it, as of a producer
+  that took over while a coordinator was slow to answer its predecessor: whatever that is told,
+  about them is asked anew.
 * What waits is bounded in bytes; beyond, batches are refused with an error that every producer
   retries.
 """
@@ -32,8 +35,8 @@ if TYPE_CHECKING:
     """ask(partition, transactional id, producer id, epoch, may_add, on_answer): `on_answer` gets
     the error code for the producer, now or later, once. may_add: the partition becomes part of the
     transaction, if it isn't (transaction.version 2); else it must be (AddPartitionsToTxn)."""
-    Held = tuple["Peer", memoryview]
-    """Whose APPEND, and a copy of its payload, as if it had come in one part."""
+    Held = tuple["Peer", memoryview, int]
+    """Whose APPEND, a copy of its payload, as if it had come in one part, and its epoch."""
 
 BYTES_MAX = 32 << 20
 
@@ -101,7 +104,7 @@ class Unverified:
         if asked is None:
             asked = self.asked[key] = Asked(epoch, may_add)
         self._bytes += len(payload)
-        asked.held.append((peer, memoryview(bytes(payload))))
+        asked.held.append((peer, memoryview(bytes(payload)), epoch))
         if is_first:
             question = asked
 
@@ -117,9 +120,9 @@ class Unverified:
         del self.asked[key]
         if asked.is_ended and not error:
             error = error_codes.INVALID_TXN_STATE
-        for peer, payload in asked.held:
+        for peer, payload, epoch in asked.held:
             self._bytes -= len(payload)
-            self._append(peer, payload, error, asked)
+            self._append(peer, payload, error if epoch == asked.epoch else 0, asked)
 
     def on_marker(self, key: bytes, producer_id: int, epoch: int) -> None:
         """A marker of the producer was appended.
@@ -135,7 +138,7 @@ class Unverified:
         """That network worker is dead: nobody waits for its batches."""
         for key, asked in list(self.asked.items()):
             gone = [held for held in asked.held if held[0].slot == slot]
-            self._bytes -= sum(len(payload) for _, payload in gone)
+            self._bytes -= sum(len(payload) for _, payload, _ in gone)
             asked.held = [held for held in asked.held if held[0].slot != slot]
             if not asked.held:
                 del self.asked[key]

@@ -26,6 +26,7 @@ from tests.unit.broker.test_group_commit import NOW_MS, Worker
 
 PRODUCER = 7
 TRANSACTIONAL_ID = "pay"
+ADDS = APPEND_FLAG_TRANSACTIONAL | APPEND_FLAG_ADDS
 
 
 class Leader(Worker):
@@ -137,6 +138,25 @@ def test_epoch_that_came_behind_a_question_gets_its_own(leader):
     assert [question[2] for question in leader.questions] == [1]
     leader.answer(e.INVALID_TXN_STATE)
     assert leader.errors()[1:] == [(second, e.INVALID_TXN_STATE)]
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_what_is_said_of_an_epoch_is_not_told_to_batches_of_the_next(leader, is_marked):
+    """As of a producer whose predecessor was fenced while its coordinator was slow to answer."""
+    old = leader.produce(epoch=0, flags=ADDS)
+    new = [leader.produce(sequence, epoch=1, flags=ADDS) for sequence in range(2)]
+    if is_marked:  # the abort of the predecessor's transaction, by another coordinator
+        leader.mark(is_commit=False, epoch=1, version=2)
+        leader.answer()
+        told = e.INVALID_TXN_STATE
+    else:
+        leader.answer(e.INVALID_PRODUCER_EPOCH)
+        told = e.INVALID_PRODUCER_EPOCH
+    assert leader.errors() == [(old, told)]
+    assert [question[2] for question in leader.questions] == [1]
+    leader.answer()
+    assert leader.errors()[1:] == [(token, e.NONE) for token in new]
+    assert leader.partition.producers.is_open(PRODUCER, 1)
 
 
 @pytest.mark.parametrize(
