@@ -85,6 +85,18 @@ connector.client.config.override.policy=All
     return java("org.apache.kafka.connect.cli.ConnectDistributed", str(settings))
 
 
+def restart_failed(name: str, directory: Path) -> bool:
+    """Have tasks that failed go on, which Connect leaves to its operator: as when the whole family
+    was away for longer than a transaction may last. Whether the worker was there."""
+    port = (directory / f"{name}.port").read_text()
+    where = f"http://127.0.0.1:{port}/connectors/lines/restart?includeTasks=true&onlyFailed=true"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(where, b""), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
 def begin(name: str, directory: Path) -> None:
     """Create the connector, as soon as a worker takes it."""
     port = (directory / f"{name}.port").read_text()
@@ -95,7 +107,7 @@ def begin(name: str, directory: Path) -> None:
         "files": ",".join(str(directory / f"lines-{number}") for number in range(FILES)),
         "exactly.once.support": "required",
         "transaction.boundary": "poll",
-        "producer.override.transaction.timeout.ms": "20000",
+        "producer.override.transaction.timeout.ms": "60000",
     }
 
     def is_taken() -> bool:

@@ -99,12 +99,15 @@ class Weather:
         random: Random,
         pause_s: tuple[float, float] = (0.5, 4.0),
         client_share: float = 0.2,
+        has_zombies: bool = True,
     ) -> None:
         self.broker = broker
         self.instances = instances
         self.random = random
         self.pause_s = pause_s
         self.client_share = client_share
+        self.has_zombies = has_zombies
+        """Whether two clients of one name can live at once: not where they listen on a port."""
         self.counts: Counter[str] = Counter()
         self.logs: list[str] = []
         self.said: list[str] = []
@@ -192,7 +195,7 @@ class Weather:
             return
         stopped = instance.process.pid
         send(stopped, signal.SIGSTOP)
-        if draw < 0.8:
+        if draw < 0.8 and self.has_zombies:
             self._say("zombie", ["client"])
             instance.replace()
         else:

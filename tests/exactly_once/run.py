@@ -93,14 +93,26 @@ def run(kind: str, seed: int, seconds: float, rate: int = 150) -> Report:
     with tempfile.TemporaryDirectory(prefix="exactly-once-") as name, Broker(*FLAGS) as broker:
         directory = Path(name)
         clients: list[Instance] = []
+        logs: list[str] = []
         try:
-            _run(pipeline, kind, Random(seed), seconds, rate, broker, directory, clients, report)
+            _run(
+                pipeline,
+                kind,
+                Random(seed),
+                seconds,
+                rate,
+                broker,
+                directory,
+                clients,
+                logs,
+                report,
+            )
         finally:
             for one in clients:
                 one.end()
             if report.anomalies or sys.exc_info()[0] is not None:
                 kept = Path(tempfile.mkdtemp(prefix="exactly-once-logs-"))
-                (kept / "family.log").write_text(broker.log)
+                (kept / "family.log").write_text("".join(logs) + broker.log)
                 for one in clients:
                     (kept / one.log.name).write_bytes(one.log.read_bytes())
                 report.said.append(f"logs in {kept}")
@@ -116,6 +128,7 @@ def _run(
     broker: Broker,
     directory: Path,
     clients: list[Instance],
+    logs: list[str],
     report: Report,
 ) -> None:
     address = broker.address
@@ -133,7 +146,8 @@ def _run(
     if lines:
         connect.begin(clients[0].name, directory)
     wait_until(lambda: reader.count > 100, "the first records", FIRST_S)
-    weather = Weather(broker, clients, random)
+    weather = Weather(broker, clients, random, has_zombies=not lines)
+    weather.logs = logs
     weather.begin()
     weather.wait(seconds)
     weather.end()
@@ -145,6 +159,12 @@ def _run(
         fed = read_all(address, {IN: PARTITIONS})
     report.fed = sum(map(len, fed.values()))
     counted = [one for one in topics if one not in (AUDIT, LATEST)]
+    if lines:
+        wait_until(
+            lambda: any(connect.restart_failed(one.name, directory) for one in clients),
+            "a Connect worker",
+            SETTLE_S,
+        )
     is_whole = _is_whole(reader, clients, counted, report.fed)
     if not is_whole:
         report.said.append(_describe(address))
