@@ -12,7 +12,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.systemd)
-            item.add_marker(pytest.mark.timeout(300))
+            item.add_marker(pytest.mark.timeout(900))
             if WHEELS is None:
                 reason = "needs a machine with systemd to itself: scripts/systemd_test"
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -79,10 +79,10 @@ def test_reload_takes_what_may_change_names_the_rest_and_refuses_what_is_wrong(
     machine.begin()
     main = machine.show("MainPID")
     journal = Journal()
-    machine.set({"log.retention.hours": "7", "shmbroker.disk.reserve.bytes": "1"})
+    machine.set({"log.retention.ms": "700000", "shmbroker.disk.reserve.bytes": "1"})
     run("systemctl", "reload", SERVICE)
     journal.wait_for(
-        "settings read again: log.retention.hours changed; shmbroker.disk.reserve.bytes takes a"
+        "settings read again: log.retention.ms changed; shmbroker.disk.reserve.bytes takes a"
     )
     wait_until(lambda: machine.show("ActiveState") == "active", "the end of the reload")
     machine.set({"log.retention.hours": "soon"})
@@ -172,7 +172,7 @@ def test_first_connection_starts_a_service_that_is_not_running(machine: Machine)
     run("systemctl", "stop", SERVICE)
     assert machine.show("ActiveState") == "inactive"
     assert _serves(machine.address)
-    assert machine.show("ActiveState") == "active"
+    wait_until(lambda: machine.show("ActiveState") == "active", "the end of the start")
 
 
 def test_another_version_takes_over_at_a_restart(machine: Machine, tmp_path: Path) -> None:
