@@ -119,6 +119,7 @@ def take(
 
     \b
     shmbroker backup /backup/kafka
+    shmbroker backup take /backup/kafka --copy
     shmbroker backup s3://bucket/kafka --s3-endpoint http://127.0.0.1:9000
 
     What earlier backups there have is not stored again. One that is interrupted counts for nothing,

@@ -24,7 +24,7 @@ from tests.support.raw_client import RawClient
 ROOT = Path(__file__).parents[2]
 OPTIONAL = {
     "boto3", "confluent_kafka", "deltalake", "fastavro", "prometheus_client", "pyarrow", "pyspark",
-    "re2", "tqdm",
+    "re2", "rich", "tqdm",
 }  # fmt: skip
 HIDING = f"""
 import sys
@@ -94,7 +94,8 @@ def test_expression_without_its_library_is_refused_with_a_sentence(bare_broker: 
         )
     assert answer["error_code"] == error_codes.INVALID_REGULAR_EXPRESSION
     assert "pip install 'google-re2" in answer["error_message"]
-    assert "needs google-re2, which is not installed" in bare_broker.log
+    said = "needs google-re2, which is not installed"
+    wait_until(lambda: said in bare_broker.log, "the line about it")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from shmbroker.ipc.passed_files import pass_file
 from shmbroker.shm.counters import METADATA_APPLIED, OPEN_CONNECTIONS, STATE, STATE_STOPPING
 from shmbroker.shm.latencies import SAMPLED, STAGE_ANSWER, STAGE_NETWORK, read_table
 from shmbroker.wire import codec
+from shmbroker.wire.api_keys import LIST_SEGMENTS
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER
 from shmbroker.wire.frame import request_frame
 from tests.support.family_memory import BROKER_ID, TOPIC, TOPIC_ID
@@ -153,6 +154,19 @@ def test_a_controllers_result_waits_for_the_image_that_it_was_made_with(
     assert bool(family.gateway.pending) == is_controller
     family.quiet_turn()
     assert not family.gateway.pending and family.answer(*LIST_GROUPS)["error_code"] == 15
+
+
+@pytest.mark.parametrize(("version", "is_passed_on"), [(0, True), (1, False)])
+def test_another_user_lists_files_but_stops_no_broker(
+    family: GatewayFamily, version: int, is_passed_on: bool
+) -> None:
+    (connection,) = family.gateway.loop.connections.values()
+    connection.listener.is_control = True
+    connection.is_reader = True
+    body = {"broker_id": 1, "hold_ms": 0, "topics": []} | ({"stop_ms": 100} if version else {})
+    family.ask(LIST_SEGMENTS, version, "ListSegments", body)
+    assert [operation for operation, _ in family.taken()] == [EXECUTE] * is_passed_on
+    assert bool(family.gateway.loop.connections) == is_passed_on
 
 
 def test_a_broker_that_dies_fails_what_is_pending(family: GatewayFamily) -> None:
