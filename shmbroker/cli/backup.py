@@ -11,9 +11,10 @@ from typing import Any, TextIO
 import click
 
 from shmbroker import clock
-from shmbroker.cli.client import DEFAULT_SERVER, VARIABLE, json_option
+from shmbroker.cli.client import DEFAULT_SERVER, VARIABLE, Cluster, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.output import print_json, print_table
+from shmbroker.client.faults import NAME_DIRECTORY, RUN_AS_OWNER, told_in
 
 TARGET = "DIR|s3://…"
 S3_OPTIONS = (
@@ -132,9 +133,10 @@ def take(
     from shmbroker.client.reader.asking import Consumer
 
     store = open_target(target, s3_endpoint, s3_region)
+    Cluster(servers, {}).check_reachable()
     progress = Progress()
     consumer = Consumer(servers, "shmbroker-backup")
-    with FamilyClient(consumer, data and os.path.abspath(data)) as client:
+    with told_in(_ADVICE), FamilyClient(consumer, data and os.path.abspath(data)) as client:
         try:
             taken = Taking(client, store, client.cluster_id(), copies, progress).run()
         finally:
@@ -156,6 +158,12 @@ def take(
         f"{taken.stored} segments stored ({size_text(taken.stored_bytes)}, {taken.linked} as hard "
         f"links), {taken.kept} were there"
     )
+
+
+_ADVICE = {
+    NAME_DIRECTORY: "; run it there, and name the family's data directory with --data",
+    RUN_AS_OWNER: "; run it as the broker's user",
+}
 
 
 def _row(backup: Any) -> dict[str, Any]:
