@@ -195,9 +195,9 @@ def placed(
     before. Their brokers are registered, and not at work yet."""
     nodes = list(directories)
     made = MetadataImage(image.cluster_id)
-    made.offset, made.epoch = image.offset, image.epoch
-    made.features = image.features
-    made.next_producer_id = image.next_producer_id
+    for name in MetadataImage.__slots__:  # all that is not about places stays, ACLs above all
+        setattr(made, name, getattr(image, name))
+    made.topics_by_id, made.topics_by_name = {}, {}
     made.brokers = {
         node: BrokerImage(node, "", 0, None, 0, bytes(16), True, (directories[node],))
         for node in nodes

@@ -33,8 +33,6 @@ CACHED_ANSWERS_MAX = 512
 CACHED_REQUEST_BYTES_MAX = 1024
 INTERNAL_KEYS_FROM = 20000
 """Api keys that only the control socket serves."""
-READERS_VERSION_MAX = 0
-"""Of what another user may ask there: later versions of ListSegments make a broker stand still."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -163,8 +161,6 @@ class PlainApis:
             raise ProtocolFault(f"{name} version {version}")
         if api_key >= INTERNAL_KEYS_FROM and not connection.listener.is_control:
             raise ProtocolFault(f"unknown api key {api_key}")
-        if connection.is_reader and version > READERS_VERSION_MAX:
-            raise ProtocolFault(f"{name} version {version} of another user")
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
         if api_key in table.CONTROLLER_APIS:

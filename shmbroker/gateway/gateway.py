@@ -25,6 +25,7 @@ from shmbroker.apis import table
 from shmbroker.apis.broker import join_group, sync_group
 from shmbroker.apis.contexts import MetadataLink
 from shmbroker.clock import Clock
+from shmbroker.errors import ProtocolFault
 from shmbroker.gateway import fetch, produce
 from shmbroker.gateway import forwarding as plain
 from shmbroker.gateway.awake import APPEND_BYTES_MAX, Awake
@@ -64,7 +65,7 @@ from shmbroker.shm.latencies import (
     table_bytes,
 )
 from shmbroker.wire import error_codes
-from shmbroker.wire.api_keys import ADD_PARTITIONS_TO_TXN, END_TXN
+from shmbroker.wire.api_keys import ADD_PARTITIONS_TO_TXN, END_TXN, LIST_SEGMENTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class Gateway:
             fetch.API_KEY: self.fetch.submit,
         }
         self.submit_of_readers = {key: self.submit[key] for key in table.FOR_READERS}
+        self.submit_of_readers[LIST_SEGMENTS] = self._list_segments_of_readers
         if config.has_authorizer:
             self.guard = Guard(config, self.image, table.JUDGED, self.submit)
         arriving_bytes_max = config["queued.max.request.bytes"]
@@ -228,6 +230,21 @@ class Gateway:
         words[self._open_index] = 0
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def _list_segments_of_readers(
+        self,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """Another user lists files; later versions make a broker stand still, and are not his."""
+        if version:
+            raise ProtocolFault(f"ListSegments version {version} of another user")
+        submit = self.submit[LIST_SEGMENTS]
+        return submit(connection, buffer, start, end, version, correlation_id)
 
     def may_begin(self) -> bool:
         """Follow the metadata log: nobody is accepted before the brokers of this start are known,

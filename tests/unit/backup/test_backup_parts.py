@@ -15,6 +15,7 @@ from shmbroker.controller.raft.snapshots import image_snapshot
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault, CorruptFault
 from shmbroker.log.checkpoints import HIGH_WATERMARK, LOG_START_OFFSET, read_offsets
+from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -22,10 +23,14 @@ from shmbroker.metadata.image import (
     PartitionImage,
     TopicImage,
 )
+from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.metadata.security_image import Acl
 from shmbroker.records.batch import encode_batch
 from shmbroker.tier.object_store import ObjectStore
 
 TOPIC_ID = bytes(range(16))
+ACL_ID = b"a" * 16
+ACL = Acl(2, "t", 3, "User:alice", "*", 3, 3)
 BATCH = encode_batch([(1, None, b"value", ())], base_offset=7, leader_epoch=3)
 
 
@@ -44,6 +49,7 @@ def image_of(replicas: tuple[int, ...]) -> MetadataImage:
         (BROKER_RESOURCE, "7"): {"log.cleaner.threads": "1"},
     }
     image.features = {"group.version": 1}
+    image.security.acls[ACL_ID] = ACL
     return image
 
 
@@ -110,6 +116,14 @@ def test_restored_directories_hold_what_the_backup_says(tmp_path: Path) -> None:
         assert read_offsets(f"{directory}/{LOG_START_OFFSET}") == {("t", 2): 6}
         assert (directory / "t-0").is_dir()
     assert not (tmp_path / "data" / ".restoring").exists()
+    reader = MetadataLogReader(str(tmp_path / "data" / "node-1" / "__cluster_metadata-0"))
+    follower = MetadataFollower(reader, "cluster")
+    follower.catch_up(500)
+    reader.close()
+    assert follower.image.security.acls == {ACL_ID: ACL}
+    assert follower.image.next_producer_id == 3000
+    assert follower.image.features == {"group.version": 1}
+    assert set(follower.image.topics_by_name) == {"t"}
 
 
 @pytest.mark.parametrize("at", [0, 3, 8, 9, 40, -1])

@@ -162,7 +162,7 @@ def test_another_user_lists_files_but_stops_no_broker(
 ) -> None:
     (connection,) = family.gateway.loop.connections.values()
     connection.listener.is_control = True
-    connection.is_reader = True
+    connection.submit = family.gateway.submit_of_readers
     body = {"broker_id": 1, "hold_ms": 0, "topics": []} | ({"stop_ms": 100} if version else {})
     family.ask(LIST_SEGMENTS, version, "ListSegments", body)
     assert [operation for operation, _ in family.taken()] == [EXECUTE] * is_passed_on
