@@ -80,9 +80,8 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
     until_ns = looked_ns + stop_ms * 1_000_000
     if stop_ms > 0:
         clock.sleep(max(until_ns - clock.monotonic_ns(), 0) / 1e9)
-    return {
-        "error_code": 0,
-        "looked_ns": looked_ns,
-        "stopped_until_ns": max(until_ns, clock.monotonic_ns()) if stop_ms > 0 else looked_ns,
-        "partitions": partitions,
-    }
+    told: dict[str, Any] = {"error_code": 0, "partitions": partitions}
+    if call.api_version >= 1:
+        told["looked_ns"] = looked_ns
+        told["stopped_until_ns"] = max(until_ns, clock.monotonic_ns()) if stop_ms > 0 else looked_ns
+    return told

@@ -1,0 +1,29 @@
+"""ListSegments is answered in the version that was asked: readers ask in 0, backups in 1."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shmbroker.apis.broker import list_segments
+from shmbroker.wire import codec
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("stop_ms", [0, 1])
+def test_an_answer_has_what_its_version_has(version: int, stop_ms: int) -> None:
+    name = list_segments.NAME
+    body: dict[str, Any] = {"broker_id": 1, "hold_ms": 0, "topics": []}
+    if version >= 1:
+        body["stop_ms"] = stop_ms
+    request = codec.encode(f"{name}Request", version, body)
+    asked = codec.decode_request(name, version, request)
+    broker: Any = SimpleNamespace(partitions={})
+    call: Any = SimpleNamespace(api_version=version)
+    answer = list_segments.answer(broker, call, asked)
+    read = codec.decode_all(
+        f"{name}Response", version, codec.encode(f"{name}Response", version, answer)
+    )
+    assert read["error_code"] == 0
+    if version >= 1:
+        assert read["stopped_until_ns"] >= read["looked_ns"] + stop_ms * 1_000_000 > 0
