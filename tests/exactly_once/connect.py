@@ -90,8 +90,9 @@ def restart_failed(name: str, directory: Path) -> bool:
     was away for longer than a transaction may last. Whether the worker was there."""
     port = (directory / f"{name}.port").read_text()
     where = f"http://127.0.0.1:{port}/connectors/lines/restart?includeTasks=true&onlyFailed=true"
+    request = urllib.request.Request(where, b"", {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(urllib.request.Request(where, b""), timeout=5):
+        with urllib.request.urlopen(request, timeout=30):
             return True
     except OSError:
         return False
