@@ -46,18 +46,33 @@ def _resource_options(of: Callable[..., Any]) -> Callable[..., Any]:
     """--topic, --group, --transactional-id, --cluster, --prefixed."""
     for option in reversed(
         (
-            click.option("--topic", "topics", metavar="NAME", multiple=True, help="Of this topic."),
-            click.option("--group", "groups", metavar="NAME", multiple=True, help="Of this group."),
+            click.option(
+                "--topic",
+                "topics",
+                metavar="NAME",
+                multiple=True,
+                help="Take this topic; repeatable.",
+            ),
+            click.option(
+                "--group",
+                "groups",
+                metavar="NAME",
+                multiple=True,
+                help="Take this group; repeatable.",
+            ),
             click.option(
                 "--transactional-id",
                 "transactional_ids",
                 metavar="ID",
                 multiple=True,
-                help="Of this transactional id.",
+                help="Take this transactional id; repeatable.",
             ),
-            click.option("--cluster", "is_cluster", is_flag=True, help="Of the cluster."),
+            click.option("--cluster", "is_cluster", is_flag=True, help="Take the cluster."),
             click.option(
-                "--prefixed", "is_prefixed", is_flag=True, help="Of all that begins with the name."
+                "--prefixed",
+                "is_prefixed",
+                is_flag=True,
+                help="Take all that begins with the name.",
             ),
         )
     ):
@@ -113,7 +128,7 @@ def list_acls(cluster: Cluster, as_json: bool, principal: str | None, **given: A
     type=click.Choice(OPERATIONS),
     multiple=True,
     required=True,
-    help="What; repeatable.",
+    help="Operation that is allowed or denied; repeatable.",
 )
 @click.option("--host", default="*", show_default=True, help="Only from this address.")
 @_resource_options

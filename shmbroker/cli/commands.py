@@ -65,8 +65,9 @@ def main() -> None:
     shmbroker doctor                                 what is wrong on this host?
     shmbroker log verify ~/.local/state/shmbroker    check the files, without a broker
 
-    All but serve, log and systemd talk to any Kafka cluster: --bootstrap-server HOST:PORT, or
-    $SHMBROKER_BOOTSTRAP_SERVER, or 127.0.0.1:9092.
+    Commands that ask brokers take any Kafka cluster: --bootstrap-server HOST:PORT, or
+    $SHMBROKER_BOOTSTRAP_SERVER, or 127.0.0.1:9092. serve, top, log, backup, restore, systemd,
+    embedded and doctor are for this host.
 
     Exit status: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C. serve has more: see its help.
     """

@@ -157,3 +157,18 @@ def test_python_of_a_document_compiles_and_names_what_exists(path: Path) -> None
                 and isinstance(node.args[0], ast.Constant)
             ):
                 assert str(node.args[0].value).lower() in taken, (block.line, node.args[0].value)
+
+
+def test_readme_names_each_command_and_links_each_document() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`shmbroker ([a-z]+)`", "".join(re.findall(r"^\| `.*", text, re.M))))
+    assert named == set(main.list_commands(click.Context(main)))
+    documents = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert documents == set(re.findall(r"^\| \[docs/([\w-]+\.md)\]", text, re.M))
+
+
+def test_the_page_of_the_command_leads_to_what_each_command_does() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w-]+\.md)", text))
+    pages = {"console", "controllers", "doctor", "metrics", "operations", "pipeline", "security"}
+    assert {f"{page}.md" for page in pages | {"replication", "systemd"}} <= linked

@@ -16,6 +16,7 @@ from shmbroker.cli.doctor.table import (
     unknown,
     warning,
 )
+from shmbroker.settings.table import STANDARD_AUTHORIZER
 
 NETWORKED = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph", "glusterfs", "fuse.s3fs")
 IN_MEMORY = ("tmpfs", "ramfs")
@@ -23,12 +24,13 @@ COPYING = ("btrfs", "zfs", "bcachefs", "overlay")
 PARTITIONS_MOST = 8192
 FREE_SHARE_LEAST = 0.1
 INODES_SHARE_LEAST = 0.05
+ACL = "AccessControlEntryRecord"
 NOT_SERVED = {
-    "AccessControlEntryRecord": "ACLs: everybody may do everything",
-    "ClientQuotaRecord": "quotas: no client is slowed down",
-    "UserScramCredentialRecord": "SCRAM passwords: nobody has to say who they are",
+    "ClientQuotaRecord": "quotas",
+    "UserScramCredentialRecord": "SCRAM passwords",
     "DelegationTokenRecord": "delegation tokens",
 }
+"""A start is refused where the metadata log has these (`metadata.image`)."""
 TRANSACTION_TOPIC = "__transaction_state"
 SHARE_TOPIC = "__share_group_state"
 REMOTE_TOPIC = "__remote_log_metadata"
@@ -353,11 +355,19 @@ def security(facts: Facts) -> Result:
         if node.records.get(name)
     ]
     if lost:
-        return warning(
-            f"these are kept and not obeyed: {named(dict.fromkeys(lost))}",
-            "stay with Apache Kafka if you need them, or keep the port on 127.0.0.1",
+        return fault(
+            f"these are not served, so no broker starts here: {named(dict.fromkeys(lost))}",
+            "stay with Apache Kafka if you need them",
         )
-    return ok("no ACLs, quotas, passwords or tokens")
+    adopted = [node for node in _nodes(facts) if not node.is_ours]
+    acls = max((node.records.get(ACL, 0) for node in adopted), default=0)
+    if acls:
+        return warning(
+            f"{acls} ACLs: they are obeyed, and a start that does not ask for them is refused",
+            f"start with --set authorizer.class.name={STANDARD_AUTHORIZER}; "
+            "every client is User:ANONYMOUS, as there is no TLS and no SASL",
+        )
+    return ok("no ACLs that are new here, no quotas, passwords or tokens")
 
 
 def _topic(facts: Facts, name: str, api_key: int, what: str, fix: str) -> Result:
@@ -426,7 +436,7 @@ CHECKS = [
         ("metadata", "The cluster's metadata", metadata),
         ("log-dirs", "Whether a node has several log directories", log_directories),
         ("features", "Feature levels, `metadata.version` among them", features),
-        ("security", "ACLs, quotas, passwords, tokens: kept, not obeyed", security),
+        ("security", "ACLs (obeyed); quotas, passwords, tokens (not served)", security),
         ("transactions", "Transactions that Apache Kafka's producers began", transactions),
         ("share-groups", "Share groups", share_groups),
         ("tiered", "Segments in Apache Kafka's remote store", tiered),
