@@ -265,6 +265,11 @@ def _check_usage(cluster: Cluster, given: dict[str, Any]) -> None:
         raise click.UsageError("--infer finds out what --schema says: give one of them.")
     if given["dead_letter"] and given["skips_bad"] is not None:
         raise click.UsageError("--dead-letter, --skip-bad and --fail-on-bad: give one of them.")
+    if given["replay"] and given["skips_bad"] is not None:
+        raise click.UsageError(
+            "--replay reads dead letters, and those that are still bad stay where they are: leave "
+            "--skip-bad and --fail-on-bad out."
+        )
     if cluster.settings:
         raise click.UsageError("-X is for librdkafka; here -o sets options of Spark's source.")
     for name in pairs(given["source_options"], "-o"):

@@ -70,6 +70,7 @@ def test_a_mistyped_topic_leaves_nothing(ingest: Ingest, tmp_path: Path, words: 
     ("words", "told"),
     [
         (["--dead-letter", "bad", "--skip-bad"], "give one of them"),
+        (["--replay", "--skip-bad"], "leave --skip-bad and --fail-on-bad out"),
         (["--from", "yesterday"], "'yesterday' is no moment"),
         (["-o", "startingOffsets=latest"], "--from does"),
         (["-o", "SUBSCRIBE=u"], "TOPIC names what is read"),
