@@ -97,6 +97,7 @@ LOGGERS = (
     "shmbroker.processes",
     "shmbroker.processes.child",
     "shmbroker.processes.cleaner",
+    "shmbroker.processes.console",
     "shmbroker.processes.data_access",
     "shmbroker.processes.data_directory",
     "shmbroker.processes.metrics",

@@ -1,8 +1,7 @@
 """Where backups lie: a directory, or an S3 bucket, as tiered storage has them.
 
 In a directory of the same file system a finished segment is a hard link: no byte is copied. On
-another one, or with `copies`, it is copied (`copy_file_range`, by which file systems that can share
-the blocks).
+another one, or with `copies`, it is copied.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 There is no table of APIs. An answer is walked by its schema: each error code gets the error, and
 an array that has some below it gets an element for each element that the request named, in the
-array of the request whose elements have most fields in common with it. Fields that both have (the
-topic, the partition, the group) are copied; all others have their defaults.
+array of the request whose elements have most fields in common with it; elements that name nothing
+stand for those of its only array. Fields that both have (the topic, the partition, the group) are
+copied; all others have their defaults.
 
    request    topic_data      [{name, partition_data [{index, records}]}]
    answer     responses       [{name, partition_responses [{index, error_code, …}]}]
@@ -87,6 +88,15 @@ def _filled(
     return answer, is_placed
 
 
+def _by_position(field: Field, version: int, asked: _Asked) -> list[_Asked]:
+    """Elements of an answer that name nothing are those of the only array of the request."""
+    own = {each.name for each in _of(field.fields, version) if not each.is_array}
+    arrays = [each for each in asked.fields if each.is_array]
+    if not own <= {*ERRORS, "error_message"} or len(arrays) != 1:
+        return []
+    return [_Asked([], {}) for _ in asked.values[arrays[0].name] or ()]
+
+
 def _elements(field: Field, version: int, asked: _Asked) -> list[_Asked]:
     """What the request named for the elements of an array of the answer."""
     names = {_plain(each.name) for each in _of(field.fields, version)}
@@ -102,7 +112,7 @@ def _elements(field: Field, version: int, asked: _Asked) -> list[_Asked]:
             best = common, each
     source = best[1]
     if source is None:
-        return []
+        return _by_position(field, version, asked)
     values = asked.values[source.name] or ()
     if source.type == "{}":
         return [_Asked(_of(source.fields, version), value) for value in values]
