@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import ASK_S, CHANGE_S, Cluster, cluster_options, json_option, metadata
+from shmbroker.cli.client import (
+    ASK_S,
+    CHANGE_S,
+    PLAINTEXT,
+    Cluster,
+    cluster_options,
+    json_option,
+    metadata,
+)
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.outcome import CommandFault, say
 from shmbroker.cli.output import print_json, print_table
@@ -246,6 +254,12 @@ def _found(cluster: Cluster, principal: str | None, **given: Any) -> list[Any]:
         for wanted in _filters(principal, given)
         for acl in _wait(admin.describe_acls(wanted, request_timeout=CHANGE_S))
     ]
+    if not found and cluster.security == PLAINTEXT:
+        # The client library gives none, too, where the cluster refuses to tell them.
+        from shmbroker.client.admin import are_acls_told
+
+        if not are_acls_told(cluster.addresses()):
+            raise _no_authorizer()
     return sorted(found, key=lambda acl: tuple(_row(acl).values()))
 
 
@@ -271,8 +285,12 @@ def _wait(made: Any) -> Any:
     except KafkaException as refusal:
         error = refusal.args[0]
         if error.name() == "SECURITY_DISABLED":
-            raise CommandFault(
-                "the cluster has no ACLs, as it has no authorizer: start it with --set "
-                "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-            ) from None
+            raise _no_authorizer() from None
         raise
+
+
+def _no_authorizer() -> CommandFault:
+    return CommandFault(
+        "the cluster has no ACLs, as it has no authorizer: start it with --set "
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    )

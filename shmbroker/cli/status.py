@@ -92,6 +92,8 @@ def command(cluster: Cluster, data: str | None, as_json: bool) -> None:
 
 def _judged(cluster: Cluster, data: str | None) -> tuple[int, dict[str, Any]]:
     """The exit status, and the report with its `problems`; these alone if nothing is told."""
+    from shmbroker.client.faults import DeniedFault
+
     try:
         seen = local_status.find([] if data is not None else cluster.addresses(), data)
     except NotRunning as fault:
@@ -110,7 +112,7 @@ def _judged(cluster: Cluster, data: str | None) -> tuple[int, dict[str, Any]]:
     except Fault as fault:
         if seen is None:
             return EXIT_NOT_TOLD, {"problems": [str(fault)]}
-        report = _seen_alone(seen, str(fault))
+        report = _seen_alone(seen, None if isinstance(fault, DeniedFault) else str(fault))
     except ImportError:
         if seen is None:
             raise
@@ -190,12 +192,17 @@ def _directory(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quorum(addresses: Sequence[tuple[str, int]]) -> dict[str, Any] | None:
-    """The active controller and the voters; None where the cluster knows no such question."""
+    """The active controller and the voters; None where the cluster knows no such question.
+
+    DeniedFault where we may not ask it: then topics and groups are not all told, either.
+    """
     from shmbroker.client.admin import describe_quorum
-    from shmbroker.client.faults import ClusterFault, RefusedFault
+    from shmbroker.client.faults import ClusterFault, DeniedFault, RefusedFault
 
     try:
         _, found = describe_quorum(addresses)
+    except DeniedFault:
+        raise
     except RefusedFault:
         return {"leader": None, "epoch": None, "voters": [], "absent": [], "behind": None}
     except ClusterFault:

@@ -22,6 +22,7 @@ from shmbroker.client.retries import patiently
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
+    DESCRIBE_ACLS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
@@ -155,6 +156,26 @@ def describe_quorum(addresses: Sequence[Address]) -> tuple[str, Message]:
         return row
 
     return cluster["cluster_id"], patiently(once, ANSWER_S, "the quorum is not told")
+
+
+def are_acls_told(addresses: Sequence[Address]) -> bool:
+    """Whether ACLs are told: False without an authorizer; DeniedFault without the right to see
+    them."""
+    anything = 1
+    body = {
+        "resource_type_filter": anything,
+        "resource_name_filter": None,
+        "pattern_type_filter": anything,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": anything,
+        "permission_type": anything,
+    }
+    error = ask(addresses, DESCRIBE_ACLS, body)["error_code"]
+    if error == error_codes.SECURITY_DISABLED:
+        return False
+    _refuse(error, "ACLs")
+    return True
 
 
 def has_topic(addresses: Sequence[Address], name: str) -> bool:

@@ -61,6 +61,10 @@ class RefusedFault(ClusterFault):
     """A broker answered with an error."""
 
 
+class DeniedFault(RefusedFault):
+    """A broker tells or does it for others only: who asks has no right to it."""
+
+
 class RefusedNowFault(RefusedFault, LaterFault):
     """A broker answered with an error that may pass."""
 
@@ -90,14 +94,25 @@ class NoBrokerFault(ConnectionError):
         super().__init__(f"{self.text}: {reason}")
 
 
+_DENIED = (
+    error_codes.TOPIC_AUTHORIZATION_FAILED,
+    error_codes.GROUP_AUTHORIZATION_FAILED,
+    error_codes.CLUSTER_AUTHORIZATION_FAILED,
+    error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+
+
 def refuse(error: int, what: str, message: str | None = None) -> None:
-    """Raise for a wire error: RefusedNowFault if it may pass, else RefusedFault.
+    """Raise for a wire error: RefusedNowFault if it may pass, DeniedFault for want of a right, else
+    RefusedFault.
 
     `message`: what the broker says of it, if it does.
     """
     if error:
         known = f"{error_codes.name_of(error)} ({error_codes.message_of(error)})"
         kind = RefusedNowFault if error_codes.is_retriable(error) else RefusedFault
+        if error in _DENIED:
+            kind = DeniedFault
         raise kind(f"{what}: {message or known}")
 
 

@@ -39,6 +39,13 @@ def acl(*arguments: str, address: str) -> str:
     return done.stdout
 
 
+def refusal(*arguments: str, address: str) -> tuple[int, str]:
+    """Exit status and stderr of a command."""
+    command = [sys.executable, "-m", "shmbroker", *arguments, "-b", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A directory with topics `mine` and `hers`, and rights on the first."""
@@ -71,6 +78,10 @@ def test_requests_are_judged_after_a_start_without_super_users(data: Path) -> No
             assert is_refused == (error != NONE)
         refused = client.ask("DescribeAcls", 3, ANY)
         assert refused["error_code"] == CLUSTER_AUTHORIZATION_FAILED
+        status, told = refusal("acl", "list", address=broker.address)
+        assert (status, told) == (1, "shmbroker: ACLs: not authorized for the cluster\n")
+        status, told = refusal("status", address=broker.address)
+        assert (status, told) == (0, "")  # what the broker does not tell is read from its memory
 
 
 def test_a_right_that_is_taken_back_is_gone(data: Path) -> None:

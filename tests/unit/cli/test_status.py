@@ -8,6 +8,7 @@ import pytest
 
 from shmbroker.cli import status
 from shmbroker.cli.status import problems
+from shmbroker.wire import error_codes
 
 
 def report(**changes: Any) -> dict[str, Any]:
@@ -147,3 +148,24 @@ def test_groups_that_do_not_answer_do_not_hide_the_rest(monkeypatch: pytest.Monk
 )
 def test_sizes_for_people(count: int, text: str) -> None:
     assert status._size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "quorum"), [("CLUSTER_AUTHORIZATION_FAILED", None), ("INVALID_REQUEST", {})]
+)
+def test_who_may_not_ask_for_the_controllers_is_not_told_that_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, error: str, quorum: dict[str, Any] | None
+) -> None:
+    from shmbroker.client import admin, faults
+
+    def describe_quorum(_: Any) -> None:
+        faults.refuse(getattr(error_codes, error), "the controllers")
+
+    monkeypatch.setattr(admin, "describe_quorum", describe_quorum)
+    if quorum is None:
+        with pytest.raises(faults.DeniedFault, match="not authorized for the cluster"):
+            status._quorum([])
+    else:
+        found = status._quorum([])
+        assert found is not None
+        assert found["leader"] is None
