@@ -206,7 +206,12 @@ def tour(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tour]:
     made.stop()
 
 
-@pytest.mark.parametrize(("path", "tour"), [(path, path) for path in RUN], indirect=["tour"])
+@pytest.mark.parametrize(
+    ("path", "tour"),
+    [(path, path) for path in RUN],
+    ids=map(name_of, RUN),
+    indirect=["tour"],
+)
 def test_commands_print_what_the_document_shows(path: Path, tour: Tour) -> None:
     blocks = runnable(path)
     steps = [step for block in blocks for step in block.steps()]
