@@ -123,14 +123,14 @@ class LineFormatter(logging.Formatter):
     def __init__(self, is_journal: bool = False) -> None:
         super().__init__()
         self.role = ""
-        self.number = 0
+        self.number: int | None = None
         self.format_name = HUMAN
         self.is_journal = is_journal
 
     @property
     def title(self) -> str:
         """The process, as `ps` shows it; "" before it is known."""
-        return f"{self.role}-{self.number}" if self.number else self.role
+        return self.role if self.number is None else f"{self.role}-{self.number}"
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, or the lines where there is a traceback."""
@@ -200,8 +200,8 @@ def begin(handler: logging.Handler, is_journal: bool) -> LineFormatter:
     return formatter
 
 
-def say_who(role: str, number: int) -> None:
-    """From here on this process is that one of the family; number 0: there is one of the role."""
+def say_who(role: str, number: int | None) -> None:
+    """From here on this process is that one of the family; None: there is one of the role."""
     for formatter in _formatters():
         formatter.role, formatter.number = role, number
 
@@ -262,7 +262,7 @@ def _iso(created_s: float) -> str:
 
 class Seldom:
     """Lines that others may cause without end, clients or a broken disk: by kind, in each interval
-    the first few as they come, and the rest as one number.
+    the first few as they come, and the rest as one number, or each as a line for who debugs.
 
     `warn` and `flush` are told the time, a clock that never goes back.
     """
@@ -281,8 +281,9 @@ class Seldom:
         if not self._said:
             self._interval_end = now + self.INTERVAL_S
         count = self._said[kind] = self._said.get(kind, 0) + 1
-        if count <= self.LINES_MAX:
-            self._logger.log(level, "%s", line, extra=fields(kind=kind))
+        if count > self.LINES_MAX:
+            level = logging.DEBUG  # for whoever wants to see each
+        self._logger.log(level, "%s", line, extra=fields(kind=kind))
 
     def flush(self, now: float) -> None:
         """Say how many were left out, once the interval is over; to be called now and then."""

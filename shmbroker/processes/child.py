@@ -200,9 +200,11 @@ def go_before_supervisor(role: str) -> None:
         pass  # a /proc that can't be written: then it goes by size alone
 
 
-def set_title(role: str, number: int = 0) -> None:
-    """Role and number as `ps`, `top` and the logs show them; number 0: there is one of the role."""
+def set_title(role: str, number: int | None = None) -> None:
+    """Role and number as `ps`, `top` and the logs show them; None: there is one of the role."""
     import setproctitle
 
-    setproctitle.setproctitle(f"shmbroker: {role}-{number}" if number else f"shmbroker: {role}")
+    setproctitle.setproctitle(
+        f"shmbroker: {role}" if number is None else f"shmbroker: {role}-{number}"
+    )
     logs.say_who(role, number)

@@ -105,7 +105,6 @@ def test_expression_without_its_library_is_refused_with_a_sentence(bare_broker: 
         "consume t",
         "topic list",
         "group list",
-        "status",
     ],
 )
 def test_command_says_in_one_sentence_what_it_lacks(bare_broker: Broker, words: str) -> None:

@@ -16,7 +16,8 @@ from tests.support.raw_client import RawClient, batch_of, key_of, produce_body
 
 @pytest.fixture(scope="module")
 def besieged() -> Iterator[Besieged]:
-    with Broker() as broker:
+    # Every line, also those that are only counted when there are many.
+    with Broker("--set", "shmbroker.logger.levels=shmbroker.gateway=DEBUG") as broker:
         yield Besieged(broker)
 
 

@@ -22,7 +22,7 @@ DATA = Path("/var/lib/shmbroker")
 CONFIG = Path("/etc/shmbroker/shmbroker.toml")
 DROP_INS = Path("/etc/systemd/system")
 BROKERS_MAX = 3
-HIDDEN = ("/root", "/home")
+HIDDEN = ("/root", "/home", "/tmp", "/var/tmp")
 
 
 def wheel() -> Path:

@@ -100,9 +100,14 @@ class _Transaction:
             finally:
                 self.changed.notify_all()
 
-    def enter(self, run: int, query_run: str, version: int, label: str) -> None:
-        """Begin the run, if no task has. Tasks of earlier runs are refused."""
+    def enter(
+        self, run: int, query_run: str, version: int, label: str, is_ended: Callable[[], bool]
+    ) -> None:
+        """Begin the run, if no task has. Tasks of earlier runs are refused, and of one that is
+        aborted: nobody would end what they begin."""
         with self.changed:
+            if is_ended():
+                raise LostFault("the write was aborted")
             if run < self.run:
                 raise LostFault("another run of this write has begun")
             if run == self.run:
@@ -241,7 +246,7 @@ class Keeper:
         self._series: dict[Series, _Transaction] = {}
         self._runs = 0
         self._ended: set[int] = set()
-        """Runs of series that have no other, and are forgotten."""
+        """Runs that are aborted, or of series that have no other and are forgotten."""
         self._connections = 0
 
     def serve(self, is_over: Callable[[], bool], ends: list[int]) -> None:
@@ -306,8 +311,9 @@ class Keeper:
         else:
             assert what == "abort"
             for one in self._to_abort(asked):
-                one.abort(one.run, "the write was aborted")
-                self._forget(one)
+                with contextlib.suppress(LostFault):  # another run has begun, or none has
+                    one.abort(asked["run"] or one.run, "the write was aborted")
+                    self._forget(one)
         return {}
 
     def _forget(self, one: _Transaction) -> None:
@@ -315,7 +321,7 @@ class Keeper:
         if not one.series.is_remembered:
             with self._lock:
                 self._ended.add(one.run)
-                del self._series[one.series]
+                self._series.pop(one.series, None)
             one.close()
 
     def _find(self, name: str, run: int) -> _Transaction | None:
@@ -329,8 +335,9 @@ class Keeper:
         """The one of this name and run; where Spark has not told them, that of this label and
         version."""
         if asked["name"]:
-            found = self._find(asked["name"], asked["run"])
-            return [] if found is None else [found]
+            with self._lock:
+                self._ended.add(asked["run"])  # for tasks that have not come yet
+                return [one for series, one in self._series.items() if series.name == asked["name"]]
         with self._lock:
             return [
                 one
@@ -351,7 +358,13 @@ class Keeper:
             one = self._series.setdefault(series, _Transaction(series))
 
         def enter(asked: Fields) -> Fields:
-            one.enter(run, asked["query_run"], asked["version"], asked["label"])
+            one.enter(
+                run,
+                asked["query_run"],
+                asked["version"],
+                asked["label"],
+                lambda: run in self._ended,
+            )
             with one.of(run) as leases:
                 return one.terms() | {"is_done": leases.enter(task, attempt)}
 
