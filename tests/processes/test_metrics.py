@@ -89,6 +89,8 @@ def test_metrics_show_what_was_done(tmp_path: Path) -> None:
                 requests = rows.get("kafka_network_requestmetrics_requests_total", {})
                 is_shown = rows["shmbroker_batches_appended_total"]["1",] >= 5
                 is_shown &= requests.get(("network-worker-1", "Produce")) == 5
+                received = rows["kafka_server_socketservermetrics_incoming_byte_total"]
+                is_shown &= received["network-worker-1",] > 0  # stored beside, not at once with it
                 lag = rows.get("kafka_consumergroup_lag", {}).get(("readers", TOPIC, "0"))
                 return rows if is_shown and lag == 3 else None
 

@@ -42,9 +42,7 @@ def test_a_family_that_answers_soon_is_let_run_again_and_again(
     assert not core.is_wanted()
 
 
-def test_who_has_lost_the_core_rests_a_hundred_times_as_long(
-    core: Core, scheduler: Scheduler
-) -> None:
+def test_who_has_lost_the_core_rests_many_times_as_long(core: Core, scheduler: Scheduler) -> None:
     for lost_s in (LOST_S * 1.5, LOST_S * 8, LOST_S * 2):
         scheduler.takes_s = lost_s
         assert not core.let_others()
