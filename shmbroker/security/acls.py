@@ -10,6 +10,11 @@ from typing import NamedTuple
 
 from shmbroker.metadata.security_image import Acl
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+UNKNOWN = 0
 ANY = 1
 """In a filter: whatever it is. The same number for types, patterns, operations, permissions."""
 
@@ -91,6 +96,19 @@ class AclFilter(NamedTuple):
     operation: int
     permission: int
 
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> AclFilter:
+        """That of a DescribeAcls request, or of one row of DeleteAcls."""
+        return cls(
+            row["resource_type_filter"],
+            row["resource_name_filter"],
+            row["pattern_type_filter"],
+            row["principal_filter"],
+            row["host_filter"],
+            row["operation"],
+            row["permission_type"],
+        )
+
     def matches(self, acl: Acl) -> bool:
         """Whether an ACL is one of them."""
         return (
@@ -113,6 +131,29 @@ class AclFilter(NamedTuple):
         if acl.pattern_type == LITERAL:
             return acl.resource_name == WILDCARD
         return name.startswith(acl.resource_name)
+
+
+def acl_of(creation: dict[str, Any]) -> Acl:
+    """The ACL of one row of CreateAcls."""
+    return Acl(
+        creation["resource_type"],
+        creation["resource_name"],
+        creation["resource_pattern_type"],
+        creation["principal"],
+        creation["host"],
+        creation["operation"],
+        creation["permission_type"],
+    )
+
+
+def says_unknown(entry: Acl | AclFilter) -> bool:
+    """Whether it has a number that stands for unknown: Kafka closes such a client's connection."""
+    return UNKNOWN in (
+        entry.resource_type,
+        entry.pattern_type,
+        entry.operation,
+        entry.permission,
+    )
 
 
 def covers(acl: Acl, resource_type: int, name: str) -> bool:

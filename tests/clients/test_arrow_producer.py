@@ -33,23 +33,6 @@ Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | Non
 """partition, timestamp, key, value, headers"""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "ours",
-        pytest.param(
-            "kafka",
-            marks=[
-                pytest.mark.oracle,
-                pytest.mark.skipif("KAFKA_ORACLE" not in os.environ, reason="no Apache Kafka"),
-            ],
-        ),
-    ],
-)
-def servers(request: Any, address: str) -> str:
-    return address if request.param == "ours" else os.environ["KAFKA_ORACLE"]
-
-
 @pytest.fixture
 def topic(servers: str, request: Any) -> str:
     return made(servers, f"{request.node.originalname}-{random.randrange(10**9)}")

@@ -16,11 +16,10 @@ from confluent_kafka import Producer as Confluent
 from shmbroker.arrow import DeliveryFault, FencedFault, Producer, TransactionFault, read
 from shmbroker.client.producer.transactions import GroupMember, member_of
 from shmbroker.errors import ConfigFault
-from tests.clients.test_arrow_producer import made, servers
+from tests.clients.test_arrow_producer import made
 from tests.clients.test_transactions import committed, read_committed
 
 PATIENCE_S = 30.0
-__all__ = ["servers"]
 
 
 @pytest.fixture

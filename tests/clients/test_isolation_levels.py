@@ -34,23 +34,6 @@ OPEN, PLAIN = 17, 12
 SEGMENT_BYTES = 1 << 20
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "ours",
-        pytest.param(
-            "kafka",
-            marks=[
-                pytest.mark.oracle,
-                pytest.mark.skipif("KAFKA_ORACLE" not in os.environ, reason="no Apache Kafka"),
-            ],
-        ),
-    ],
-)
-def servers(request: Any, address: str) -> str:
-    return address if request.param == "ours" else os.environ["KAFKA_ORACLE"]
-
-
 @pytest.fixture(scope="module")
 def topic(servers: str) -> str:
     """Committed and aborted transactions, and one that is open, among plain records, in several

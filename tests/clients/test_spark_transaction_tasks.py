@@ -39,23 +39,6 @@ SCHEMA = StructType().add("key", StringType()).add("value", StringType())
 PARTITIONS = 3
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "ours",
-        pytest.param(
-            "kafka",
-            marks=[
-                pytest.mark.oracle,
-                pytest.mark.skipif("KAFKA_ORACLE" not in os.environ, reason="no Apache Kafka"),
-            ],
-        ),
-    ],
-)
-def servers(request: Any, address: str) -> str:
-    return address if request.param == "ours" else os.environ["KAFKA_ORACLE"]
-
-
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What a SparkContext has for its Python processes; the keeper goes with the directory."""

@@ -8,6 +8,7 @@ Version notes: 1 pattern types (KIP-290); 2 flexible; 3 user resources (KIP-373)
 from __future__ import annotations
 
 from shmbroker.apis.refusals import NO_AUTHORIZER, TOLD
+from shmbroker.security.acls import acl_of, says_unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,21 +26,12 @@ VERSION_MIN_ADVERTISED = 1
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer:
     """The results, when every broker and network worker at work knows the ACLs."""
-    if any(0 in _numbers(creation) for creation in body["creations"]):
+    if any(map(says_unknown, map(acl_of, body["creations"]))):
         call.close("CreateAcls with a number that stands for unknown")
         return None
     if not controller.decisions.config.has_authorizer:
         return {"results": [NO_AUTHORIZER for _ in body["creations"]]}
     return controller.decide(call, body)
-
-
-def _numbers(creation: dict[str, Any]) -> tuple[int, int, int, int]:
-    return (
-        creation["resource_type"],
-        creation["resource_pattern_type"],
-        creation["operation"],
-        creation["permission_type"],
-    )
 
 
 def not_controller(version: int, body: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Version notes: 1 pattern types (KIP-290); 2 flexible; 3 user resources (KIP-373)
 from __future__ import annotations
 
 from shmbroker.apis.refusals import NO_AUTHORIZER, TOLD
+from shmbroker.security.acls import AclFilter, says_unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,21 +26,12 @@ VERSION_MIN_ADVERTISED = 1
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer:
     """The ACLs that each filter has found, when every process at work has dropped them."""
-    if any(0 in _numbers(row) for row in body["filters"]):
+    if any(map(says_unknown, map(AclFilter.of, body["filters"]))):
         call.close("DeleteAcls with a number that stands for unknown")
         return None
     if not controller.decisions.config.has_authorizer:
         return {"filter_results": [NO_AUTHORIZER | {"matching_acls": []} for _ in body["filters"]]}
     return controller.decide(call, body)
-
-
-def _numbers(row: dict[str, Any]) -> tuple[int, int, int, int]:
-    return (
-        row["resource_type_filter"],
-        row["pattern_type_filter"],
-        row["operation"],
-        row["permission_type"],
-    )
 
 
 def not_controller(version: int, body: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from shmbroker.errors import ProtocolFault
-from shmbroker.security.acls import AclFilter
+from shmbroker.security.acls import AclFilter, says_unknown
 from shmbroker.wire.error_codes import SECURITY_DISABLED
 
 TYPE_CHECKING = False
@@ -26,16 +26,8 @@ VERSION_MIN_ADVERTISED = 1
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
     """Those that the filter matches, resource by resource; an unknown number matches none."""
-    wanted = AclFilter(
-        body["resource_type_filter"],
-        body["resource_name_filter"],
-        body["pattern_type_filter"],
-        body["principal_filter"],
-        body["host_filter"],
-        body["operation"],
-        body["permission_type"],
-    )
-    if 0 in (wanted.resource_type, wanted.pattern_type, wanted.operation, wanted.permission):
+    wanted = AclFilter.of(body)
+    if says_unknown(wanted):
         raise ProtocolFault("DescribeAcls with a number that stands for unknown")
     if not gateway.config.has_authorizer:
         return {

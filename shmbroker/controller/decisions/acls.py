@@ -16,6 +16,7 @@ from shmbroker.security.acls import (
     PERMISSION_CODES,
     RESOURCE_CODES,
     AclFilter,
+    acl_of,
 )
 from shmbroker.wire.error_codes import INVALID_REQUEST, NONE, UNKNOWN_SERVER_ERROR
 
@@ -50,15 +51,7 @@ def create_acls(
         results.append(
             {"error_code": INVALID_REQUEST if complaint else NONE, "error_message": complaint}
         )
-        acl = Acl(
-            creation["resource_type"],
-            creation["resource_name"],
-            creation["resource_pattern_type"],
-            creation["principal"],
-            creation["host"],
-            creation["operation"],
-            creation["permission_type"],
-        )
+        acl = acl_of(creation)
         if not complaint and acl not in known:
             known.add(acl)
             records.append(("AccessControlEntryRecord", 0, acl_record(new_id(), acl)))
@@ -72,7 +65,7 @@ def delete_acls(
     gone: set[bytes] = set()
     results = []
     for row in request["filters"]:
-        wanted = filter_of(row)
+        wanted = AclFilter.of(row)
         complaint = _filter_complaint(wanted)
         found = []
         if complaint is None:
@@ -93,19 +86,6 @@ def delete_acls(
         if acl_id in gone
     ]
     return records, {"filter_results": results}
-
-
-def filter_of(row: dict[str, Any]) -> AclFilter:
-    """The filter of a DescribeAcls request, or of one row of DeleteAcls."""
-    return AclFilter(
-        row["resource_type_filter"],
-        row["resource_name_filter"],
-        row["pattern_type_filter"],
-        row["principal_filter"],
-        row["host_filter"],
-        row["operation"],
-        row["permission_type"],
-    )
 
 
 def _is_of_a_filter(creation: dict[str, Any]) -> bool:

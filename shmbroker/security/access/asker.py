@@ -13,14 +13,16 @@ So who answers knows nothing of rights, and a broker without an authorizer never
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shmbroker.metadata.image import MetadataImage
-from shmbroker.security.acls import CLUSTER, CLUSTER_NAME, DESCRIBE, GROUP, TOPIC, TRANSACTIONAL_ID
+from shmbroker.security.acls import CLUSTER, CLUSTER_NAME, GROUP, TOPIC, TRANSACTIONAL_ID
 from shmbroker.security.authorizer import Authorizer
 from shmbroker.wire.error_codes import CLUSTER_AUTHORIZATION_FAILED
 
 Message = dict[str, Any]
+Row = TypeVar("Row")
+"""What a request has a list of: messages, or names."""
 
 
 class Refused(NamedTuple):
@@ -58,6 +60,12 @@ class Asker(NamedTuple):
         """Whether it may do this with a topic."""
         return self.may(operation, TOPIC, name)
 
+    def may_row(self, operation: int, row: Message) -> bool:
+        """Whether it may do this with the topic that a row names or gives the id of. One that is
+        not there is nobody's secret."""
+        name = self.name_of(row)
+        return name is None or self.may_topic(operation, name)
+
     def may_group(self, operation: int, name: str) -> bool:
         """Whether it may do this with a group."""
         return self.may(operation, GROUP, name)
@@ -94,12 +102,10 @@ def needs_cluster(operation: int, answer: Callable[[int, Message, int], Message]
     return rule
 
 
-def without(
-    rows: list[Message], is_allowed: Callable[[Message], bool]
-) -> tuple[list[Message], list[Message]]:
+def without(rows: list[Row], is_allowed: Callable[[Row], bool]) -> tuple[list[Row], list[Row]]:
     """(those that are allowed, those that are not)."""
-    allowed: list[Message] = []
-    refused: list[Message] = []
+    allowed: list[Row] = []
+    refused: list[Row] = []
     for row in rows:
         (allowed if is_allowed(row) else refused).append(row)
     return allowed, refused
@@ -108,8 +114,8 @@ def without(
 def partly(
     body: Message,
     key: str,
-    is_allowed: Callable[[Message], bool],
-    refused_row: Callable[[Message], Message],
+    is_allowed: Callable[..., bool],
+    refused_row: Callable[..., Message],
     answer_key: str | None = None,
 ) -> Outcome:
     """The rows of a request under `key` that are not allowed are left out, and answered by
@@ -137,14 +143,3 @@ def seen(key: str, is_seen: Callable[[Message], bool]) -> Partly:
         return answer
 
     return Partly(None, after)
-
-
-def may_describe_topic(asker: Asker) -> Callable[[Message], bool]:
-    """Of rows with a topic's name or id: whether it may be known of. One that is not there is
-    nobody's secret where it was asked for by its id."""
-
-    def is_allowed(row: Message) -> bool:
-        name = asker.name_of(row)
-        return name is None or asker.may_topic(DESCRIBE, name)
-
-    return is_allowed

@@ -13,7 +13,7 @@ from shmbroker.security.access.asker import (
     seen,
     without,
 )
-from shmbroker.security.access.topics import REFUSED
+from shmbroker.security.access.topics import refused_topic
 from shmbroker.security.acls import CLUSTER_ACTION, DELETE, DESCRIBE, GROUP, READ
 from shmbroker.wire.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
@@ -57,24 +57,11 @@ def consumer_group_heartbeat(asker: Asker, version: int, body: Message) -> Outco
 def offset_commit(asker: Asker, version: int, body: Message) -> Outcome:
     """READ of the group, and of each topic."""
 
-    def row(topic: Message, error: int) -> Message:
-        partitions = [
-            {"partition_index": one["partition_index"], "error_code": error}
-            for one in topic["partitions"]
-        ]
-        return {name: topic[name] for name in ("name", "topic_id") if name in topic} | {
-            "partitions": partitions
-        }
-
     if not asker.may_group(READ, body["group_id"]):
-        rows = [row(topic, GROUP_AUTHORIZATION_FAILED) for topic in body["topics"]]
+        rows = [refused_topic(topic, GROUP_AUTHORIZATION_FAILED) for topic in body["topics"]]
         return Refused({"topics": rows})
 
-    def is_allowed(topic: Message) -> bool:
-        name = asker.name_of(topic)
-        return name is None or asker.may_topic(READ, name)
-
-    return partly(body, "topics", is_allowed, lambda topic: row(topic, TOPIC_AUTHORIZATION_FAILED))
+    return partly(body, "topics", lambda topic: asker.may_row(READ, topic), refused_topic)
 
 
 def offset_fetch(asker: Asker, version: int, body: Message) -> Outcome:
@@ -89,7 +76,7 @@ def offset_fetch(asker: Asker, version: int, body: Message) -> Outcome:
             refused.append({"group_id": group["group_id"], "topics": []} | REFUSED_GROUP)
             continue
         topics, forbidden = without(
-            group["topics"] or [], lambda topic: _may_describe(asker, topic)
+            group["topics"] or [], lambda topic: asker.may_row(DESCRIBE, topic)
         )
         if forbidden:
             hidden[group["group_id"]] = [_unknown_offsets(topic) for topic in forbidden]
@@ -101,7 +88,7 @@ def offset_fetch(asker: Asker, version: int, body: Message) -> Outcome:
     def after(answer: Message) -> Message:
         for group in answer["groups"]:
             group["topics"] = [
-                *(topic for topic in group["topics"] if _may_describe(asker, topic)),
+                *(topic for topic in group["topics"] if asker.may_row(DESCRIBE, topic)),
                 *hidden.get(group["group_id"], ()),
             ]
         answer["groups"] = [*answer["groups"], *refused]
@@ -118,20 +105,15 @@ def _offset_fetch_of_one(asker: Asker, version: int, body: Message) -> Outcome:
             for topic in (topics or [] if version < 2 else [])
         ]
         return Refused({"topics": rows} | REFUSED_GROUP)
-    allowed, forbidden = without(topics or [], lambda topic: _may_describe(asker, topic))
+    allowed, forbidden = without(topics or [], lambda topic: asker.may_row(DESCRIBE, topic))
     rows = [_unknown_offsets(topic) for topic in forbidden]
 
     def after(answer: Message) -> Message:
-        shown = [topic for topic in answer["topics"] if _may_describe(asker, topic)]
+        shown = [topic for topic in answer["topics"] if asker.may_row(DESCRIBE, topic)]
         answer["topics"] = [*shown, *rows]
         return answer
 
     return Partly(body | {"topics": allowed} if forbidden else None, after)
-
-
-def _may_describe(asker: Asker, topic: Message) -> bool:
-    name = asker.name_of(topic)
-    return name is None or asker.may_topic(DESCRIBE, name)
 
 
 def _unknown_offsets(topic: Message, error: int = TOPIC_AUTHORIZATION_FAILED) -> Message:
@@ -166,22 +148,13 @@ def find_coordinator(asker: Asker, version: int, body: Message) -> Outcome:
     if version < 4:
         error = error_of(body["key"])
         return Refused(nowhere | {"error_code": error}) if error else None
-    allowed = [key for key in body["coordinator_keys"] if not error_of(key)]
-    rows = [
-        nowhere | {"key": key, "error_code": error_of(key)}
-        for key in body["coordinator_keys"]
-        if error_of(key)
-    ]
-    if not rows:
-        return None
-    if not allowed:
-        return Refused({"coordinators": rows})
-
-    def after(answer: Message) -> Message:
-        answer["coordinators"] = [*answer["coordinators"], *rows]
-        return answer
-
-    return Partly(body | {"coordinator_keys": allowed}, after)
+    return partly(
+        body,
+        "coordinator_keys",
+        lambda key: not error_of(key),
+        lambda key: nowhere | {"key": key, "error_code": error_of(key)},
+        "coordinators",
+    )
 
 
 def describe_groups(asker: Asker, version: int, body: Message) -> Outcome:
@@ -245,22 +218,13 @@ def list_groups(asker: Asker, version: int, body: Message) -> Outcome:
 
 def delete_groups(asker: Asker, version: int, body: Message) -> Outcome:
     """DELETE of each group."""
-    allowed = [name for name in body["groups_names"] if asker.may_group(DELETE, name)]
-    rows = [
-        {"group_id": name} | REFUSED_GROUP
-        for name in body["groups_names"]
-        if not asker.may_group(DELETE, name)
-    ]
-    if not rows:
-        return None
-    if not allowed:
-        return Refused({"results": rows})
-
-    def after(answer: Message) -> Message:
-        answer["results"] = [*answer["results"], *rows]
-        return answer
-
-    return Partly(body | {"groups_names": allowed}, after)
+    return partly(
+        body,
+        "groups_names",
+        lambda name: asker.may_group(DELETE, name),
+        lambda name: {"group_id": name} | REFUSED_GROUP,
+        "results",
+    )
 
 
 def offset_delete(asker: Asker, version: int, body: Message) -> Outcome:
@@ -271,10 +235,5 @@ def offset_delete(asker: Asker, version: int, body: Message) -> Outcome:
         body,
         "topics",
         lambda topic: asker.may_topic(READ, topic["name"]),
-        lambda topic: {
-            "name": topic["name"],
-            "partitions": [
-                {"partition_index": one["partition_index"]} | REFUSED for one in topic["partitions"]
-            ],
-        },
+        refused_topic,
     )

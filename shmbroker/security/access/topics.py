@@ -33,18 +33,23 @@ UNSAID = -(2**31)
 """Authorized operations that nobody asked for (KIP-430)."""
 
 
+def refused_topic(topic: Message, error: int = TOPIC_AUTHORIZATION_FAILED) -> Message:
+    """A topic of a request, by its name or id, with the error for each of its partitions."""
+    partitions = [
+        {"partition_index": one["partition_index"], "error_code": error}
+        for one in topic["partitions"]
+    ]
+    named = {key: topic[key] for key in ("name", "topic_id") if key in topic}
+    return named | {"partitions": partitions}
+
+
 def list_offsets(asker: Asker, version: int, body: Message) -> Outcome:
     """DESCRIBE of each topic."""
     return partly(
         body,
         "topics",
         lambda topic: asker.may_topic(DESCRIBE, topic["name"]),
-        lambda topic: {
-            "name": topic["name"],
-            "partitions": [
-                {"partition_index": one["partition_index"]} | REFUSED for one in topic["partitions"]
-            ],
-        },
+        refused_topic,
     )
 
 
@@ -131,8 +136,7 @@ def delete_topics(asker: Asker, version: int, body: Message) -> Outcome:
     its id."""
 
     def is_allowed(row: Message) -> bool:
-        name = asker.name_of(row)
-        return name is None or asker.may_topic(DELETE, name)
+        return asker.may_row(DELETE, row)
 
     def refused_row(row: Message) -> Message:
         name = asker.name_of(row) or ""
@@ -146,18 +150,13 @@ def delete_topics(asker: Asker, version: int, body: Message) -> Outcome:
 
     if version >= 6:
         return partly(body, "topics", is_allowed, refused_row, "responses")
-    allowed, refused = without([{"name": name} for name in body["topic_names"]], is_allowed)
-    if not refused:
-        return None
-    rows = [refused_row(row) for row in refused]
-    if not allowed:
-        return Refused({"responses": rows})
-
-    def after(answer: Message) -> Message:
-        answer["responses"] = [*answer["responses"], *rows]
-        return answer
-
-    return Partly(body | {"topic_names": [row["name"] for row in allowed]}, after)
+    return partly(
+        body,
+        "topic_names",
+        lambda name: is_allowed({"name": name}),
+        lambda name: refused_row({"name": name}),
+        "responses",
+    )
 
 
 def create_partitions(asker: Asker, version: int, body: Message) -> Outcome:

@@ -11,6 +11,7 @@ from shmbroker.security.access.asker import (
     partly,
     seen,
 )
+from shmbroker.security.access.topics import refused_topic
 from shmbroker.security.acls import DESCRIBE, IDEMPOTENT_WRITE, READ, TOPIC, WRITE
 from shmbroker.wire.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
@@ -116,25 +117,18 @@ def _added(topics: list[Message], asker: Asker, error: int) -> list[Message]:
 def txn_offset_commit(asker: Asker, version: int, body: Message) -> Outcome:
     """WRITE of the transactional id, READ of the group and of each topic."""
 
-    def row(topic: Message, error: int) -> Message:
-        partitions = [
-            {"partition_index": one["partition_index"], "error_code": error}
-            for one in topic["partitions"]
-        ]
-        return {"name": topic["name"], "partitions": partitions}
-
     error = 0
     if not asker.may_transact(WRITE, body["transactional_id"]):
         error = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     elif not asker.may_group(READ, body["group_id"]):
         error = GROUP_AUTHORIZATION_FAILED
     if error:
-        return Refused({"topics": [row(topic, error) for topic in body["topics"]]})
+        return Refused({"topics": [refused_topic(topic, error) for topic in body["topics"]]})
     return partly(
         body,
         "topics",
         lambda topic: asker.may_topic(READ, topic["name"]),
-        lambda topic: row(topic, TOPIC_AUTHORIZATION_FAILED),
+        refused_topic,
     )
 
 
