@@ -209,11 +209,18 @@ class RequestContext(GatewayContext, Protocol):
     def leader_hint(self, name: str, topic_id: bytes, index: int) -> tuple[int, int] | None:
         """Leader and leader epoch of a partition, for the CurrentLeader tag (KIP-951)."""
 
-    def node_endpoints(self, leaders: set[int]) -> list[tuple[int, str, int, str | None]]:
+    def node_endpoints(
+        self, connection: Connection, leaders: set[int]
+    ) -> list[tuple[int, str, int, str | None]]:
         """(id, host, port, rack) of those of the leaders that are alive."""
 
     def add_leader_hints(
-        self, topics: list[dict[str, Any]], rows: str, index: str, body: dict[str, Any]
+        self,
+        connection: Connection,
+        topics: list[dict[str, Any]],
+        rows: str,
+        index: str,
+        body: dict[str, Any],
     ) -> None:
         """Add CurrentLeader and NodeEndpoints where an answer says NOT_LEADER_OR_FOLLOWER."""
 

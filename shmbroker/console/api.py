@@ -50,6 +50,7 @@ from shmbroker.metadata.image import MetadataImage
 from shmbroker.observe.about import About
 from shmbroker.observe.snapshot import Snapshot, plain
 from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.listeners import address_text
 
 LIST_MAX = 1000
 PARTITIONS_MAX = 2000
@@ -282,7 +283,8 @@ class Console:
         if broker not in numbers:
             return refused(404, f"there is no broker {broker}")
         about = self.observer.about
-        identity = self.config.identity(broker, *about.addresses[broker], about.directories[broker])
+        first = f"{self.config.listeners[0].name}://{address_text(*about.addresses[broker])}"
+        identity = self.config.identity(broker, [first], [first], about.directories[broker])
         rows = settings_of(image, self.config, broker, identity, topic)
         return as_json({"brokers": numbers, "broker": broker, "settings": rows})
 

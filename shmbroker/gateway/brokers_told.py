@@ -8,13 +8,15 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.event_loop import Listener
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.listeners import address_text
 from shmbroker.wire import error_codes
 
 GONE_TOLD_S = 5.0
@@ -30,15 +32,26 @@ class BrokersTold:
         image: MetadataImage,
         config: BrokerConfig,
         io_peers: Mapping[int, Peer],
-        addresses: Mapping[int, tuple[str, int]],
+        listeners: Iterable[Listener],
         controller: Callable[[], int],
     ) -> None:
         self.image = image
         """Set anew whenever the gateway's is."""
         self.config = config
         self.io_peers = io_peers
-        self.hosts = {number: host for number, (host, _) in addresses.items()}
-        self.ports = {number: port for number, (_, port) in addresses.items()}
+        self._listeners: dict[str, list[Listener]] = {}
+        """Those of clients, by their name."""
+        for listener in listeners:
+            if not listener.is_control:
+                self._listeners.setdefault(listener.config.name, []).append(listener)
+        self._told = {
+            name: {listener.broker_id: listener.told() for listener in found}
+            for name, found in self._listeners.items()
+        }
+        first = next(iter(self._told.values()))
+        self._first = first
+        """What is told on the control socket."""
+        self.ports = {number: port for number, (_, port) in first.items()}
         self._controller = controller
         """The number of the controller that led last."""
         self.fenced: frozenset[int] = frozenset()
@@ -105,14 +118,15 @@ class BrokersTold:
     ) -> list[dict[str, Any]]:
         """Node id, host, port, rack of the live brokers, as this client reaches them; `with_gone`:
         those that died lately, too."""
+        told = self._told.get(connection.listener.config.name, self._first)
         rows = []
         for number in sorted({*self._told_brokers(), *(self.gone if with_gone else ())}):
             broker = self.image.brokers.get(number)
             rows.append(
                 {
                     "node_id": number,
-                    "host": connection.host or self.hosts[number],
-                    "port": self.ports[number],
+                    "host": connection.host or told[number][0],
+                    "port": told[number][1],
                     "rack": broker.rack if broker is not None else None,
                 }
             )
@@ -120,10 +134,16 @@ class BrokersTold:
 
     def identity_of(self, broker_id: int) -> dict[str, str]:
         """What one broker is, as the settings that Kafka says it with."""
+        mine = [
+            listener
+            for found in self._listeners.values()
+            for listener in found
+            if listener.broker_id == broker_id
+        ]
         return self.config.identity(
             broker_id,
-            self.hosts[broker_id],
-            self.ports[broker_id],
+            (_text(listener, listener.bound()) for listener in mine),
+            (_text(listener, listener.told()) for listener in mine),
             self.config.nodes[broker_id],
         )
 
@@ -138,16 +158,25 @@ class BrokersTold:
             return None
         return partition.leader_id, partition.leader_epoch
 
-    def node_endpoints(self, leaders: set[int]) -> list[tuple[int, str, int, str | None]]:
-        """(id, host, port, rack) of those of the leaders that are alive."""
+    def node_endpoints(
+        self, connection: Connection, leaders: set[int]
+    ) -> list[tuple[int, str, int, str | None]]:
+        """(id, host, port, rack) of those of the leaders that are alive, as this client reaches
+        them."""
+        told = self._told.get(connection.listener.config.name, self._first)
         return [
-            (node, self.hosts[node], self.ports[node], None)
+            (node, connection.host or told[node][0], told[node][1], None)
             for node in sorted(leaders)
-            if node in self.ports
+            if node in told
         ]
 
     def add_leader_hints(
-        self, topics: list[dict[str, Any]], rows: str, index: str, body: dict[str, Any]
+        self,
+        connection: Connection,
+        topics: list[dict[str, Any]],
+        rows: str,
+        index: str,
+        body: dict[str, Any],
     ) -> None:
         """Add CurrentLeader and NodeEndpoints where an answer says NOT_LEADER_OR_FOLLOWER."""
         leaders = set()
@@ -162,5 +191,11 @@ class BrokersTold:
         if leaders:
             body["node_endpoints"] = [
                 {"node_id": node, "host": host, "port": port, "rack": rack}
-                for node, host, port, rack in self.node_endpoints(leaders)
+                for node, host, port, rack in self.node_endpoints(connection, leaders)
             ]
+
+
+def _text(listener: Listener, address: tuple[str, int]) -> str:
+    config = listener.config
+    where = address[0] if config.is_unix else address_text(*address)
+    return f"{config.name}://{where}"

@@ -30,6 +30,8 @@ from shmbroker import tcp
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.arriving import LOOK_AGAIN_S, ArrivingMemory, first_room, next_room
 from shmbroker.gateway.connection import NO_VIEW, Connection, Traffic
+from shmbroker.gateway.door import Door, peer_credentials
+from shmbroker.settings.listeners import PLAINTEXT, ListenerConfig
 
 EPOLLIN = select.EPOLLIN
 EPOLLOUT = select.EPOLLOUT
@@ -71,8 +73,13 @@ ACCEPTS_PER_TURN = 16
 FED_PER_TURN = 64
 """Connections that wait for memory, of which another look is taken at once."""
 
-PEER_CREDENTIALS = Struct("iII")
-"""Process, user and group: `struct ucred` of unix(7)."""
+MAPPED = "::ffff:"
+"""What stands before an IPv4 address where a socket takes both kinds."""
+
+LOOPBACK = "127.0.0.1"
+"""What limits and ACLs take for the address of who comes by a Unix socket."""
+
+ANY_LISTENER = ListenerConfig("PLAINTEXT", PLAINTEXT, "", 0)
 
 FRAME_HEAD = Struct(">ihhi")
 """Size, api key, api version, correlation id: the fixed start of every request."""
@@ -124,14 +131,53 @@ class Poller(Protocol):
 
 
 class Listener:
-    """A listening socket and the broker id whose port it is; -1: the control socket."""
+    """A listening socket and the broker id whose port it is; -1: the control socket.
 
-    __slots__ = ("broker_id", "is_control", "socket")
+    config: what the settings say of it. place: that of its broker in the family, from 0.
+    """
 
-    def __init__(self, listening: socket.socket, broker_id: int, is_control: bool) -> None:
+    __slots__ = (
+        "broker_id",
+        "config",
+        "door",
+        "is_control",
+        "make_connection",
+        "place",
+        "socket",
+    )
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        broker_id: int,
+        is_control: bool,
+        config: ListenerConfig = ANY_LISTENER,
+        place: int = 0,
+    ) -> None:
         self.socket = listening
         self.broker_id = broker_id
         self.is_control = is_control
+        self.config = config
+        self.place = place
+        self.door: Door | None = None
+        """Asked who comes; None: it is not asked."""
+        self.make_connection: Callable[..., Connection] = Connection
+        """What speaks with a client: made of its socket, this, the time, `submit`, `Traffic`."""
+
+    def told(self) -> tuple[str, int]:
+        """Host and port that clients are told. A Unix socket's host is its path."""
+        config = self.config
+        if config.is_unix:
+            return config.path_of(self.place), 0
+        host, port = self.socket.getsockname()[:2]
+        return config.told_host or host, config.told_port_of(self.place, port)
+
+    def bound(self) -> tuple[str, int]:
+        """Where it listens."""
+        if self.config.is_unix:
+            return self.config.path_of(self.place), 0
+        host, port = self.socket.getsockname()[:2]
+        return host, port
 
 
 class EventLoop:
@@ -224,18 +270,23 @@ class EventLoop:
                 self.watch_listeners(False)
                 return
             is_local = accepted.family == socket.AF_UNIX
-            if not service.admits("" if is_local else address[0]):
+            client = "" if listener.is_control else LOOPBACK if is_local else plain(address[0])
+            if not service.admits(client):
                 accepted.close()
                 continue
             accepted.setblocking(False)
             submit = service.submit
-            if is_local and not _is_owner(accepted):
+            if listener.is_control and not _is_owner(accepted):
                 submit = service.submit_of_readers
-            connection = Connection(accepted, listener, service.now(), submit, self.traffic)
+            connection = listener.make_connection(
+                accepted, listener, service.now(), submit, self.traffic
+            )
             if not is_local:
                 tcp.tune(accepted)
-                connection.client = f"{address[0]}:{address[1]}"
-                connection.host = accepted.getsockname()[0]
+                connection.client = f"{client}:{address[1]}"
+                connection.host = listener.config.told_host or plain(accepted.getsockname()[0])
+            elif client:
+                connection.client = f"{client}:process-{peer_credentials(accepted)[0]}"
             self.connections[connection.fd] = connection
             self.poller.register(connection.fd, EPOLLIN)
             service.on_opened(connection)
@@ -671,9 +722,12 @@ class EventLoop:
                 self.close(connection, IDLE)
 
 
+def plain(address: str) -> str:
+    """An IPv4 address as such, though it came in by a socket of both kinds."""
+    return address.removeprefix(MAPPED)
+
+
 def _is_owner(accepted: socket.socket) -> bool:
     """Whether the process at the other end of a Unix socket is of our user, or of root, as it was
     when it connected. Everybody else whom the socket's mode lets in only reads."""
-    credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
-    _, user, _ = PEER_CREDENTIALS.unpack(credentials)
-    return user in (0, os.geteuid())
+    return peer_credentials(accepted)[1] in (0, os.geteuid())

@@ -724,7 +724,8 @@ class FetchApi:
             if is_flexible:
                 piece(b"\0")
         if is_flexible:
-            piece(self._node_endpoints(hints) if version >= 16 and hints else b"\0")
+            is_told = version >= 16 and hints
+            piece(self._node_endpoints(request.connection, hints) if is_told else b"\0")
         joined = b"".join(pieces)
         size += len(joined)
         add(joined)
@@ -732,9 +733,9 @@ class FetchApi:
         parts[0] = _INT.pack(size + len(header)) + header + parts[0]
         request.response = parts
 
-    def _node_endpoints(self, leaders: set[int]) -> bytes:
+    def _node_endpoints(self, connection: Connection, leaders: set[int]) -> bytes:
         """The top-level tagged field 0: where the leaders named above are (KIP-951)."""
-        nodes = self.worker.node_endpoints(leaders)
+        nodes = self.worker.node_endpoints(connection, leaders)
         body = bytearray(uvarint(len(nodes) + 1))
         for node_id, host, port, rack in nodes:
             encoded = host.encode()

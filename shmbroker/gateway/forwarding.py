@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shmbroker.apis.contexts import GatewayApi, RequestContext, Submit
+    from shmbroker.gateway.event_loop import Listener
 
 
 class PlainApis:
@@ -48,7 +49,7 @@ class PlainApis:
         self.worker = worker
         self.to_ask_again: list[tuple[float, Request]] = []
         """Requests for the active controller, with the time until which they look for it."""
-        self.cache: Known[tuple[int, bytes, str], bytes] = Known(CACHED_ANSWERS_MAX)
+        self.cache: Known[tuple[Listener, bytes, str], bytes] = Known(CACHED_ANSWERS_MAX)
         """Encoded answers of this image, by broker id, the bytes that asked, and the address that
         was dialled."""
         self._standing = standing
@@ -80,7 +81,7 @@ class PlainApis:
         if end - start > CACHED_REQUEST_BYTES_MAX or not getattr(module, "IS_CACHED", True):
             key = None
         else:
-            key = (connection.listener.broker_id, key_of(buffer, start, end), connection.host)
+            key = (connection.listener, key_of(buffer, start, end), connection.host)
         request = Request(connection, module.API_KEY, version, correlation_id)
         connection.inflight.append(request)
         self.worker.follow_metadata()

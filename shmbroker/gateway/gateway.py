@@ -33,6 +33,7 @@ from shmbroker.gateway.brokers_told import BrokersTold
 from shmbroker.gateway.connection import Answered, Connection, Traffic
 from shmbroker.gateway.connection_limits import ConnectionLimits
 from shmbroker.gateway.crowd import Crowd
+from shmbroker.gateway.door import PeerDoor
 from shmbroker.gateway.drain import Drain
 from shmbroker.gateway.event_loop import IDLE, SLOW, STALLED, EventLoop, Listener, Poller
 from shmbroker.gateway.guard import Guard
@@ -45,6 +46,7 @@ from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.changes import BrokerChanged, ConfigChanged
 from shmbroker.metadata.image import BROKER_RESOURCE, TopicImage
+from shmbroker.security.acls import ANONYMOUS
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.layers import broker_layers, effective_broker_config
 from shmbroker.shm.address_counts import AddressCounts
@@ -157,13 +159,9 @@ class Gateway:
         self.files = brokers.files
         self.image = link.follower.image
         self.advertised = table.advertised()
-        addresses = {
-            listener.broker_id: listener.socket.getsockname()[:2]
-            for listener in listeners
-            if not listener.is_control
-        }
+        listeners = list(listeners)
         self.told = told = BrokersTold(
-            self.image, config, brokers.peers, addresses, lambda: link.number
+            self.image, config, brokers.peers, listeners, lambda: link.number
         )
         self.ports = told.ports
         # What the API modules ask is answered by who knows it.
@@ -201,6 +199,8 @@ class Gateway:
             Traffic(clock.monotonic),
         )
         for listener in listeners:
+            if not listener.is_control and listener.config.is_unix:
+                listener.door = PeerDoor(self.admit)
             self.loop.add_listener(listener)
         self._latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
         self._turns = 0
@@ -543,14 +543,19 @@ class Gateway:
         self.member.tally.add("connections_accepted")
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("a connection of %s", connection.peer_name())
+        listener = connection.listener
+        if listener.door is not None:
+            listener.door.open(connection)
+        elif self.guard is not None and not listener.is_control:
+            self.admit(connection, ANONYMOUS)
+
+    def admit(self, connection: Connection, principal: str) -> None:
+        """It is known who a connection is: it may ask for what its principal may."""
+        connection.principal = principal
         guard = self.guard
-        if guard is not None and not connection.listener.is_control:
-            connection.submit = guard.submit
-            connection.scope = (
-                connection.listener.broker_id,
-                connection.principal,
-                connection.address,
-            )
+        connection.submit = self.submit if guard is None else guard.submit
+        if guard is not None:
+            connection.scope = (connection.listener.broker_id, principal, connection.address)
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.limits.release(connection.address)

@@ -488,7 +488,9 @@ class ProduceApi:
         version = request.api_version
         body: dict[str, Any] = {"responses": topics}
         if version >= 10:
-            self.worker.add_leader_hints(topics, "partition_responses", "index", body)
+            self.worker.add_leader_hints(
+                request.connection, topics, "partition_responses", "index", body
+            )
         encoded = codec.encode("ProduceResponse", version, body)
         header = response_header(API_KEY, version, request.correlation_id)
         request.response = [_INT.pack(len(header) + len(encoded)) + header + encoded]

@@ -34,7 +34,7 @@ from shmbroker.settings.layers import (
     effective_topic_config,
 )
 from shmbroker.settings.setting import OWN_PREFIX, Setting
-from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
+from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
 from shmbroker.wire.error_codes import (
     INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,
@@ -139,8 +139,10 @@ def _describe(
         if complaint := _broker_name_complaint(name, broker_id):
             return INVALID_REQUEST, complaint, []
         if name:
-            layers = _layers(image, config, broker_id)
-            return NONE, "", _broker_entries((*layers, (SOURCE_STATIC_BROKER, identity)))
+            *dynamic_layers, (_, static) = _layers(image, config, broker_id)
+            # What a broker is goes before what was said of the whole family.
+            known = {**static, **identity}
+            return NONE, "", _broker_entries((*dynamic_layers, (SOURCE_STATIC_BROKER, known)))
         dynamic = image.config(BROKER_RESOURCE, "")
         default_layer = ((SOURCE_DYNAMIC_DEFAULT_BROKER, dynamic),)
         entries = [_broker_entry(key, default_layer, has_default=False) for key in sorted(dynamic)]
@@ -215,7 +217,7 @@ def _broker_entries(layers: Layers) -> list[Entry]:
 
 
 def _broker_entry(name: str, layers: Layers, *, has_default: bool = True) -> Entry:
-    setting = BROKER_SETTINGS.get(name)
+    setting = broker_setting(name)
     if setting is None:
         return _unknown_entry(name, layers)
     value = setting.default
@@ -225,7 +227,8 @@ def _broker_entry(name: str, layers: Layers, *, has_default: bool = True) -> Ent
             break
     has_default &= not setting.is_hidden
     synonyms = _synonyms(name, _CHAINS.get(name, ((name, 1),)), layers, has_default)
-    return _entry(setting, None if value is None else _printed(setting, value), synonyms)
+    shown = None if value is None or setting.is_secret else _printed(setting, value)
+    return _entry(setting, shown, synonyms) | {"name": name}
 
 
 def _unknown_entry(name: str, layers: Layers) -> Entry:
@@ -247,13 +250,15 @@ def _synonyms(
     main: str, chain: tuple[tuple[str, int], ...], layers: Layers, has_default: bool = True
 ) -> list[dict[str, Any]]:
     """Every value of the settings in `chain`, layer by layer, beginning with one of `main`."""
+    setting = broker_setting(main)
+    is_secret = setting is not None and setting.is_secret
     found = [
-        _synonym(name, values[name], source)
+        _synonym(name, None if is_secret else values[name], source)
         for source, values in layers
         for name, _ in chain
         if name in values
     ]
-    if has_default:
+    if has_default and main in BROKER_SETTINGS:
         for name, _ in chain:
             default = BROKER_SETTINGS[name].default
             if default is not None:
@@ -275,7 +280,7 @@ def _entry(setting: Setting, value: str | None, synonyms: list[dict[str, Any]]) 
         "value": value,
         "read_only": not setting.is_dynamic or setting.is_hidden,
         "config_source": synonyms[0]["source"] if synonyms else SOURCE_DEFAULT,
-        "is_sensitive": False,
+        "is_sensitive": setting.is_secret,
         "synonyms": synonyms,
         "config_type": setting.type,
         "documentation": setting.documentation,

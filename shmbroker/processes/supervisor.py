@@ -36,7 +36,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,7 +47,14 @@ from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.observe.about import About
-from shmbroker.processes import activation, boots, data_access, data_directory, output, sd_notify
+from shmbroker.processes import (
+    boots,
+    data_access,
+    data_directory,
+    listening,
+    output,
+    sd_notify,
+)
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
 from shmbroker.processes.limits import open_files_needed, raise_limits
 from shmbroker.processes.sd_notify import notify
@@ -177,6 +184,7 @@ class Supervisor:
         self._must_reload = False
         self.began = began
         self.data_directory = directory.absolute()
+        self.listeners: list[Listener] = []
         self.running: dict[int, Running] = {}
         self.to_fork: dict[int, tuple[float, float]] = {}
         """By slot: not before then; when those who have not acknowledged are looked at."""
@@ -368,13 +376,13 @@ class Supervisor:
         os.close(lock_fd)
 
     def _listen(self) -> None:
-        """Bind the brokers' ports, in a row from the configured one; 0 takes free ones."""
+        """Bind every listener of every broker, in a row from its configured port; 0 takes free
+        ones."""
         config = self.config
-        self.listeners: list[Listener] = []
+        self.listeners = listening.open_all(config)
         self.ports: dict[int, tuple[str, int]] = {}
-        for number, (listening, host) in zip(config.nodes, self._open_ports(), strict=True):
-            self.listeners.append(Listener(listening, number, False))
-            self.ports[number] = (host, listening.getsockname()[1])
+        for listener in self.listeners:
+            self.ports.setdefault(listener.broker_id, listener.told())
         try:
             mode = data_access.socket_mode(config["shmbroker.data.access"])
             control_socket = _bind_control_socket(self.data_directory, mode)
@@ -389,35 +397,7 @@ class Supervisor:
         for role in PAGES:
             if config[f"shmbroker.{role}"]:
                 host, port = page_address(config[f"shmbroker.{role}"])
-                self.page_sockets[role] = _listen_on(host, port, PAGE_BACKLOG, f"--{role}")
-
-    def _open_ports(self) -> Iterator[tuple[socket.socket, str]]:
-        """The socket of each broker, passed or our own, and the host that clients are told."""
-        config = self.config
-        host, port = config["shmbroker.host"], config["shmbroker.port"]
-        wanted = activation.Wanted(
-            len(config.nodes),
-            host if "shmbroker.host" in config.static else "",
-            port if "shmbroker.port" in config.static else 0,
-        )
-        passed = activation.passed()
-        places = activation.assign([one.getsockname()[:2] for one in passed], wanted)
-        if passed:
-            host = wanted.host or passed[0].getsockname()[0]
-            port = wanted.port or passed[0].getsockname()[1]
-            if None in places:
-                logger.warning(
-                    "%d of %d brokers have a port of the service manager's; clients of the others "
-                    "are refused during a restart: a ListenStream= for each avoids that",
-                    len(passed),
-                    len(places),
-                )
-        for place, given in enumerate(places):
-            if given is not None:
-                yield passed[given], host
-                continue
-            backlog = config["socket.listen.backlog.size"]
-            yield _listen_on(host, port + place if port else 0, backlog, "--port"), host
+                self.page_sockets[role] = listening.listen_on(host, port, PAGE_BACKLOG, f"--{role}")
 
     # ── forking ─────────────────────────────────────────────────────────────────────────────────
 
@@ -670,9 +650,9 @@ class Supervisor:
             r.slot.number for r in self.running.values() if r.why and r.slot.role == IO_WORKER
         }
         return ", ".join(
-            f"{host}:{port} (broker {number})"
-            for number, (host, port) in self.ports.items()
-            if number not in unable
+            listening.shown(listener)
+            for listener in self.listeners
+            if not listener.is_control and listener.broker_id not in unable
         )
 
     def _lacking(self) -> str:
@@ -846,6 +826,9 @@ class Supervisor:
         if not alive:
             notify("STATUS=stopped")
             (self.data_directory / CONTROL_SOCKET).unlink(missing_ok=True)
+            for listener in self.listeners:
+                if listener.config.is_unix:
+                    Path(listener.bound()[0]).unlink(missing_ok=True)
             for slot in self.shared.of_role(CONTROLLER):
                 (self.data_directory / socket_name(slot.number)).unlink(missing_ok=True)
             return True
@@ -877,21 +860,6 @@ def _unusable(directory: Path, fault: OSError) -> ConfigFault:
         f"The data directory {directory} can't be used: {fault.strerror}; "
         "name another one with --data."
     )
-
-
-def _listen_on(host: str, port: int, backlog: int, flag: str) -> socket.socket:
-    """A listening socket; ConfigFault, which names the flag, if there is none to be had."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(backlog)
-    except OSError as fault:
-        raise ConfigFault(
-            f"Can't listen on {host}:{port}: {fault.strerror}; choose another port with {flag}."
-        ) from fault
-    return listening
 
 
 def _bind_control_socket(directory: Path, mode: int) -> socket.socket:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from shmbroker.errors import ConfigFault
+from shmbroker.settings import listeners as listening
 from shmbroker.settings.files import read_settings
 from shmbroker.settings.layers import SOURCE_STATIC_BROKER, effective_topic_config
-from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
+from shmbroker.settings.table import (
+    BROKER_SETTINGS,
+    LISTENER_PREFIX,
+    TOPIC_SETTINGS,
+    broker_setting,
+)
 from shmbroker.settings.without_effect import idle_complaint
 
 TYPE_CHECKING = False
@@ -65,7 +71,7 @@ class BrokerConfig:
 
     def __getitem__(self, name: str) -> Any:
         """The parsed value of a broker setting; None where it has neither value nor default."""
-        return self._values[name]
+        return self._values.get(name) if name.startswith(LISTENER_PREFIX) else self._values[name]
 
     @property
     def given(self) -> dict[str, str]:
@@ -94,15 +100,40 @@ class BrokerConfig:
         parts = (part.strip() for part in self["super.users"].split(";"))
         return frozenset(part for part in parts if part)
 
-    def identity(self, broker_id: int, host: str, port: int, log_dir: str) -> dict[str, str]:
-        """What one broker of the family is, as the settings that Kafka says it with."""
-        listener = f"PLAINTEXT://{host}:{port}"
+    @property
+    def listeners(self) -> list[listening.ListenerConfig]:
+        """Where clients come in, in the order of the settings."""
+        texts = self["listeners"]
+        if texts is None:
+            address = listening.address_text(self["shmbroker.host"], self["shmbroker.port"])
+            texts = [f"PLAINTEXT://{address}"]
+        return listening.parse(
+            texts,
+            self["advertised.listeners"] or (),
+            self["listener.security.protocol.map"],
+            self["shmbroker.io.workers"],
+        )
+
+    def of_listener(self, listener: str, name: str, mechanism: str = "") -> Any:
+        """The value of a setting for one listener, or for a SASL mechanism of it: its own, or what
+        holds for all. None where it has neither value nor default."""
+        prefix = f"{LISTENER_PREFIX}{listener.lower()}."
+        for full in (f"{prefix}{mechanism.lower()}.{name}", prefix + name):
+            if full in self._values:
+                return self._values[full]
+        return self._values[name]
+
+    def identity(
+        self, broker_id: int, listeners: Iterable[str], told: Iterable[str], log_dir: str
+    ) -> dict[str, str]:
+        """What one broker of the family is, as the settings that Kafka says it with. listeners:
+        where it listens; told: the addresses that clients are told."""
         return {
             "node.id": str(broker_id),
             "broker.id": str(broker_id),
             "log.dirs": log_dir,
-            "listeners": listener,
-            "advertised.listeners": listener,
+            "listeners": ",".join(listeners),
+            "advertised.listeners": ",".join(told),
         }
 
     def idle_complaints(self) -> list[str]:
@@ -129,7 +160,9 @@ class BrokerConfig:
 
     def _set(self, name: str, text: str, where: str) -> None:
         name = _KAFKAS_NAMES.get(name, name)
-        setting = BROKER_SETTINGS.get(name)
+        if name.startswith(LISTENER_PREFIX):
+            name = name.lower()
+        setting = broker_setting(name)
         if setting is None:
             raise ConfigFault(f"{name}{where} is no setting of a broker{_hint(name)}.")
         if setting.is_given:
@@ -170,6 +203,7 @@ class BrokerConfig:
     def _check(self) -> None:
         self._follow_replicas()
         workers = self["shmbroker.io.workers"]
+        self._check_listeners()
         if self["shmbroker.controllers"] > workers:
             raise ConfigFault(
                 f"{self['shmbroker.controllers']} controllers need as many brokers to lie beside, "
@@ -219,6 +253,24 @@ class BrokerConfig:
                     f"log.local.retention.{what} is {local}, but must not be more than "
                     f"log.retention.{what} ({total})."
                 )
+
+    def _check_listeners(self) -> None:
+        names = {one.name for one in self.listeners}
+        if self["listeners"] is not None:
+            for other in ("shmbroker.host", "shmbroker.port"):
+                if other in self.static:
+                    raise ConfigFault(
+                        f"listeners and {other} are both set: say in listeners where to listen, "
+                        f"and leave out {other}."
+                    )
+        for setting in self.static:
+            if setting.startswith(LISTENER_PREFIX):
+                name = setting.removeprefix(LISTENER_PREFIX).partition(".")[0]
+                if name.upper() not in names:
+                    raise ConfigFault(
+                        f"{setting} is about a listener {name.upper()}, but there is none: add it "
+                        "to listeners, or correct the name."
+                    )
 
 
 def _hint(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shmbroker.settings.layers import SOURCE_STATIC_BROKER, effective_topic_config
-from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
+from shmbroker.settings.table import TOPIC_SETTINGS, broker_setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _tier_complaint(
 def validate_broker_config(name: str, value: str) -> str | None:
     """What is wrong with a broker setting's value, in Kafka's words; None for unknown names too,
     which Kafka keeps for whatever plugin may look for them."""
-    setting = BROKER_SETTINGS.get(name)
+    setting = broker_setting(name)
     if setting is None:
         return None
     try:

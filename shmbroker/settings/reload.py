@@ -8,7 +8,7 @@ follows from another setting (`shmbroker.replicas`) follows from the one that ho
 from typing import NamedTuple
 
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.settings.table import BROKER_SETTINGS
+from shmbroker.settings.table import BROKER_SETTINGS, broker_setting
 from shmbroker.settings.without_effect import WITHOUT_EFFECT
 
 LIVE_TOO = frozenset(
@@ -49,7 +49,8 @@ def is_live(name: str) -> bool:
     """Whether a change of this setting holds at once."""
     if name in LIVE_TOO:
         return True
-    return BROKER_SETTINGS[name].is_dynamic and name not in WITHOUT_EFFECT
+    setting = broker_setting(name)
+    return setting is not None and setting.is_dynamic and name not in WITHOUT_EFFECT
 
 
 def judge(now: BrokerConfig, read: BrokerConfig) -> Reload:
@@ -58,7 +59,8 @@ def judge(now: BrokerConfig, read: BrokerConfig) -> Reload:
     holds = {name: text for name, text in now.given.items() if not is_live(name)}
     holds |= {name: text for name, text in read.given.items() if is_live(name)}
     config = BrokerConfig(holds)
-    differ = [name for name in BROKER_SETTINGS if now[name] != read[name]]
+    special = {*now.given, *read.given} - BROKER_SETTINGS.keys()
+    differ = [name for name in (*BROKER_SETTINGS, *sorted(special)) if now[name] != read[name]]
     return Reload(
         config,
         [name for name in differ if now[name] != config[name]],

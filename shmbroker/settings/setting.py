@@ -22,6 +22,7 @@ SHORT = 4
 LONG = 5
 DOUBLE = 6
 LIST = 7
+PASSWORD = 9
 
 TYPE_NAMES = {
     BOOLEAN: "BOOLEAN",
@@ -31,6 +32,7 @@ TYPE_NAMES = {
     LONG: "LONG",
     DOUBLE: "DOUBLE",
     LIST: "LIST",
+    PASSWORD: "PASSWORD",
 }
 
 OWN_PREFIX = "shmbroker."
@@ -105,6 +107,11 @@ class Setting:
         """Of a topic setting: (broker setting, factor to this setting's unit), first wins."""
 
     @property
+    def is_secret(self) -> bool:
+        """Whether its value is shown to nobody."""
+        return self.type == PASSWORD
+
+    @property
     def unit(self) -> str:
         """What a number counts: "bytes", "milliseconds", … or "" for plain things."""
         return _UNITS.get(self.name.rpartition(".")[2], "")
@@ -172,6 +179,8 @@ class Setting:
     def _refusal(self, shown: object, reason: str) -> ValueError:
         if isinstance(shown, float):
             shown = _java_double(shown)
+        if self.is_secret:
+            shown = "[hidden]"
         return ValueError(f"Invalid value {shown} for configuration {self.name}: {reason}")
 
 

@@ -8,6 +8,7 @@ file.
 from __future__ import annotations
 
 from shmbroker import logs
+from shmbroker.settings.security_table import PER_LISTENER, SECURITY_SETTINGS
 from shmbroker.settings.setting import (
     BOOLEAN,
     DOUBLE,
@@ -1294,17 +1295,25 @@ _broker(
 _broker("node.id", INT, None, "Id of this node; see shmbroker.node.id.", is_given=True)
 _broker("broker.id", INT, "-1", "Id of this broker; the same as node.id.", is_given=True)
 _broker("log.dirs", LIST, None, "Log directory of this broker.", is_given=True)
-_broker(
-    "listeners",
-    LIST,
-    "PLAINTEXT://:9092",
-    "Address this broker listens on; from shmbroker.host and shmbroker.port.",
-    is_given=True,
-)
-_broker(
-    "advertised.listeners",
-    LIST,
-    None,
-    "Address this broker tells its clients.",
-    is_given=True,
-)
+
+BROKER_SETTINGS.update(SECURITY_SETTINGS)
+
+LISTENER_PREFIX = "listener.name."
+
+
+def broker_setting(name: str) -> Setting | None:
+    """The row of a broker setting, or of one listener's (`listener.name.ssl.ssl.client.auth`, and
+    for a mechanism `listener.name.x.plain.sasl.jaas.config`); None: there is none."""
+    found = BROKER_SETTINGS.get(name)
+    if found is not None or not name.startswith(LISTENER_PREFIX):
+        return found
+    _, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+    if rest not in PER_LISTENER:
+        mechanism, _, rest = rest.partition(".")
+        if mechanism not in MECHANISMS or not rest.startswith(("sasl.", "connections.")):
+            return None
+    return BROKER_SETTINGS[rest] if rest in PER_LISTENER else None
+
+
+MECHANISMS = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer")
+"""As they stand in the names of settings."""

@@ -6,6 +6,7 @@ _STORED_AS_THEY_COME = "batches are stored as their producer has compressed them
 _NO_METRICS = "nobody receives metrics of clients."
 _NO_SHARE_GROUPS = "share groups are not served."
 _NO_STREAMS_GROUPS = "streams groups are not served."
+_SHARED_MEMORY = "the brokers of a family share memory."
 _EACH_MINUTE = "it is done once a minute, and at a clean stop."
 
 WITHOUT_EFFECT = {
@@ -13,6 +14,7 @@ WITHOUT_EFFECT = {
     "compression.lz4.level": _STORED_AS_THEY_COME,
     "compression.type": _STORED_AS_THEY_COME,
     "compression.zstd.level": _STORED_AS_THEY_COME,
+    "inter.broker.listener.name": _SHARED_MEMORY,
     "leader.imbalance.per.broker.percentage": "every partition is given back to its first replica, "
     "as Apache Kafka does without ZooKeeper.",
     "log.cleaner.io.buffer.load.factor": "it is 0.7.",
@@ -27,6 +29,9 @@ WITHOUT_EFFECT = {
     "queued.max.requests": "256 Produce requests of a connection may be in flight, and the memory "
     "between the processes bounds all of them together (shmbroker.ring.data.bytes).",
     "replica.high.watermark.checkpoint.interval.ms": _EACH_MINUTE,
+    "security.inter.broker.protocol": _SHARED_MEMORY,
+    "ssl.allow.dn.changes": "a certificate that is read again may have any.",
+    "ssl.protocol": "the newest version that both sides have is used.",
     # Of groups and of client metrics subscriptions
     "interval.ms": _NO_METRICS,
     "match": _NO_METRICS,

@@ -34,7 +34,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.testing.proxy import Proxy
 
-READY = re.compile(r"ready on (\S+) \(broker \d+\)")
+LISTENERS_MAX = 4
+"""For so many there are ports."""
+
+READY = re.compile(r"ready on (\S+) \((?:[^,()]+, )?broker \d+")
 START_S = 30.0
 STOP_S = 20.0
 ASK_S = 10.0
@@ -93,7 +96,8 @@ class Broker:
     """Starts at once. `address`: of the first broker that serves, or the proxy's before it; `data`:
     its directory; `log`: what it printed.
 
-    `flags` are those of `shmbroker serve`. With `faults` clients of `address` go through a proxy,
+    `flags` are those of `shmbroker serve`; where they name `listeners`, {port1}, {port2} … in them
+    stand for free ports. With `faults` clients of `address` go through a proxy,
     which `delay`, `fail_next` and `disk_full` need. RuntimeError, with what it printed, if it does
     not start.
     """
@@ -109,6 +113,10 @@ class Broker:
         self._troubles: list[Trouble] = []
         counts = [flags[at + 1] for at, flag in enumerate(flags) if flag in _FLAGS_OF_BROKERS]
         workers = max(map(int, counts), default=1)
+        self._workers = workers
+        self._listeners = any(flag.startswith("listeners=") for flag in flags)
+        if self._listeners:
+            workers *= LISTENERS_MAX
         self.port = port or free_ports(workers)
         while True:
             try:
@@ -124,6 +132,11 @@ class Broker:
             self._proxy = Proxy(range(self.port, self.port + workers))
             self.address = self._proxy.moved(self.address)
 
+    def port_of_listener(self, place: int) -> int:
+        """Where a listener, from 0, of the first broker listens: what {port1}, {port2} … in
+        `flags` stand for."""
+        return self.port + place * self._workers
+
     def start(self) -> None:
         """Start `serve` and wait for its ready line; RuntimeError with its output if it ends."""
         self.launch()
@@ -134,7 +147,12 @@ class Broker:
 
     def launch(self) -> None:
         """Start `serve` and wait for nothing."""
-        words = ["serve", "--data", str(self.data), "--port", str(self.port), *self.flags]
+        words = ["serve", "--data", str(self.data)]
+        if self._listeners:
+            ports = {f"port{n + 1}": self.port_of_listener(n) for n in range(LISTENERS_MAX)}
+            words += [flag.format(**ports) if "://" in flag else flag for flag in self.flags]
+        else:
+            words += ["--port", str(self.port), *self.flags]
         is_main = threading.current_thread() is threading.main_thread()
         how = ["-c", _DIES_WITH_US] if is_main else ["-m", "shmbroker"]
         self.process = subprocess.Popen(

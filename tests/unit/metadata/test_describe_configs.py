@@ -53,7 +53,9 @@ def describe(
         "include_synonyms": with_synonyms,
         "include_documentation": with_documentation,
     }
-    identity = config.identity(1, "127.0.0.1", 9092, "/data/node-1")
+    identity = config.identity(
+        1, ["PLAINTEXT://127.0.0.1:9092"], ["PLAINTEXT://127.0.0.1:9092"], "/data/node-1"
+    )
     response = describe_configs(request, image, config, 1, identity, lambda: LEVELS)
     body = codec.encode("DescribeConfigsResponse", version, response)
     (result,) = codec.decode_all("DescribeConfigsResponse", version, body)["results"]

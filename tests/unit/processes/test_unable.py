@@ -1,6 +1,7 @@
 """A process that can't boot, as the supervisor sees it."""
 
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from shmbroker import clock
+from shmbroker.gateway.event_loop import Listener
 from shmbroker.processes.child import EXIT_BOOT_FAULT
 from shmbroker.processes.shared_resources import CONTROLLER, IO_WORKER, NETWORK_WORKER, Slot
 from shmbroker.processes.stopping import Stop
@@ -18,6 +20,7 @@ from shmbroker.processes.supervisor import (
     Running,
     Supervisor,
 )
+from shmbroker.settings.listeners import ListenerConfig
 from shmbroker.shm.counters import (
     STATE,
     STATE_UNABLE,
@@ -47,7 +50,10 @@ def shared() -> Any:
 def supervisor(shared: Any, tmp_path: Path) -> Supervisor:
     made = Supervisor({}, tmp_path, 0.0)
     made.shared, made.words = shared, shared.counters.words
-    made.ports = {number: ("h", number) for number in IDS}
+    made.listeners = [
+        Listener(socket.socket(), number, False, ListenerConfig("PLAINTEXT", "PLAINTEXT", "h", 1))
+        for number in IDS
+    ]
     made.is_new, made.is_ready = False, True
     made.running = {slot.index: Running(slot) for slot in SLOTS}
     return made
