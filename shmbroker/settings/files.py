@@ -10,7 +10,7 @@ def read_settings(path: str) -> dict[str, str]:
         with open(path, "rb") as file:
             content = file.read()
         text = content.decode()
-        return _flat_toml(text) if path.endswith(".toml") else _properties(text)
+        return _flat_toml(text) if path.endswith(".toml") else properties(text)
     except OSError as fault:
         raise ConfigFault(f"{path} can't be read: {fault.strerror}.") from None
     except ValueError as fault:  # tomllib's and UnicodeDecodeError are ValueErrors
@@ -42,7 +42,7 @@ def _flat_toml(text: str) -> dict[str, str]:
     return flat
 
 
-def _properties(text: str) -> dict[str, str]:
+def properties(text: str) -> dict[str, str]:
     """Java properties: key=value or key: value, # and ! comments, \\ at the end goes on."""
     found: dict[str, str] = {}
     logical = ""

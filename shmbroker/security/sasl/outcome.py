@@ -1,0 +1,48 @@
+"""What comes of a client's message, whatever the mechanism.
+
+message ──► Challenge   the client has to say more
+        ──► Shown       the client has shown who it is
+        ──► Refused     it has not, and gets no second try on this connection
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class Challenge(NamedTuple):
+    """The answer to a message after which more have to come."""
+
+    data: bytes
+
+
+class Shown(NamedTuple):
+    """The client is who it says it is."""
+
+    data: bytes
+    """The last answer; often empty."""
+    name: str
+    """The principal is "User:" and this."""
+    expires_ms: int | None = None
+    """Wall-clock time at which what it has shown ceases to hold; None: it does not."""
+    is_by_token: bool = False
+    """It has shown a delegation token: it may not make more of them (KIP-48)."""
+
+
+class Refused(NamedTuple):
+    """The client could not show it."""
+
+    reason: str
+    """For the broker's log: without names or secrets that a client has sent."""
+    text: str | None = None
+    """What the client is told, where Kafka tells it; None: only that it has failed."""
+
+
+Outcome = Challenge | Shown | Refused
+
+
+class Mechanism(Protocol):
+    """One exchange with one client."""
+
+    def on_message(self, message: bytes) -> Outcome:
+        """What the client has sent. It is not called again after Shown or Refused."""
