@@ -47,6 +47,13 @@ if TYPE_CHECKING:
     done."""
 
 
+class Submits(Protocol):
+    """How requests are started, by API key: a dict, or something that looks closer."""
+
+    def get(self, api_key: int, /) -> Submit | None:
+        """None where this API is not served."""
+
+
 class GatewayContext(Protocol):
     """A network worker, as the APIs see it that answer from the metadata image."""
 

@@ -72,6 +72,8 @@ from shmbroker.apis.gateway import (
     list_config_resources,
     metadata,
     push_telemetry,
+    sasl_authenticate,
+    sasl_handshake,
 )
 
 
@@ -94,10 +96,12 @@ HOT = (PRODUCE, FETCH)
 IN_NETWORK_WORKER: tuple[GatewayApi, ...] = (
     metadata,
     find_coordinator,
+    sasl_handshake,
     api_versions,
     describe_acls,
     describe_configs,
     alter_replica_log_dirs,
+    sasl_authenticate,
     describe_cluster,
     list_config_resources,
     describe_topic_partitions,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import socket
 from array import array
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from fcntl import ioctl
 from os import sendfile
 from termios import FIONREAD
@@ -29,7 +29,8 @@ from shmbroker.security.acls import ANONYMOUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.apis.contexts import Submit
+    from shmbroker.apis.contexts import Submits
+    from shmbroker.gateway.door import Stranger
     from shmbroker.gateway.event_loop import Listener
 
 MSG_MORE = socket.MSG_MORE
@@ -79,6 +80,7 @@ class Connection(Sender):
         "has_left",
         "host",
         "inflight",
+        "is_by_token",
         "is_closed",
         "is_cold",
         "is_ended",
@@ -89,6 +91,7 @@ class Connection(Sender):
         "principal",
         "scope",
         "socket",
+        "stranger",
         "submit",
         "traffic",
         "view",
@@ -100,7 +103,7 @@ class Connection(Sender):
         accepted: socket.socket,
         listener: Listener,
         now: float,
-        submit: Mapping[int, Submit],
+        submit: Submits,
         traffic: Traffic | None = None,
     ) -> None:
         super().__init__()
@@ -129,6 +132,10 @@ class Connection(Sender):
         self.host = ""
         self.principal = ANONYMOUS
         """Who this is, as far as it has shown."""
+        self.is_by_token = False
+        """It was a delegation token by which it did."""
+        self.stranger: Stranger | None = None
+        """What takes its frames while it has to show who it is."""
         self.scope: Hashable = listener.broker_id
         """For whom requests with the same bytes mean the same."""
         self.submit = submit

@@ -5,6 +5,8 @@
 * Until it is admitted, a connection may ask only for what its door's `submit` serves; afterwards
   for what everybody may, or what the guard lets through.
 * A listener without a door admits everybody as User:ANONYMOUS, at once.
+* Who has to show first who he is, is a `Stranger`: it takes the frames of its connection itself,
+  one after the other, until it is admitted.
 """
 
 from __future__ import annotations
@@ -37,6 +39,22 @@ def peer_credentials(accepted: socket.socket) -> tuple[int, int]:
     packed = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
     process, user, _ = PEER_CREDENTIALS.unpack(packed)
     return process, user
+
+
+class Stranger(Protocol):
+    """A client that has not shown yet who it is."""
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """A larger frame ends the connection before it has come."""
+
+    @property
+    def since(self) -> float:
+        """When it began, in monotonic seconds: it may not take for ever."""
+
+    def on_frame(self, buffer: bytearray, start: int, end: int) -> None:
+        """A frame, without its size, is in buffer[start:end]: answer it, now or later.
+        ProtocolFault ends the connection."""
 
 
 class PeerDoor:

@@ -87,6 +87,9 @@ FRAME_HEAD = Struct(">ihhi")
 PLAIN_FRAME_BYTES_MAX = 1 << 20
 """For every api but Produce: as dicts, a request of short names takes a hundred times its bytes."""
 
+STRANGER_S = 30.0
+"""How long a client may take to show who it is."""
+
 FRAME_SIZE_MIN = 10
 """Key, version, correlation id and the length of a client id."""
 
@@ -95,6 +98,7 @@ FETCH = 1
 
 SLOW = "a slow frame while others wait for its memory"
 IDLE = "idle"
+SLOW_STRANGER = "it has not authenticated in time"
 STALLED = "half a frame that has not moved"
 
 
@@ -375,6 +379,9 @@ class EventLoop:
         self, connection: Connection, buffer: bytearray, position: int, end: int
     ) -> None:
         """Start the requests whose frames lie complete in buffer[position:end]; keep the rest."""
+        if connection.stranger is not None:
+            self._take_of_stranger(connection, buffer, position, end)
+            return
         submit = connection.submit
         inflight = connection.inflight
         frame_bytes_max = self.frame_bytes_max
@@ -439,6 +446,39 @@ class EventLoop:
         self._keep_rest(connection, buffer, position, end, need)
         if connection.out or (inflight and inflight[0].response is not None):
             self.flush(connection)
+
+    def _take_of_stranger(
+        self, connection: Connection, buffer: bytearray, position: int, end: int
+    ) -> None:
+        """Frames of a client that has to show who it is, each after the answer to the one before.
+        What comes after it has shown that, in the same read, are requests as ever."""
+        need = 0
+        try:
+            while (stranger := connection.stranger) is not None and end - position >= 4:
+                size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
+                if not 0 <= size <= stranger.frame_bytes_max:
+                    raise ProtocolFault(f"frame of {size} bytes before authentication")
+                frame_end = position + 4 + size
+                if frame_end > end:
+                    need = size + 4
+                    break
+                stranger.on_frame(buffer, position + 4, frame_end)
+                position = frame_end
+                self.flush(connection)
+                if connection.is_closed:
+                    return
+                if connection.wants_write:
+                    connection.is_held = True
+                if connection.is_held:
+                    break
+        except ProtocolFault as fault:
+            self._answer_rest(connection)
+            self.close(connection, str(fault), is_fault=True)
+            return
+        if connection.stranger is None and not connection.is_held and position < end:
+            self.take_frames(connection, buffer, position, end)
+            return
+        self._keep_rest(connection, buffer, position, end, need)
 
     def _keep_rest(
         self, connection: Connection, buffer: bytearray, position: int, end: int, need: int
@@ -666,6 +706,11 @@ class EventLoop:
             if not inflight or inflight[0].api_key <= 1:
                 self.resume(connection)
 
+    def end(self, connection: Connection) -> None:
+        """Send what is answered, then end it."""
+        connection.is_ended = connection.is_held = True
+        self.flush(connection)
+
     def stop_reading(self) -> None:
         """Start no request any more; those in flight are still answered."""
         self.watch_listeners(False)
@@ -714,6 +759,10 @@ class EventLoop:
         self._has_used_spare = False
         for connection in list(self.connections.values()):
             is_read = not connection.is_held
+            stranger = connection.stranger
+            if stranger is not None and now - stranger.since > STRANGER_S:
+                self.close(connection, SLOW_STRANGER)
+                continue
             if is_read and connection.room and now - connection.moved > partial_s:
                 self.close(connection, f"{STALLED} for over {partial_s:.0f} s", is_fault=True)
             elif not is_read or connection.inflight or connection.out:

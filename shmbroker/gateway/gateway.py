@@ -17,6 +17,7 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -33,12 +34,14 @@ from shmbroker.gateway.brokers_told import BrokersTold
 from shmbroker.gateway.connection import Answered, Connection, Traffic
 from shmbroker.gateway.connection_limits import ConnectionLimits
 from shmbroker.gateway.crowd import Crowd
-from shmbroker.gateway.door import PeerDoor
+from shmbroker.gateway.door import Door, PeerDoor
 from shmbroker.gateway.drain import Drain
 from shmbroker.gateway.event_loop import IDLE, SLOW, STALLED, EventLoop, Listener, Poller
 from shmbroker.gateway.guard import Guard
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.later import Later
 from shmbroker.gateway.results import Results
+from shmbroker.gateway.sasl_door import SaslDoor
 from shmbroker.gateway.standing import StandingRepeats
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
@@ -47,6 +50,8 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.changes import BrokerChanged, ConfigChanged
 from shmbroker.metadata.image import BROKER_RESOURCE, TopicImage
 from shmbroker.security.acls import ANONYMOUS
+from shmbroker.security.sasl.offered import offered
+from shmbroker.security.sasl.scram_users import ScramUsers
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.layers import broker_layers, effective_broker_config
 from shmbroker.shm.address_counts import AddressCounts
@@ -93,7 +98,10 @@ REFUSALS = {
     error_codes.KAFKA_STORAGE_ERROR: "appends_refused_storage",
 }
 """By which counter; any other error is the batch's own."""
+STRANGER_FRAME_BYTES_MAX = 64 << 10
+"""What a client may send in one frame before it has authenticated, whatever the setting says."""
 PROTOCOL_FAULT = "a client's bytes or requests that can't be answered"
+NOT_AUTHENTICATED = "clients that did not authenticate"
 MEASURED_TOGETHER = 64
 """So many answers are looked at in one go: it is cheaper, and no client waits for it."""
 MUCH_BYTES = 4 << 20
@@ -137,9 +145,10 @@ class Gateway:
         give_back: Callable[[], None] = lambda: None,
         latencies: Latencies | None = None,
         log_levels: Callable[[], Mapping[str, str]] = lambda: logs.effective(logs.DEFAULTS),
+        stranger_secret: bytes = b"",
     ) -> None:
         """latencies: the table that others read; without it what is measured is for nobody.
-        log_levels: those that the family's loggers go by now."""
+        log_levels: those that the family's loggers go by now. stranger_secret: see `ScramUsers`."""
         self.clock = clock
         self.member = member
         self.words = words = member.words
@@ -198,9 +207,10 @@ class Gateway:
             poller,
             Traffic(clock.monotonic),
         )
+        self.later = Later()
+        self.scram_users = ScramUsers(lambda: self.image.security, stranger_secret)
         for listener in listeners:
-            if not listener.is_control and listener.config.is_unix:
-                listener.door = PeerDoor(self.admit)
+            listener.door = self._door(listener)
             self.loop.add_listener(listener)
         self._latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
         self._turns = 0
@@ -228,6 +238,26 @@ class Gateway:
         self.is_midway = False
         """More is committed than the image has, and some of it was read."""
         words[self._open_index] = 0
+
+    def _door(self, listener: Listener) -> Door | None:
+        """What stands before a listener."""
+        if listener.is_control:
+            return None
+        if listener.config.is_unix:
+            return PeerDoor(self.admit)
+        if listener.config.has_sasl:
+            config = self.config
+            return SaslDoor(
+                self,
+                offered(config, listener.config.name, os.environ),
+                self.scram_users,
+                min(
+                    config.of_listener(listener.config.name, "sasl.server.max.receive.size"),
+                    STRANGER_FRAME_BYTES_MAX,
+                ),
+                config["connection.failed.authentication.delay.ms"] / 1000,
+            )
+        return None
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
@@ -301,6 +331,8 @@ class Gateway:
         member.publish()
         if len(loop.traffic.answered) >= MEASURED_TOGETHER:
             self._measure(loop.traffic.answered)
+        if now >= self.later.due:
+            self.later.run(now)
         if now >= self._next_sweep:
             self._sweep(now)
         member.sign(now)
@@ -328,7 +360,7 @@ class Gateway:
             or self.must_stop
         ):
             return RETRY_S
-        return max(0.001, self._next_sweep - self._now)
+        return max(0.001, min(self._next_sweep, self.later.due) - self._now)
 
     def _stop(self) -> None:
         """Start no more requests; it is over when those in flight are answered."""
@@ -556,6 +588,12 @@ class Gateway:
         connection.submit = self.submit if guard is None else guard.submit
         if guard is not None:
             connection.scope = (connection.listener.broker_id, principal, connection.address)
+
+    def on_refused(self, connection: Connection, why: str) -> None:
+        """A client could not show who it is; its connection is about to end."""
+        self.member.tally.add("authentications_failed")
+        where = f"{connection.peer_name()} on listener {connection.listener.config.name}"
+        self._seldom.warn(NOT_AUTHENTICATED, f"did not authenticate {where}: {why}", self._now)
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.limits.release(connection.address)

@@ -1,7 +1,7 @@
-"""Who may do what, as of one offset of the metadata log: the ACLs.
+"""Who may do what, and how users show who they are, as of one offset of the metadata log.
 
 * Part of the metadata image, and like it never changed: a draft copies what its records touch.
-* The records are Kafka's, so ACLs move from one to the other with the directory.
+* The records are Kafka's, so ACLs and users move from one to the other with the directory.
 """
 
 from __future__ import annotations
@@ -32,17 +32,35 @@ class Acl(NamedTuple):
     """2 denies, 3 allows."""
 
 
+class ScramCredential(NamedTuple):
+    """What is kept of a user's password (RFC 5802): enough to check it, not to use it elsewhere."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"ScramCredential(iterations={self.iterations})"
+
+
 class SecurityImage:
     """All of it."""
 
-    __slots__ = ("acls",)
+    __slots__ = ("acls", "scram")
 
     def __init__(self) -> None:
         self.acls: dict[bytes, Acl] = {}
         """By the id that its record has."""
+        self.scram: dict[tuple[str, int], ScramCredential] = {}
+        """By user and mechanism (1 SCRAM-SHA-256, 2 SCRAM-SHA-512)."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SecurityImage) and self.acls == other.acls
+        return (
+            isinstance(other, SecurityImage)
+            and self.acls == other.acls
+            and self.scram == other.scram
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -50,12 +68,15 @@ class SecurityImage:
         """One that may be changed."""
         made = SecurityImage()
         made.acls = dict(self.acls)
+        made.scram = dict(self.scram)
         return made
 
     def records(self) -> Iterator[Record]:
         """What makes this image: a part of a metadata snapshot."""
         for acl_id, acl in self.acls.items():
             yield "AccessControlEntryRecord", 0, acl_record(acl_id, acl)
+        for (name, mechanism), credential in self.scram.items():
+            yield "UserScramCredentialRecord", 0, scram_record(name, mechanism, credential)
 
 
 def acl_record(acl_id: bytes, acl: Acl) -> dict[str, Any]:
@@ -70,6 +91,11 @@ def acl_record(acl_id: bytes, acl: Acl) -> dict[str, Any]:
         "operation": acl.operation,
         "permission_type": acl.permission,
     }
+
+
+def scram_record(name: str, mechanism: int, credential: ScramCredential) -> dict[str, Any]:
+    """The message of a UserScramCredentialRecord."""
+    return {"name": name, "mechanism": mechanism, **credential._asdict()}
 
 
 def _add_acl(image: SecurityImage, message: dict[str, Any]) -> None:
@@ -88,8 +114,20 @@ def _remove_acl(image: SecurityImage, message: dict[str, Any]) -> None:
     del image.acls[message["id"]]
 
 
+def _set_scram(image: SecurityImage, message: dict[str, Any]) -> None:
+    image.scram[message["name"], message["mechanism"]] = ScramCredential(
+        message["salt"], message["stored_key"], message["server_key"], message["iterations"]
+    )
+
+
+def _remove_scram(image: SecurityImage, message: dict[str, Any]) -> None:
+    del image.scram[message["name"], message["mechanism"]]
+
+
 APPLIERS: dict[str, Callable[[SecurityImage, dict[str, Any]], None]] = {
     "AccessControlEntryRecord": _add_acl,
     "RemoveAccessControlEntryRecord": _remove_acl,
+    "UserScramCredentialRecord": _set_scram,
+    "RemoveUserScramCredentialRecord": _remove_scram,
 }
 """By record; KeyError for a removal of what isn't there."""

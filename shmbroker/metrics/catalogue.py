@@ -46,6 +46,7 @@ OF_NETWORK_WORKERS = {
 CONNECTIONS_ENDED = {
     "connections_refused_for_all": "max.connections",
     "connections_refused_for_address": "max.connections.per.ip",
+    "authentications_failed": "authentication",
     "connections_closed_idle": "idle",
     "connections_closed_slow": "slow",
     "protocol_faults": "protocol",

@@ -12,6 +12,7 @@ import stat
 from shmbroker.errors import ConfigFault
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.processes import activation
+from shmbroker.security.sasl.offered import offered
 from shmbroker.settings.listeners import PLAINTEXT, address_text
 
 TYPE_CHECKING = False
@@ -30,7 +31,9 @@ def open_all(config: BrokerConfig) -> list[Listener]:
         return _open_default(config, passed)
     found = []
     for one in config.listeners:
-        if one.has_tls or one.has_sasl:
+        if one.has_sasl:
+            offered(config, one.name, os.environ)  # so that what is wrong is said now
+        if one.has_tls:
             raise ConfigFault(f"{one} speaks {one.protocol}, which is not served yet.")
         mine = [each for each in passed if _is_of(each, one, len(config.nodes))]
         passed = [each for each in passed if each not in mine]

@@ -66,6 +66,7 @@ class NetworkWorker(Child):
             give_back_freed,
             Latencies(shared.latencies[slot.index]),
             shared.log_levels.effective,
+            shared.stranger_secret,
         )
         self.gateway.loop.watch(
             self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, lambda _events: None

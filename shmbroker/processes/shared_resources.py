@@ -139,6 +139,8 @@ class SharedResources:
         self._regions = [Region.create(f"{prefix}counters", _pages(layout_size(count)))]
         self.counters = Counters(self._regions[0].view, count)
         self._last_words = mmap.mmap(-1, _pages(LAST_WORDS_BYTES * count))
+        self.stranger_secret = os.urandom(32)
+        """See `security.sasl.scram_users`; it lasts as long as the family."""
         self.settings = Notice(memoryview(mmap.mmap(-1, SETTINGS_BYTES)))
         """Those that were read again, as JSON: setting to text."""
         words = self.counters.words

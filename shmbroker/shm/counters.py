@@ -53,6 +53,7 @@ COUNTERS = (
     ("connections_accepted", "client connections accepted"),
     ("connections_refused_for_all", "client connections closed at once, for max.connections"),
     ("connections_refused_for_address", "the same, for max.connections.per.ip or its overrides"),
+    ("authentications_failed", "clients that could not show who they are"),
     ("connections_closed", "client connections ended, by either side"),
     ("connections_closed_idle", "of these, as they were idle (connections.max.idle.ms)"),
     ("connections_closed_slow", "of these, for half a frame that did not come"),

@@ -81,12 +81,16 @@ class Exchange:
         self._mechanism: Mechanism | None = None
         self._begun_at: float | None = None
 
+    @property
+    def is_going_on(self) -> bool:
+        """Whether messages of a mechanism are still to come."""
+        return self.state in (EXCHANGING, RAW)
+
     def on_versions(self) -> Said | None:
         """ApiVersions has come; None if it may be answered as ever."""
         if self.state == FIRST:
             return None
-        self._fail()
-        return Said(ILLEGAL_SASL_STATE, has_failed=True, reason="ApiVersions out of order")
+        return self._out_of_order("ApiVersions")
 
     def on_versions_told(self) -> None:
         """ApiVersions was answered without an error."""
@@ -104,8 +108,7 @@ class Exchange:
     def on_handshake(self, version: int, name: str) -> Said:
         """SaslHandshake has come; every answer but ILLEGAL_SASL_STATE tells the mechanisms."""
         if self.state not in (FIRST, VERSIONED, SHOWN):
-            self._fail()
-            return Said(ILLEGAL_SASL_STATE, has_failed=True, reason="SaslHandshake out of order")
+            return self._out_of_order("SaslHandshake")
         offer = self._offers.get(name)
         if offer is None:
             self._fail()
@@ -123,8 +126,7 @@ class Exchange:
         """A message of the mechanism has come, in a SaslAuthenticate or as it is (RAW). now_ms: the
         time by the wall clock."""
         if self.state not in (EXCHANGING, RAW):
-            self._fail()
-            return Said(ILLEGAL_SASL_STATE, has_failed=True, reason="SaslAuthenticate out of order")
+            return self._out_of_order("SaslAuthenticate")
         if self._mechanism is None:
             self._fail()
             reason = "another mechanism than before"
@@ -167,6 +169,12 @@ class Exchange:
             has_answer=has_answer,
             reason=f"{self._name}: {outcome.reason}",
         )
+
+    def _out_of_order(self, what: str) -> Said:
+        has_answer = self.state == EXCHANGING
+        self._fail()
+        reason = f"{what} out of order"
+        return Said(ILLEGAL_SASL_STATE, has_failed=True, has_answer=has_answer, reason=reason)
 
     def _fail(self) -> None:
         self.state, self._mechanism = FAILED, None

@@ -33,6 +33,7 @@ from hmac import compare_digest
 from hmac import digest as hmac_digest
 from typing import NamedTuple, Protocol
 
+from shmbroker.metadata.security_image import ScramCredential
 from shmbroker.security.sasl.outcome import Challenge, Refused, Shown
 from shmbroker.security.sasl.plain import OTHER_AUTHORIZATION_ID
 
@@ -60,18 +61,6 @@ SHA_256 = ScramMechanism("SCRAM-SHA-256", 1, "sha256")
 SHA_512 = ScramMechanism("SCRAM-SHA-512", 2, "sha512")
 MECHANISMS = {each.name: each for each in (SHA_256, SHA_512)}
 BY_CODE = {each.code: each for each in (SHA_256, SHA_512)}
-
-
-class ScramCredential(NamedTuple):
-    """What is kept of a password; enough to check one, not to use it elsewhere."""
-
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
-
-    def __repr__(self) -> str:
-        return f"ScramCredential(iterations={self.iterations})"
 
 
 class TokenCredential(NamedTuple):

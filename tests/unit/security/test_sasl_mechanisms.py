@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shmbroker.metadata.security_image import ScramCredential
 from shmbroker.security.sasl import scram
 from shmbroker.security.sasl.outcome import Challenge, Refused, Shown
 from shmbroker.security.sasl.plain import Plain, PlainUsers
@@ -16,7 +17,6 @@ from shmbroker.security.sasl.scram import (
     SHA_256,
     SHA_512,
     Scram,
-    ScramCredential,
     ScramMechanism,
     TokenCredential,
 )

@@ -1,0 +1,274 @@
+"""SASL before a listener: the frames of who has to show who it is, and sessions that end.
+
+   frame ──► api key ──┬─ ApiVersions        answered as ever
+                       ├─ SaslHandshake      ┐
+                       ├─ SaslAuthenticate   ┼──► security.sasl.exchange ──► answer, admit, refuse
+                       └─ a bare message     ┘
+
+Rules of this file:
+* Nothing else is decoded before a client has shown who it is. Its frames are small, and each waits
+  for the answer to the one before.
+* Who was refused is told so late (connection.failed.authentication.delay.ms), so that guessing
+  takes its time; meanwhile the worker does other things.
+* A session that lasts as long as its connection costs nothing afterwards. One that ends has a
+  `submit` of its own, which looks at the time: when it is over, all but SaslHandshake ends the
+  connection (KIP-368).
+"""
+
+from __future__ import annotations
+
+import secrets
+from functools import partial
+from struct import Struct
+from struct import error as StructError
+from typing import Protocol
+
+from shmbroker.errors import ProtocolFault
+from shmbroker.gateway.inflight import Request
+from shmbroker.security.sasl import plain, scram
+from shmbroker.security.sasl.exchange import RAW, Exchange, Offer, Said
+from shmbroker.wire import codec
+from shmbroker.wire.api_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from shmbroker.wire.error_codes import ILLEGAL_SASL_STATE
+from shmbroker.wire.frame import FRAME_SIZE, parse_request_header
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from shmbroker.apis.contexts import Submit, Submits
+    from shmbroker.clock import Clock
+    from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.event_loop import EventLoop
+    from shmbroker.gateway.later import Later
+    from shmbroker.security.sasl.offered import Offered
+    from shmbroker.security.sasl.scram import ScramUsers
+
+NAMES = {SASL_HANDSHAKE: "SaslHandshake", SASL_AUTHENTICATE: "SaslAuthenticate"}
+VERSIONS = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
+"""The highest."""
+SESSION_OVER = "its session is over: it did not authenticate again in time"
+
+_KEY = Struct(">hh")
+
+
+class Receiver(Protocol):
+    """A gateway, as its doors see it."""
+
+    clock: Clock
+    later: Later
+    loop: EventLoop
+    submit: dict[int, Submit]
+
+    def now(self) -> float:
+        """Monotonic seconds, as of this turn."""
+
+    def admit(self, connection: Connection, principal: str) -> None:
+        """It is known who a connection is."""
+
+    def follow_metadata(self) -> None:
+        """Know the users as they are now."""
+
+    def on_refused(self, connection: Connection, why: str) -> None:
+        """A client could not show who it is."""
+
+
+class SaslDoor:
+    """What stands before one listener."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        offered: Offered,
+        scram_users: ScramUsers,
+        frame_bytes_max: int,
+        delay_s: float,
+    ) -> None:
+        self.receiver = receiver
+        self.frame_bytes_max = frame_bytes_max
+        self.delay_s = delay_s
+        self.offers: dict[str, Offer] = {}
+        """In the order in which clients are told them."""
+        for name, session_ms_max in offered.mechanisms.items():
+            if name == plain.NAME:
+                begin = partial(plain.Plain, offered.plain_users)
+                self.offers[name] = Offer(begin, session_ms_max)
+            else:
+                mechanism = scram.MECHANISMS[name]
+                self.offers[name] = Offer(
+                    partial(scram.Scram, mechanism, scram_users, _new_nonce), session_ms_max
+                )
+
+    def open(self, connection: Connection) -> None:
+        """It may ask for nothing until it is known."""
+        connection.submit = _NOTHING
+        connection.stranger = Visit(self, connection)
+
+
+_NOTHING: Mapping[int, Submit] = {}
+
+
+def _new_nonce() -> str:
+    return secrets.token_hex(16)
+
+
+class Visit:
+    """One connection to a door: a `Stranger`, and the `Submits` of who has come again."""
+
+    __slots__ = ("_admitted", "_connection", "_door", "_ends", "_exchange", "since")
+
+    def __init__(self, door: SaslDoor, connection: Connection) -> None:
+        self._door = door
+        self._connection = connection
+        self._exchange = Exchange(door.offers)
+        self.since = door.receiver.now()
+        self._ends = float("inf")
+        """When the session does, in monotonic seconds."""
+        self._admitted: Submits = _NOTHING
+        """What it may ask for, now that it is known."""
+
+    @property
+    def frame_bytes_max(self) -> int:
+        return self._door.frame_bytes_max
+
+    # ── who has to show who it is ───────────────────────────────────────────────────────────────
+
+    def on_frame(self, buffer: bytearray, start: int, end: int) -> None:
+        frame = bytes(buffer[start:end])
+        if self._exchange.state == RAW:
+            request = Request(self._connection, SASL_AUTHENTICATE, 0, 0)
+            said = self._exchange.on_message(frame, self._now_ms())
+            if said.has_failed:
+                self._refuse(request, said)
+            else:
+                self._connection.inflight.append(request)
+                request.response = [FRAME_SIZE.pack(len(said.data)) + said.data]
+                self._maybe_admit(said)
+            return
+        try:
+            api_key, version = _KEY.unpack_from(frame)
+        except StructError:
+            raise ProtocolFault(f"frame of {len(frame)} bytes") from None
+        if api_key == API_VERSIONS:
+            self._on_versions(frame, version)
+            return
+        if api_key not in NAMES:
+            raise ProtocolFault(f"api key {api_key} before authentication")
+        if not 0 <= version <= VERSIONS[api_key]:
+            raise ProtocolFault(f"{NAMES[api_key]} version {version}")
+        _, _, correlation_id, _, body_at = parse_request_header(frame, 0, len(frame))
+        body = codec.decode_request(NAMES[api_key], version, memoryview(frame), body_at)
+        request = Request(self._connection, api_key, version, correlation_id)
+        if api_key == SASL_HANDSHAKE:
+            self._on_handshake(request, body["mechanism"])
+        else:
+            said = self._exchange.on_message(body["auth_bytes"], self._now_ms())
+            self._answer(request, said, _authenticate_answer(said))
+            self._maybe_admit(said)
+
+    def _now_ms(self) -> int:
+        return self._door.receiver.clock.now_ms()
+
+    def _on_versions(self, frame: bytes, version: int) -> None:
+        said = self._exchange.on_versions()
+        connection = self._connection
+        if said is not None:
+            _, _, correlation_id, _, _ = parse_request_header(frame, 0, len(frame))
+            request = Request(connection, API_VERSIONS, min(version, 4), correlation_id)
+            self._answer(request, said, {"error_code": said.error_code, "api_keys": []})
+            return
+        _, _, correlation_id, _, _ = parse_request_header(frame, 0, len(frame))
+        submit = self._door.receiver.submit[API_VERSIONS]
+        submit(connection, bytearray(frame), 0, len(frame), version, correlation_id)
+        response = connection.inflight[-1].response
+        # Behind its size and correlation id comes the error code.
+        if response and response[0][8:10] == b"\0\0":
+            self._exchange.on_versions_told()
+
+    def _on_handshake(self, request: Request, mechanism: str) -> None:
+        self._door.receiver.follow_metadata()
+        said = self._exchange.on_handshake(request.api_version, mechanism)
+        told = [] if said.error_code == ILLEGAL_SASL_STATE else list(self._door.offers)
+        self._answer(request, said, {"error_code": said.error_code, "mechanisms": told})
+
+    def _answer(self, request: Request, said: Said, answer: dict[str, Any]) -> None:
+        if said.has_failed:
+            self._refuse(request, said, answer)
+            return
+        self._connection.inflight.append(request)
+        request.answer(_encoded(request, answer))
+
+    def _maybe_admit(self, said: Said) -> None:
+        shown = self._exchange.shown
+        if said.has_failed or shown is None or self._exchange.is_going_on:
+            return
+        connection, receiver = self._connection, self._door.receiver
+        connection.stranger = None
+        connection.is_by_token = shown.is_by_token
+        receiver.admit(connection, f"User:{shown.name}")
+        if said.session_ms is not None:
+            self._ends = receiver.now() + said.session_ms / 1000
+            self._admitted, connection.submit = connection.submit, self
+
+    # ── who was refused ─────────────────────────────────────────────────────────────────────────
+
+    def _refuse(self, request: Request, said: Said, answer: dict[str, Any] | None = None) -> None:
+        """Tell it later, and end the connection then; nothing is read from it until then."""
+        connection, door = self._connection, self._door
+        connection.inflight.append(request)
+        connection.is_held = True
+        door.receiver.on_refused(connection, said.reason)
+        told = answer if said.has_answer else None
+        door.receiver.later.at(
+            door.receiver.now() + door.delay_s, partial(self._tell, request, told, said.reason)
+        )
+
+    def _tell(self, request: Request, answer: dict[str, Any] | None, reason: str) -> None:
+        connection, receiver = self._connection, self._door.receiver
+        if connection.is_closed:
+            return
+        if answer is not None:
+            request.answer(_encoded(request, answer))
+            receiver.loop.end(connection)
+        else:
+            receiver.loop.close(connection, reason)
+
+    # ── who is known, until its session ends ────────────────────────────────────────────────────
+
+    def get(self, api_key: int, /) -> Submit | None:
+        """What starts a request of a client whose session may be over."""
+        receiver, connection = self._door.receiver, self._connection
+        if connection.stranger is not None:
+            return self._take_at_once  # it comes in the same read as the handshake before it
+        if api_key == SASL_HANDSHAKE and self._exchange.may_begin_again(receiver.now()):
+            self.since = receiver.now()
+            connection.stranger = self
+            return self._take_at_once
+        if receiver.now() >= self._ends:
+            return self._end
+        return self._admitted.get(api_key)
+
+    def _take_at_once(
+        self, connection: Connection, buffer: bytearray, start: int, end: int, *_: int
+    ) -> bool:
+        self.on_frame(buffer, start, end)
+        return True
+
+    def _end(self, connection: Connection, *_: object) -> bool:
+        self._door.receiver.loop.close(connection, SESSION_OVER)
+        return True
+
+
+def _authenticate_answer(said: Said) -> dict[str, Any]:
+    return {
+        "error_code": said.error_code,
+        "error_message": said.text,
+        "auth_bytes": said.data,
+        "session_lifetime_ms": said.session_ms or 0,
+    }
+
+
+def _encoded(request: Request, answer: dict[str, Any]) -> bytes:
+    name = NAMES.get(request.api_key, "ApiVersions")
+    return codec.encode(f"{name}Response", request.api_version, answer)
