@@ -29,12 +29,15 @@ IMPATIENT = {
 """Settings of librdkafka that shorten its waits after a fault."""
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout: float = 30.0) -> Any:
-    """The first true value of `condition`; AssertionError naming `what` if there is none."""
+def wait_until(
+    condition: Callable[[], Any], what: str, timeout: float = 30.0, between: float = 0.003
+) -> Any:
+    """The first true value of `condition`, asked every `between` seconds; AssertionError naming
+    `what` if there is none."""
     deadline = clock.monotonic() + timeout
     while not (found := condition()):
         assert clock.monotonic() < deadline, f"waited {timeout:.0f} s for {what}"
-        clock.sleep(0.003)
+        clock.sleep(between)
     return found
 
 

@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from shmbroker.clock import now_ms
 from shmbroker.records.batch import encode_batch
 from shmbroker.spark import java_home
-from tests.support.acknowledged_load import wait_until
+from tests.support.acknowledged_load import read_values, wait_until
 from tests.support.raw_client import RawClient
 from tests.support.systemd_machine import COMMAND, DATA, PREFIX, Journal, Machine, run
 
@@ -199,25 +199,37 @@ def test_jobs_run_as_their_own_user_on_the_files(serving: Machine) -> None:
     pipeline = job.with_suffix(".env")
     pipeline.write_text(f"ARGS={job} -b {serving.address} --trigger 1s\n{always}")
     units = ["shmbroker-ingest@shared.service", "shmbroker-pipeline@copy.service"]
-    journal = Journal(*units)
+    journals = {unit: Journal(unit) for unit in units}
+
+    def writes(unit: str, count: Callable[[], int]) -> None:
+        """Started, it has written all; stopped, it says so and is no failure."""
+        run("systemctl", "start", unit)
+
+        def is_whole() -> bool:
+            assert serving.show("SubState", unit) == "running", journals[unit].text()
+            return count() >= len(VALUES)
+
+        wait_until(is_whole, f"what {unit} writes", timeout=SPARK_S, between=0.5)
+        run("systemctl", "stop", unit)
+        assert serving.show("Result", unit) == "success", journals[unit].text()
+
     try:
-        run("systemctl", "start", units[0])
-        wait_until(lambda: _rows(table) == len(VALUES), "the table", timeout=SPARK_S)
+        writes(units[0], lambda: _rows(table))
+        assert "shared: 40 rows into" in journals[units[0]].text()
         assert table.owner() == "shmbroker-jobs"
-        run("systemctl", "stop", units[0])
-        assert serving.show("Result", units[0]) == "success"
         logs = [path.read_text() for path in table.parent.glob(".table.shmbroker/**/spark.log")]
         assert logs
-        assert not any("fetched from the broker" in text for text in [*logs, journal.text()])
-        run("systemctl", "start", units[1])
-        read = (COMMAND, "consume", "copied", "-e", "-b", serving.address)
-        wait_until(
-            lambda: run(*read, check=False).stdout.splitlines() == VALUES,
-            "the copy",
-            timeout=SPARK_S,
-        )
-        run("systemctl", "stop", units[1])
-        assert serving.show("Result", units[1]) == "success"
+        told = [*logs, journals[units[0]].text()]
+        assert not any("fetched from the broker" in text for text in told)
+        with RawClient(serving.address) as client:
+            client.create_topic("copied")
+            writes(units[1], lambda: len(read_values(client, "copied", 0)))
+            # Tasks read parts of a partition side by side: each record once, in any order.
+            assert sorted(read_values(client, "copied", 0)) == sorted(
+                value.encode() for value in VALUES
+            )
+        assert "0-copied: " in journals[units[1]].text()
+        assert "40 records read" in journals[units[1]].text()
     finally:
         run("systemctl", "stop", *units)
         shutil.rmtree(table, ignore_errors=True)
