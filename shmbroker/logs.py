@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+from shmbroker import clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,11 +112,17 @@ libraries say."""
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 """syslog's, by the lowest level that has them; below is 7."""
 _FIELDS = "shmbroker_fields"
+_SELDOM = "shmbroker_seldom"
 
 
 def fields(**values: Field) -> dict[str, dict[str, Field]]:
     """`extra` of a record: what a program wants to know of the event without reading the words."""
     return {_FIELDS: values}
+
+
+def seldom(kind: str) -> dict[str, object]:
+    """`extra` of a record that may come without end; `kind`: what is counted together."""
+    return {_SELDOM: kind, _FIELDS: {"kind": kind}}
 
 
 class LineFormatter(logging.Formatter):
@@ -194,6 +202,7 @@ def begin(handler: logging.Handler, is_journal: bool) -> LineFormatter:
     logging.addLevelName(TRACE, "TRACE")
     formatter = LineFormatter(is_journal)
     handler.setFormatter(formatter)
+    handler.addFilter(_seldom)
     root = logging.getLogger()
     root.addHandler(handler)
     set_levels(DEFAULTS)
@@ -260,38 +269,48 @@ def _iso(created_s: float) -> str:
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Seldom:
-    """Lines that others may cause without end, clients or a broken disk: by kind, in each interval
-    the first few as they come, and the rest as one number, or each as a line for who debugs.
-
-    `warn` and `flush` are told the time, a clock that never goes back.
+class Seldom(logging.Filter):
+    """Counts what others may cause without end, clients, a broken disk, a bug that each retry
+    meets: records with `extra=seldom(kind)`. By logger and kind, in each interval the first few
+    pass as they come, and of the rest one number is said; at level DEBUG they all pass, as such.
     """
 
     LINES_MAX = 10
     INTERVAL_S = 10.0
 
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
-        self._said: dict[str, int] = {}
+    def __init__(self, now: Callable[[], float] = clock.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._said: dict[tuple[str, str], int] = {}
         self._interval_end = 0.0
 
-    def warn(self, kind: str, line: str, now: float, level: int = logging.WARNING) -> None:
-        """A line of that kind, for instance the reason of a refusal."""
-        self.flush(now)
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is written."""
+        kind = getattr(record, _SELDOM, None)
+        if kind is None:
+            return True
+        self.flush()
         if not self._said:
-            self._interval_end = now + self.INTERVAL_S
-        count = self._said[kind] = self._said.get(kind, 0) + 1
-        if count > self.LINES_MAX:
-            level = logging.DEBUG  # for whoever wants to see each
-        self._logger.log(level, "%s", line, extra=fields(kind=kind))
+            self._interval_end = self._now() + self.INTERVAL_S
+        key = record.name, kind
+        count = self._said[key] = self._said.get(key, 0) + 1
+        if count <= self.LINES_MAX:
+            return True
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"  # for who wants to see each
+        return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
-    def flush(self, now: float) -> None:
+    def flush(self) -> None:
         """Say how many were left out, once the interval is over; to be called now and then."""
-        if not self._said or now < self._interval_end:
+        if not self._said or self._now() < self._interval_end:
             return
-        for kind, count in self._said.items():
+        said, self._said = self._said, {}
+        for (name, kind), count in said.items():
             left_out = count - self.LINES_MAX
             if left_out > 0:
                 more = fields(kind=kind, repeated=left_out)
-                self._logger.warning("%d more like this: %s", left_out, kind, extra=more)
-        self._said.clear()
+                logging.getLogger(name).warning("%d more like this: %s", left_out, kind, extra=more)
+
+
+_seldom = Seldom()
+flush = _seldom.flush
+"""For the loop of each process."""

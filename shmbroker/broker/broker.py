@@ -22,7 +22,7 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
-from shmbroker import signs
+from shmbroker import logs, signs
 from shmbroker.apis import table
 from shmbroker.broker.append import Appender
 from shmbroker.broker.compaction import Compaction
@@ -593,6 +593,7 @@ class Broker:
         """Once a second: rolls, retention, checkpoints, finished flushes."""
         self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
         self._now_ms = self.clock.now_ms()
+        logs.flush()
         self.placement.open_unopened()
         self.groups.load_again()
         self.transactions.load_again()
@@ -669,7 +670,8 @@ class Broker:
         try:
             space = self._disk.space()
         except OSError as fault:
-            logger.error("can't look at the disk of %s: %s", self.log_directory.path, fault)
+            what = f"can't look at the disk of {self.log_directory.path}"
+            logger.error("%s: %s", what, fault, extra=logs.seldom(what))
             return
         is_changed = self.disk_reserve.look(space)
         self.member.tally.set("disk_free_bytes", space.available)

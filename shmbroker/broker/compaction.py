@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from shmbroker import logs
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.errors import StorageFault
 from shmbroker.log.compaction.cleanable import Cleanable, find_cleanable
@@ -78,7 +79,7 @@ class Compaction:
             try:
                 offsets.checkpoint_cleaned()
             except StorageFault as fault:
-                logger.warning("%s; tried again later", fault)
+                logger.warning("%s; tried again later", fault, extra=logs.seldom("checkpoint"))
                 offsets.is_cleaned_moved = True
         if not self.is_enabled or self.current is not None or now_ms < self._next_ms:
             return
@@ -123,6 +124,10 @@ class Compaction:
                 best = partition, found
         return best
 
+    def _say_again(self, fault: object) -> None:
+        again = "compaction is tried again"
+        logger.warning("%s; %s", fault, again, extra=logs.seldom(again))
+
     def _give_up(self, partition: Partition, reason: str) -> None:
         self.quarantined.add(partition.key)
         self.count("logs_not_compacted")
@@ -153,7 +158,7 @@ class Compaction:
             remove_cleaned(partition.log.directory)
             if body["error_code"] == KAFKA_STORAGE_ERROR:
                 # The disk is full or bad: worth another try, but not at once.
-                logger.warning("%s; compaction is tried again", body.get("error_message"))
+                self._say_again(body.get("error_message"))
                 self._next_ms = now_ms + self.backoff_ms
             else:
                 self._give_up(partition, body.get("error_message") or "the cleaner failed")
@@ -192,7 +197,7 @@ class Compaction:
         try:
             store.log_directory.checkpoint_cleaned()
         except StorageFault as fault:
-            logger.warning("%s; compaction is tried again", fault)
+            self._say_again(fault)
             self.current = None
             remove_cleaned(log.directory)
             self._next_ms = now_ms + self.backoff_ms

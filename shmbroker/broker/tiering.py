@@ -28,6 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from shmbroker import logs
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.tier_port import Slice
 from shmbroker.errors import StorageFault
@@ -578,7 +579,8 @@ class Tiering:
                     return self._slice(remote, chunk, position, max_bytes, min_one_batch)
                 offset = chunk.end_offset  # a gap at its end
         except StorageFault as fault:
-            logger.error("%s; it is fetched again", fault)
+            again = "it is fetched again"
+            logger.error("%s; %s", fault, again, extra=logs.seldom(again))
             for damaged in remote.chunks[:]:
                 self._drop_chunk(remote, damaged)
             remote.fault_until_ms = self.now_ms() + FETCH_BACKOFF_MS
@@ -741,7 +743,7 @@ class Tiering:
             try:
                 remove_files((chunk.path, chunk.offset_index.path, chunk.time_index.path))
             except StorageFault as fault:
-                logger.error("%s", fault)
+                logger.error("%s", fault, extra=logs.seldom("a cached piece is left"))
         self.store.dropped_file_ids.append(chunk.file_id)
 
     # ── lookups by time ─────────────────────────────────────────────────────────────────────────

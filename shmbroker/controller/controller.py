@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from shmbroker import signs
+from shmbroker import logs, signs
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.broker_watch import BrokerWatch
 from shmbroker.controller.raft.quorum import FOLLOWER, LEADER
@@ -368,7 +368,8 @@ class Controller:
         try:
             decision()
         except DiskFullFault as fault:
-            logger.error("a decision could not be stored: %s", fault)
+            what = "a decision could not be stored"
+            logger.error("%s: %s", what, fault, extra=logs.seldom(what))
         except NotControllerFault:
             return False
         except StorageFault as fault:

@@ -227,7 +227,6 @@ class Gateway:
             lambda: [n for n in siblings.doorbells if words[at(n, STATE)] == STATE_RUNNING],
         )
         self.log_levels = log_levels
-        self._seldom = logs.Seldom(logger)
         self._give_back = give_back
         self._apply_configs()
         self._awake = Awake(poller, member.has_entries, Core(clock.monotonic))
@@ -405,7 +404,7 @@ class Gateway:
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S
         self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)
-        self._seldom.flush(now)
+        logs.flush()
         memory = self.loop.memory
         if memory.peak >= MUCH_BYTES:
             memory.peak = memory.used
@@ -562,7 +561,7 @@ class Gateway:
             self.member.tally.add(f"connections_refused_for_{whom}")
             line = f"closed a new connection of {address} at once: {refusal}"
             kind = f"closed at once by {refusal.partition(' ')[0]}"
-            self._seldom.warn(kind, line, self._now)
+            logger.warning("%s", line, extra=logs.seldom(kind))
         return not refusal
 
     def on_left_accepting(self) -> None:
@@ -605,7 +604,8 @@ class Gateway:
             is_slow = reason == SLOW or reason.startswith(STALLED)
             tally.add("connections_closed_slow" if is_slow else "protocol_faults")
             line = f"closed the connection of {connection.peer_name()}: {reason}"
-            self._seldom.warn(reason if is_slow else PROTOCOL_FAULT, line, self._now)
+            kind = reason if is_slow else PROTOCOL_FAULT
+            logger.warning("%s", line, extra=logs.seldom(kind))
         elif logger.isEnabledFor(logging.DEBUG):
             logger.debug("the connection of %s has ended: %s", connection.peer_name(), reason)
         self.words[self._open_index] = len(self.loop.connections)

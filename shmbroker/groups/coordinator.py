@@ -27,6 +27,7 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from shmbroker import logs
 from shmbroker.errors import Fault
 from shmbroker.groups import group_log
 from shmbroker.groups.classic.effects import Reply, StoreAssigned, StoreEmptied
@@ -234,7 +235,8 @@ class GroupCoordinator(Sharded[Shard]):
             effect.call.reply(effect.body)
         except Fault:
             # Of one member; the others' answers must go out all the same.
-            logger.exception("an answer can't be sent")
+            what = "an answer can't be sent"
+            logger.exception("%s", what, extra=logs.seldom(what))
 
     def _store(self, group: ClassicGroup, store: Store) -> int:
         assignments = store.assignments if isinstance(store, StoreAssigned) else None
@@ -246,6 +248,7 @@ class GroupCoordinator(Sharded[Shard]):
                 "group %s is empty, which could not be stored: %s",
                 group.group_id,
                 error_codes.name_of(error),
+                extra=logs.seldom("a group's end could not be stored"),
             )
         return error
 

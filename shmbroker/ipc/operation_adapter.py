@@ -30,6 +30,7 @@ from shmbroker.ipc.operation_layout import (
     TOKEN,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.logs import seldom
 from shmbroker.wire import codec
 
 logger = logging.getLogger(__name__)
@@ -229,5 +230,6 @@ class Executor:
 
     def _on_failed(self, call: Call) -> None:
         """One request that we can't answer must not take the others' process with it."""
-        logger.exception("%s v%d failed", call.api_name, call.api_version)
+        what = f"{call.api_name} v{call.api_version} failed"
+        logger.exception("%s", what, extra=seldom(what))
         call.close(f"{call.api_name} version {call.api_version} failed")

@@ -12,7 +12,7 @@ Rules of this file:
 import logging
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import clock, logs
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ipc.member import BACKLOG_RETRY_S
 from shmbroker.ipc.operation_adapter import Call, Executor
@@ -72,6 +72,7 @@ class Cleaner(SleepingChild):
             self.check_control()
             had_work = self.executor.take(self.peers)
             self.publish()
+            logs.flush()
             self.sign(clock.monotonic())
             if not had_work:
                 self.sleep(BACKLOG_RETRY_S if self.has_backlog() else REST_S)

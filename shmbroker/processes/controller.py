@@ -4,7 +4,7 @@ import select
 from collections.abc import Mapping
 from pathlib import Path
 
-from shmbroker import clock
+from shmbroker import clock, logs
 from shmbroker.controller.boot import open_voter
 from shmbroker.controller.controller import Controller, Family
 from shmbroker.controller.raft.voter_links import VoterLinks
@@ -68,6 +68,7 @@ class ControllerProcess(Child):
         while not controller.is_over:
             controller.must_stop = self.must_stop
             rest_s = controller.turn()
+            logs.flush()
             if rest_s:
                 self.sleep(rest_s)
         controller.close()

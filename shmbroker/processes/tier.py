@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shmbroker import clock
+from shmbroker import clock, logs
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import uuid_from_text
 from shmbroker.ipc.member import BACKLOG_RETRY_S
@@ -138,6 +138,7 @@ class Tier(SleepingChild):
             if self.to_drop:
                 self.drop_some(now)
             self.publish()
+            logs.flush()
             self.sign(now)
             if not had_work:
                 self.sleep(BACKLOG_RETRY_S if self.has_backlog() else REST_S)
@@ -246,7 +247,8 @@ class Tier(SleepingChild):
                 if not answer["error_code"]:
                     self.swept.add(prefix)
             for complaint in answer.get("damaged", ()):
-                logger.error("%s; what it names counts as not copied", complaint)
+                lost = "what it names counts as not copied"
+                logger.error("%s; %s", complaint, lost, extra=logs.seldom(lost))
                 self.count("tier_damaged")
             call.reply(answer)
 
@@ -390,10 +392,12 @@ class Tier(SleepingChild):
                 self.next_line = now + LINE_INTERVAL_S
                 logger.error("the remote store fails: %s; tried again", body["error_message"])
         elif error == UNKNOWN_SERVER_ERROR:
-            logger.warning("%s; tried again", body["error_message"])
+            again = "tried again"
+            logger.warning("%s; %s", body["error_message"], again, extra=logs.seldom(again))
         elif error == CORRUPT_MESSAGE:
             self.count("tier_damaged")
-            logger.error("%s", body["error_message"])
+            damaged = "damaged in the remote store"
+            logger.error("%s", body["error_message"], extra=logs.seldom(damaged))
         elif not error and self.is_failing:
             self.is_failing = False
             logger.info("the remote store answers again")
@@ -443,7 +447,8 @@ def _answer_of(work: Callable[[], Body]) -> Body:
         return _fault(UNKNOWN_SERVER_ERROR, str(fault))
     except Exception as fault:
         # A library may raise anything; it must not take the thread with it.
-        logger.exception("the store's library failed")
+        what = "the store's library failed"
+        logger.exception("%s", what, extra=logs.seldom(what))
         return _fault(UNKNOWN_SERVER_ERROR, repr(fault))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from shmbroker import logs
-from shmbroker.logs import JSON, LineFormatter, Seldom
+from shmbroker.logs import JSON, LineFormatter, Seldom, seldom
 from shmbroker.shm.log_levels import LogLevels, table_bytes
 from tests.tidy.sources import PACKAGE, ROOT
 
@@ -193,22 +193,74 @@ def test_every_logger_of_the_family_is_known() -> None:
         for path in PACKAGE.rglob("*.py")
         for match in re.finditer(r"getLogger\((.*?)\)", path.read_text(encoding="utf-8"))
     }
-    assert odd <= {"__name__", '"shmbroker.spark"', "", "None if name == ROOT else name"}
+    assert odd <= {
+        "__name__",
+        '"shmbroker.spark"',
+        "",
+        "None if name == ROOT else name",
+        "name",
+        "record.name",
+    }
 
 
-def test_of_a_flood_there_are_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
-    seldom = Seldom(logging.getLogger("tests.seldom"))
+class Flood:
+    """A logger whose lines go through a `Seldom` that has a time of its own."""
+
+    def __init__(self, level: int) -> None:
+        self.now = 100.0
+        self.seldom = Seldom(lambda: self.now)
+        self.records: list[logging.LogRecord] = []
+        self.handler = logging.Handler()
+        self.handler.emit = self.records.append  # type: ignore[method-assign]
+        self.handler.addFilter(self.seldom)
+        self.logger = logging.getLogger("tests.seldom")
+        self.logger.propagate = False
+        self.logger.setLevel(level)
+        self.logger.handlers = [self.handler]
+
+    @property
+    def lines(self) -> list[str]:
+        return [record.getMessage() for record in self.records]
+
+
+def test_of_a_flood_there_are_a_few_lines_and_a_number() -> None:
+    flood = Flood(logging.INFO)
+    logger, most = flood.logger, Seldom.LINES_MAX
     for which in range(300):
-        seldom.warn("slow", f"client {which} was slow", 100.0 + which / 100)
-    seldom.warn("alone", "client 300 was alone", 104.0)
-    most = Seldom.LINES_MAX
-    assert len(caplog.messages) == most + 1
-    seldom.flush(100.0 + Seldom.INTERVAL_S - 0.1)
-    assert len(caplog.messages) == most + 1
-    seldom.flush(100.0 + Seldom.INTERVAL_S)
-    assert caplog.messages[most + 1 :] == [f"{300 - most} more like this: slow"]
-    row = json.loads(formatter(JSON).format(caplog.records[-1]))
+        flood.now = 100.0 + which / 100
+        logger.warning("client %d was slow", which, extra=seldom("slow"))
+    logger.warning("client 300 was alone", extra=seldom("alone"))
+    logger.warning("none of a kind")
+    assert flood.lines[-2:] == ["client 300 was alone", "none of a kind"]
+    assert len(flood.lines) == most + 2
+    flood.now = 100.0 + Seldom.INTERVAL_S - 0.1
+    flood.seldom.flush()
+    assert len(flood.lines) == most + 2
+    flood.now = 100.0 + Seldom.INTERVAL_S
+    flood.seldom.flush()
+    assert flood.lines[most + 2 :] == [f"{300 - most} more like this: slow"]
+    row = json.loads(formatter(JSON).format(flood.records[-1]))
     assert (row["kind"], row["repeated"]) == ("slow", 300 - most)
-    seldom.flush(200.0)
-    seldom.warn("slow", "another", 200.0)
-    assert caplog.messages[most + 2 :] == ["another"]
+    flood.now = 200.0
+    flood.seldom.flush()
+    logger.warning("another", extra=seldom("slow"))
+    assert flood.lines[most + 3 :] == ["another"]
+    assert json.loads(formatter(JSON).format(flood.records[-1]))["kind"] == "slow"
+
+
+def test_who_debugs_sees_each_of_a_flood() -> None:
+    flood = Flood(logging.DEBUG)
+    for which in range(Seldom.LINES_MAX + 2):
+        flood.logger.error("%d", which, extra=seldom("slow"))
+    assert [record.levelname for record in flood.records[-3:]] == ["ERROR", "DEBUG", "DEBUG"]
+
+
+def test_tracebacks_of_a_flood_are_counted_by_what_failed() -> None:
+    flood = Flood(logging.INFO)
+    for which in range(50):
+        try:
+            raise ValueError(which)
+        except ValueError:
+            flood.logger.exception("Fetch failed", extra=seldom(f"Fetch v{which % 2} failed"))
+    assert len(flood.lines) == 2 * Seldom.LINES_MAX
+    assert all(record.exc_info for record in flood.records)

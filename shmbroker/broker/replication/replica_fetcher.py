@@ -33,6 +33,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from shmbroker import logs
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
@@ -181,7 +182,10 @@ class ReplicaFetcher:
         if row is None:
             which = link.free.pop() if link.free else link.next_which
             if which > ROWS_MAX:
-                logger.error("%s can't be followed: too many partitions", partition.topic)
+                why = "too many partitions"
+                logger.error(
+                    "%s can't be followed: %s", partition.topic, why, extra=logs.seldom(why)
+                )
                 return
             link.next_which = max(link.next_which, which + 1)
             row = link.rows[which] = self.rows[partition.key] = CopiedRow(link, partition, which)
@@ -443,7 +447,7 @@ class ReplicaFetcher:
         logger.error(
             "%s-%d: what broker %d sent at offset %d is refused: %s",
             partition.topic, partition.partition, partition.leader_id,
-            partition.log.log_end_offset, why,
+            partition.log.log_end_offset, why, extra=logs.seldom(f"refused: {why}"),
         )  # fmt: skip
         self._again(row, STORAGE_RETRY_MS)
         return False
@@ -483,6 +487,7 @@ class ReplicaFetcher:
             logger.warning(
                 "%s-%d begins anew at offset %d: its leader has nothing before",
                 partition.topic, partition.partition, log_start,
+                extra=logs.seldom("a follower begins anew"),
             )  # fmt: skip
             self._change(row, lambda: log.truncate_fully(log_start))
         elif log.log_end_offset > end_offset >= 0:

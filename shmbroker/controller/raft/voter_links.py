@@ -20,6 +20,7 @@ import os
 import select
 import socket
 
+from shmbroker import logs
 from shmbroker.controller.raft.quorum_messages import (
     KEYS,
     Answer,
@@ -228,7 +229,8 @@ class VoterLinks:
                 del received[:end]
                 self._on_frame(link, frame)
         except ProtocolFault as fault:
-            logger.warning("a voter's connection is closed: %s", fault)
+            what = "a voter's connection is closed"
+            logger.warning("%s: %s", what, fault, extra=logs.seldom(what))
             self._end(link)
 
     def _on_frame(self, link: _Link, frame: bytes) -> None:

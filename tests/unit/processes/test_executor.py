@@ -8,6 +8,7 @@ import pytest
 from shmbroker.ipc.operation_adapter import Call, Executor, Steps
 from shmbroker.ipc.operation_layout import EXECUTE_HEAD, EXECUTED, EXECUTED_HEAD
 from shmbroker.ipc.peer import Peer
+from shmbroker.logs import seldom
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import TIER_LOAD
 
@@ -91,7 +92,9 @@ def test_long_requests_are_served_in_turns(peer: Peer) -> None:
     assert peer.writer.entries == [EXECUTED] * 2  # type: ignore[attr-defined]
 
 
-def test_a_step_that_fails_ends_its_own_request_alone(peer: Peer) -> None:
+def test_a_step_that_fails_ends_its_own_request_alone(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
     def handler(call: Call, body: dict[str, Any]) -> Steps:
         yield
         if call.token == 1:
@@ -106,6 +109,10 @@ def test_a_step_that_fails_ends_its_own_request_alone(peer: Peer) -> None:
     assert peer.writer.entries == [EXECUTED] * 2  # type: ignore[attr-defined]
     flags = EXECUTED_HEAD.unpack_from(peer.writer.data, 0)  # of the later one
     assert flags[:2] == (2, 0)
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    # A client that asks again and again is counted.
+    assert seldom("TierLoad v0 failed").items() <= vars(record).items()
 
 
 def test_who_asked_before_it_ran_is_answered(peer: Peer) -> None:
