@@ -2,8 +2,9 @@
 
 Each partition gets as many replicas as it is asked for, on brokers 1, 2 …; its leader epoch is
 raised, so that what clients know of before counts as old. The cluster id, topics with their ids,
-settings, feature levels and the next producer id stay. Indexes, producer snapshots and leader
-epochs are not in a backup: the first start makes them of the batches, as after a crash.
+settings, feature levels and the next producer id stay. Indexes and producer snapshots are not in a
+backup: each log is scanned as after a crash, as soon as its segments are there, and closed cleanly.
+So the first start is one after a clean stop, and scans nothing.
 
 Every object is checked by its size and CRC-32C as it comes. `.restoring` lies in the directory
 until all of it is there and durable; no broker starts on a directory that has it.
@@ -11,6 +12,7 @@ until all of it is there and durable; no broker starts on a directory that has i
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import NamedTuple
 
@@ -22,8 +24,10 @@ from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault, CorruptFault, StorageFault
 from shmbroker.ids import random_uuid
 from shmbroker.log.checkpoints import (
+    CLEANER,
     HIGH_WATERMARK,
     LOG_START_OFFSET,
+    RECOVERY_POINT,
     Offsets,
     encode_entries,
     sync_directory,
@@ -31,6 +35,7 @@ from shmbroker.log.checkpoints import (
     write_file,
     write_offsets,
 )
+from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG,
@@ -39,23 +44,27 @@ from shmbroker.log.file_names import (
     file_name,
     partition_directory,
 )
+from shmbroker.log.log_directory import CLEAN_SHUTDOWN
 from shmbroker.log.meta_properties import FILE_NAME, MetaProperties, write_meta_properties
+from shmbroker.log.partition_log import NEVER, PartitionLog
 from shmbroker.log.partition_metadata import write_partition_metadata
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import (
     BROKER_RESOURCE,
+    TOPIC_RESOURCE,
     BrokerImage,
     MetadataImage,
     PartitionImage,
     TopicImage,
 )
 from shmbroker.metadata.log_reader import MetadataLogReader, snapshot_name
+from shmbroker.records.batch_layout import H_BASE_OFFSET, H_LAST_OFFSET_DELTA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from shmbroker.backup.manifest import Backup, SegmentObject
+    from shmbroker.backup.manifest import Backup, PartitionBackup, SegmentObject
     from shmbroker.tier.object_store import ObjectStore
 
 PIECE_BYTES = 8 << 20
@@ -103,6 +112,8 @@ def restore(
                 total += len(partition.replicas) * sum(each.size for each in row.segments)
     high_watermarks: dict[int, Offsets] = {node: {} for node in ids}
     log_starts: dict[int, Offsets] = {node: {} for node in ids}
+    ends: dict[int, Offsets] = {node: {} for node in ids}
+    gaps: dict[int, Offsets] = {node: {} for node in ids}
     count = 0
     for topic in image.topics_by_id.values():
         for partition in topic.partitions:
@@ -121,8 +132,14 @@ def restore(
                 _put_segment(store, segment, [f"{place}/{name}" for place in places])
                 done += segment.size * len(places)
                 progress(done, total)
-            for node in partition.replicas:
+            settings = image.config(TOPIC_RESOURCE, topic.name)
+            for node, place in zip(partition.replicas, places, strict=True):
                 key = topic.name, partition.partition
+                ends[node][key], has_gaps = _index(
+                    f"{place}/{name}", settings, row, is_alone=len(places) == 1
+                )
+                if has_gaps:
+                    gaps[node][key] = ends[node][key]
                 high_watermarks[node][key] = row.high_watermark
                 if not row.segments or row.segments[0].base_offset != row.log_start_offset:
                     log_starts[node][key] = row.log_start_offset
@@ -132,9 +149,12 @@ def restore(
         place = _node(directory, node)
         write_offsets(f"{place}/{HIGH_WATERMARK}", high_watermarks[node])
         write_offsets(f"{place}/{LOG_START_OFFSET}", log_starts[node])
+        write_offsets(f"{place}/{RECOVERY_POINT}", ends[node])
+        write_offsets(f"{place}/{CLEANER}", gaps[node])
         write_meta_properties(
             f"{place}/{FILE_NAME}", MetaProperties(node, backup.cluster_id, directory_id)
         )
+        write_file(f"{place}/{CLEAN_SHUTDOWN}", '{"version":0,"brokerEpoch":-1}')
         sync_directory(place)
     _write_metadata(_node(directory, 1), image, backup.taken_ms)
     sync_directory(directory)
@@ -270,6 +290,41 @@ def _put_segment(store: ObjectStore, segment: SegmentObject, directories: list[s
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def _index(
+    directory: str, settings: Mapping[str, str], row: PartitionBackup, *, is_alone: bool
+) -> tuple[int, bool]:
+    """Make all that is derived from a log's batches; where it ends, and whether offsets are missing
+    in it though nothing compacts it now.
+
+    What was there has been compared with the backup: a gap is compaction's.
+    """
+    log = PartitionLog.open(
+        directory,
+        LogConfig({**settings, "cleanup.policy": "compact"}),
+        file_ids=itertools.count(1),
+        clean=False,
+        log_start_offset=row.log_start_offset,
+        decided_below=NEVER if is_alone else row.high_watermark,
+        is_only_replica=is_alone,
+        now_ms=clock.now_ms(),
+    )
+    is_compacted = "compact" in settings.get("cleanup.policy", "")
+    has_gaps = not is_compacted and _has_gaps(log)
+    end_offset = log.log_end_offset
+    log.close(clean=True)
+    return end_offset, has_gaps
+
+
+def _has_gaps(log: PartitionLog) -> bool:
+    expected = -1
+    for segment in log.segments:
+        for _, header in segment.headers(0, segment.size):
+            if expected not in (-1, header[H_BASE_OFFSET]):
+                return True
+            expected = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
+    return False
 
 
 def _write_metadata(node: str, image: MetadataImage, timestamp_ms: int) -> None:

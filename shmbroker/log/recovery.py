@@ -643,6 +643,10 @@ def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
 
     Keeps the index entries up to there, if they grow as they must and lead to batches.
     """
+    if recovery_point <= segment.base_offset:
+        segment.begin_indexes()
+        segment.set_max_timestamp(-1, -1)
+        return 0, segment.base_offset
     index, times = segment.offset_index, segment.time_index
     segment.load_indexes()
     index.truncate(index.count_sound(index.count_below(recovery_point - segment.base_offset, 0)))

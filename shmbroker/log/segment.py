@@ -296,6 +296,13 @@ class Segment:
             self._are_indexes_loaded = False
             raise
 
+    def begin_indexes(self) -> None:
+        """Drop what both indexes have: every batch is looked at, and indexed again."""
+        for index in (self.offset_index, self.time_index):
+            self._load(index)
+            index.truncate(0)
+        self._are_indexes_loaded = True
+
     def _load(self, index: IndexFile) -> None:
         try:
             index.load()

@@ -1,5 +1,6 @@
 """The parts of a backup that need no family: manifests, stores, and where partitions are put."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -14,7 +15,11 @@ from shmbroker.backup.target import Lock, open_target, put_open_file, url_of
 from shmbroker.controller.raft.snapshots import image_snapshot
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault, CorruptFault
+from shmbroker.log import recovery
 from shmbroker.log.checkpoints import HIGH_WATERMARK, LOG_START_OFFSET, read_offsets
+from shmbroker.log.config import LogConfig
+from shmbroker.log.log_directory import LogDirectory
+from shmbroker.log.partition_log import PartitionLog
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import (
     BROKER_RESOURCE,
@@ -26,6 +31,7 @@ from shmbroker.metadata.image import (
 from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.metadata.security_image import Acl
 from shmbroker.records.batch import encode_batch
+from shmbroker.records.batch_layout import BATCH_HEADER, H_BASE_OFFSET
 from shmbroker.tier.object_store import ObjectStore
 
 TOPIC_ID = bytes(range(16))
@@ -53,15 +59,17 @@ def image_of(replicas: tuple[int, ...]) -> MetadataImage:
     return image
 
 
-def stored(store: ObjectStore, name: str = "one") -> Backup:
+def stored(store: ObjectStore, name: str = "one", *batches: bytes) -> Backup:
     """A backup of one partition, of which the log begins within its segment."""
+    log = b"".join(batches or (BATCH,))
+    end_offset = BATCH_HEADER.unpack_from((batches or (BATCH,))[-1])[H_BASE_OFFSET] + 1
     content = b"".join(image_snapshot(image_of((3, 5, 7)), 1, 1))
-    crc = crc32c(BATCH)
-    key = manifest.segment_key(TOPIC_ID.hex(), 2, 7, 8, len(BATCH), crc)
-    store.put(key, BATCH)
+    crc = crc32c(log)
+    key = manifest.segment_key(TOPIC_ID.hex(), 2, 7, end_offset, len(log), crc)
+    store.put(key, log)
     store.put(f"metadata/{name}", content)
-    segment = SegmentObject(key, len(BATCH), crc, 7, 8, 1, 1)
-    row = PartitionBackup("t", TOPIC_ID.hex(), 2, 6, 8, ((3, 7),), (segment,))
+    segment = SegmentObject(key, len(log), crc, 7, end_offset, 1, 1)
+    row = PartitionBackup("t", TOPIC_ID.hex(), 2, 6, end_offset, ((3, 7),), (segment,))
     size, crc = len(content), crc32c(content)
     backup = Backup(name, "cluster", 1, f"metadata/{name}", size, crc, 500, 4, (row,))
     store.put(f"backups/{name}.json", manifest.encode(backup))
@@ -124,6 +132,42 @@ def test_restored_directories_hold_what_the_backup_says(tmp_path: Path) -> None:
     assert follower.image.next_producer_id == 3000
     assert follower.image.features == {"group.version": 1}
     assert set(follower.image.topics_by_name) == {"t"}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_start_on_what_was_restored_scans_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int
+) -> None:
+    """Also where compaction has left gaps in a log that nothing compacts any more."""
+    batches = [
+        encode_batch([(each, None, bytes(9000), ())], base_offset=each, leader_epoch=3)
+        for each in (7, 8, 12, 13)
+    ]
+    store = open_target(str(tmp_path / "backups"), None, None)
+    restore(store, stored(store, "one", *batches), str(tmp_path / "data"), replicas)
+    scanned: list[str] = []
+    monkeypatch.setattr(recovery, "_scan_segment", lambda log, *_, **__: scanned.append(log))
+    for node in range(1, replicas + 1):
+        place = LogDirectory.open(f"{tmp_path}/data/node-{node}", node, "cluster")
+        assert place.is_clean
+        log = PartitionLog.open(
+            f"{place.path}/t-2",
+            LogConfig(),
+            file_ids=itertools.count(1),
+            clean=place.is_clean,
+            recovery_point=place.recovery_points["t", 2],
+            log_start_offset=place.log_start_offsets["t", 2],
+            cleaned_offset=place.cleaned_offset(("t", 2)),
+        )
+        assert (log.log_end_offset, log.cleaned_offset) == (14, 14)
+        assert place.cleaned_offset(("t", 0)) == 0
+        (segment,) = log.segments
+        assert segment.offset_index.count == 3
+        segment, position, length = log.read(8, 1 << 20, 14)
+        assert segment.read_bytes(position, length) == b"".join(batches[1:])
+        log.close(clean=False)
+        place.close()
+    assert not scanned
 
 
 @pytest.mark.parametrize("at", [0, 3, 8, 9, 40, -1])
