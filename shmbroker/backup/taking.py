@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 PARTITIONS_AT_ONCE = 100
 PIECE_BYTES = 4 << 20
+DELETED_AT_ONCE = 1000
 
 
 class Taken(NamedTuple):
@@ -89,7 +90,7 @@ class Taking:
 
     def run(self) -> Taken:
         """Take it. Faults: ClusterFault, StoreFault, CorruptFault, ConfigFault."""
-        with Lock(self._store):
+        with Lock(self._store) as self._lock:
             self._store.sweep(manifest.SEGMENTS)
             self._look_back()
             self._store_finished()
@@ -211,6 +212,7 @@ class Taking:
                 self._kept += 1
             else:
                 may_link = is_finished and not self._copies
+                self._lock.keep()
                 self._linked += put_open_file(self._store, key, fd, size, may_link)
                 self._stored += 1
                 self._stored_bytes += size
@@ -252,6 +254,7 @@ class Taking:
             image.epoch,
             tuple(row for row in rows if row.topic_id in topics),  # others were deleted since
         )
+        self._lock.keep()  # else what it names may be gone
         self._store.put(f"{manifest.BACKUPS}{name}.json", manifest.encode(backup))
         self._progress(self._done, self._done)
         return Taken(backup, self._stored, self._stored_bytes, self._linked, self._kept)
@@ -311,12 +314,13 @@ def prune(store: ObjectStore, keep: int) -> tuple[list[str], int, int]:
     """Remove all but the `keep` latest backups, and what none of those needs: the names, and how
     many objects of how many bytes. CorruptFault, with nothing removed, if one to keep is damaged.
     """
-    with Lock(store):
+    with Lock(store) as lock:
         found = manifest.names(store)
         gone, left = found[: max(len(found) - keep, 0)], found[max(len(found) - keep, 0) :]
         needed: set[str] = set()
         for name in left:
             needed |= manifest.load(store, name).keys
+        lock.keep()
         store.delete(f"{manifest.BACKUPS}{name}.json" for name in gone)
         store.sweep(manifest.SEGMENTS)
         objects = bytes_ = 0
@@ -326,5 +330,7 @@ def prune(store: ObjectStore, keep: int) -> tuple[list[str], int, int]:
                 if key not in needed:
                     objects, bytes_ = objects + 1, bytes_ + size
                     some.append(key)
-            store.delete(some)
+            for at in range(0, len(some), DELETED_AT_ONCE):
+                lock.keep()
+                store.delete(some[at : at + DELETED_AT_ONCE])
         return gone, objects, bytes_

@@ -217,8 +217,7 @@ def prune(
     \b
     shmbroker backup prune /backup/kafka --keep 7
 
-    In a bucket, not while a backup is taken: there is no lock, and it would lose what it has
-    stored so far.
+    Not while a backup is taken there: one waits for the other's end.
     """
     from shmbroker.backup.taking import prune as remove
     from shmbroker.backup.target import open_target

@@ -7,6 +7,7 @@ tries each call three times, with timeouts, before it counts as failed.
 
 import io
 from collections.abc import Iterable, Iterator
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import boto3
@@ -27,6 +28,17 @@ _MISSING = ("NoSuchKey", "404", "NotFound")
 
 class _BehindEnd(StoreFault):
     """The object has nothing of that range; an empty one has no range at all."""
+
+
+class _UnmetFault(StoreFault):
+    """The object is not as the condition says, or another PUT is under way."""
+
+
+_KINDS = {
+    "InvalidRange": _BehindEnd,
+    "PreconditionFailed": _UnmetFault,
+    "ConditionalRequestConflict": _UnmetFault,
+}
 
 
 class S3Store:
@@ -58,11 +70,10 @@ class S3Store:
         try:
             return getattr(self._client, name)(Bucket=self.bucket, **arguments)
         except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in _MISSING:
+            code = error.response.get("Error", {}).get("Code")
+            if code in _MISSING:
                 raise MissingFault(f"there is no s3://{self.bucket}/{what}") from error
-            is_behind = error.response.get("Error", {}).get("Code") == "InvalidRange"
-            kind = _BehindEnd if is_behind else StoreFault
-            raise kind(f"s3://{self.bucket}/{what}: {error}") from error
+            raise _KINDS.get(code, StoreFault)(f"s3://{self.bucket}/{what}: {error}") from error
         except (BotoCoreError, OSError) as error:
             raise StoreFault(f"s3://{self.bucket}/{what}: {error}") from error
 
@@ -78,6 +89,29 @@ class S3Store:
     def put(self, key: str, data: bytes) -> None:
         key = self.prefix + key
         self._call("put_object", key, Key=key, Body=io.BytesIO(data), ContentLength=len(data))
+
+    def put_if(self, key: str, data: bytes, tag: str | None) -> str | None:
+        """Store it if the object there has this tag, None: if there is none. Its new tag; None if
+        it is otherwise."""
+        key = self.prefix + key
+        condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+        try:
+            answer = self._call("put_object", key, Key=key, Body=data, **condition)
+        except (_UnmetFault, MissingFault):
+            return None
+        found: str = answer["ETag"]
+        return found
+
+    def look(self, key: str) -> tuple[bytes, str, float]:
+        """A small object, its tag, and its age in seconds by the store's clock."""
+        key = self.prefix + key
+        answer = self._call("get_object", key, Key=key)
+        try:
+            data: bytes = answer["Body"].read()
+        except (BotoCoreError, OSError) as error:
+            raise StoreFault(f"s3://{self.bucket}/{key}: {error}") from error
+        now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+        return data, answer["ETag"], (now - answer["LastModified"]).total_seconds()
 
     def get(self, key: str, start: int = 0, length: int = -1) -> bytes:
         key = self.prefix + key

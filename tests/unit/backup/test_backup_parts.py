@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from shmbroker.backup import manifest
+from shmbroker.backup import manifest, target
 from shmbroker.backup.asking import is_one_moment
 from shmbroker.backup.manifest import Backup, PartitionBackup, SegmentObject
 from shmbroker.backup.restoring import placed, restore
 from shmbroker.backup.taking import prune
-from shmbroker.backup.target import Lock, open_target, put_open_file, url_of
+from shmbroker.backup.target import LOCK, Lock, open_target, put_open_file, url_of
 from shmbroker.controller.raft.snapshots import image_snapshot
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault, CorruptFault
@@ -231,10 +231,7 @@ def test_open_file_is_linked_where_it_may_be_and_ends_there(tmp_path: Path) -> N
 
 
 def test_bucket_is_a_place_like_any(s3_endpoint: str, tmp_path: Path) -> None:
-    import boto3
-
-    boto3.client("s3", endpoint_url=s3_endpoint).create_bucket(Bucket="backups")
-    store = open_target("s3://backups/of/kafka", s3_endpoint, None)
+    store = bucket(s3_endpoint, "backups")
     assert url_of(store) == "s3://backups/of/kafka/"
     path = tmp_path / "segment"
     path.write_bytes(BATCH + b"more")
@@ -251,6 +248,78 @@ def test_bucket_is_a_place_like_any(s3_endpoint: str, tmp_path: Path) -> None:
     assert log.read_bytes() == BATCH
     with pytest.raises(CorruptFault, match="there is no backup one"):
         manifest.load(store, "one")
+
+
+def bucket(endpoint: str, name: str) -> ObjectStore:
+    import boto3
+
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=name)
+    return open_target(f"s3://{name}/of/kafka", endpoint, None)
+
+
+def test_one_at_a_time_works_in_a_bucket(s3_endpoint: str) -> None:
+    store = bucket(s3_endpoint, "locked")
+    stored(store)
+    with Lock(store) as lock:
+        refusal = rf"works in s3://locked/of/kafka/: process {os.getpid()} of \S+; wait"
+        with pytest.raises(ConfigFault, match=refusal):
+            prune(store, 1)
+        lock.keep()
+    assert prune(store, 1) == ([], 0, 0)
+    assert LOCK not in {key for key, _ in store.list_objects("")}
+
+
+def test_lock_of_who_was_killed_is_taken_over_when_it_is_old(
+    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bucket(s3_endpoint, "left")
+    monkeypatch.setattr(target, "EXPIRY_S", -1.0)
+    with Lock(store) as old:
+        with Lock(store) as new:
+            with pytest.raises(ConfigFault, match="another backup or pruning has begun"):
+                old.keep()
+            old.__exit__()
+            new.keep()
+        assert LOCK not in {key for key, _ in store.list_objects("")}
+
+
+def test_who_is_renewed_meanwhile_is_not_taken_over(
+    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at an old lock and the PUT."""
+    store = bucket(s3_endpoint, "renewed")
+    monkeypatch.setattr(target, "EXPIRY_S", -1.0)
+    with Lock(store) as lock:
+        look = type(store).look  # type: ignore[attr-defined]
+
+        def slow(self: object, key: str) -> tuple[bytes, str, float]:
+            found = look(self, key)
+            monkeypatch.setattr(type(store), "look", look)
+            lock.keep()
+            return found
+
+        # The first look is for the own content: the PUT might have been repeated.
+        looks = iter((look, slow))
+        monkeypatch.setattr(type(store), "look", lambda self, key: next(looks)(self, key))
+        with pytest.raises(ConfigFault, match="works in"):
+            Lock(store)
+
+
+def test_put_that_was_repeated_holds_the_lock(
+    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As boto3 does it where the first answer was lost."""
+    store = bucket(s3_endpoint, "repeated")
+    put_if = type(store).put_if  # type: ignore[attr-defined]
+
+    def twice(self: object, key: str, data: bytes, tag: str | None) -> str | None:
+        put_if(self, key, data, tag)
+        return put_if(self, key, data, tag)
+
+    monkeypatch.setattr(type(store), "put_if", twice)
+    with Lock(store) as lock:
+        lock.keep()
+    assert LOCK not in {key for key, _ in store.list_objects("")}
 
 
 @pytest.mark.parametrize("named", ["ftp://there", "s3://"])
