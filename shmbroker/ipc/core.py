@@ -25,22 +25,27 @@ RESTS = 10
 class Core:
     """As one process sees it."""
 
-    __slots__ = ("_monotonic", "_until")
+    __slots__ = ("_last", "_monotonic", "_until")
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
+        self._last = 0.0
+        """When it had its core last."""
         self._until = 0.0
 
     def is_wanted(self) -> bool:
-        """Whether others computed here lately: then one better sleeps."""
-        return self._until > 0.0 and self._monotonic() < self._until
+        """Whether others computed here lately: then one better sleeps. To be asked before a row of
+        looks begins."""
+        self._last = self._monotonic()
+        return self._last < self._until
 
     def let_others(self) -> bool:
         """Let who waits for it run; False if that took so long that looking is to end."""
-        began = self._monotonic()
         sched_yield()
         now = self._monotonic()
-        if now - began < LOST_S:
+        lost = now - self._last
+        self._last = now
+        if lost < LOST_S:
             return True
-        self._until = now + (now - began) * RESTS
+        self._until = now + lost * RESTS
         return False

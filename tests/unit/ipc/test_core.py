@@ -37,6 +37,7 @@ def test_a_family_that_answers_soon_is_let_run_again_and_again(
     core: Core, scheduler: Scheduler
 ) -> None:
     scheduler.takes_s = LOST_S / 2
+    assert not core.is_wanted()
     assert all(core.let_others() for _ in range(100))
     assert scheduler.yields == 100
     assert not core.is_wanted()
@@ -45,6 +46,7 @@ def test_a_family_that_answers_soon_is_let_run_again_and_again(
 def test_who_has_lost_the_core_rests_many_times_as_long(core: Core, scheduler: Scheduler) -> None:
     for lost_s in (LOST_S * 1.5, LOST_S * 8, LOST_S * 2):
         scheduler.takes_s = lost_s
+        assert not core.is_wanted()
         assert not core.let_others()
         scheduler.now += lost_s * RESTS - 0.01
         assert core.is_wanted()
