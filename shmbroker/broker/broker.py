@@ -25,12 +25,12 @@ from typing import Any
 from shmbroker import logs, signs
 from shmbroker.apis import table
 from shmbroker.broker.append import Appender
+from shmbroker.broker.asks import Asks
 from shmbroker.broker.compaction import Compaction
 from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.disk_reserve import DiskReserve
 from shmbroker.broker.file_passing import FilePassing
 from shmbroker.broker.live_settings import LiveSettings
-from shmbroker.broker.open_transactions import open_transactions
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.placement import Placement
 from shmbroker.broker.producer_ids import ProducerIds
@@ -38,6 +38,7 @@ from shmbroker.broker.read import Reader
 from shmbroker.broker.registration import Registration
 from shmbroker.broker.replicated import Replicated
 from shmbroker.broker.replication.replication import Replication
+from shmbroker.broker.shown import Shown
 from shmbroker.broker.tier_port import NoTier, Tier
 from shmbroker.broker.tiering import Tiering
 from shmbroker.broker.transactions import Transactions
@@ -49,7 +50,7 @@ from shmbroker.ids import random_uuid, uuid_dashed
 from shmbroker.ipc.asking import Asking
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
-from shmbroker.ipc.operation_adapter import Call, Executor, Handler, OwnCall, Steps
+from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
 from shmbroker.ipc.operation_layout import (
     APPEND,
     APPEND_PART,
@@ -91,20 +92,13 @@ from shmbroker.shm.counters import (
     STATE,
     STATE_RUNNING,
 )
-from shmbroker.shm.latencies import STAGE_APPEND, STAGE_FLUSH, STAGE_PURGATORY, STAGE_RING
+from shmbroker.shm.latencies import STAGE_PURGATORY
 from shmbroker.wire import error_codes
-from shmbroker.wire.api_keys import (
-    ALLOCATE_PRODUCER_IDS,
-    ALTER_PARTITION,
-    CLEAN_LOG,
-    TELL_LOG_ENDS,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import BrokerApi, MetadataLink
     from shmbroker.broker.ports import Disk, Peers, Tables
-    from shmbroker.ipc.asking import OnAnswer
     from shmbroker.log.config import LogConfig
     from shmbroker.replica.partition import Partition
 
@@ -122,16 +116,6 @@ TAKE_S = 0.01
 appends to new logs, which one request may bring, take a second, and others want to be served."""
 
 STOP_TAKE_S = 5.0
-
-TRANSACTIONAL_IDS = (
-    "transactional_ids_empty",
-    "transactional_ids_ongoing",
-    "transactional_ids_prepare_commit",
-    "transactional_ids_prepare_abort",
-    "transactional_ids_complete_commit",
-    "transactional_ids_complete_abort",
-)
-"""Gauges, by the number of the state; no id is in another."""
 
 LOAD_S = 0.2
 """How long clients wait for the groups to be loaded before they are told to wait."""
@@ -181,7 +165,18 @@ class Broker:
         self.flusher = disk.flusher
         self.asking = Asking(member.incarnation << 48)
         self.registration = Registration(broker_id, endpoint, disk.log_directory, link, self.asking)
-        self.producer_ids = ProducerIds(self._ask_for_producer_ids)
+        wanted = member.counters.at(member.index, CLEANER_WANTED)
+        self.asks = Asks(
+            broker_id,
+            self.asking,
+            self.registration,
+            peers,
+            partial(self.words.__setitem__, wanted, 1),
+            lambda: self.executor,
+        )
+        self.producer_ids = ProducerIds(
+            lambda: self.asks.for_producer_ids(self.producer_ids.on_answer)
+        )
         self.next_producer_id = self.producer_ids.take
         self.wait_for_producer_ids = self.producer_ids.wait
         self.settings = LiveSettings(config, broker_id, lambda: self.image)
@@ -202,7 +197,7 @@ class Broker:
         self.disk_reserve = DiskReserve(
             disk.log_directory.path, config["shmbroker.disk.reserve.bytes"]
         )
-        self.compaction = Compaction(self.store, config, self._ask_cleaner, member.tally.add)
+        self.compaction = Compaction(self.store, config, self._clean, member.tally.add)
         self.damage = DamageMender(self.store, self.compaction.is_on)
         self.purgatory = Purgatory()
         self.appender = Appender(
@@ -213,7 +208,7 @@ class Broker:
             self.tiering = Tiering(
                 self.store,
                 config,
-                self._ask_tier,
+                self.asks.tier,
                 self.purgatory.check,
                 self.now_ms,
                 disk.tier_cache,
@@ -241,7 +236,7 @@ class Broker:
         self.exchange = Transactions(
             broker_id,
             lambda: self.image,
-            self._ask_broker,
+            self.asks.broker,
             lambda markers: self.transactions.on_marked(markers),
             self.steady_ms,
         )
@@ -275,8 +270,8 @@ class Broker:
             pass_file=self.passing.pass_file,
             note_gap=self.store.note_gap,
             flush=self.store.flush,
-            ask=self._ask_for_in_sync,
-            tell=self._tell_log_ends,
+            ask=lambda body: self.asks.for_in_sync(body, self._on_in_sync),
+            tell=lambda body: self.asks.tell_log_ends(body, self.replication.log_ends.on_answer),
             on_decided=lambda partition: self.placement.apply_again(partition, self.image),
             on_high_watermark=self._on_high_watermark,
         )
@@ -294,10 +289,8 @@ class Broker:
             on_dropped=self._on_dropped,
         )
         self._apply_broker_settings()
-        self._latencies = tables.latencies
+        self._shown = Shown(clock, member, tables.latencies)
         self._turns = 0
-        self._sampled_at = 0.0
-        """When this turn has taken what it measures; 0: it measures nothing."""
         self._next_housekeeping = 0.0
         self._has_stepped = False
         """`follow_metadata` has done its step of this turn, and there are more."""
@@ -457,8 +450,8 @@ class Broker:
         has_more |= bool(self.executor.unfinished)
         if self.passing.waiting:
             self.passing.pass_waiting()
-        if self._sampled_at:
-            self._end_sample()
+        if self._shown.sampled_at:
+            self._shown.end_sample()
         self.publish()
         if exchange.has_work or exchange.next_ms <= self._steady_ms:
             exchange.run()  # behind the answers: who ends a transaction waits for no marker
@@ -536,7 +529,7 @@ class Broker:
                 continue
             had_work = True
             if stamp := reader.stamped():
-                self._on_stamp(stamp)
+                self._shown.on_stamp(stamp)
             if words[METADATA_END_OFFSET_WORD] != self.image.offset and registration.epoch >= 0:
                 self.follow_metadata()
             data = reader.data
@@ -606,64 +599,17 @@ class Broker:
         self.tiering.run(self._now_ms)
         self.passing.drop(self.store.dropped_file_ids)
         self.publish()
-        self._show_counts()
+        self._show()
 
-    def _on_stamp(self, stamp_ns: int) -> None:
-        """What is taken now was stamped by its sender: it is measured."""
-        self._sampled_at = self.clock.monotonic()
-        self._latencies.of(STAGE_RING).add((self.clock.monotonic_ns() - stamp_ns) // 1000)
-
-    def _end_sample(self) -> None:
-        """The results of what was measured are about to be published."""
-        now = self.clock.monotonic()
-        self._latencies.of(STAGE_APPEND).add(int((now - self._sampled_at) * 1e6))
-        self._sampled_at = 0.0
-        self.member.stamp(now)
-
-    def _show_counts(self) -> None:
-        """What others may see of this broker (`shm.counters`)."""
-        member, appender, reader, groups = self.member, self.appender, self.reader, self.groups
-        show, store = member.tally.show, member.tally.set
-        member.show_claims()
-        show("turns", self._turns)
-        show("batches_appended", appender.batches_in)
-        show("appended_bytes", appender.bytes_in)
-        show("replicated_bytes", self.replication.fetcher.copied_bytes)
-        show("reads_served", reader.served)
-        show("read_bytes", reader.bytes_out)
-        for key, count in reader.bytes_of.items():
-            self.store.positions.add_read_bytes(key, count)
-        reader.bytes_of.clear()
-        show("operations_delayed", self.purgatory.delayed + appender.delayed.delayed)
-        show("operations_expired", self.purgatory.expired + appender.delayed.expired)
-        show("segments_deleted", self.store.segments_deleted)
-        took_us = self.flusher.took_us()
-        for took in took_us:
-            self._latencies.of(STAGE_FLUSH).add(took)
-        member.tally.add("flushes", len(took_us))
-        member.tally.add("flush_us", sum(took_us))
-        store("delayed_reads", len(self.purgatory))
-        store("delayed_appends", len(appender.delayed))
-        store("flushes_waiting", self.flusher.waiting)
-        store("groups", len(groups.groups))
-        store("groups_bytes", groups.memory.held_bytes)
-        store("groups_loading", len(groups.loading))
-        self._show_transactions()
-        self._latencies.show()
-
-    def _show_transactions(self) -> None:
-        if TRANSACTION_TOPIC not in self.image.topics_by_name:
-            return  # nobody has had any, and partitions may be many
-        store, transactions = self.member.tally.set, self.transactions
-        for name, count in zip(TRANSACTIONAL_IDS, transactions.states(), strict=False):
-            store(name, count)
-        store("transactions_loading", len(transactions.loading))
-        found = open_transactions(
-            self.partitions.values(), self._now_ms, transactions.timeout_ms_max
-        )
-        store("open_transactions", found.transactions)
-        store("stable_lag_records", found.lag_records)
-        store("late_transaction_partitions", found.late_partitions)
+    def _show(self) -> None:
+        """Let others see what this broker did and has."""
+        shown = self._shown
+        shown.work(self._turns, self.appender, self.reader, self.purgatory, self.replication)
+        shown.disk(self.store, self.flusher, self.reader)
+        shown.groups(self.groups)
+        if TRANSACTION_TOPIC in self.image.topics_by_name:  # else nobody has had any
+            shown.transactions(self.store, self.transactions, self._now_ms)
+        shown.latencies()
 
     def _look_at_disk(self) -> None:
         """Refuse Produce while the disk is nearly full, and let the controller see it."""
@@ -760,76 +706,15 @@ class Broker:
         for on_answer in self.asking.forget(peer):
             on_answer({"error_code": error_code})
 
-    def ask(
-        self,
-        peer: Peer,
-        api_key: int,
-        name: str,
-        version: int,
-        body: dict[str, Any],
-        on_answer: OnAnswer,
-    ) -> bool:
-        """Have another process answer a request; False while its ring has no room."""
-        return self.asking.ask(peer, api_key, name, version, body, on_answer)
-
-    def _ask_broker(
-        self,
-        broker_id: int,
-        api_key: int,
-        name: str,
-        version: int,
-        body: dict[str, Any],
-        on_answer: OnAnswer,
-    ) -> bool:
-        """Have a broker answer a request, this one or a sibling; False while it can't be asked."""
-        if broker_id == self.broker_id:
-            self.executor.execute_own(OwnCall(api_key, name, version, on_answer), body)
-            return True
-        peer = self._peers.siblings.get(broker_id)
-        if peer is None or not peer.incarnation:
-            return False
-        return self.ask(peer, api_key, name, version, body, on_answer)
-
-    def _ask_for_producer_ids(self) -> bool:
-        return self.registration.ask(
-            ALLOCATE_PRODUCER_IDS, "AllocateProducerIds", 0, {}, self.producer_ids.on_answer
+    def _clean(self, body: dict[str, Any]) -> bool:
+        """Have the cleaner compact a log; False while none runs."""
+        return self.asks.cleaner(
+            body, lambda answer: self.compaction.on_answer(answer, self._now_ms)
         )
-
-    def _ask_for_in_sync(self, body: dict[str, Any]) -> bool:
-        """Have the controller change in-sync replicas."""
-        return self.registration.ask(ALTER_PARTITION, "AlterPartition", 3, body, self._on_in_sync)
 
     def _on_in_sync(self, answer: dict[str, Any]) -> None:
         is_sure = answer["error_code"] != error_codes.NOT_CONTROLLER
         self.replication.in_sync.on_answer(answer if is_sure else None, self.partitions)
-
-    def _tell_log_ends(self, body: dict[str, Any]) -> bool:
-        """Tell the controller where logs end."""
-        on_answer = self.replication.log_ends.on_answer
-        return self.registration.ask(TELL_LOG_ENDS, "TellLogEnds", 0, body, on_answer)
-
-    def _ask_cleaner(self, body: dict[str, Any]) -> bool:
-        """Have the cleaner compact a log; False, and it is woken, while none runs."""
-        cleaner = self._peers.cleaner
-        if cleaner is None or not cleaner.incarnation:
-            self.words[self.member.counters.at(self.member.index, CLEANER_WANTED)] = 1
-            self._peers.wake_cleaner()
-            return False
-        return self.ask(
-            cleaner,
-            CLEAN_LOG,
-            "CleanLog",
-            0,
-            body,
-            lambda answer: self.compaction.on_answer(answer, self._now_ms),
-        )
-
-    def _ask_tier(self, api_key: int, name: str, body: dict[str, Any], on_answer: OnAnswer) -> bool:
-        """Have the tier process do something; False while there is none, or no room to ask it."""
-        tier = self._peers.tier
-        if tier is None or not tier.incarnation:
-            return False
-        return self.ask(tier, api_key, name, 0, body, on_answer)
 
     # ── metadata ────────────────────────────────────────────────────────────────────────────────
 
