@@ -50,8 +50,8 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.passed_files import INLINE_BYTES, FileSlice
 from shmbroker.metadata.topic_names import TOPIC_NAME_CHARACTERS_MAX
+from shmbroker.security.acls import CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, TOPIC
 from shmbroker.security.acls import READ as READ_RIGHT
-from shmbroker.security.acls import TOPIC
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_header
 from shmbroker.wire.primitives import uvarint
@@ -256,10 +256,10 @@ class FetchApi:
             answers: list[Answer] = []
             topics.append((topic["topic"], topic["topic_id"], answers))
             image = worker.topic_of({"name": topic["topic"], "topic_id": topic["topic_id"]}, by_id)
-            is_forbidden = image is not None or not by_id
+            is_forbidden = image is not None or not by_id or not is_client
             if is_forbidden:
                 name = image.name if image is not None else topic["topic"]
-                is_forbidden = not self._may_read(request.connection, name)
+                is_forbidden = not self._may_read(request.connection, name, not is_client)
             if wanted is not None and len(topic["topic"]) > TOPIC_NAME_CHARACTERS_MAX:
                 wanted = request.wanted = None  # no name that could be; nor is it worth the room
             for partition in topic["partitions"]:
@@ -501,7 +501,8 @@ class FetchApi:
         def locate(key: tuple[Any, int]) -> bytes | int:
             topic = topics.get(key[0])
             if topic is None:
-                return no_topic
+                is_known = session.uses_topic_ids or self._may_read(connection, key[0])
+                return no_topic if is_known else error_codes.TOPIC_AUTHORIZATION_FAILED
             if not self._may_read(connection, topic.name):
                 return error_codes.TOPIC_AUTHORIZATION_FAILED
             if not 0 <= key[1] < len(topic.partitions):
@@ -510,9 +511,13 @@ class FetchApi:
 
         return locate
 
-    def _may_read(self, connection: Connection, topic: str) -> bool:
+    def _may_read(self, connection: Connection, topic: str, as_replica: bool = False) -> bool:
         guard = self.worker.guard
-        return guard is None or guard.may(connection, READ_RIGHT, TOPIC, topic)
+        if guard is None:
+            return True
+        if as_replica:
+            return guard.may(connection, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
+        return guard.may(connection, READ_RIGHT, TOPIC, topic)
 
     def _settle(self, request: FetchRequest, session: FetchSession) -> bool:
         """List what the session's client is told, and remember that it was."""

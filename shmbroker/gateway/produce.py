@@ -241,6 +241,7 @@ class ProduceApi:
             guard is not None
             and not refusal
             and body["transactional_id"] is not None
+            and _has_transactional(body)
             and not guard.may(connection, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
         ):
             refusal = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -269,7 +270,8 @@ class ProduceApi:
                 form_error = next(form_errors, 0)
                 if refusal:
                     answer["error_code"] = refusal
-                    answer["error_message"] = error_codes.message_of(refusal)
+                    if refusal != error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                        answer["error_message"] = error_codes.message_of(refusal)
                 elif is_forbidden:
                     answer["error_code"] = error_codes.TOPIC_AUTHORIZATION_FAILED
                 elif image is None:
@@ -549,3 +551,12 @@ def _uvarint(buffer: bytearray, at: int, end: int) -> tuple[int, int]:
             return value, at
         shift += 7
     return 0, end
+
+
+def _has_transactional(body: dict[str, Any]) -> bool:
+    """Whether a request has a batch of a transaction: only then its transactional id counts."""
+    return any(
+        partition["records"] and partition["records"][_ATTRIBUTES_AT] & TRANSACTIONAL_BIT
+        for topic in body["topic_data"]
+        for partition in topic["partition_data"]
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmbroker.metadata.image import GROUP_RESOURCE, TOPIC_RESOURCE
+from shmbroker.metadata.image import BROKER_LOGGER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from shmbroker.security.access.asker import (
     Asker,
     Message,
@@ -27,6 +27,10 @@ from shmbroker.wire.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
     TOPIC_AUTHORIZATION_FAILED,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CLUSTER_FAILED = "Cluster authorization failed."
 
@@ -82,7 +86,49 @@ def _per_marker(version: int, body: Message, error: int) -> Message:
     }
 
 
+def _per_election(version: int, body: Message, error: int) -> Message:
+    row = {"error_code": error, "error_message": CLUSTER_FAILED}
+    answer: Message = {
+        "replica_election_results": [
+            {
+                "topic": topic["topic"],
+                "partition_result": [row | {"partition_id": at} for at in topic["partitions"]],
+            }
+            for topic in body["topic_partitions"] or ()
+        ]
+    }
+    return answer | ({"error_code": error} if version >= 1 else {})
+
+
+def _per_move(version: int, body: Message, error: int) -> Message:
+    row = {"error_code": error, "error_message": CLUSTER_FAILED}
+    responses = [
+        {
+            "name": topic["name"],
+            "partitions": [
+                row | {"partition_index": one["partition_index"]} for one in topic["partitions"]
+            ],
+        }
+        for topic in body["topics"]
+    ]
+    return row | {"responses": responses}
+
+
+def _moves(version: int, body: Message, error: int) -> Message:
+    topics = [
+        {
+            "name": topic["name"],
+            "partitions": [{"partition_index": index} for index in topic["partition_indexes"]],
+        }
+        for topic in body["topics"] or ()
+    ]
+    return _all_in_one(version, body, error) | {"topics": topics}
+
+
 alter = needs_cluster(ALTER, _all_in_one)
+elect_leaders = needs_cluster(ALTER, _per_election)
+alter_partition_reassignments = needs_cluster(ALTER, _per_move)
+list_partition_reassignments = needs_cluster(DESCRIBE, _moves)
 describe = needs_cluster(DESCRIBE, _all_in_one)
 describe_log_dirs = needs_cluster(
     DESCRIBE, lambda version, body, error: {"error_code": error, "results": []}
@@ -134,14 +180,28 @@ def describe_configs(asker: Asker, version: int, body: Message) -> Outcome:
 
 
 def alter_configs(asker: Asker, version: int, body: Message) -> Outcome:
-    """ALTER_CONFIGS likewise."""
-    return partly(
+    """ALTER_CONFIGS likewise. Levels of loggers can't be altered so, whoever asks."""
+    return _alter_configs(
+        asker,
         body,
-        "resources",
-        lambda one: _may_with_settings(asker, ALTER_CONFIGS, one),
-        _refused_resource,
-        "responses",
+        lambda one: (
+            one["resource_type"] == BROKER_LOGGER_RESOURCE
+            or _may_with_settings(asker, ALTER_CONFIGS, one)
+        ),
     )
+
+
+def incremental_alter_configs(asker: Asker, version: int, body: Message) -> Outcome:
+    """ALTER_CONFIGS likewise."""
+    return _alter_configs(asker, body, lambda one: _may_with_settings(asker, ALTER_CONFIGS, one))
+
+
+def _alter_configs(asker: Asker, body: Message, is_allowed: Callable[[Message], bool]) -> Outcome:
+    def refused(resource: Message) -> Message:
+        is_logger = resource["resource_type"] == BROKER_LOGGER_RESOURCE
+        return _refused_resource(resource) | ({"error_message": None} if is_logger else {})
+
+    return partly(body, "resources", is_allowed, refused, "responses")
 
 
 def describe_cluster(asker: Asker, version: int, body: Message) -> Outcome:

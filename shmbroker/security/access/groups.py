@@ -23,8 +23,14 @@ from shmbroker.wire.error_codes import (
 )
 
 REFUSED_GROUP = {"error_code": GROUP_AUTHORIZATION_FAILED}
-_COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION = 0, 1
-_OF_NO_GROUP = "Group authorization failed."
+_COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION, _COORDINATOR_OF_SHARES = range(3)
+DENIALS = {
+    GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
+    CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+}
+_PROTOCOL_REQUIRED_FROM = 5
+"""Of SyncGroup."""
 
 
 def needs_group(operation: int, **answer: object) -> Rule:
@@ -39,15 +45,25 @@ def needs_group(operation: int, **answer: object) -> Rule:
 
 
 join_group = needs_group(READ, generation_id=-1, member_id="", members=[])
-sync_group = needs_group(READ, assignment=b"")
+_sync_group = needs_group(READ, assignment=b"")
 heartbeat = needs_group(READ)
 leave_group = needs_group(READ, members=[])
+
+
+def sync_group(asker: Asker, version: int, body: Message) -> Outcome:
+    """READ of the group; a request that lacks its protocol is told that first."""
+    if version >= _PROTOCOL_REQUIRED_FROM and None in (
+        body["protocol_type"],
+        body["protocol_name"],
+    ):
+        return None
+    return _sync_group(asker, version, body)
 
 
 def consumer_group_heartbeat(asker: Asker, version: int, body: Message) -> Outcome:
     """READ of the group, DESCRIBE of the topics that are named."""
     if not asker.may_group(READ, body["group_id"]):
-        return Refused(REFUSED_GROUP | {"error_message": _OF_NO_GROUP})
+        return Refused(REFUSED_GROUP | {"error_message": None})
     for name in body["subscribed_topic_names"] or ():
         if not asker.may_topic(DESCRIBE, name):
             return Refused({"error_code": TOPIC_AUTHORIZATION_FAILED, "error_message": None})
@@ -147,7 +163,10 @@ def find_coordinator(asker: Asker, version: int, body: Message) -> Outcome:
     nowhere = {"node_id": -1, "host": "", "port": -1, "error_message": None}
     if version < 4:
         error = error_of(body["key"])
-        return Refused(nowhere | {"error_code": error}) if error else None
+        told = {"error_code": error, "error_message": DENIALS.get(error)}
+        return Refused(nowhere | told) if error else None
+    if kind == _COORDINATOR_OF_SHARES:
+        nowhere["error_message"] = DENIALS[CLUSTER_AUTHORIZATION_FAILED]
     return partly(
         body,
         "coordinator_keys",
@@ -180,22 +199,30 @@ def _describe(asker: Asker, body: Message, key: str, unknown: Message) -> Outcom
         return Refused({"groups": refused})
 
     def after(answer: Message) -> Message:
+        rows = []
         for row in answer["groups"]:
             if body.get("include_authorized_operations") and not row["error_code"]:
                 row["authorized_operations"] = asker.operations(GROUP, row["group_id"])
-            for topic in _topics_of(row):
-                if not asker.may_topic(DESCRIBE, topic):
-                    row["error_code"] = TOPIC_AUTHORIZATION_FAILED
-                    row["error_message"] = (
-                        "The group has described topic(s) that the client is not authorized to "
-                        "describe."
-                    )
-                    row["members"] = []
-                    break
-        answer["groups"] = [*answer["groups"], *refused]
+            is_seen = all(asker.may_topic(DESCRIBE, topic) for topic in _topics_of(row))
+            rows.append(row if is_seen else _hidden_group(row["group_id"]))
+        answer["groups"] = [*rows, *refused]
         return answer
 
     return Partly(body | {key: allowed} if refused else None, after)
+
+
+def _hidden_group(group_id: str) -> Message:
+    return {
+        "error_code": TOPIC_AUTHORIZATION_FAILED,
+        "error_message": (
+            "The group has described topic(s) that the client is not authorized to describe."
+        ),
+        "group_id": group_id,
+        "group_state": "",
+        "assignor_name": "",
+        "members": [],
+        "authorized_operations": -(2**31),
+    }
 
 
 def _topics_of(row: Message) -> set[str]:

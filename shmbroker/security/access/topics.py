@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from shmbroker.ids import ZERO_UUID
 from shmbroker.security.access.asker import (
     Asker,
     Message,
@@ -14,6 +17,7 @@ from shmbroker.security.access.asker import (
 from shmbroker.security.acls import (
     ALTER,
     CLUSTER,
+    CLUSTER_ACTION,
     CLUSTER_NAME,
     CREATE,
     DELETE,
@@ -29,6 +33,8 @@ from shmbroker.wire.error_codes import (
 
 REFUSED = {"error_code": TOPIC_AUTHORIZATION_FAILED}
 NOT_AUTHORIZED = "Authorization failed."
+TOPIC_FAILED = "Topic authorization failed."
+METADATA_TOPIC = "__cluster_metadata"
 UNSAID = -(2**31)
 """Authorized operations that nobody asked for (KIP-430)."""
 
@@ -54,7 +60,9 @@ def list_offsets(asker: Asker, version: int, body: Message) -> Outcome:
 
 
 def offset_for_leader_epoch(asker: Asker, version: int, body: Message) -> Outcome:
-    """DESCRIBE of each topic."""
+    """CLUSTER_ACTION, as brokers have it, or DESCRIBE of each topic."""
+    if asker.may_cluster(CLUSTER_ACTION):
+        return None
     return partly(
         body,
         "topics",
@@ -94,19 +102,27 @@ def describe_producers(asker: Asker, version: int, body: Message) -> Outcome:
         lambda topic: {
             "name": topic["name"],
             "partitions": [
-                {"partition_index": index} | REFUSED for index in topic["partition_indexes"]
+                {"partition_index": index, "error_message": TOPIC_FAILED} | REFUSED
+                for index in topic["partition_indexes"]
             ],
         },
     )
 
 
 def create_topics(asker: Asker, version: int, body: Message) -> Outcome:
-    """CREATE of the cluster, or of each topic; its settings are told to who may describe them."""
+    """CREATE of the cluster, or of each topic; its settings are told to who may describe them.
+    What is wrong with a name in any case comes first."""
     may_create_all = asker.may_cluster(CREATE)
+    times = Counter(topic["name"] for topic in body["topics"])
     outcome = partly(
         body,
         "topics",
-        lambda topic: may_create_all or asker.may_topic(CREATE, topic["name"]),
+        lambda topic: (
+            may_create_all
+            or topic["name"] == METADATA_TOPIC
+            or times[topic["name"]] > 1
+            or asker.may_topic(CREATE, topic["name"])
+        ),
         lambda topic: {"name": topic["name"], "error_message": NOT_AUTHORIZED} | REFUSED,
     )
     if isinstance(outcome, Refused):
@@ -125,15 +141,17 @@ def create_topics(asker: Asker, version: int, body: Message) -> Outcome:
             if row["name"] in hidden and row["error_code"] == 0:
                 row["topic_config_error_code"] = TOPIC_AUTHORIZATION_FAILED
                 row["num_partitions"] = row["replication_factor"] = -1
-                row["configs"] = None
+                row["configs"] = []
         return first(answer)
 
     return Partly(outcome.body if outcome is not None else None, after)
 
 
 def delete_topics(asker: Asker, version: int, body: Message) -> Outcome:
-    """DELETE of each topic. What may not even be described is not named when it was asked for by
-    its id."""
+    """DELETE of the cluster, or of each topic. What may not even be described is not named when it
+    was asked for by its id."""
+    if asker.may_cluster(DELETE):
+        return None
 
     def is_allowed(row: Message) -> bool:
         return asker.may_row(DELETE, row)
@@ -145,7 +163,7 @@ def delete_topics(asker: Asker, version: int, body: Message) -> Outcome:
         return {
             "name": name if may_know else None,
             "topic_id": row.get("topic_id", b"\0" * 16),
-            "error_message": "Topic authorization failed.",
+            "error_message": TOPIC_FAILED,
         } | REFUSED
 
     if version >= 6:
@@ -174,6 +192,10 @@ def metadata(asker: Asker, version: int, body: Message) -> Outcome:
     """DESCRIBE of each topic; those that nobody named are left out without a word. A topic that is
     not there is made if it may be created."""
     named = body["topics"]
+    if 10 <= version < 12 and any(
+        topic["name"] is None or topic["topic_id"] != ZERO_UUID for topic in named or ()
+    ):
+        return None  # refused, whoever asks: ids are for later versions
     refused: list[Message] = []
     wanted: list[Message] = []
     may_create_all = asker.may_cluster(CREATE)
@@ -217,10 +239,9 @@ def metadata(asker: Asker, version: int, body: Message) -> Outcome:
         answer["topics"] = [*rows, *refused]
         return answer
 
-    if refused and not wanted:
-        # An empty list would ask for all of them in version 0.
-        wanted_body = body | {"topics": [] if version > 0 else named}
-        return Partly(wanted_body, after)
+    if refused and not wanted and version == 0:
+        # An empty list would ask for all of them; so all are asked for, and left out.
+        return Partly(body | {"topics": []}, lambda answer: after(answer | {"topics": []}))
     return Partly(body | {"topics": wanted} if refused else None, after)
 
 

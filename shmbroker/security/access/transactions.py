@@ -12,13 +12,21 @@ from shmbroker.security.access.asker import (
     seen,
 )
 from shmbroker.security.access.topics import refused_topic
-from shmbroker.security.acls import DESCRIBE, IDEMPOTENT_WRITE, READ, TOPIC, WRITE
+from shmbroker.security.acls import (
+    CLUSTER_ACTION,
+    DESCRIBE,
+    IDEMPOTENT_WRITE,
+    READ,
+    TOPIC,
+    WRITE,
+)
 from shmbroker.wire.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     GROUP_AUTHORIZATION_FAILED,
     OPERATION_NOT_ATTEMPTED,
     TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
 )
 
 REFUSED_ID = {"error_code": TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
@@ -57,7 +65,7 @@ def add_offsets_to_txn(asker: Asker, version: int, body: Message) -> Outcome:
 def add_partitions_to_txn(asker: Asker, version: int, body: Message) -> Outcome:
     """WRITE of the transactional id and of every topic: one that is forbidden spoils the rest.
 
-    From version 4 on only brokers ask, inside of the family; a client's are judged alike.
+    From version 4 on only brokers ask: CLUSTER_ACTION first.
     """
     if version < 4:
         error = _judge_added(
@@ -65,6 +73,8 @@ def add_partitions_to_txn(asker: Asker, version: int, body: Message) -> Outcome:
         )
         rows = _added(body["v3_and_below_topics"], asker, error)
         return Refused({"results_by_topic_v3_and_below": rows}) if error else None
+    if not asker.may_cluster(CLUSTER_ACTION):
+        return Refused({"error_code": CLUSTER_AUTHORIZATION_FAILED, "results_by_transaction": []})
     refused = []
     allowed = []
     for one in body["transactions"]:
@@ -99,7 +109,8 @@ def _added(topics: list[Message], asker: Asker, error: int) -> list[Message]:
 
     def code(name: str) -> int:
         if error == TOPIC_AUTHORIZATION_FAILED and asker.may_topic(WRITE, name):
-            return OPERATION_NOT_ATTEMPTED
+            is_there = name in asker.image.topics_by_name
+            return OPERATION_NOT_ATTEMPTED if is_there else UNKNOWN_TOPIC_OR_PARTITION
         return error
 
     return [

@@ -94,7 +94,8 @@ FIRST_ERRORS = [
      (TOPIC, "mine", ALTER), ("results", 0), TOPIC_AUTHORIZATION_FAILED),
     (keys.JOIN_GROUP, 9, {"group_id": "g", "protocol_type": "consumer"},
      (GROUP, "g", READ), (), GROUP_AUTHORIZATION_FAILED),
-    (keys.SYNC_GROUP, 5, {"group_id": "g"}, (GROUP, "g", READ), (), GROUP_AUTHORIZATION_FAILED),
+    (keys.SYNC_GROUP, 5, {"group_id": "g", "protocol_type": "consumer", "protocol_name": "range"},
+     (GROUP, "g", READ), (), GROUP_AUTHORIZATION_FAILED),
     (keys.HEARTBEAT, 4, {"group_id": "g"}, (GROUP, "g", READ), (), GROUP_AUTHORIZATION_FAILED),
     (keys.LEAVE_GROUP, 5, {"group_id": "g"}, (GROUP, "g", READ), (), GROUP_AUTHORIZATION_FAILED),
     (keys.CONSUMER_GROUP_HEARTBEAT, 1, {"group_id": "g", "member_id": "m", "member_epoch": 0},
@@ -272,3 +273,45 @@ def test_offsets_in_a_transaction(rights: list[tuple[int, str, int]], error: int
     outcome = judge(may(*rights), keys.TXN_OFFSET_COMMIT, 3, body)
     assert isinstance(outcome, Refused)
     assert outcome.answer["topics"][0]["partitions"][0]["error_code"] == error
+
+
+def test_nobody_makes_topics_by_asking_for_those_that_it_may_not_see_in_version_0() -> None:
+    outcome = judge(may(), keys.METADATA, 0, {"topics": [{"name": "new"}]})
+    assert isinstance(outcome, Partly) and outcome.body is not None
+    assert outcome.body["topics"] == [], "all of them are asked for, and not told"
+    rows = [{"name": "mine", "error_code": 0}]
+    (row,) = outcome.after({"topics": rows})["topics"]
+    assert (row["name"], row["error_code"]) == ("new", TOPIC_AUTHORIZATION_FAILED)
+
+
+def test_elections_are_refused_in_the_form_of_version_0_too() -> None:
+    body = {"topic_partitions": [{"topic": "mine", "partitions": [0]}], "timeout_ms": 1}
+    for version in (0, 2):
+        outcome = judge(may(), keys.ELECT_LEADERS, version, body)
+        assert isinstance(outcome, Refused)
+        (row,) = outcome.answer["replica_election_results"]
+        assert row["partition_result"][0]["error_code"] == CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_brokers_alone_verify_what_is_in_transactions() -> None:
+    one = {"transactional_id": "x", "producer_id": 1, "verify_only": True, "topics": []}
+    body = {"transactions": [one]}
+    outcome = judge(may((TRANSACTIONAL_ID, "x", WRITE)), keys.ADD_PARTITIONS_TO_TXN, 4, body)
+    assert isinstance(outcome, Refused)
+    assert outcome.answer["error_code"] == CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_who_may_delete_with_the_cluster_deletes_any_topic() -> None:
+    body = {"topics": [{"name": "mine"}], "timeout_ms": 1}
+    assert judge(may((CLUSTER, CLUSTER_NAME, ALL)), keys.DELETE_TOPICS, 6, body) is None
+
+
+def test_a_group_is_hidden_that_reads_what_may_not_be_described() -> None:
+    outcome = judge(may((GROUP, "g", DESCRIBE)), keys.CONSUMER_GROUP_DESCRIBE, 1,
+                    {"group_ids": ["g"]})  # fmt: skip
+    assert isinstance(outcome, Partly)
+    member = {"assignment": {"topic_partitions": [{"topic_name": "mine"}]}}
+    row = {"group_id": "g", "group_epoch": 7, "error_code": 0, "members": [member]}
+    (told,) = outcome.after({"groups": [row]})["groups"]
+    assert told["error_code"] == TOPIC_AUTHORIZATION_FAILED
+    assert not told["members"] and "group_epoch" not in told
