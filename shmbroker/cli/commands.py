@@ -23,6 +23,7 @@ COMMANDS = {
     "log": "shmbroker.cli.log",
     "pipeline": "shmbroker.cli.pipeline",
     "produce": "shmbroker.cli.produce",
+    "quota": "shmbroker.cli.quota",
     "quorum": "shmbroker.cli.quorum",
     "restore": "shmbroker.cli.restore",
     "serve": "shmbroker.cli.serve",

@@ -1,9 +1,9 @@
 """The few questions of the command line that confluent-kafka has no call for.
 
-OffsetDelete, the settings of all brokers together (an empty resource name), levels of loggers, the
-quorum of controllers, log directories, the brokers that are registered but fenced, and whether a
-topic exists, where confluent-kafka is not installed. Each over a connection of its own; no TLS, no
-SASL.
+OffsetDelete, the settings of all brokers together (an empty resource name), levels of loggers,
+client quotas, the quorum of controllers, log directories, the brokers that are registered but
+fenced, and whether a topic exists, where confluent-kafka is not installed. Each over a connection
+of its own; no TLS, no SASL.
 Versions are those of `versions.PLAIN`; that of fenced brokers is known since Kafka 4.0.
 
 Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give one is a
@@ -22,7 +22,9 @@ from shmbroker.client.retries import patiently
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
+    ALTER_CLIENT_QUOTAS,
     DESCRIBE_ACLS,
+    DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
@@ -49,6 +51,9 @@ _GROUP = 0
 """Key type of FindCoordinator."""
 _BROKERS = 1
 """Endpoint type of DescribeCluster."""
+_EXACT = 0
+_DEFAULT = 1
+"""How a filter of quotas matches a name."""
 _SET = 0
 _DELETE = 1
 
@@ -176,6 +181,48 @@ def are_acls_told(addresses: Sequence[Address]) -> bool:
         return False
     _refuse(error, "ACLs")
     return True
+
+
+def client_quotas(
+    addresses: Sequence[Address], entity: Iterable[tuple[str, str | None]]
+) -> list[tuple[dict[str, str | None], dict[str, float]]]:
+    """(entity, values) of all that has these names by type; a name of None: the default."""
+    components = [
+        {"entity_type": kind, "match_type": _DEFAULT if name is None else _EXACT, "match": name}
+        for kind, name in entity
+    ]
+    answer = ask(addresses, DESCRIBE_CLIENT_QUOTAS, {"components": components, "strict": False})
+    _refuse(answer["error_code"], "quotas", answer["error_message"])
+    return [
+        (
+            {row["entity_type"]: row["entity_name"] for row in entry["entity"]},
+            {row["key"]: row["value"] for row in entry["values"]},
+        )
+        for entry in answer["entries"] or ()
+    ]
+
+
+def alter_client_quotas(
+    addresses: Sequence[Address],
+    entity: Iterable[tuple[str, str | None]],
+    values: Mapping[str, float | None],
+) -> None:
+    """Set quotas of an entity; None takes one away. ClusterFault, in the cluster's words, if it
+    refuses."""
+    entry = {
+        "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
+        "ops": [
+            {"key": key, "value": value or 0.0, "remove": value is None}
+            for key, value in values.items()
+        ],
+    }
+
+    def once() -> None:
+        body = {"entries": [entry], "validate_only": False}
+        (result,) = ask(addresses, ALTER_CLIENT_QUOTAS, body)["entries"]
+        _refuse(result["error_code"], "quotas", result["error_message"])
+
+    patiently(once, ANSWER_S, "the quotas are not changed")
 
 
 def has_topic(addresses: Sequence[Address], name: str) -> bool:

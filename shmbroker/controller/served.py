@@ -14,6 +14,7 @@ from shmbroker.controller.decisions import (
     features,
     in_sync,
     nodes,
+    quotas,
     raft_voters,
     reassignment,
     topics,
@@ -66,6 +67,10 @@ SERVED = {
     "DeleteAcls": Served(
         lambda on, request, _, __: acls.delete_acls(request, on.image.security),
         "filter_results",
+    ),
+    "AlterClientQuotas": Served(
+        lambda on, request, _, __: quotas.alter_client_quotas(request, on.image.security),
+        "entries",
     ),
     "AlterConfigs": Served(
         lambda on, request, _, __: configs.alter_configs(request, on.image, on.config),

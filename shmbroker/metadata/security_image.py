@@ -1,17 +1,22 @@
-"""Who may do what, and how users show who they are, as of one offset of the metadata log.
+"""Who may do what and how much, and how users show who they are, as of one offset of the metadata
+log: ACLs, client quotas, SCRAM credentials.
 
 * Part of the metadata image, and like it never changed: a draft copies what its records touch.
-* The records are Kafka's, so ACLs and users move from one to the other with the directory.
+* The records are Kafka's, so all of it moves from one to the other with the directory.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from shmbroker.metadata.quota_image import change_quota, quota_records
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
+
+    from shmbroker.metadata.quota_image import Quotas
 
     Record = tuple[str, int, dict[str, Any]]
 
@@ -47,19 +52,21 @@ class ScramCredential(NamedTuple):
 class SecurityImage:
     """All of it."""
 
-    __slots__ = ("acls", "scram")
+    __slots__ = ("acls", "quotas", "scram")
 
     def __init__(self) -> None:
         self.acls: dict[bytes, Acl] = {}
         """By the id that its record has."""
         self.scram: dict[tuple[str, int], ScramCredential] = {}
         """By user and mechanism (1 SCRAM-SHA-256, 2 SCRAM-SHA-512)."""
+        self.quotas: Quotas = {}
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, SecurityImage)
             and self.acls == other.acls
             and self.scram == other.scram
+            and self.quotas == other.quotas
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -69,6 +76,7 @@ class SecurityImage:
         made = SecurityImage()
         made.acls = dict(self.acls)
         made.scram = dict(self.scram)
+        made.quotas = dict(self.quotas)
         return made
 
     def records(self) -> Iterator[Record]:
@@ -77,6 +85,7 @@ class SecurityImage:
             yield "AccessControlEntryRecord", 0, acl_record(acl_id, acl)
         for (name, mechanism), credential in self.scram.items():
             yield "UserScramCredentialRecord", 0, scram_record(name, mechanism, credential)
+        yield from quota_records(self.quotas)
 
 
 def acl_record(acl_id: bytes, acl: Acl) -> dict[str, Any]:
@@ -124,10 +133,15 @@ def _remove_scram(image: SecurityImage, message: dict[str, Any]) -> None:
     del image.scram[message["name"], message["mechanism"]]
 
 
+def _change_quota(image: SecurityImage, message: dict[str, Any]) -> None:
+    change_quota(image.quotas, message)
+
+
 APPLIERS: dict[str, Callable[[SecurityImage, dict[str, Any]], None]] = {
     "AccessControlEntryRecord": _add_acl,
     "RemoveAccessControlEntryRecord": _remove_acl,
     "UserScramCredentialRecord": _set_scram,
     "RemoveUserScramCredentialRecord": _remove_scram,
+    "ClientQuotaRecord": _change_quota,
 }
 """By record; KeyError for a removal of what isn't there."""

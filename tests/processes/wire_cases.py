@@ -94,6 +94,8 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "DescribeAcls": ANY_ACL,
     "CreateAcls": {"creations": [ONE_ACL]},
     "DeleteAcls": {"filters": [ANY_ACL]},
+    "DescribeClientQuotas": {},
+    "AlterClientQuotas": {"entries": []},
 }
 """A request of each API that needs no topic."""
 

@@ -23,7 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from shmbroker.testing.broker import Broker
-from tests.processes import wire_cases_admin, wire_cases_records, wire_cases_transactions  # noqa: F401  they add scenarios
+from tests.processes import (  # noqa: F401  they add scenarios
+    wire_cases_admin,
+    wire_cases_quotas,
+    wire_cases_records,
+    wire_cases_transactions,
+)
 from tests.processes.wire_cases import SCENARIOS
 from tests.processes.wire_side import Side
 

@@ -26,7 +26,6 @@ FREE_SHARE_LEAST = 0.1
 INODES_SHARE_LEAST = 0.05
 ACL = "AccessControlEntryRecord"
 NOT_SERVED = {
-    "ClientQuotaRecord": "quotas",
     "UserScramCredentialRecord": "SCRAM passwords",
     "DelegationTokenRecord": "delegation tokens",
 }
@@ -367,7 +366,7 @@ def security(facts: Facts) -> Result:
             f"start with --set authorizer.class.name={STANDARD_AUTHORIZER}; "
             "every client is User:ANONYMOUS, as there is no TLS and no SASL",
         )
-    return ok("no ACLs that are new here, no quotas, passwords or tokens")
+    return ok("no ACLs that are new here, no passwords or tokens")
 
 
 def _topic(facts: Facts, name: str, api_key: int, what: str, fix: str) -> Result:
@@ -436,7 +435,7 @@ CHECKS = [
         ("metadata", "The cluster's metadata", metadata),
         ("log-dirs", "Whether a node has several log directories", log_directories),
         ("features", "Feature levels, `metadata.version` among them", features),
-        ("security", "ACLs (obeyed); quotas, passwords, tokens (not served)", security),
+        ("security", "ACLs (obeyed); passwords, tokens (not served)", security),
         ("transactions", "Transactions that Apache Kafka's producers began", transactions),
         ("share-groups", "Share groups", share_groups),
         ("tiered", "Segments in Apache Kafka's remote store", tiered),

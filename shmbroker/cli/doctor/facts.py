@@ -101,7 +101,7 @@ class Node:
     is_ours: bool = False
     """A directory of shmbroker's own: DATA/node-N."""
     records: dict[str, int] = field(default_factory=dict)
-    """Of its metadata log: how many ACLs, quotas, passwords and tokens, by the record's name."""
+    """Of its metadata log: how many ACLs, passwords and tokens, by the record's name."""
     features: dict[str, int] = field(default_factory=dict)
     """Levels that its metadata log has."""
     log_directories: int = 0

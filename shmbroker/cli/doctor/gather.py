@@ -77,7 +77,7 @@ _REMOVED = {
     "RemoveUserScramCredentialRecord": "UserScramCredentialRecord",
     "RemoveDelegationTokenRecord": "DelegationTokenRecord",
 }
-SECURITY = ("ClientQuotaRecord", *_REMOVED.values())
+SECURITY = tuple(_REMOVED.values())
 
 RESOURCE_BROKER = 4
 STORE = "shmbroker.tier.store"

@@ -65,6 +65,11 @@ def _per_log(version: int, body: Message, error: int) -> Message:
     }
 
 
+def _per_entity(version: int, body: Message, error: int) -> Message:
+    row = {"error_code": error, "error_message": CLUSTER_FAILED}
+    return {"entries": [row | {"entity": entry["entity"]} for entry in body["entries"]]}
+
+
 def _per_marker(version: int, body: Message, error: int) -> Message:
     return {
         "markers": [
@@ -139,6 +144,11 @@ describe_acls = needs_cluster(
 )
 create_acls = needs_cluster(ALTER, _per_acl)
 delete_acls = needs_cluster(ALTER, _per_filter)
+describe_client_quotas = needs_cluster(
+    DESCRIBE_CONFIGS,
+    lambda version, body, error: _all_in_one(version, body, error) | {"entries": None},
+)
+alter_client_quotas = needs_cluster(ALTER_CONFIGS, _per_entity)
 alter_replica_log_dirs = needs_cluster(ALTER, _per_log)
 write_txn_markers = needs_cluster(CLUSTER_ACTION, _per_marker)
 list_config_resources = needs_cluster(

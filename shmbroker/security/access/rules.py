@@ -51,6 +51,8 @@ RULES: dict[int, Rule | None] = {
     keys.ALTER_PARTITION_REASSIGNMENTS: cluster.alter_partition_reassignments,
     keys.LIST_PARTITION_REASSIGNMENTS: cluster.list_partition_reassignments,
     keys.OFFSET_DELETE: groups.offset_delete,
+    keys.DESCRIBE_CLIENT_QUOTAS: cluster.describe_client_quotas,
+    keys.ALTER_CLIENT_QUOTAS: cluster.alter_client_quotas,
     keys.DESCRIBE_QUORUM: cluster.describe,
     keys.UPDATE_FEATURES: cluster.alter,
     keys.DESCRIBE_CLUSTER: cluster.describe_cluster,

@@ -33,6 +33,10 @@ REQUESTS = {
     "DeleteAcls": {
         "filters": [{"resource_type_filter": 1, "operation": 1, "permission_type": 1}],
     },
+    "AlterClientQuotas": {
+        "entries": [{"entity": [{"entity_type": "user", "entity_name": "a"}], "ops": []}],
+        "validate_only": False,
+    },
     "AlterConfigs": {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]},
 }
 
@@ -53,7 +57,7 @@ def test_every_answer_says_not_controller(module: ControllerApi, version: int) -
     answer = module.not_controller(version, decoded)
     body = codec.encode(name + "Response", version, answer)
     found = codec.decode_all(name + "Response", version, body)
-    places = ("topics", "responses", "results", "filter_results")
+    places = ("topics", "responses", "results", "filter_results", "entries")
     rows = [found, *(row for place in places for row in found.get(place, ()))]
     errors = {row["error_code"] for row in rows if "error_code" in row} - {0}
     assert errors == ({NOT_CONTROLLER} if (name, version) != ("ElectLeaders", 0) else set())

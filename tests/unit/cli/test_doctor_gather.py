@@ -198,18 +198,18 @@ def acl(number: int) -> bytes:
 
 def test_metadata_is_read_from_the_snapshot_on_and_removals_are_taken_off(tmp_path: Path) -> None:
     removal = encode_metadata_record("RemoveAccessControlEntryRecord", 0, {"id": bytes(16)})
-    quota = encode_metadata_record("ClientQuotaRecord", 0, {"key": "producer_byte_rate"})
+    scram = encode_metadata_record("UserScramCredentialRecord", 0, {"name": "alice"})
     no_op = encode_metadata_record("NoOpRecord", 0, {})
     snapshot = tmp_path / "00000000000000000002-0000000001.checkpoint"
     snapshot.write_bytes(batch_of(acl(1), acl(2), acl(3)))
     log = tmp_path / "00000000000000000000.log"
-    log.write_bytes(batch_of(acl(1), acl(2), removal, quota, no_op))
+    log.write_bytes(batch_of(acl(1), acl(2), removal, scram, no_op))
     node = Node()
     read_metadata(node, str(tmp_path))
-    assert node.records == {"AccessControlEntryRecord": 2, "ClientQuotaRecord": 1}
+    assert node.records == {"AccessControlEntryRecord": 2, "UserScramCredentialRecord": 1}
     snapshot.unlink()
     read_metadata(node, str(tmp_path))
-    assert node.records == {"AccessControlEntryRecord": 1, "ClientQuotaRecord": 1}
+    assert node.records == {"AccessControlEntryRecord": 1, "UserScramCredentialRecord": 1}
 
 
 def test_features_and_log_directories_are_those_of_the_last_record(tmp_path: Path) -> None:
