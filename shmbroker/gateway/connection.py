@@ -26,6 +26,7 @@ from shmbroker.gateway.arriving import Sender
 from shmbroker.gateway.inflight import Request
 from shmbroker.ipc.passed_files import ColdSlice, FileSlice
 from shmbroker.security.acls import ANONYMOUS
+from shmbroker.security.identity import Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,6 +147,12 @@ class Connection(Sender):
     def address(self) -> str:
         """The client's address without its port; "" for the control socket."""
         return self.client.rpartition(":")[0]
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is, for other processes."""
+        listener = "" if self.listener.is_control else "PLAINTEXT"
+        return Identity(self.principal, self.address, listener, self.is_by_token)
 
     def peer_name(self) -> str:
         """Where the client is, for log lines."""

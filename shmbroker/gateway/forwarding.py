@@ -22,6 +22,7 @@ from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.recogniser import Known, key_of
 from shmbroker.gateway.standing import REQUEST_BYTES_MAX, StandingRepeats
+from shmbroker.ipc.operation_layout import pack_identity
 from shmbroker.ipc.operation_proxy import try_execute
 from shmbroker.ipc.peer import Peer
 from shmbroker.wire import codec
@@ -174,10 +175,10 @@ class PlainApis:
                 view.release()
                 # Clients look for another.
                 raise ProtocolFault(f"broker {peer.number} hangs or stops")
-        host = connection.client.rpartition(":")[0].encode()
+        identity = pack_identity(connection.identity)
         request = Request(connection, api_key, version, correlation_id)
         if api_key in table.CONTROLLER_APIS:
-            request.body = (client_id, bytes(view[body_at:]), host)
+            request.body = (client_id, bytes(view[body_at:]), identity)
             if peer is None:  # nobody is the active controller just now: somebody will be
                 view.release()
                 self.to_ask_again.append((self.worker.now() + ASK_AGAIN_S, request))
@@ -188,7 +189,7 @@ class PlainApis:
             return False
         token = self.worker.token + 1
         body = view[body_at:]
-        sent = try_execute(peer, token, api_key, version, client_id, body, host)
+        sent = try_execute(peer, token, api_key, version, client_id, body, identity)
         body.release()
         view.release()
         if not sent:
@@ -217,10 +218,10 @@ class PlainApis:
         for deadline, request in waiting:
             if request.connection.is_closed:
                 continue
-            client_id, body, host = request.body
+            client_id, body, identity = request.body
             token = self.worker.token + 1
             if peer is not None and try_execute(
-                peer, token, request.api_key, request.api_version, client_id, body, host
+                peer, token, request.api_key, request.api_version, client_id, body, identity
             ):
                 self.worker.token = token
                 request.tokens, request.peer = [token], peer

@@ -28,9 +28,11 @@ from shmbroker.ipc.operation_layout import (
     EXECUTED_PART,
     STANDING_GRANT,
     TOKEN,
+    unpack_identity,
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.logs import seldom
+from shmbroker.security.identity import OF_FAMILY, Identity
 from shmbroker.wire import codec
 
 logger = logging.getLogger(__name__)
@@ -51,10 +53,10 @@ class Call:
         "api_key",
         "api_name",
         "api_version",
-        "client_host",
         "client_id",
         "deaths",
         "hold",
+        "identity",
         "peer",
         "token",
     )
@@ -67,7 +69,7 @@ class Call:
         api_name: str,
         api_version: int,
         client_id: bytes,
-        client_host: str,
+        identity: Identity,
     ) -> None:
         self.peer = peer
         self.deaths = peer.deaths
@@ -76,7 +78,8 @@ class Call:
         self.api_name = api_name
         self.api_version = api_version
         self.client_id = client_id
-        self.client_host = client_host
+        self.identity = identity
+        """Who asks, as the network worker has found."""
         self.hold: Hold | None = None
         """May take an answer and reply with it later; asked once."""
 
@@ -130,7 +133,7 @@ class OwnCall(Call):
         self.api_name = name
         self.api_version = version
         self.client_id = b""
-        self.client_host = ""
+        self.identity = OF_FAMILY
         self.hold = None
         self._on_answer = on_answer
 
@@ -180,16 +183,16 @@ class Executor:
 
     def on_execute(self, peer: Peer, data: memoryview, index: int, length: int) -> None:
         """One EXECUTE entry."""
-        token, api_key, version, name_bytes, flags, host_bytes = EXECUTE_HEAD.unpack_from(
+        token, api_key, version, name_bytes, flags, identity_bytes = EXECUTE_HEAD.unpack_from(
             data, index
         )
-        body_at = name_bytes + host_bytes
+        body_at = name_bytes + identity_bytes
         content = bytes(data[index + EXECUTE_HEAD.size : index + length])
         if flags & EXECUTE_FLAG_PARTS:
             content = bytes(self.parts.pop((peer.slot, token), b"")) + content
         name, handler = self.handlers[api_key]
-        host = content[name_bytes:body_at].decode()
-        call = Call(peer, token, api_key, name, version, content[:name_bytes], host)
+        identity = unpack_identity(content[name_bytes:body_at])
+        call = Call(peer, token, api_key, name, version, content[:name_bytes], identity)
         try:
             body = codec.decode_request(name, version, content, body_at)
         except ProtocolFault as fault:

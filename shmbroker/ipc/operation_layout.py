@@ -95,9 +95,18 @@ EXECUTE (to an I/O worker or a controller): a request that is not hot, as the cl
      8     2  api_key
     10     2  api_version
     12     2  client_id_bytes
-    14     1  flags          EXECUTE_FLAG_*
-    15     1  host_bytes     of the client's address
-    16     …  client id, client's address, then the request body
+    14     2  flags          EXECUTE_FLAG_*
+    16     4  identity_bytes none if no client asks, but a process of the family
+    20     …  client id, IDENTITY, then the request body
+
+IDENTITY (in an EXECUTE): who asks, as the network worker found him to be. The client did not write
+a byte of it, so it may be trusted where the body may not.
+
+     0     1  flags          IDENTITY_FLAG_*
+     1     1  host_bytes     of the client's address, without its port
+     2     2  listener_bytes of the name of the listener that he came by
+     4     4  principal_bytes
+     8     …  address, listener, principal
 
 What is over the ring's largest entry comes as EXECUTE_PARTs (token, then bytes), each a piece in
 order, ended by an EXECUTE with the last piece.
@@ -117,7 +126,10 @@ descriptor of that file again. DROP_FILE (back; token = file id): the file is de
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
+
+from shmbroker.security.identity import OF_FAMILY, Identity
 
 APPEND = 1
 APPEND_PART = 2
@@ -147,7 +159,8 @@ READ_PARTITION = Struct("<20siiiqqq")
 READ_DONE_HEAD = Struct("<Qii")
 READ_SLICE = Struct("<hhiqqqQqiiq")
 READ_ABORTED = Struct("<iqq")
-EXECUTE_HEAD = Struct("<QhhhBB")
+EXECUTE_HEAD = Struct("<QhhhHI")
+IDENTITY = Struct("<BBHI")
 EXECUTED_HEAD = Struct("<QiI")
 
 APPEND_FLAG_PARTS = 1
@@ -171,6 +184,11 @@ READ_FLAG_NEW = 2
 EXECUTE_FLAG_PARTS = 1
 """Pieces of this request came before."""
 
+IDENTITY_FLAG_BY_TOKEN = 1
+"""It was a delegation token by which he showed who he is."""
+_IDENTITIES_MAX = 1024
+"""Kept packed, and unpacked: a client sends many requests."""
+
 EXECUTED_FLAG_CLOSE = 1
 EXECUTED_FLAG_STANDING = 2
 EXECUTED_FLAG_NOT_EXECUTED = 4
@@ -188,6 +206,33 @@ def pack_record_errors(errors: Sequence[tuple[int, str]], bytes_max: int) -> tup
             break
         parts.append(_RECORD_ERROR.pack(index, len(encoded)) + encoded)
     return len(parts), b"".join(parts)
+
+
+@lru_cache(_IDENTITIES_MAX)
+def pack_identity(identity: Identity) -> bytes:
+    """What an EXECUTE says of who asks."""
+    host, listener, principal = (
+        text.encode() for text in (identity.host, identity.listener, identity.principal)
+    )
+    flags = IDENTITY_FLAG_BY_TOKEN if identity.is_by_token else 0
+    head = IDENTITY.pack(flags, len(host), len(listener), len(principal))
+    return head + host + listener + principal
+
+
+@lru_cache(_IDENTITIES_MAX)
+def unpack_identity(packed: bytes) -> Identity:
+    """The reverse; of nothing it is the family."""
+    if not packed:
+        return OF_FAMILY
+    flags, host_bytes, listener_bytes, _ = IDENTITY.unpack_from(packed)
+    listener_at = IDENTITY.size + host_bytes
+    principal_at = listener_at + listener_bytes
+    return Identity(
+        packed[principal_at:].decode(),
+        packed[IDENTITY.size : listener_at].decode(),
+        packed[listener_at:principal_at].decode(),
+        bool(flags & IDENTITY_FLAG_BY_TOKEN),
+    )
 
 
 def unpack_detail(
@@ -212,5 +257,6 @@ assert READ_HEAD.size == 32
 assert READ_PARTITION.size == 56
 assert READ_SLICE.size == 64
 assert READ_ABORTED.size == 20
-assert EXECUTE_HEAD.size == 16
+assert EXECUTE_HEAD.size == 20
+assert IDENTITY.size == 8
 assert EXECUTED_HEAD.size == 16

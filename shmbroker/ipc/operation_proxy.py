@@ -22,15 +22,17 @@ def try_execute(
     api_version: int,
     client_id: bytes | None,
     body: bytes | memoryview,
-    client_host: bytes = b"",
+    identity: bytes = b"",
 ) -> bool:
-    """Send a request body for `peer` to answer; False if the ring has no room now."""
+    """Send a request body for `peer` to answer; False if the ring has no room now.
+
+    identity: of the client that asks, by `pack_identity`; nothing where the family asks itself.
+    """
     name = client_id or b""
-    content = name + client_host + bytes(body)
-    hosts = len(client_host)
+    content = name + identity + bytes(body)
     room = peer.writer.payload_bytes_max - EXECUTE_HEAD.size
     if len(content) <= room:
-        head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), 0, hosts)
+        head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), 0, len(identity))
         return peer.try_send(EXECUTE, head + content)
     if peer.backlog:
         return False
@@ -39,7 +41,7 @@ def try_execute(
         peer.send(EXECUTE_PART, TOKEN.pack(token) + content[at : at + room])
         at += room
     flags = EXECUTE_FLAG_PARTS
-    head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), flags, hosts)
+    head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), flags, len(identity))
     peer.send(EXECUTE, head + content[at:])
     return True
 

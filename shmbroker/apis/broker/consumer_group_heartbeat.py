@@ -45,7 +45,7 @@ def _answer_in_steps(broker: BrokerContext, call: Call, body: dict[str, Any]) ->
 
 def _answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     client_id = call.client_id.decode(errors="replace")[:NAME_CHARACTERS_MAX]
-    client = client_id, f"/{call.client_host}"
+    client = client_id, f"/{call.identity.host}"
     consumers = broker.groups.consumers
     found = consumers.heartbeat(body, call.api_version, *client)
     is_plain = not found.get("error_code") and found.get("assignment") is None

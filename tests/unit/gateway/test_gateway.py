@@ -14,6 +14,7 @@ from shmbroker.ipc.operation_layout import (
     APPENDED_HEAD,
     DROP_FILE,
     EXECUTE,
+    EXECUTE_HEAD,
     EXECUTED,
     EXECUTED_HEAD,
     NEED_FILE,
@@ -22,8 +23,10 @@ from shmbroker.ipc.operation_layout import (
     READ_DONE_HEAD,
     READ_SLICE,
     TOKEN,
+    unpack_identity,
 )
 from shmbroker.ipc.passed_files import pass_file
+from shmbroker.security.identity import Identity
 from shmbroker.shm.counters import METADATA_APPLIED, OPEN_CONNECTIONS, STATE, STATE_STOPPING
 from shmbroker.shm.latencies import SAMPLED, STAGE_ANSWER, STAGE_NETWORK, read_table
 from shmbroker.wire import codec
@@ -102,6 +105,21 @@ def test_a_produce_frame_goes_to_the_ring_and_its_result_to_the_socket(
     row = produced(family)
     assert (row["error_code"], row["base_offset"], row["log_start_offset"]) == (0, 42, 3)
     assert not family.gateway.pending and not family.gateway.has_news()
+
+
+def test_what_is_forwarded_says_who_asks_beside_what_the_client_wrote(
+    family: GatewayFamily,
+) -> None:
+    [connection] = family.gateway.loop.connections.values()
+    connection.principal, connection.is_by_token = "User:müller", True
+    family.ask(*LIST_GROUPS, {"states_filter": []})
+    [(operation, payload)] = family.taken()
+    assert operation == EXECUTE
+    *_, client_bytes, _, identity_bytes = EXECUTE_HEAD.unpack_from(payload)
+    at = EXECUTE_HEAD.size + client_bytes
+    identity = unpack_identity(payload[at : at + identity_bytes])
+    assert identity == Identity("User:müller", "127.0.0.1", "PLAINTEXT", True)
+    codec.decode_request("ListGroups", 4, payload, at + identity_bytes)
 
 
 def test_metadata_is_answered_from_the_image(family: GatewayFamily) -> None:

@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 
 from shmbroker.ipc.operation_adapter import Call, Executor, Steps
-from shmbroker.ipc.operation_layout import EXECUTE_HEAD, EXECUTED, EXECUTED_HEAD
+from shmbroker.ipc.operation_layout import (
+    EXECUTE_HEAD,
+    EXECUTED,
+    EXECUTED_HEAD,
+    pack_identity,
+)
 from shmbroker.ipc.peer import Peer
 from shmbroker.logs import seldom
+from shmbroker.security.identity import Identity
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import TIER_LOAD
 
@@ -133,3 +139,42 @@ def test_who_has_died_is_not_answered_and_neither_is_its_successor(peer: Peer) -
     peer.incarnation = 2
     reply(call)
     assert peer.writer.entries == []  # type: ignore[attr-defined]
+
+
+IDENTITIES = [
+    Identity("User:ANONYMOUS", "127.0.0.1", "PLAINTEXT"),
+    Identity("User:CN=Zoë,O=x", "fe80::1%eth0", "OUTSIDE", False),
+    Identity("User:" + "n" * 70_000, "", "", True),
+]
+
+
+@pytest.mark.parametrize("identity", IDENTITIES, ids=range(len(IDENTITIES)))
+def test_who_asks_comes_out_as_it_went_in(peer: Peer, identity: Identity) -> None:
+    packed = pack_identity(identity)
+    head = EXECUTE_HEAD.pack(7, TIER_LOAD, 0, len(CLIENT), 0, len(packed))
+    body = codec.encode("TierLoadRequest", 0, {"topic": "t", "topic_id": bytes(16), "partition": 5})
+    entry = head + CLIENT + packed + body
+    calls: list[tuple[Call, int]] = []
+    handlers = {TIER_LOAD: ("TierLoad", lambda call, body: calls.append((call, body["partition"])))}
+    Executor(handlers).on_execute(peer, memoryview(entry), 0, len(entry))
+    [(call, partition)] = calls
+    assert (call.identity, call.client_id, partition) == (identity, CLIENT, 5)
+
+
+def test_a_request_of_no_client_is_of_the_family(peer: Peer) -> None:
+    assert ask(peer).identity.is_family
+    assert not ask(peer).identity.may_have_tokens
+
+
+@pytest.mark.parametrize(
+    ("principal", "is_by_token", "may"),
+    [
+        ("User:ANONYMOUS", False, False),
+        ("User:alice", False, True),
+        ("User:alice", True, False),
+    ],
+)
+def test_tokens_are_for_who_has_shown_who_he_is_and_not_by_one(
+    principal: str, is_by_token: bool, may: bool
+) -> None:
+    assert Identity(principal, "127.0.0.1", "L", is_by_token).may_have_tokens is may
