@@ -592,7 +592,8 @@ class Gateway:
         """A client could not show who it is; its connection is about to end."""
         self.member.tally.add("authentications_failed")
         where = f"{connection.peer_name()} on listener {connection.listener.config.name}"
-        self._seldom.warn(NOT_AUTHENTICATED, f"did not authenticate {where}: {why}", self._now)
+        line = f"did not authenticate {where}: {why}"
+        logger.warning("%s", line, extra=logs.seldom(NOT_AUTHENTICATED))
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.limits.release(connection.address)
