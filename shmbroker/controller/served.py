@@ -18,6 +18,7 @@ from shmbroker.controller.decisions import (
     raft_voters,
     reassignment,
     topics,
+    users,
 )
 
 TYPE_CHECKING = False
@@ -71,6 +72,9 @@ SERVED = {
     "AlterClientQuotas": Served(
         lambda on, request, _, __: quotas.alter_client_quotas(request, on.image.security),
         "entries",
+    ),
+    "AlterUserScramCredentials": Served(
+        lambda on, request, _, __: users.alter_users(request, on.image), "results"
     ),
     "AlterConfigs": Served(
         lambda on, request, _, __: configs.alter_configs(request, on.image, on.config),

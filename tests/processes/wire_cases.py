@@ -96,6 +96,10 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "DeleteAcls": {"filters": [ANY_ACL]},
     "DescribeClientQuotas": {},
     "AlterClientQuotas": {"entries": []},
+    "SaslHandshake": {"mechanism": "PLAIN"},
+    "SaslAuthenticate": {"auth_bytes": b"token"},
+    "DescribeUserScramCredentials": {"users": [{"name": "nobody"}]},
+    "AlterUserScramCredentials": {"deletions": [{"name": "nobody", "mechanism": 1}]},
 }
 """A request of each API that needs no topic."""
 

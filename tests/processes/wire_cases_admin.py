@@ -475,6 +475,9 @@ def other_cluster_calls(side: Side) -> Answers:
     yield "telemetry of nobody", "-", side.ask("PushTelemetry", 0, body)
 
 
+ONE_PASSWORD = {"mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"x" * 32}
+
+
 @scenario
 def acls(side: Side) -> Answers:
     """Without an authorizer: a number that stands for unknown is looked at before that."""
@@ -498,3 +501,69 @@ def acls(side: Side) -> Answers:
             yield f"delete, {word}", version, answer
         yield "create none", version, side.ask("CreateAcls", version, {"creations": []})
         yield "delete none", version, side.ask("DeleteAcls", version, {"filters": []})
+
+
+@scenario
+def users(side: Side) -> Answers:
+    """Passwords for SCRAM, under names of this run."""
+
+    def one(name: str = "one", **changes: Any) -> dict[str, Any]:
+        return ONE_PASSWORD | {"name": side.name(name) if name else ""} | changes
+
+    def gone(name: str, mechanism: int = 1) -> dict[str, Any]:
+        return {"name": side.name(name) if name else "", "mechanism": mechanism}
+
+    def sorted_by_user(answer: dict[str, Any]) -> dict[str, Any]:
+        answer.get("results", []).sort(key=lambda row: row.get("user", ""))
+        return answer
+
+    for word, set_, removed in (
+        ("good", [one()], []), ("the other mechanism", [one(mechanism=2)], []),
+        ("again", [one(iterations=16384)], []),
+        ("few iterations", [one(iterations=4095)], []),
+        ("many iterations", [one(iterations=16385)], []),
+        ("negative iterations", [one(iterations=-1)], []),
+        ("mechanism 0", [one(mechanism=0)], []), ("mechanism 3", [one(mechanism=3)], []),
+        ("no name", [one("")], []), ("no salt", [one("salt", salt=b"")], []),
+        ("no password", [one("empty", salted_password=b"")], []),
+        ("short password", [one("short", salted_password=b"short")], []),
+        ("odd name", [one("ü,= \0")], []),
+        ("twice", [one("twice"), one("twice")], []),
+        ("with both mechanisms", [one("twice"), one("twice", mechanism=2)], []),
+        ("good, then bad", [one("twice"), one("twice", iterations=1)], []),
+        ("bad, then good", [one("twice", iterations=1), one("twice")], []),
+        ("set and removed", [one()], [gone("one")]),
+        ("set and the other removed", [one()], [gone("one", 2)]),
+        ("removed twice", [], [gone("one"), gone("one")]),
+        ("unknown user removed", [], [gone("nobody")]),
+        ("unknown mechanism removed", [], [gone("one", 9)]), ("no name removed", [], [gone("")]),
+        ("several", [one("two"), one("three", iterations=1)], [gone("nobody")]),
+        ("unknown mechanism set, unknown user removed", [one("x", mechanism=0)], [gone("x")]),
+        ("removed", [], [gone("two")]), ("removed again", [], [gone("two")]), ("none", [], []),
+    ):  # fmt: skip
+        body = {"deletions": removed, "upsertions": set_}
+        answer = side.ask("AlterUserScramCredentials", 0, body)
+        yield f"{word}", "-", sorted_by_user(answer)
+    for word, names in (
+        ("one", ["one"]), ("two of them", ["salt", "one"]), ("unknown", ["nobody"]),
+        ("twice", ["one", "one"]), ("unknown twice", ["nobody", "nobody", "one"]),
+    ):  # fmt: skip
+        body = {"users": [{"name": side.name(name)} for name in names]}
+        answer = side.ask("DescribeUserScramCredentials", 0, body)
+        yield f"described: {word}", "-", sorted_by_user(answer)
+    answer = side.ask("DescribeUserScramCredentials", 0, {"users": None})
+    answer["results"] = [
+        row for row in answer["results"] if row["user"] in ("one", "salt", "short", "ü,= \0")
+    ]
+    yield "described: all", "-", sorted_by_user(answer)
+
+
+@scenario
+def sasl_where_nobody_is_asked(side: Side) -> Answers:
+    for version in versions("SaslHandshake"):
+        for mechanism in ("PLAIN", "SCRAM-SHA-256", "", "GSSAPI"):
+            answer = side.ask("SaslHandshake", version, {"mechanism": mechanism})
+            yield f"handshake {mechanism}", version, answer
+    for version in versions("SaslAuthenticate"):
+        answer = side.ask("SaslAuthenticate", version, {"auth_bytes": b"\0alice\0secret"})
+        yield "message", version, answer

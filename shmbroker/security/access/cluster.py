@@ -49,6 +49,12 @@ def _per_filter(version: int, body: Message, error: int) -> Message:
     return {"filter_results": [row for _ in body["filters"]]}
 
 
+def _per_user(version: int, body: Message, error: int) -> Message:
+    users = dict.fromkeys(row["name"] for row in (*body["deletions"], *body["upsertions"]))
+    row = {"error_code": error, "error_message": CLUSTER_FAILED}
+    return {"results": [row | {"user": user} for user in users]}
+
+
 def _per_log(version: int, body: Message, error: int) -> Message:
     topics: dict[str, list[int]] = {}
     for directory in body["dirs"]:
@@ -149,6 +155,10 @@ describe_client_quotas = needs_cluster(
     lambda version, body, error: _all_in_one(version, body, error) | {"entries": None},
 )
 alter_client_quotas = needs_cluster(ALTER_CONFIGS, _per_entity)
+describe_users = needs_cluster(
+    DESCRIBE, lambda version, body, error: _all_in_one(version, body, error) | {"results": []}
+)
+alter_users = needs_cluster(ALTER, _per_user)
 alter_replica_log_dirs = needs_cluster(ALTER, _per_log)
 write_txn_markers = needs_cluster(CLUSTER_ACTION, _per_marker)
 list_config_resources = needs_cluster(

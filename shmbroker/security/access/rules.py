@@ -53,6 +53,8 @@ RULES: dict[int, Rule | None] = {
     keys.OFFSET_DELETE: groups.offset_delete,
     keys.DESCRIBE_CLIENT_QUOTAS: cluster.describe_client_quotas,
     keys.ALTER_CLIENT_QUOTAS: cluster.alter_client_quotas,
+    keys.DESCRIBE_USER_SCRAM_CREDENTIALS: cluster.describe_users,
+    keys.ALTER_USER_SCRAM_CREDENTIALS: cluster.alter_users,
     keys.DESCRIBE_QUORUM: cluster.describe,
     keys.UPDATE_FEATURES: cluster.alter,
     keys.DESCRIBE_CLUSTER: cluster.describe_cluster,

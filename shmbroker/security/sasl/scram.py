@@ -18,6 +18,7 @@ Rules of this file:
   changed by SASLprep.
 * There is no channel binding; a client that thinks that the server has none ("y") is refused, as by
   Kafka. The binding in the final message must repeat the head of the first.
+* An extension that the client holds for indispensable ("m") is refused, as the RFC has it.
 * An unknown user gets a salt and iterations as if there were one, and fails at the end as a wrong
   password does, so that nobody finds out who is a user. Kafka fails at once.
 * An extension tokenauth=true says that the name is a delegation token's id (KIP-48).
@@ -113,9 +114,7 @@ _VALUE = r"[\x01-\x2b\x2d-\x7f]+"
 _NONCE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = rf"((?:,[A-Za-z]+={_VALUE})*)"
 _BASE64 = r"(?:[A-Za-z0-9/+]{4})*(?:[A-Za-z0-9/+]{3}=|[A-Za-z0-9/+]{2}==)?"
-_CLIENT_FIRST = re.compile(
-    rf"(n,(?:a=({_NAME}))?,)((?:m={_VALUE},)?n=({_NAME}),r=({_NONCE}){_EXTENSIONS})"
-)
+_CLIENT_FIRST = re.compile(rf"(n,(?:a=({_NAME}))?,)(n=({_NAME}),r=({_NONCE}){_EXTENSIONS})")
 _CLIENT_FINAL = re.compile(rf"(c=({_BASE64}),r=({_NONCE})(?:,[A-Za-z]+={_VALUE})*),p=({_BASE64})")
 
 
