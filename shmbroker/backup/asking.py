@@ -19,7 +19,6 @@ from shmbroker.client.connection import Connection
 from shmbroker.client.faults import ClusterFault, LaterFault, refuse
 from shmbroker.client.reader.broker_client import BrokerClient
 from shmbroker.client.reader.planning import ListedSegment
-from shmbroker.client.versions import READING
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.metadata.log_reader import MetadataLogReader
@@ -146,12 +145,7 @@ class FamilyClient(BrokerClient):
                         for topic_id, partitions in wanted.items()
                     ],
                 }
-                connection = Connection(
-                    self._connect_control(),
-                    "the control socket",
-                    self.consumer.client_id,
-                    READING,
-                )
+                connection = self._connect_control()
                 connections.append(connection)
                 connection.send(LIST_SEGMENTS, body, LIST_VERSION)
             for connection in connections:

@@ -32,6 +32,7 @@ COMMANDS = {
     "top": "shmbroker.cli.top",
     "topic": "shmbroker.cli.topic",
     "transaction": "shmbroker.cli.transaction",
+    "user": "shmbroker.cli.user",
 }
 
 

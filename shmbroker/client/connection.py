@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import deque
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 FRAME_BYTES_MAX = 256 << 20
 CONNECT_S_MAX = 5.0
+CONTROL_SOCKET = "control.sock"
+"""In the data directory of a broker family of this host."""
 
 
 class Exchange:
@@ -135,3 +138,23 @@ def connect(
     connected.settimeout(timeout_s)
     tcp.tune(connected)
     return Connection(connected, addresses_text([address]), client_id, versions)
+
+
+def connect_control(
+    data: str, timeout_s: float, client_id: str, versions: Mapping[int, int]
+) -> Connection:
+    """A connection to the control socket of the family that works on a data directory; OSError if
+    nobody is there, or it may not be opened."""
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    control.settimeout(timeout_s)
+    try:
+        # A Unix address holds 108 bytes, so the directory is named by a descriptor.
+        directory = os.open(data, os.O_PATH | os.O_DIRECTORY)
+        try:
+            control.connect(f"/proc/self/fd/{directory}/{CONTROL_SOCKET}")
+        finally:
+            os.close(directory)
+    except OSError:
+        control.close()
+        raise
+    return Connection(control, "the control socket", client_id, versions)

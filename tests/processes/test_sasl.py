@@ -1,8 +1,12 @@
 """Clients that authenticate, and such that can't, with a broker of processes."""
 
 import asyncio
+import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -24,7 +28,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:{port1},SASL://127.0.0.1:{port2}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
-        "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.sasl.plain.sasl.jaas.config": (
             f'{PLAIN_MODULE} user_alice="alice-secret" user_bob="${{file:{secrets}:bob}}";'
         ),
@@ -34,6 +38,22 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     words = [word for pair in settings.items() for word in ("--set", "=".join(pair))]
     with Broker(*words) as broker:
         yield broker
+
+
+def command(broker: Broker, *words: str, password: str = "") -> subprocess.CompletedProcess[str]:
+    """`shmbroker user`, over the control socket."""
+    return subprocess.run(
+        [sys.executable, "-m", "shmbroker", "user", *words, "--data", str(broker.data)],
+        input=password + "\n",
+        text=True,
+        capture_output=True,
+        timeout=WAIT_S,
+    )
+
+
+def said(ran: subprocess.CompletedProcess[str]) -> str:
+    assert ran.returncode == 0, ran.stderr
+    return (ran.stdout + ran.stderr).strip().removeprefix("shmbroker: ")
 
 
 def address(broker: Broker) -> str:
@@ -92,6 +112,94 @@ def test_aiokafka_writes_what_confluent_kafka_reads(broker: Broker) -> None:
     message = consumer.poll(WAIT_S)
     consumer.close()
     assert message is not None and message.value() == b"hello"
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_user_is_added_over_the_control_socket_and_authenticates(
+    broker: Broker, mechanism: str
+) -> None:
+    user = f"carol-{mechanism}"
+    assert said(command(broker, "add", user, password="carol's")) == f"added {user}"
+    producer = Producer(settings(broker, user, "carol's", mechanism))
+    producer.produce("scram", b"hello")
+    assert producer.flush(WAIT_S) == 0
+    consumer = KafkaConsumer(
+        "scram",
+        bootstrap_servers=address(broker),
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism=mechanism,
+        sasl_plain_username=user,
+        sasl_plain_password="carol's",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=WAIT_S * 1000,
+    )
+    assert next(consumer).value == b"hello"
+    consumer.close()
+
+    async def produce() -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=address(broker),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=mechanism,
+            sasl_plain_username=user,
+            sasl_plain_password="carol's",
+        )
+        await producer.start()
+        try:
+            await producer.send_and_wait("scram", b"hello")
+        finally:
+            await producer.stop()
+
+    asyncio.run(produce())
+
+
+def test_users_are_listed_changed_and_removed(broker: Broker) -> None:
+    words = ["add", "dave", "--mechanism", "scram-sha-512", "--iterations", "4096"]
+    said(command(broker, *words, password="first"))
+    again = command(broker, "add", "dave", password="other")
+    assert again.returncode == 1 and "dave is there already" in again.stderr
+    rows = json.loads(said(command(broker, "list", "--json")))
+    assert {"user": "dave", "mechanism": "SCRAM-SHA-512", "iterations": 4096} in rows
+    said(command(broker, "set-password", "dave", password="second"))
+    assert errors_of(broker, "dave", "first", "SCRAM-SHA-512")
+    assert not errors_of(broker, "dave", "second", "SCRAM-SHA-512")
+    assert said(command(broker, "remove", "dave")) == "removed dave"
+    assert errors_of(broker, "dave", "second", "SCRAM-SHA-512")
+    gone = command(broker, "remove", "dave")
+    assert gone.returncode == 1 and "there is no user dave" in gone.stderr
+
+
+def errors_of(broker: Broker, user: str, password: str, mechanism: str) -> list[KafkaError]:
+    """What a client is told that wants the topics; nothing if it gets them."""
+    errors: list[KafkaError] = []
+    producer = Producer(
+        settings(broker, user, password, mechanism)
+        | {"error_cb": errors.append, "reconnect.backoff.ms": "10000"},
+        logger=logging.getLogger("librdkafka"),
+    )
+    producer.produce("scram", b"x")
+    deadline = clock.monotonic() + WAIT_S
+    while not errors and len(producer) and clock.monotonic() < deadline:
+        producer.poll(0.1)
+    return errors
+
+
+def test_users_last_as_long_as_the_directory(broker: Broker) -> None:
+    said(command(broker, "add", "erin", password="erin's"))
+    broker.stop()
+    broker.start()
+    assert not errors_of(broker, "erin", "erin's", "SCRAM-SHA-256")
+
+
+def test_a_password_comes_from_a_file_or_a_variable(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("in a file\n")
+    said(command(broker, "add", "fay", "--password-file", str(tmp_path / "password")))
+    assert not errors_of(broker, "fay", "in a file", "SCRAM-SHA-256")
+    both = command(broker, "add", "gus", "--password-file", "x", "--password-env", "Y")
+    assert both.returncode == 2
+    none = command(broker, "add", "gus", "--password-env", "NOT_SET_AT_ALL")
+    assert none.returncode == 1 and "no password in $NOT_SET_AT_ALL" in none.stderr
+    assert command(broker, "add", "gus").returncode == 1
 
 
 def test_a_wrong_password_is_said_to_the_client_and_in_the_log(broker: Broker) -> None:

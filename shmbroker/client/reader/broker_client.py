@@ -18,14 +18,13 @@ data directory.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from shmbroker import clock
 from shmbroker.client.addresses import addresses_text, parse_addresses
 from shmbroker.client.cluster import Cluster, Topic
-from shmbroker.client.connection import Connection
+from shmbroker.client.connection import CONTROL_SOCKET, Connection, connect_control
 from shmbroker.client.faults import (
     NAME_DIRECTORY,
     ClusterFault,
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from shmbroker.wire.codec import Message
 
 
-CONTROL_SOCKET = "control.sock"
 COMMIT_S_MAX = 5.0
 """Committing offsets shows lag and no more, so a query does not wait for it long."""
 
@@ -328,9 +326,7 @@ class BrokerClient:
 
     def _ask_control(self, api_key: int, body: Message) -> Message:
         if self._control is None:
-            self._control = Connection(
-                self._connect_control(), "the control socket", self.consumer.client_id, READING
-            )
+            self._control = self._connect_control()
         try:
             return self._control.ask(api_key, body)
         except (OSError, ProtocolFault):
@@ -342,32 +338,19 @@ class BrokerClient:
             self._control.close()
             self._control = None
 
-    def _connect_control(self) -> socket.socket:
+    def _connect_control(self) -> Connection:
         data = self._find_data()
         path = os.path.join(data, CONTROL_SOCKET)
-        control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        control.settimeout(self.cluster.answer_s)
         try:
-            # A Unix address holds 108 bytes, so the directory is named by a descriptor.
-            directory = os.open(data, os.O_PATH | os.O_DIRECTORY)
-            try:
-                control.connect(f"/proc/self/fd/{directory}/{CONTROL_SOCKET}")
-            finally:
-                os.close(directory)
+            return connect_control(data, self.cluster.answer_s, self.consumer.client_id, READING)
         except (FileNotFoundError, NotADirectoryError):
-            control.close()
             raise NoFilesFault(
                 f"there is no {path}: the broker at {addresses_text(self.cluster.bootstrap)}"
                 " is not a running shmbroker on this host",
                 NAME_DIRECTORY,
             ) from None
         except PermissionError:
-            control.close()
             raise forbidden(path, "open", os.W_OK) from None
-        except OSError:
-            control.close()
-            raise
-        return control
 
     def _find_data(self) -> str:
         if self.data_directory is None:
