@@ -14,6 +14,11 @@ class ProtocolFault(Fault):
     """A peer sent bytes that do not parse; its connection is closed, with one log line."""
 
 
+class TlsFault(ProtocolFault, OSError):
+    """A peer's TLS can't be understood, or its certificate is not accepted. An OSError as well: it
+    comes where the socket's own do."""
+
+
 class StorageFault(Fault):
     """The disk refused or lost something; the log directory it happened in is fenced."""
 

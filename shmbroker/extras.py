@@ -28,6 +28,7 @@ LIBRARIES = {
     "confluent_kafka": Library("cli", "confluent-kafka>=2.13"),
     "rich": Library("cli", "rich>=13.7"),
     "tqdm": Library("cli", "tqdm>=4.66"),
+    "cryptography": Library("tls", "cryptography>=42"),
     "re2": Library("regex", "google-re2>=1.1.20240702"),
 }
 """By the name that Python imports it by."""

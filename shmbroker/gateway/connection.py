@@ -70,6 +70,9 @@ class Traffic:
 class Connection(Sender):
     """State of one accepted socket; `listener` says whose port it is."""
 
+    is_unread: bool = False
+    """Bytes of it have left the kernel and wait elsewhere: see `come_back`. With TLS alone."""
+
     __slots__ = (
         "answered",
         "buffer",
@@ -90,6 +93,7 @@ class Connection(Sender):
         "listener",
         "out",
         "principal",
+        "recv_into",
         "scope",
         "socket",
         "stranger",
@@ -111,6 +115,8 @@ class Connection(Sender):
         self.traffic = traffic = traffic or Traffic()
         self.answered = traffic.answered
         self.socket = accepted
+        self.recv_into: Callable[..., int] = accepted.recv_into
+        """As that of the socket; with TLS, what it brings is decrypted."""
         self.fd = accepted.fileno()
         self.listener = listener
         self.inflight: deque[Request] = deque()
@@ -163,6 +169,14 @@ class Connection(Sender):
         count = array("i", [0])
         ioctl(self.fd, FIONREAD, count)
         return count[0]
+
+    def come_back(self) -> None:
+        """Have it read again soon, though its socket may bring nothing."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close its socket."""
+        self.socket.close()
 
     def collect(self) -> bool:
         """Move the answers that are complete and next in order to `out`; True if there were any."""

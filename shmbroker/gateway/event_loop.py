@@ -33,6 +33,10 @@ from shmbroker.gateway.connection import NO_VIEW, Connection, Traffic
 from shmbroker.gateway.door import Door, peer_credentials
 from shmbroker.settings.listeners import PLAINTEXT, ListenerConfig
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.gateway.tls_context import TlsContext
+
 EPOLLIN = select.EPOLLIN
 EPOLLOUT = select.EPOLLOUT
 EPOLLRDHUP = select.EPOLLRDHUP
@@ -89,6 +93,8 @@ PLAIN_FRAME_BYTES_MAX = 1 << 20
 
 STRANGER_S = 30.0
 """How long a client may take to show who it is."""
+TLS_HANDSHAKE = 0x1603
+"""First two bytes of who speaks TLS."""
 
 FRAME_SIZE_MIN = 10
 """Key, version, correlation id and the length of a client id."""
@@ -148,6 +154,7 @@ class Listener:
         "make_connection",
         "place",
         "socket",
+        "tls",
     )
 
     def __init__(
@@ -167,6 +174,8 @@ class Listener:
         """Asked who comes; None: it is not asked."""
         self.make_connection: Callable[..., Connection] = Connection
         """What speaks with a client: made of its socket, this, the time, `submit`, `Traffic`."""
+        self.tls: TlsContext | None = None
+        """What its TLS was made of at the start, where it has one."""
 
     def told(self) -> tuple[str, int]:
         """Host and port that clients are told. A Unix socket's host is its path."""
@@ -329,13 +338,13 @@ class EventLoop:
             # No further than the end of a large frame: what lies behind would have to be moved.
             view = connection.view[filled : connection.large_bytes or len(buffer)]
         try:
-            count = connection.socket.recv_into(view)
+            count = connection.recv_into(view)
         except BlockingIOError:
             if not filled and connection.buffer is not None:
                 self._give_buffer(connection)
             return
         except OSError as fault:
-            self.close(connection, str(fault))
+            self._on_broken(connection, fault)
             return
         if count == 0:
             self._on_end(connection)
@@ -347,6 +356,10 @@ class EventLoop:
                 self._scratch_view[:filled] = connection.view[:filled]
             connection.filled = 0
         self.take_frames(connection, buffer, 0, filled + count)
+
+    def _on_broken(self, connection: Connection, fault: OSError) -> None:
+        """Its bytes can't be read: it has gone, or its TLS is at fault."""
+        self.close(connection, str(fault), is_fault=isinstance(fault, ProtocolFault))
 
     def _on_end(self, connection: Connection) -> None:
         """The client has closed its sending side."""
@@ -361,11 +374,11 @@ class EventLoop:
     def _peek(self, connection: Connection) -> None:
         """Start what lies whole in the kernel; the rest stays there until there is memory."""
         try:
-            count = connection.socket.recv_into(self._scratch_view, 0, MSG_PEEK)
+            count = connection.recv_into(self._scratch_view, 0, MSG_PEEK)
         except BlockingIOError:
             return
         except OSError as fault:
-            self.close(connection, str(fault))
+            self._on_broken(connection, fault)
             return
         if count == 0:
             self._on_end(connection)
@@ -394,7 +407,7 @@ class EventLoop:
                 frame_end = position + 4 + size
                 if frame_end > end or size < FRAME_SIZE_MIN:
                     if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
-                        raise ProtocolFault(f"frame of {size} bytes")
+                        raise ProtocolFault(_size_complaint(size))
                     if size > PLAIN_FRAME_BYTES_MAX and api_key != PRODUCE:
                         raise ProtocolFault(f"frame of {size} bytes for api key {api_key}")
                     need = frame_end - position
@@ -437,7 +450,7 @@ class EventLoop:
                 if end - position >= 4:
                     size = int.from_bytes(buffer[position : position + 4], "big", signed=True)
                     if not FRAME_SIZE_MIN <= size <= frame_bytes_max:
-                        raise ProtocolFault(f"frame of {size} bytes")
+                        raise ProtocolFault(_size_complaint(size))
                     need = size + 4
         except ProtocolFault as fault:
             self._answer_rest(connection)
@@ -513,7 +526,7 @@ class EventLoop:
         self.traffic.received_bytes += taken
         while unread:
             try:
-                unread -= connection.socket.recv_into(self._scratch_view[:unread])
+                unread -= connection.recv_into(self._scratch_view[:unread])
             except OSError as fault:
                 self.close(connection, str(fault))
                 return
@@ -589,6 +602,8 @@ class EventLoop:
         if connection.wants_write and not connection.is_cold:
             interest |= EPOLLOUT
         self.poller.modify(connection.fd, interest)
+        if connection.is_unread and not connection.is_held:
+            connection.come_back()
 
     # ── buffers ─────────────────────────────────────────────────────────────────────────────────
 
@@ -749,7 +764,7 @@ class EventLoop:
         connection.out.clear()
         self.service.on_closed(connection, reason, is_fault)
         connection.inflight.clear()
-        connection.socket.close()
+        connection.close()
 
     def sweep(self, now: float, idle_s: float, partial_s: float) -> None:
         """Close connections that are idle (no negative `idle_s`: none is), or whose half frame has
@@ -774,6 +789,14 @@ class EventLoop:
 def plain(address: str) -> str:
     """An IPv4 address as such, though it came in by a socket of both kinds."""
     return address.removeprefix(MAPPED)
+
+
+def _size_complaint(size: int) -> str:
+    if size >> 16 == TLS_HANDSHAKE:
+        return (
+            "it speaks TLS, but this listener does not: the client needs the port of one that does"
+        )
+    return f"frame of {size} bytes"
 
 
 def _is_owner(accepted: socket.socket) -> bool:

@@ -77,6 +77,7 @@ from shmbroker.wire.api_keys import ADD_PARTITIONS_TO_TXN, END_TXN, LIST_SEGMENT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import Submit
+    from shmbroker.gateway.tls import TlsListeners
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +213,13 @@ class Gateway:
         for listener in listeners:
             listener.door = self._door(listener)
             self.loop.add_listener(listener)
+        self.tls: TlsListeners | None = None
+        if any(listener.tls is not None for listener in listeners):
+            from shmbroker.gateway.tls import TlsListeners  # OpenSSL is a few MiB
+
+            self.tls = TlsListeners(
+                listeners, self.loop, config, self.admit, siblings.place == 0, clock.now_ms
+            )
         self._latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
         self._turns = 0
         self._now = clock.monotonic()
@@ -405,6 +413,9 @@ class Gateway:
         self._next_sweep = now + SWEEP_INTERVAL_S
         self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)
         logs.flush()
+        if self.tls is not None:
+            self.tls.sweep(now)
+        self._seldom.flush(now)
         memory = self.loop.memory
         if memory.peak >= MUCH_BYTES:
             memory.peak = memory.used
@@ -513,6 +524,8 @@ class Gateway:
     def on_settings(self) -> None:
         """The settings that this was started with have other values."""
         self._apply_configs()
+        if self.tls is not None:
+            self.tls.on_settings()
         self.plain.cache.clear()  # DescribeConfigs tells them
 
     def _apply_configs(self) -> None:

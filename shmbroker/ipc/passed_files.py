@@ -33,6 +33,9 @@ FILES_MAX = 1024
 COLD_RETRIES_MAX = 200
 """Then the bytes are read all the same: a page may be dropped as fast as it comes in."""
 
+READ_AHEAD_BYTES = 1 << 20
+"""What the kernel is asked for where the next bytes are on the disk."""
+
 
 class ColdSlice(Exception):
     """The bytes are still on the disk; reading ahead has begun, try again soon."""
@@ -71,6 +74,28 @@ class FileSlice:
                 return None
             count = os.preadv(self.file.fd, [data], self.position)
         return bytes(data) if count == self.length else None
+
+    def read_into(self, view: memoryview) -> int:
+        """Move the next bytes into `view`, as many as it holds and the page cache has: how many.
+        ColdSlice if it has none."""
+        fd = self.file.fd
+        view = view[: self.length]
+        may_wait = self.cold_retries >= COLD_RETRIES_MAX
+        try:
+            count = os.preadv(fd, [view], self.position, 0 if may_wait else os.RWF_NOWAIT)
+        except BlockingIOError:
+            self.cold_retries += 1
+            will_need(fd, self.position, min(self.length, READ_AHEAD_BYTES))
+            raise ColdSlice from None
+        except OSError as fault:
+            if fault.errno not in CANT_SAY:
+                raise
+            count = os.preadv(fd, [view], self.position)
+        if count == 0:
+            raise ConnectionResetError("a slice ended before its length")
+        self.position += count
+        self.length -= count
+        return count
 
     def warm(self, length: int) -> None:
         """ColdSlice if the next `length` bytes (their first or last) would have to be read in."""

@@ -17,6 +17,9 @@ from shmbroker.settings.listeners import PLAINTEXT, address_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shmbroker.gateway.tls_context import TlsContext
     from shmbroker.settings.broker_config import BrokerConfig
     from shmbroker.settings.listeners import ListenerConfig
 
@@ -67,6 +70,7 @@ def _open(
     passed: list[socket.socket],
     wanted: activation.Wanted | None = None,
 ) -> list[Listener]:
+    tls = _tls_of(config, one) if one.has_tls else None
     if wanted is None:
         wanted = activation.Wanted(len(config.nodes), one.host, max(one.port, 0))
     places = activation.assign([each.getsockname()[:2] for each in passed], wanted)
@@ -87,9 +91,34 @@ def _open(
             bound = _listen_at(config, one, place, backlog)
         else:
             bound = listen_on(one.host, one.port_of(place), backlog, flag)
-        found.append(Listener(bound, number, False, one, place))
+        listener = Listener(bound, number, False, one, place)
+        listener.tls = tls
+        found.append(listener)
     _warn(config, one, [listener.bound() for listener in found])
     return found
+
+
+def _tls_of(config: BrokerConfig, one: ListenerConfig) -> TlsContext:
+    """Its keys and certificates."""
+    from shmbroker.gateway import tls_context  # a broker without TLS does without OpenSSL
+
+    return tls_context.load(config, one)
+
+
+def tls_again(config: BrokerConfig, listeners: list[Listener]) -> Callable[[], None]:
+    """Read keys and certificates again: what makes workers that start from then on begin with them.
+    ConfigFault: they can't be used."""
+    loaded = {
+        listener.config.name: _tls_of(config, listener.config)
+        for listener in {one.config.name: one for one in listeners if one.tls}.values()
+    }
+
+    def take() -> None:
+        for listener in listeners:
+            if listener.config.name in loaded:
+                listener.tls = loaded[listener.config.name]
+
+    return take
 
 
 def _is_of(passed: socket.socket, one: ListenerConfig, brokers: int) -> bool:

@@ -525,7 +525,9 @@ class Supervisor:
         try:
             if self._read_again is not None:
                 found = reload.judge(self.config, self._read_again())
+                take_tls = listening.tls_again(found.config, self.listeners)
                 self._take_over(found)
+                take_tls()
                 logger.info("%s", found)
         except Fault as fault:
             logger.error("the settings stay as they are: %s", fault)

@@ -22,6 +22,9 @@ LIVE_TOO = frozenset(
 )
 """Not for clients to change, but looked up whenever they are needed, or told to everybody."""
 
+TLS_PREFIX = "ssl."
+"""Not for clients to change either; new connections go by them."""
+
 
 class Reload(NamedTuple):
     """What becomes of settings that were read again."""
@@ -50,7 +53,9 @@ def is_live(name: str) -> bool:
     if name in LIVE_TOO:
         return True
     setting = broker_setting(name)
-    return setting is not None and setting.is_dynamic and name not in WITHOUT_EFFECT
+    if setting is None or setting.name in WITHOUT_EFFECT:
+        return False
+    return setting.is_dynamic or setting.name.startswith(TLS_PREFIX)
 
 
 def judge(now: BrokerConfig, read: BrokerConfig) -> Reload:
