@@ -19,7 +19,7 @@ from functools import partial
 from shmbroker.gateway.inflight import Request
 from shmbroker.security.access.asker import Asker, Refused
 from shmbroker.security.access.rules import RULES
-from shmbroker.security.authorizer import Authorizer
+from shmbroker.security.rights import Rights
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_request_header
 
@@ -44,24 +44,20 @@ class Guard:
         apis: Iterable[Api],
         submit: Mapping[int, Submit],
     ) -> None:
-        self._super_users = config.super_users
-        self._is_open = config["allow.everyone.if.no.acl.found"]
+        self._rights = Rights(config, image)
         self._image = image
-        self._authorizer = self._made()
+        self._authorizer = self._rights.authorizer
         self.submit: dict[int, Submit] = dict(submit)
         for api in apis:
             rule = RULES[api.API_KEY]
             if rule is not None:
                 self.submit[api.API_KEY] = partial(self._judge, api, rule, submit[api.API_KEY])
 
-    def _made(self) -> Authorizer:
-        return Authorizer(self._image.security.acls.values(), self._super_users, self._is_open)
-
     def on_image(self, image: MetadataImage) -> None:
         """The metadata have changed."""
-        before, self._image = self._image, image
-        if image.security is not before.security:
-            self._authorizer = self._made()
+        self._image = image
+        self._rights.on_image(image)
+        self._authorizer = self._rights.authorizer
 
     def asker(self, connection: Connection) -> Asker:
         """Who asks by a connection."""

@@ -47,6 +47,6 @@ def _answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     client_id = call.client_id.decode(errors="replace")[:NAME_CHARACTERS_MAX]
     client = client_id, f"/{call.identity.host}"
     consumers = broker.groups.consumers
-    found = consumers.heartbeat(body, call.api_version, *client)
+    found = consumers.heartbeat(body, call.api_version, *client, call.identity)
     is_plain = not found.get("error_code") and found.get("assignment") is None
     call.reply(found, consumers.grant(body, *client) if is_plain else None)

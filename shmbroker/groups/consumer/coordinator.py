@@ -26,6 +26,8 @@ from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.metadata.changes import ConfigChanged, PartitionChanged, TopicCreated, TopicDeleted
 from shmbroker.metadata.group_configs import group_config
 from shmbroker.metadata.image import GROUP_RESOURCE, MetadataImage
+from shmbroker.security.identity import OF_FAMILY
+from shmbroker.security.rights import Rights, sees_all
 from shmbroker.wire import error_codes
 from shmbroker.wire.coordinator_records import GROUP_METADATA
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from shmbroker.groups.coordinator import GroupCoordinator, Shard
     from shmbroker.groups.group_log import Record as StoredRecord
     from shmbroker.metadata.changes import MetadataChange
+    from shmbroker.security.identity import Identity
     from shmbroker.settings.broker_config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -61,11 +64,14 @@ class ConsumerCoordinator:
             owner.settings.bytes_max,
         )
         self.topics = Topics(MetadataImage(""))
+        self.rights = Rights(config, self.topics.image) if config.has_authorizer else None
 
     def on_image(self, image: MetadataImage, changes: Collection[MetadataChange]) -> None:
         """The metadata image of now, and what is different in it."""
         topics = self.topics
         topics.image = image
+        if self.rights is not None:
+            self.rights.on_image(image)
         if changes:
             for each in self.owner.groups.values():
                 if isinstance(each, ConsumerGroup) and each.grants:
@@ -103,9 +109,15 @@ class ConsumerCoordinator:
     # ── requests ────────────────────────────────────────────────────────────────────────────────
 
     def heartbeat(
-        self, body: dict[str, Any], version: int, client_id: str, client_host: str
+        self,
+        body: dict[str, Any],
+        version: int,
+        client_id: str,
+        client_host: str,
+        identity: Identity = OF_FAMILY,
     ) -> Answer:
-        """ConsumerGroupHeartbeat: the whole answer."""
+        """ConsumerGroupHeartbeat: the whole answer. identity: whose topics a regular expression
+        may find."""
         fault = fault_in_heartbeat(body, version, self.settings.assignors)
         if fault is not None:
             return refusal(*fault)
@@ -142,7 +154,8 @@ class ConsumerCoordinator:
         if error:
             return refusal(error)
         if change.wants_regexes:
-            self.store(group, group.resolve_regexes(now_ms, self.topics))
+            may_see = sees_all if self.rights is None else self.rights.may_see(identity)
+            self.store(group, group.resolve_regexes(now_ms, self.topics, may_see))
         return answer
 
     def grant(

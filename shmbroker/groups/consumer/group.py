@@ -58,6 +58,7 @@ from shmbroker.groups.group_memory import (
     names_bytes,
     protocols_bytes,
 )
+from shmbroker.security.rights import sees_all
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -308,11 +309,14 @@ class ConsumerGroup:
         change.records.append(stored.current_record(self.group_id, away))
         return answer, change
 
-    def resolve_regexes(self, now_ms: int, topics: Topics) -> Change:
-        """Find the topics that match the members' expressions now."""
+    def resolve_regexes(
+        self, now_ms: int, topics: Topics, may_see: Callable[[str], bool] = sees_all
+    ) -> Change:
+        """Find the topics that match the members' expressions now. may_see: whether who has asked
+        may know of a topic; the others are not read, whoever else is in the group (KIP-848)."""
         change = Change()
         image = topics.image
-        found = matching(self.regex_counts, image.topics_by_name)
+        found = matching(self.regex_counts, [*filter(may_see, image.topics_by_name)])
         resolved = {}
         is_new = False
         for regex, names in found.items():

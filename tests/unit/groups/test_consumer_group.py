@@ -151,6 +151,14 @@ def test_expressions_are_resolved_and_followed() -> None:
     assert (room.group.regexes, room.group.regex_counts) == ({}, {})
 
 
+def test_an_expression_finds_only_what_who_asks_may_see() -> None:
+    room = Room(**{"red-1": 1, "red-2": 1})
+    room.join("m", subscribed_topic_names=None, subscribed_topic_regex="red-.*")
+    change = room.group.resolve_regexes(room.now_ms, room.cluster.topics, "red-1".__eq__)
+    assert room.store(change)
+    assert room.group.is_subscribed("red-1") and not room.group.is_subscribed("red-2")
+
+
 def test_an_expression_may_not_look_ahead() -> None:
     room = Room()
     for regex in ("a(", "(?=a)", "(a)\\1"):

@@ -14,6 +14,7 @@ from shmbroker.groups.consumer import coordinator as consumers_module
 from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.migration import STEP_BYTES
 from shmbroker.metadata.features import GROUP_VERSION
+from shmbroker.security.identity import Identity
 from shmbroker.wire import codec
 from tests.unit.groups.groups_at_work import Call
 from tests.unit.groups.test_consumer_coordinator import FIELDS, Office
@@ -63,7 +64,8 @@ class Asked(Call):
 def entering(office: Office) -> tuple[Any, Call]:
     """What the API makes of a heartbeat of a new member, and its call."""
     call: Any = Asked()
-    call.api_version, call.client_id, call.client_host = 1, b"client", "host"
+    call.api_version, call.client_id = 1, b"client"
+    call.identity = Identity("User:ANONYMOUS", "host", "PLAINTEXT")
     body = FIELDS | {"group_id": "g", "member_id": "new", "member_epoch": 0}
     body |= {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["t"]}
     body |= {"topic_partitions": []}
