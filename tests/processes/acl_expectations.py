@@ -18,12 +18,15 @@ import os
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from shmbroker.apis import table
 from shmbroker.testing.broker import Broker, free_ports
+from shmbroker.wire import api_keys
 from tests.processes.acl_cases import cases
 from tests.processes.acl_side import HERE, AclSide, settings, settings_of_kafka
 
@@ -51,11 +54,13 @@ def reason(key: Key) -> str | None:
     return next((why for like, why in DIFFERENT.items() if fnmatchcase(name, like)), None)
 
 
-def run(side: AclSide) -> Answers:
-    """All answers of a broker."""
+def run(side: AclSide, served: Collection[str]) -> Answers:
+    """All answers of a broker to cases of APIs that are served."""
     found: Answers = {}
     side.set_up()
     for case in cases(side):
+        if case.api not in served:
+            continue
         for who, version in case.asked():
             if case.before is not None:
                 case.before(side)
@@ -126,25 +131,37 @@ def lines(answers: Answers, name: str) -> Iterator[str]:
 
 def differences(kafka: Answers, ours: Answers) -> Answers:
     """Ours where they are not Kafka's."""
-    return {key: ours[key] for key, answer in kafka.items() if not agrees(answer, ours[key])}
+    return {key: ours[key] for key in ours if not agrees(kafka[key], ours[key])}
 
 
-def ask_ours() -> Answers:
-    """All answers of a broker of ours."""
+@contextmanager
+def our_side() -> Iterator[AclSide]:
+    """A broker of ours, with nothing on it."""
     port = free_ports(2)
     with tempfile.TemporaryDirectory() as directory:
-        flags = [
-            word
-            for key, value in settings(port, port + 1).items()
-            for word in ("--set", f"{key}={value}")
-        ]
-        with Broker(*flags, data=Path(directory) / "data", port=port):
-            return run(AclSide(f"{HERE}:{port}", f"{HERE}:{port + 1}"))
+        file = Path(directory) / "server.properties"
+        said = settings(port, port + 1)
+        listeners = ("--set", f"listeners={said.pop('listeners')}")
+        rows = (f"{key}={value}\n" for key, value in said.items())
+        file.write_text("".join(rows), encoding="utf-8")
+        with Broker("--config", str(file), *listeners, data=Path(directory) / "data", port=port):
+            side = AclSide(f"{HERE}:{port}", f"{HERE}:{port + 1}")
+            yield side
+            side.close()
+
+
+def ask_ours(served: Collection[str]) -> Answers:
+    """All answers of a broker of ours."""
+    with our_side() as side:
+        return run(side, served)
 
 
 def record(port: int) -> int:
     """Write the file; how many answers differ without a reason."""
-    kafka, ours = run(AclSide(f"{HERE}:{port}", f"{HERE}:{port + 1}")), ask_ours()
+    everything = {row[0] for row in api_keys.TABLE.values()}
+    served = {api_keys.name_of(row["api_key"]) for row in table.advertised()}
+    kafka = run(AclSide(f"{HERE}:{port}", f"{HERE}:{port + 1}"), everything)
+    ours = ask_ours(served)
     here = differences(kafka, ours)
     unexplained = {key: answer for key, answer in here.items() if reason(key) is None}
     text = "\n".join((*lines(kafka, "answer"), *lines(here, "here")))
