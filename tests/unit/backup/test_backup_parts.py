@@ -20,6 +20,7 @@ from shmbroker.log.checkpoints import HIGH_WATERMARK, LOG_START_OFFSET, read_off
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.transaction_index import AbortedTransaction, parse_entries
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import (
     BROKER_RESOURCE,
@@ -32,6 +33,7 @@ from shmbroker.metadata.log_reader import MetadataLogReader
 from shmbroker.metadata.security_image import Acl
 from shmbroker.records.batch import encode_batch
 from shmbroker.records.batch_layout import BATCH_HEADER, H_BASE_OFFSET
+from shmbroker.records.end_marker import EndMarker, encode_marker
 from shmbroker.tier.object_store import ObjectStore
 
 TOPIC_ID = bytes(range(16))
@@ -59,7 +61,7 @@ def image_of(replicas: tuple[int, ...]) -> MetadataImage:
     return image
 
 
-def stored(store: ObjectStore, name: str = "one", *batches: bytes) -> Backup:
+def stored(store: ObjectStore, name: str = "one", *batches: bytes | bytearray) -> Backup:
     """A backup of one partition, of which the log begins within its segment."""
     log = b"".join(batches or (BATCH,))
     end_offset = BATCH_HEADER.unpack_from((batches or (BATCH,))[-1])[H_BASE_OFFSET] + 1
@@ -168,6 +170,28 @@ def test_start_on_what_was_restored_scans_nothing(
         log.close(clean=False)
         place.close()
     assert not scanned
+
+
+def test_aborted_transactions_are_known_after_a_restore(tmp_path: Path) -> None:
+    """A start after a clean stop looks for none."""
+    value = [(7, None, b"aborted", ())]
+    begun = encode_batch(
+        value,
+        base_offset=7,
+        leader_epoch=3,
+        base_sequence=0,
+        producer_id=1,
+        producer_epoch=0,
+        is_transactional=True,
+    )
+    marker = bytearray(encode_marker(EndMarker(1, 0, 0, is_commit=False), 8))
+    marker[0:8] = (8).to_bytes(8, "big")
+    marker[12:16] = (3).to_bytes(4, "big")
+    last = encode_batch([(9, None, b"value", ())], base_offset=9, leader_epoch=3)
+    store = open_target(str(tmp_path / "backups"), None, None)
+    restore(store, stored(store, "one", begun, marker, last), str(tmp_path / "data"), 1)
+    index = tmp_path / "data" / "node-1" / "t-2" / f"{7:020}.txnindex"
+    assert parse_entries(index.read_bytes()) == [AbortedTransaction(1, 7, 8, 9)]
 
 
 @pytest.mark.parametrize("at", [0, 3, 8, 9, 40, -1])
