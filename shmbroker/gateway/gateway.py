@@ -415,7 +415,6 @@ class Gateway:
         logs.flush()
         if self.tls is not None:
             self.tls.sweep(now)
-        self._seldom.flush(now)
         memory = self.loop.memory
         if memory.peak >= MUCH_BYTES:
             memory.peak = memory.used
