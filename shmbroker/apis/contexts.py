@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from shmbroker.metadata.image import MetadataImage, TopicImage
     from shmbroker.records.end_marker import EndMarker
     from shmbroker.replica.partition import Partition
+    from shmbroker.security.tokens import TokenKey
     from shmbroker.settings.broker_config import BrokerConfig
 
     Submit = Callable[[Connection, bytearray, int, int, int, int], bool]
@@ -72,6 +73,10 @@ class GatewayContext(Protocol):
     @property
     def ports(self) -> Mapping[int, int]:
         """The port of each broker of this family, by broker id."""
+
+    @property
+    def token_key(self) -> TokenKey | None:
+        """What delegation tokens are proved by; None: there are none."""
 
     def live_brokers(self) -> AbstractSet[int]:
         """Ids of the brokers that serve now."""

@@ -29,6 +29,7 @@ from shmbroker.controller.decisions import (
     in_sync,
     lost_replicas,
     nodes,
+    tokens,
     topics,
 )
 from shmbroker.controller.decisions.doubts import Doubts
@@ -42,6 +43,7 @@ from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import BROKER_RESOURCE, NO_LEADER
 from shmbroker.metadata.log_reader import MetadataLogReader
+from shmbroker.security.identity import OF_FAMILY
 from shmbroker.settings.layers import broker_layers
 from shmbroker.wire.error_codes import (
     BROKER_ID_NOT_REGISTERED,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.controller.raft.quorum_description import Replica
     from shmbroker.metadata.image import MetadataImage
+    from shmbroker.security.identity import Identity
     from shmbroker.settings.broker_config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -93,10 +96,12 @@ class ActiveController:
         "_preferred_due",
         "_room",
         "_short",
+        "_sweep_due",
         "_unclean_due",
         "config",
         "observers",
         "on_log_levels",
+        "token_rules",
     )
 
     def __init__(
@@ -117,6 +122,8 @@ class ActiveController:
         """Told which loggers get which level; None: the one that is configured."""
         self._preferred_due: float | None = None
         self._unclean_due: float | None = None
+        self._sweep_due: float | None = None
+        self.token_rules: tokens.TokenRules = tokens.TokenRules.of(config)
         self._doubts = Doubts()
         self._room = RoomWatch()
         self._short: frozenset[int] = frozenset()
@@ -190,11 +197,16 @@ class ActiveController:
         return self._log.epoch
 
     def handle(
-        self, api_name: str, version: int, request: dict[str, Any], now_ms: int
+        self,
+        api_name: str,
+        version: int,
+        request: dict[str, Any],
+        now_ms: int,
+        identity: Identity = OF_FAMILY,
     ) -> dict[str, Any]:
         """Serve a request of an API of `apis.controller`: the response to send, all of it
-        durable."""
-        steps = self.handle_in_steps(api_name, version, request, now_ms)
+        durable. identity: who asks."""
+        steps = self.handle_in_steps(api_name, version, request, now_ms, identity)
         while True:
             try:
                 next(steps)
@@ -203,14 +215,19 @@ class ActiveController:
                 return response
 
     def handle_in_steps(
-        self, api_name: str, version: int, request: dict[str, Any], now_ms: int
+        self,
+        api_name: str,
+        version: int,
+        request: dict[str, Any],
+        now_ms: int,
+        identity: Identity = OF_FAMILY,
     ) -> Generator[None, None, dict[str, Any]]:
         """The same, some 20 ms at most between two yields. Others' decisions may come there: what
         they would have changed in this one is decided anew."""
         served = SERVED[api_name]
         while True:
             before = self.image
-            records, response = served.decide(self, request, version, now_ms)
+            records, response = served.decide(self, request, version, now_ms, identity)
             encoded: list[bytes] | None = None
             if len(records) > STEP_RECORDS and served.is_in_steps:
                 encoded = []
@@ -498,6 +515,21 @@ class ActiveController:
             self._commit(records, now_ms)
             if len(records) < election.ELECTIONS_MAX:
                 self._unclean_due = now_s + config["unclean.leader.election.interval.ms"] / 1000
+
+    def sweep_tokens(self, now_s: float, now_ms: int) -> None:
+        """Remove the delegation tokens that have expired, if it is time to look for them. `now_s`:
+        of a clock that never goes back."""
+        if self.token_rules.key is None:
+            return
+        if self._sweep_due is not None and now_s >= self._sweep_due:
+            records = tokens.expired_tokens(self.image.security.tokens, now_ms)
+            self._commit(records, now_ms)
+            if len(records) >= tokens.REMOVED_MAX:
+                return
+        if self._sweep_due is None or now_s >= self._sweep_due:
+            self._sweep_due = (
+                now_s + self.config["delegation.token.expiry.check.interval.ms"] / 1000
+            )
 
     def allocate_producer_ids(
         self, broker_id: int, broker_epoch: int, now_ms: int

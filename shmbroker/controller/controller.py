@@ -343,11 +343,12 @@ class Controller:
             self._decide(lambda: active.look_at_room(*short, now, self.clock.now_ms()))
 
     def _elect_due(self) -> None:
-        """Elections that nobody asks for, when their time has come."""
+        """What nobody asks for, when its time has come: elections, the end of tokens."""
         if (active := self.active) is not None:
             clock = self.clock
             self._decide(lambda: active.elect_due(clock.monotonic(), clock.now_ms()))
             self._decide(lambda: self.settle(active))
+            self._decide(lambda: active.sweep_tokens(clock.monotonic(), clock.now_ms()))
 
     def settle(self, active: ActiveController) -> None:
         """Decide who leads after unclean ends, once all is known."""

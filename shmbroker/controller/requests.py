@@ -145,7 +145,9 @@ class Requests:
 
     def decide(self, call: Call, body: dict[str, Any]) -> Answer:
         """Decide, commit, and answer when the brokers have applied it."""
-        answer = self.decisions.handle(call.api_name, call.api_version, body, self.now_ms())
+        answer = self.decisions.handle(
+            call.api_name, call.api_version, body, self.now_ms(), call.identity
+        )
         return self.answer_when_applied(call, answer)
 
     def decide_in_parts(self, call: Call, body: dict[str, Any]) -> Steps:
@@ -188,7 +190,9 @@ class Requests:
     def _steps_of(self, call: Call, body: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
         """The steps of one decision, and what it answers."""
         version, now_ms = call.api_version, self.now_ms()
-        answer = yield from self.decisions.handle_in_steps(call.api_name, version, body, now_ms)
+        answer = yield from self.decisions.handle_in_steps(
+            call.api_name, version, body, now_ms, call.identity
+        )
         if self._controller.active is None:
             raise NotControllerFault
         return answer

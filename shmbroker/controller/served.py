@@ -17,9 +17,11 @@ from shmbroker.controller.decisions import (
     quotas,
     raft_voters,
     reassignment,
+    tokens,
     topics,
     users,
 )
+from shmbroker.ids import random_uuid, uuid_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from shmbroker.controller.active_controller import ActiveController
     from shmbroker.controller.raft.metadata_log import Record
+    from shmbroker.security.identity import Identity
 
     Message = dict[str, Any]
     Decision = tuple[list[Record], Message]
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
 class Served(NamedTuple):
     """How one API is decided."""
 
-    decide: Callable[[ActiveController, Message, int, int], Decision]
-    """Of the controller, the request, its version and the time."""
+    decide: Callable[[ActiveController, Message, int, int, Identity], Decision]
+    """Of the controller, the request, its version, the time, and who asks."""
     results: str = ""
     """Where the response has one error for each thing; "": it has one for all."""
     is_in_steps: bool = False
@@ -46,27 +49,27 @@ class Served(NamedTuple):
 
 SERVED = {
     "CreateTopics": Served(
-        lambda on, request, version, _: topics.create_topics(request, version, on.cluster()),
+        lambda on, request, version, *_: topics.create_topics(request, version, on.cluster()),
         "topics",
         is_in_steps=True,
     ),
     "DeleteTopics": Served(
-        lambda on, request, version, _: topics.delete_topics(request, version, on.cluster()),
+        lambda on, request, version, *_: topics.delete_topics(request, version, on.cluster()),
         "responses",
     ),
     "CreatePartitions": Served(
-        lambda on, request, version, _: topics.create_partitions(request, version, on.cluster()),
+        lambda on, request, version, *_: topics.create_partitions(request, version, on.cluster()),
         "results",
         is_in_steps=True,
     ),
     "CreateAcls": Served(
-        lambda on, request, _, __: acls.create_acls(
+        lambda on, request, *_: acls.create_acls(
             request, on.image.security, on.cluster().new_topic_id
         ),
         "results",
     ),
     "DeleteAcls": Served(
-        lambda on, request, _, __: acls.delete_acls(request, on.image.security),
+        lambda on, request, *_: acls.delete_acls(request, on.image.security),
         "filter_results",
     ),
     "AlterClientQuotas": Served(
@@ -74,53 +77,68 @@ SERVED = {
         "entries",
     ),
     "AlterUserScramCredentials": Served(
-        lambda on, request, _, __: users.alter_users(request, on.image), "results"
+        lambda on, request, *_: users.alter_users(request, on.image), "results"
+    ),
+    "CreateDelegationToken": Served(
+        lambda on, request, version, now_ms, identity: tokens.create_token(
+            request, version, identity, on.token_rules, now_ms, lambda: uuid_text(random_uuid())
+        ),
+    ),
+    "RenewDelegationToken": Served(
+        lambda on, request, _, now_ms, identity: tokens.renew_token(
+            request, identity, on.image.security.tokens, on.token_rules, now_ms
+        ),
+    ),
+    "ExpireDelegationToken": Served(
+        lambda on, request, _, now_ms, identity: tokens.expire_token(
+            request, identity, on.image.security.tokens, on.token_rules, now_ms
+        ),
     ),
     "AlterConfigs": Served(
-        lambda on, request, _, __: configs.alter_configs(request, on.image, on.config),
+        lambda on, request, *_: configs.alter_configs(request, on.image, on.config),
         "responses",
     ),
     "IncrementalAlterConfigs": Served(
-        lambda on, request, _, __: configs.incremental_alter_configs(
+        lambda on, request, *_: configs.incremental_alter_configs(
             request, on.image, on.layers(), on.config
         ),
         "responses",
     ),
     "UpdateFeatures": Served(
-        lambda on, request, version, _: features.update_features(
+        lambda on, request, version, *_: features.update_features(
             request, version, on.image, on.node_id, on.config["min.insync.replicas"]
         ),
     ),
     "AlterPartition": Served(
-        lambda on, request, version, _: in_sync.alter_partition(request, version, on.cluster()),
+        lambda on, request, version, *_: in_sync.alter_partition(request, version, on.cluster()),
     ),
     "AlterPartitionReassignments": Served(
-        lambda on, request, version, _: reassignment.alter_partition_reassignments(
+        lambda on, request, version, *_: reassignment.alter_partition_reassignments(
             request, version, on.cluster()
         ),
     ),
     "ListPartitionReassignments": Served(
-        lambda on, request, _, __: (
+        lambda on, request, *_: (
             [],
             reassignment.list_partition_reassignments(request, on.image),
         ),
     ),
     "ElectLeaders": Served(
-        lambda on, request, version, _: election.elect_leaders(request, version, on.cluster()),
+        lambda on, request, version, *_: election.elect_leaders(request, version, on.cluster()),
     ),
     "UnregisterBroker": Served(
-        lambda on, request, _, __: nodes.unregister_broker(request, on.cluster()),
+        lambda on, request, *_: nodes.unregister_broker(request, on.cluster()),
     ),
     "AddRaftVoter": Served(
-        lambda on, request, _, __: ([], raft_voters.add_raft_voter(request, on.image.cluster_id)),
+        lambda on, request, *_: ([], raft_voters.add_raft_voter(request, on.image.cluster_id)),
     ),
     "RemoveRaftVoter": Served(
-        lambda on, request, _, __: (
+        lambda on, request, *_: (
             [],
             raft_voters.remove_raft_voter(request, on.image.cluster_id),
         ),
     ),
     "DescribeQuorum": Served(
-        lambda on, request, version, now_ms: ([], on.describe_quorum(request, version, now_ms)),
+        lambda on, request, version, now_ms, _: ([], on.describe_quorum(request, version, now_ms)),
     ),
 }

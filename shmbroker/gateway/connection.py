@@ -157,8 +157,9 @@ class Connection(Sender):
     @property
     def identity(self) -> Identity:
         """Who it is, for other processes."""
-        listener = "" if self.listener.is_control else "PLAINTEXT"
-        return Identity(self.principal, self.address, listener, self.is_by_token)
+        listener = self.listener
+        name = "" if listener.is_control else listener.config.name
+        return Identity(self.principal, self.address, name, self.is_by_token)
 
     def peer_name(self) -> str:
         """Where the client is, for log lines."""

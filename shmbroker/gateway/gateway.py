@@ -52,6 +52,7 @@ from shmbroker.metadata.image import BROKER_RESOURCE, TopicImage
 from shmbroker.security.acls import ANONYMOUS
 from shmbroker.security.sasl.offered import offered
 from shmbroker.security.sasl.scram_users import ScramUsers
+from shmbroker.security.tokens import TokenKey
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.layers import broker_layers, effective_broker_config
 from shmbroker.shm.address_counts import AddressCounts
@@ -165,6 +166,8 @@ class Gateway:
         self.pending: dict[int, Request] = {}
         self.touched: set[Connection] = set()
         self.fetch_bytes_max = config["fetch.max.bytes"]
+        secret = config["delegation.token.secret.key"]
+        self.token_key = TokenKey(secret) if secret else None
         self.io_peers = brokers.peers
         self.files = brokers.files
         self.image = link.follower.image
@@ -592,9 +595,11 @@ class Gateway:
         elif self.guard is not None and not listener.is_control:
             self.admit(connection, ANONYMOUS)
 
-    def admit(self, connection: Connection, principal: str) -> None:
-        """It is known who a connection is: it may ask for what its principal may."""
+    def admit(self, connection: Connection, principal: str, is_by_token: bool = False) -> None:
+        """It is known who a connection is: it may ask for what its principal may. is_by_token: a
+        delegation token was what it has shown."""
         connection.principal = principal
+        connection.is_by_token = is_by_token
         guard = self.guard
         connection.submit = self.submit if guard is None else guard.submit
         if guard is not None:

@@ -61,7 +61,8 @@ class Guard:
 
     def asker(self, connection: Connection) -> Asker:
         """Who asks by a connection."""
-        return Asker(connection.principal, connection.address, self._authorizer, self._image)
+        who = connection.identity
+        return Asker(who.principal, who.host, self._authorizer, self._image, who.may_have_tokens)
 
     def may(self, connection: Connection, operation: int, resource_type: int, name: str) -> bool:
         """Whether the client of a connection may do this."""

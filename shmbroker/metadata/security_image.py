@@ -49,10 +49,26 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations})"
 
 
+class Token(NamedTuple):
+    """A delegation token (KIP-48); what proves it is made of its id (`security.tokens`)."""
+
+    token_id: str
+    owner: str
+    """The principal that it stands for, such as User:alice."""
+    requester: str
+    """Who asked for it, for himself or for the owner (KIP-373)."""
+    renewers: tuple[str, ...]
+    """Principals that may renew and expire it besides the owner."""
+    issued_ms: int
+    expires_ms: int
+    max_ms: int
+    """Until then it may be renewed."""
+
+
 class SecurityImage:
     """All of it."""
 
-    __slots__ = ("acls", "quotas", "scram")
+    __slots__ = ("acls", "quotas", "scram", "tokens")
 
     def __init__(self) -> None:
         self.acls: dict[bytes, Acl] = {}
@@ -60,13 +76,12 @@ class SecurityImage:
         self.scram: dict[tuple[str, int], ScramCredential] = {}
         """By user and mechanism (1 SCRAM-SHA-256, 2 SCRAM-SHA-512)."""
         self.quotas: Quotas = {}
+        self.tokens: dict[str, Token] = {}
+        """By their ids, in the order in which they were issued."""
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, SecurityImage)
-            and self.acls == other.acls
-            and self.scram == other.scram
-            and self.quotas == other.quotas
+        return isinstance(other, SecurityImage) and all(
+            getattr(self, slot) == getattr(other, slot) for slot in self.__slots__
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -74,9 +89,8 @@ class SecurityImage:
     def copy(self) -> SecurityImage:
         """One that may be changed."""
         made = SecurityImage()
-        made.acls = dict(self.acls)
-        made.scram = dict(self.scram)
-        made.quotas = dict(self.quotas)
+        for slot in self.__slots__:
+            setattr(made, slot, dict(getattr(self, slot)))
         return made
 
     def records(self) -> Iterator[Record]:
@@ -86,6 +100,8 @@ class SecurityImage:
         for (name, mechanism), credential in self.scram.items():
             yield "UserScramCredentialRecord", 0, scram_record(name, mechanism, credential)
         yield from quota_records(self.quotas)
+        for token in self.tokens.values():
+            yield "DelegationTokenRecord", 0, token_record(token)
 
 
 def acl_record(acl_id: bytes, acl: Acl) -> dict[str, Any]:
@@ -105,6 +121,19 @@ def acl_record(acl_id: bytes, acl: Acl) -> dict[str, Any]:
 def scram_record(name: str, mechanism: int, credential: ScramCredential) -> dict[str, Any]:
     """The message of a UserScramCredentialRecord."""
     return {"name": name, "mechanism": mechanism, **credential._asdict()}
+
+
+def token_record(token: Token) -> dict[str, Any]:
+    """The message of a DelegationTokenRecord."""
+    return {
+        "owner": token.owner,
+        "requester": token.requester,
+        "renewers": list(token.renewers),
+        "issue_timestamp": token.issued_ms,
+        "max_timestamp": token.max_ms,
+        "expiration_timestamp": token.expires_ms,
+        "token_id": token.token_id,
+    }
 
 
 def _add_acl(image: SecurityImage, message: dict[str, Any]) -> None:
@@ -137,11 +166,30 @@ def _change_quota(image: SecurityImage, message: dict[str, Any]) -> None:
     change_quota(image.quotas, message)
 
 
+def _put_token(image: SecurityImage, message: dict[str, Any]) -> None:
+    image.tokens[message["token_id"]] = Token(
+        message["token_id"],
+        message["owner"],
+        message["requester"],
+        tuple(message["renewers"]),
+        message["issue_timestamp"],
+        message["expiration_timestamp"],
+        message["max_timestamp"],
+    )
+
+
+def _remove_token(image: SecurityImage, message: dict[str, Any]) -> None:
+    """Kafka, too, says nothing of one that is not there: two may have removed it."""
+    image.tokens.pop(message["token_id"], None)
+
+
 APPLIERS: dict[str, Callable[[SecurityImage, dict[str, Any]], None]] = {
     "AccessControlEntryRecord": _add_acl,
     "RemoveAccessControlEntryRecord": _remove_acl,
     "UserScramCredentialRecord": _set_scram,
     "RemoveUserScramCredentialRecord": _remove_scram,
     "ClientQuotaRecord": _change_quota,
+    "DelegationTokenRecord": _put_token,
+    "RemoveDelegationTokenRecord": _remove_token,
 }
-"""By record; KeyError for a removal of what isn't there."""
+"""By record; KeyError for a removal of an ACL that isn't there."""

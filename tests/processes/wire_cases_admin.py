@@ -567,3 +567,24 @@ def sasl_where_nobody_is_asked(side: Side) -> Answers:
     for version in versions("SaslAuthenticate"):
         answer = side.ask("SaslAuthenticate", version, {"auth_bytes": b"\0alice\0secret"})
         yield "message", version, answer
+
+
+def delegation_tokens(side: Side) -> Answers:
+    """Nobody who has not shown who he is may ask for them, whatever he asks."""
+    renewer = {"principal_type": "User", "principal_name": "bob"}
+    for version in versions("CreateDelegationToken"):
+        body = {"renewers": [renewer], "max_lifetime_ms": -1}
+        yield "create", version, side.ask("CreateDelegationToken", version, body)
+    for type_, name in (("User", "bob"), ("Group", "g"), ("User", ""), (None, "bob"), (None, None)):
+        owner = {"owner_principal_type": type_, "owner_principal_name": name}
+        body = owner | {"renewers": [renewer | {"principal_type": "Group"}], "max_lifetime_ms": 0}
+        yield f"create for {type_}:{name}", 3, side.ask("CreateDelegationToken", 3, body)
+    for version in versions("RenewDelegationToken"):
+        body = {"hmac": b"unknown", "renew_period_ms": -1}
+        yield "renew", version, side.ask("RenewDelegationToken", version, body)
+    for version in versions("ExpireDelegationToken"):
+        body = {"hmac": b"unknown", "expiry_time_period_ms": -1}
+        yield "expire", version, side.ask("ExpireDelegationToken", version, body)
+    for version in versions("DescribeDelegationToken"):
+        yield "describe", version, side.ask("DescribeDelegationToken", version, {"owners": None})
+    yield "describe none", 3, side.ask("DescribeDelegationToken", 3, {"owners": []})

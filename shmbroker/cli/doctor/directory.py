@@ -25,11 +25,6 @@ PARTITIONS_MOST = 8192
 FREE_SHARE_LEAST = 0.1
 INODES_SHARE_LEAST = 0.05
 ACL = "AccessControlEntryRecord"
-NOT_SERVED = {
-    "UserScramCredentialRecord": "SCRAM passwords",
-    "DelegationTokenRecord": "delegation tokens",
-}
-"""A start is refused where the metadata log has these (`metadata.image`)."""
 TRANSACTION_TOPIC = "__transaction_state"
 SHARE_TOPIC = "__share_group_state"
 REMOTE_TOPIC = "__remote_log_metadata"
@@ -347,26 +342,14 @@ def features(facts: Facts) -> Result:
 
 
 def security(facts: Facts) -> Result:
-    lost = [
-        f"{node.records[name]} {name}: {what}"
-        for node in _nodes(facts)
-        for name, what in NOT_SERVED.items()
-        if node.records.get(name)
-    ]
-    if lost:
-        return fault(
-            f"these are not served, so no broker starts here: {named(dict.fromkeys(lost))}",
-            "stay with Apache Kafka if you need them",
-        )
     adopted = [node for node in _nodes(facts) if not node.is_ours]
     acls = max((node.records.get(ACL, 0) for node in adopted), default=0)
     if acls:
         return warning(
             f"{acls} ACLs: they are obeyed, and a start that does not ask for them is refused",
-            f"start with --set authorizer.class.name={STANDARD_AUTHORIZER}; "
-            "every client is User:ANONYMOUS, as there is no TLS and no SASL",
+            f"start with --set authorizer.class.name={STANDARD_AUTHORIZER}",
         )
-    return ok("no ACLs that are new here, no passwords or tokens")
+    return ok("no ACLs that are new here")
 
 
 def _topic(facts: Facts, name: str, api_key: int, what: str, fix: str) -> Result:
@@ -435,7 +418,7 @@ CHECKS = [
         ("metadata", "The cluster's metadata", metadata),
         ("log-dirs", "Whether a node has several log directories", log_directories),
         ("features", "Feature levels, `metadata.version` among them", features),
-        ("security", "ACLs (obeyed); passwords, tokens (not served)", security),
+        ("security", "ACLs, which are obeyed", security),
         ("transactions", "Transactions that Apache Kafka's producers began", transactions),
         ("share-groups", "Share groups", share_groups),
         ("tiered", "Segments in Apache Kafka's remote store", tiered),

@@ -51,6 +51,8 @@ class Asker(NamedTuple):
     host: str
     authorizer: Authorizer
     image: MetadataImage
+    may_have_tokens: bool = True
+    """Whether it is a connection on which delegation tokens are answered about."""
 
     def may(self, operation: int, resource_type: int, name: str) -> bool:
         """Whether it may do this."""

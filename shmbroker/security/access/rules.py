@@ -5,7 +5,7 @@ Produce and Fetch are judged where they are decoded (`gateway.produce`, `gateway
 
 from __future__ import annotations
 
-from shmbroker.security.access import cluster, groups, topics, transactions
+from shmbroker.security.access import cluster, groups, tokens, topics, transactions
 from shmbroker.wire import api_keys as keys
 
 TYPE_CHECKING = False
@@ -45,6 +45,10 @@ RULES: dict[int, Rule | None] = {
     keys.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
     keys.SASL_AUTHENTICATE: None,
     keys.CREATE_PARTITIONS: topics.create_partitions,
+    keys.CREATE_DELEGATION_TOKEN: tokens.create_delegation_token,
+    keys.RENEW_DELEGATION_TOKEN: None,
+    keys.EXPIRE_DELEGATION_TOKEN: None,
+    keys.DESCRIBE_DELEGATION_TOKEN: tokens.describe_delegation_token,
     keys.DELETE_GROUPS: groups.delete_groups,
     keys.ELECT_LEADERS: cluster.elect_leaders,
     keys.INCREMENTAL_ALTER_CONFIGS: cluster.incremental_alter_configs,

@@ -274,8 +274,8 @@ def test_features_and_producer_ids(image: MetadataImage) -> None:
 
 
 def test_record_that_is_not_served_is_refused(image: MetadataImage) -> None:
-    with pytest.raises(StorageFault, match="RemoveDelegationTokenRecord at offset 8"):
-        applied(image, ("RemoveDelegationTokenRecord", 0, {"token_id": "t"}))
+    with pytest.raises(StorageFault, match="BeginTransactionRecord at offset 8"):
+        applied(image, ("BeginTransactionRecord", 0, {"name": None}))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shmbroker.apis import table
-from shmbroker.metadata.security_image import Acl
+from shmbroker.metadata.security_image import Acl, Token
 from shmbroker.security.access.asker import Asker, Outcome, Partly, Refused
 from shmbroker.security.access.rules import RULES
 from shmbroker.security.acls import (
@@ -17,15 +17,19 @@ from shmbroker.security.acls import (
     CLUSTER_ACTION,
     CLUSTER_NAME,
     CREATE,
+    CREATE_TOKENS,
+    DELEGATION_TOKEN,
     DELETE,
     DESCRIBE,
     DESCRIBE_CONFIGS,
+    DESCRIBE_TOKENS,
     GROUP,
     IDEMPOTENT_WRITE,
     LITERAL,
     READ,
     TOPIC,
     TRANSACTIONAL_ID,
+    USER,
     WRITE,
 )
 from shmbroker.security.authorizer import Authorizer
@@ -33,6 +37,7 @@ from shmbroker.wire import api_keys as keys
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
+    DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     GROUP_AUTHORIZATION_FAILED,
     OPERATION_NOT_ATTEMPTED,
     TOPIC_AUTHORIZATION_FAILED,
@@ -45,7 +50,7 @@ KNOWN = {"mine": SimpleNamespace(name="mine", topic_id=ID)}
 IMAGE: Any = SimpleNamespace(topics_by_name=KNOWN, topics_by_id={ID: KNOWN["mine"]})
 MAY_ALL = [
     Acl(kind, "*" if kind != CLUSTER else CLUSTER_NAME, LITERAL, ME, "*", ALL, ALLOW)
-    for kind in (TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID)
+    for kind in (TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, USER)
 ]
 
 
@@ -147,6 +152,9 @@ FIRST_ERRORS = [
      (CLUSTER, CLUSTER_NAME, ALTER), (), CLUSTER_AUTHORIZATION_FAILED),
     (keys.LIST_PARTITION_REASSIGNMENTS, 0, {"timeout_ms": 1, "topics": None},
      (CLUSTER, CLUSTER_NAME, DESCRIBE), (), CLUSTER_AUTHORIZATION_FAILED),
+    (keys.CREATE_DELEGATION_TOKEN, 3, {"owner_principal_type": "User", "renewers": [],
+                                       "owner_principal_name": "his", "max_lifetime_ms": -1},
+     (USER, "User:his", CREATE_TOKENS), (), DELEGATION_TOKEN_AUTHORIZATION_FAILED),
     (keys.LIST_CONFIG_RESOURCES, 1, {"resource_types": []},
      (CLUSTER, CLUSTER_NAME, DESCRIBE_CONFIGS), (), CLUSTER_AUTHORIZATION_FAILED),
 ]  # fmt: skip
@@ -315,3 +323,57 @@ def test_a_group_is_hidden_that_reads_what_may_not_be_described() -> None:
     (told,) = outcome.after({"groups": [row]})["groups"]
     assert told["error_code"] == TOPIC_AUTHORIZATION_FAILED
     assert not told["members"] and "group_epoch" not in told
+
+
+@pytest.mark.parametrize(("owner", "may_have_tokens"), [("me", True), ("", True), ("his", False)])
+def test_a_token_of_ones_own_needs_no_right_and_a_forbidden_one_is_refused_elsewhere(
+    owner: str, may_have_tokens: bool
+) -> None:
+    body = {
+        "owner_principal_type": "User",
+        "owner_principal_name": owner,
+        "renewers": [],
+        "max_lifetime_ms": -1,
+    }
+    asker = may()._replace(may_have_tokens=may_have_tokens)
+    assert judge(asker, keys.CREATE_DELEGATION_TOKEN, 3, body) is None
+
+
+def _token(token_id: str, owner: str, requester: str = "User:x", *renewers: str) -> Token:
+    return Token(token_id, owner, requester, renewers, 0, 1, 2)
+
+
+TOKENS = {
+    token.token_id: token
+    for token in (
+        _token("owned", ME),
+        _token("requested", "User:his", ME),
+        _token("renewed", "User:her", "User:her", "User:x", ME),
+        _token("his", "User:his"),
+        _token("hers", "User:her"),
+    )
+}
+
+
+@pytest.mark.parametrize(
+    ("right", "seen"),
+    [
+        (None, ["owned", "requested", "renewed"]),
+        ((DELEGATION_TOKEN, "hers", DESCRIBE), ["owned", "requested", "renewed", "hers"]),
+        ((USER, "User:his", DESCRIBE_TOKENS), ["owned", "requested", "renewed", "his"]),
+        ((USER, "his", DESCRIBE_TOKENS), ["owned", "requested", "renewed"]),
+        ((USER, "User:his", CREATE_TOKENS), ["owned", "requested", "renewed"]),
+    ],
+)
+def test_tokens_of_others_are_seen_by_who_may(
+    right: tuple[int, str, int] | None, seen: list[str]
+) -> None:
+    image: Any = SimpleNamespace(security=SimpleNamespace(tokens=TOKENS))
+    asker = may(*([right] if right else []))._replace(image=image)
+    outcome = judge(asker, keys.DESCRIBE_DELEGATION_TOKEN, 3, {"owners": None})
+    assert isinstance(outcome, Partly) and outcome.body is None
+    rows = []
+    for token in TOKENS.values():
+        type_, name = token.owner.split(":")
+        rows.append({"token_id": token.token_id, "principal_type": type_, "principal_name": name})
+    assert [row["token_id"] for row in outcome.after({"tokens": rows})["tokens"]] == seen

@@ -1,0 +1,33 @@
+"""ExpireDelegationToken (key 40): let a token end sooner, or at once.
+
+Versions: 1-2.
+Where: the active controller.
+Version notes: 2 flexible.
+"""
+
+from __future__ import annotations
+
+from shmbroker.apis.refusals import ERROR
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shmbroker.apis.contexts import ControllerContext
+    from shmbroker.ipc.operation_adapter import Answer, Call
+
+API_KEY = 40
+NAME = "ExpireDelegationToken"
+VERSION_MIN = 1
+VERSION_MAX = 2
+VERSION_MIN_ADVERTISED = 1
+
+
+def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Answer:
+    """Until when it holds."""
+    return controller.decide(call, body)
+
+
+def not_controller(version: int, body: dict[str, Any]) -> dict[str, Any]:
+    """NOT_CONTROLLER."""
+    return dict(ERROR)

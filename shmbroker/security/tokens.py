@@ -1,0 +1,93 @@
+"""Delegation tokens (KIP-48): what proves one, and whose it is. Pure.
+
+A token is its id and an HMAC of it, by a key that all brokers have and that is never sent. Who
+holds both authenticates by SCRAM with the id as his name and the HMAC, as base64, as his password.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from typing import NamedTuple
+
+from shmbroker.metadata.security_image import Token
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+HMACS_KEPT_MAX = 65536
+"""After so many all are computed again."""
+USER = "User"
+"""The only type of principal that may renew tokens."""
+
+
+class Principal(NamedTuple):
+    """The two parts of User:alice."""
+
+    type: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Principal:
+        """Of the whole; the name may have colons."""
+        type_, _, name = text.partition(":")
+        return cls(type_, name)
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Principal:
+        """Of a row of a request."""
+        return cls(row["principal_type"], row["principal_name"])
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+class TokenKey:
+    """The secret key (delegation.token.secret.key), and the HMACs of tokens by it."""
+
+    __slots__ = ("_hmacs", "_secret")
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+        self._hmacs: dict[str, bytes] = {}
+
+    def __repr__(self) -> str:
+        return "TokenKey(hidden)"
+
+    def hmac_of(self, token_id: str) -> bytes:
+        """What proves a token."""
+        known = self._hmacs.get(token_id)
+        if known is None:
+            if len(self._hmacs) >= HMACS_KEPT_MAX:
+                self._hmacs.clear()
+            known = hmac.digest(self._secret, token_id.encode(), "sha512")
+            self._hmacs[token_id] = known
+        return known
+
+    def password_of(self, token_id: str) -> str:
+        """The same, as SCRAM has it for a password."""
+        return base64.b64encode(self.hmac_of(token_id)).decode()
+
+    def find(self, tokens: Mapping[str, Token], shown: bytes) -> Token | None:
+        """The token that an HMAC proves."""
+        for token_id, token in tokens.items():
+            if hmac.compare_digest(self.hmac_of(token_id), shown):
+                return token
+        return None
+
+
+def may_renew(token: Token, principal: str) -> bool:
+    """Whether a principal may renew and expire it."""
+    return principal == token.owner or principal in token.renewers
+
+
+def concerns(token: Token, principal: str) -> bool:
+    """Whether it is a principal's to see: the owner's, his who asked for it, and the renewers'."""
+    return principal == token.requester or may_renew(token, principal)
+
+
+def is_expired(token: Token, now_ms: int) -> bool:
+    """Whether it has ceased to hold."""
+    return now_ms > token.expires_ms or now_ms > token.max_ms
