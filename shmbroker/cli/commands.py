@@ -29,6 +29,7 @@ COMMANDS = {
     "serve": "shmbroker.cli.serve",
     "status": "shmbroker.cli.status",
     "systemd": "shmbroker.cli.systemd",
+    "token": "shmbroker.cli.token",
     "top": "shmbroker.cli.top",
     "topic": "shmbroker.cli.topic",
     "transaction": "shmbroker.cli.transaction",

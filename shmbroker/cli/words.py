@@ -79,6 +79,26 @@ def parse_moment(text: str) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
+_SPAN = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
+_SPAN_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_span(text: str) -> int:
+    """Milliseconds of "90s", "15m", "12h", "7d" or "500ms"; ValueError if it's none."""
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no time: a number with ms, s, m, h or d, such as 12h")
+    return int(match[1]) * _SPAN_MS[match[2]]
+
+
+def moment_text(moment_ms: int) -> str:
+    """Milliseconds since 1970 as a date and time, 2026-11-21T10:00:00Z."""
+    from datetime import UTC, datetime
+
+    moment = datetime.fromtimestamp(moment_ms // 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def parse_moment_of(text: str) -> tuple[str, int | None, str | int]:
     """(topic, partition or None for all, EARLIEST, LATEST or ms) of a "TOPIC:PARTITION:TIME", as
     `kcat -Q -t` has it; ValueError if it is none. A missing PARTITION ("TOPIC::TIME") is all."""

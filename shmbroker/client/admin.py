@@ -2,6 +2,8 @@
 
 OffsetDelete, the settings of all brokers together (an empty resource name), levels of loggers,
 client quotas, the quorum of controllers, log directories, the brokers that are registered but
+OffsetDelete, the settings of all brokers together (an empty resource name), levels of loggers, the
+quorum of controllers, log directories, delegation tokens, the brokers that are registered but
 fenced, and whether a topic exists, where confluent-kafka is not installed. Each over a connection
 of its own; no TLS, no SASL.
 Versions are those of `versions.PLAIN`; that of fenced brokers is known since Kafka 4.0.
@@ -23,16 +25,20 @@ from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
     ALTER_CLIENT_QUOTAS,
+    CREATE_DELEGATION_TOKEN,
     DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
+    DESCRIBE_DELEGATION_TOKEN,
     DESCRIBE_LOG_DIRS,
     DESCRIBE_QUORUM,
+    EXPIRE_DELEGATION_TOKEN,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     METADATA,
     OFFSET_DELETE,
+    RENEW_DELEGATION_TOKEN,
     name_of,
 )
 
@@ -223,6 +229,59 @@ def alter_client_quotas(
         _refuse(result["error_code"], "quotas", result["error_message"])
 
     patiently(once, ANSWER_S, "the quotas are not changed")
+def create_token(
+    addresses: Sequence[Address],
+    owner: tuple[str, str] | None,
+    renewers: Iterable[tuple[str, str]],
+    lifetime_ms: int,
+) -> Message:
+    """Make a delegation token; what `tokens` tells of it. Principals are (type, name); without an
+    owner it is who asks. lifetime_ms: how long it may be renewed; negative: as long as allowed."""
+    type_, name = owner or (None, None)
+    renewing = [_principal(renewer) for renewer in renewers]
+    body = {
+        "owner_principal_type": type_,
+        "owner_principal_name": name,
+        "renewers": renewing,
+        "max_lifetime_ms": lifetime_ms,
+    }
+    made = ask(addresses, CREATE_DELEGATION_TOKEN, body)
+    _refuse(made["error_code"], "the token is not made")
+    for time in ("issue", "expiry", "max"):
+        made[f"{time}_timestamp"] = made.pop(f"{time}_timestamp_ms")
+    return made | {"renewers": renewing}
+
+
+def tokens(
+    addresses: Sequence[Address], owners: Iterable[tuple[str, str]] | None = None
+) -> list[Message]:
+    """The delegation tokens that may be seen, as DescribeDelegationToken has them; of these
+    principals, if any are given."""
+    wanted = None if owners is None else [_principal(owner) for owner in owners]
+    answer = ask(addresses, DESCRIBE_DELEGATION_TOKEN, {"owners": wanted})
+    _refuse(answer["error_code"], "tokens are not told")
+    return list(answer["tokens"])
+
+
+def renew_token(addresses: Sequence[Address], hmac: bytes, period_ms: int) -> int:
+    """Let a token hold for so long from now, or negative: as long as allowed; until when it does,
+    in milliseconds since 1970."""
+    body = {"hmac": hmac, "renew_period_ms": period_ms}
+    answer = ask(addresses, RENEW_DELEGATION_TOKEN, body)
+    _refuse(answer["error_code"], "the token is not renewed")
+    return int(answer["expiry_timestamp_ms"])
+
+
+def expire_token(addresses: Sequence[Address], hmac: bytes, period_ms: int) -> int:
+    """Let a token end in so long from now, or negative: remove it; until when it holds."""
+    body = {"hmac": hmac, "expiry_time_period_ms": period_ms}
+    answer = ask(addresses, EXPIRE_DELEGATION_TOKEN, body)
+    _refuse(answer["error_code"], "the token is not ended")
+    return int(answer["expiry_timestamp_ms"])
+
+
+def _principal(parts: tuple[str, str]) -> Message:
+    return {"principal_type": parts[0], "principal_name": parts[1]}
 
 
 def has_topic(addresses: Sequence[Address], name: str) -> bool:

@@ -1,7 +1,7 @@
 """The version of each API that is spoken: one for those who ask, one for those who don't.
 
     PLAIN     to brokers that were not asked what they serve: one request less. Kafka knows all of
-              them since 3.0, but DescribeLogDirs and DescribeQuorum since 3.3
+              them since 3.0, but DescribeLogDirs, DescribeQuorum and tokens since 3.3
     READING   by readers, who ask first (ApiVersions, `lacking`). Topics are named by their ids, so
               that one that was made again is noticed; all but the last are Apache Kafka's since 3.1
 
@@ -16,15 +16,18 @@ from shmbroker.wire.api_keys import (
     ADD_PARTITIONS_TO_TXN,
     ALTER_CLIENT_QUOTAS,
     API_VERSIONS,
+    CREATE_DELEGATION_TOKEN,
     DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
+    DESCRIBE_DELEGATION_TOKEN,
     DESCRIBE_LOG_DIRS,
     DESCRIBE_PRODUCERS,
     DESCRIBE_QUORUM,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
+    EXPIRE_DELEGATION_TOKEN,
     FETCH,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
@@ -37,6 +40,7 @@ from shmbroker.wire.api_keys import (
     OFFSET_DELETE,
     OFFSET_FETCH,
     PRODUCE,
+    RENEW_DELEGATION_TOKEN,
     TXN_OFFSET_COMMIT,
     WRITE_TXN_MARKERS,
 )
@@ -66,6 +70,10 @@ PLAIN: Mapping[int, int] = {
     WRITE_TXN_MARKERS: 1,
     DESCRIBE_TRANSACTIONS: 0,
     LIST_TRANSACTIONS: 0,
+    CREATE_DELEGATION_TOKEN: 3,
+    RENEW_DELEGATION_TOKEN: 2,
+    EXPIRE_DELEGATION_TOKEN: 2,
+    DESCRIBE_DELEGATION_TOKEN: 3,
 }
 
 READING: Mapping[int, int] = {

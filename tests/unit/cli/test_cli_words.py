@@ -15,9 +15,11 @@ from shmbroker.cli.words import (
     compile_format,
     delimiter,
     hides_internal,
+    moment_text,
     parse_moment,
     parse_moment_of,
     parse_place,
+    parse_span,
     to_posix,
     unescape,
 )
@@ -186,3 +188,22 @@ def test_format_of_null() -> None:
 def test_format_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="none of"):
         compile_format(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "span_ms"),
+    [("500ms", 500), ("90s", 90_000), ("15m", 900_000), ("12h", 43_200_000), ("7d", 604_800_000)],
+)
+def test_spans(text: str, span_ms: int) -> None:
+    assert parse_span(text) == span_ms
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "-1d", "1.5h", "7 d", "7dd", "7w", "9999999999s"])
+def test_what_is_no_span(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time"):
+        parse_span(text)
+
+
+def test_a_moment_is_read_as_it_is_shown() -> None:
+    assert moment_text(1_700_000_000_999) == "2023-11-14T22:13:20Z"
+    assert parse_moment("2023-11-14T22:13:20+00:00") == 1_700_000_000_000
