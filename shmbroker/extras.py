@@ -30,6 +30,7 @@ LIBRARIES = {
     "tqdm": Library("cli", "tqdm>=4.66"),
     "cryptography": Library("tls", "cryptography>=42"),
     "re2": Library("regex", "google-re2>=1.1.20240702"),
+    "authlib": Library("oauth", "authlib>=1.6"),
 }
 """By the name that Python imports it by."""
 

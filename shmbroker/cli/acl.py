@@ -10,7 +10,6 @@ import click
 from shmbroker.cli.client import (
     ASK_S,
     CHANGE_S,
-    PLAINTEXT,
     Cluster,
     cluster_options,
     json_option,
@@ -254,7 +253,7 @@ def _found(cluster: Cluster, principal: str | None, **given: Any) -> list[Any]:
         for wanted in _filters(principal, given)
         for acl in _wait(admin.describe_acls(wanted, request_timeout=CHANGE_S))
     ]
-    if not found and cluster.security == PLAINTEXT:
+    if not found:
         # The client library gives none, too, where the cluster refuses to tell them.
         from shmbroker.client.admin import are_acls_told
 

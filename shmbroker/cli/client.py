@@ -1,7 +1,8 @@
-"""How the commands reach a cluster: one pair of options, one way to ask, one way to fail.
+"""How the commands reach a cluster: one set of options, one way to ask, one way to fail.
 
 The client library is confluent-kafka (librdkafka), so any Kafka cluster will do. It is imported
-when first needed: 0.1 s, more than the rest of a command takes.
+when first needed: 0.1 s, more than the rest of a command takes. A few questions are asked by our
+own client; both take TLS and SASL from the profile (`client.profiles`), and from -X above it.
 
 Rules
  * Whether a Kafka listens is tried first (`probe`), and what the library finds wrong with
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -22,6 +24,10 @@ from typing import Any, Protocol
 import click
 
 from shmbroker.cli.outcome import CommandFault, say, sentence
+from shmbroker.client import profiles
+from shmbroker.client.addresses import UNIX, Addresses, is_unix, parse_unix
+from shmbroker.client.secrets import SENSITIVE, reference_of
+from shmbroker.client.security import OAUTHBEARER, OPEN, SETTINGS, Security, Value, security_of
 from shmbroker.settings.setting import OWN_PREFIX
 from shmbroker.settings.without_effect import idle_complaint
 
@@ -42,16 +48,23 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --bootstrap-server and -X; it is called with a `cluster` instead."""
+    """Give a command --bootstrap-server, --profile and -X; it is called with a `cluster`."""
 
     @click.option(
         "-b",
         "--bootstrap-server",
         "servers",
         metavar="HOST:PORT[,…]",
-        envvar=VARIABLE,
-        default=DEFAULT_SERVER,
-        help=f"Address of the cluster.  [default: ${VARIABLE}, else {DEFAULT_SERVER}]",
+        help=f"Address of the cluster.  [default: the profile's, else ${VARIABLE}, else"
+        f" {DEFAULT_SERVER}]",
+    )
+    @click.option(
+        "--profile",
+        "profile",
+        metavar="NAME",
+        envvar=profiles.VARIABLE,
+        help="TLS, user and password of this name: `shmbroker profile --help`.  [default:"
+        f" ${profiles.VARIABLE}]",
     )
     @click.option(
         "-X",
@@ -61,10 +74,28 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Setting of the client library (librdkafka), such as -X security.protocol=SSL.",
     )
     @functools.wraps(function)
-    def with_cluster(servers: str, settings: tuple[str, ...], **rest: Any) -> Any:
-        return function(cluster=Cluster(servers, pairs(settings, "-X")), **rest)
+    def with_cluster(
+        servers: str | None, profile: str | None, settings: tuple[str, ...], **rest: Any
+    ) -> Any:
+        return function(cluster=cluster_of(servers, profile, settings), **rest)
 
     return with_cluster
+
+
+def cluster_of(
+    servers: str | None, profile: str | None = None, settings: Iterable[str] = ()
+) -> Cluster:
+    """The cluster that these options name, or the environment."""
+    given = pairs(settings, "-X")
+    for name, value in given.items():
+        if name in SENSITIVE and reference_of(value) is None:
+            raise click.UsageError(
+                f"-X {name}: whoever lists processes would see it. Put it into a profile, or give"
+                f" ${{env:NAME}} or ${{file:PATH}}."
+            )
+    found = profiles.load(profile) if profile else None
+    where = servers or (found and found.servers) or os.environ.get(VARIABLE) or DEFAULT_SERVER
+    return Cluster(where, given, found)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -88,22 +119,37 @@ class NotReached(CommandFault):
 class Cluster:
     """The cluster that a command was pointed at; clients of it are made when asked for."""
 
-    __slots__ = ("refusal", "servers", "settings")
+    __slots__ = ("profile", "refusal", "servers", "settings")
 
-    def __init__(self, servers: str, settings: dict[str, str]) -> None:
+    def __init__(
+        self, servers: str, settings: dict[str, str], profile: profiles.Profile | None = None
+    ) -> None:
         self.settings = settings
         """What -X said."""
+        self.profile = profile
         for name in _SERVERS:
             servers = settings.pop(name, servers)
         self.servers = servers
-        """HOST:PORT, several with commas."""
+        """HOST:PORT or unix:/PATH, several with commas."""
         self.refusal: Any = None
         """The library's last KafkaError that another try doesn't mend: TLS, or a password."""
+
+    def _given(self) -> dict[str, Value]:
+        """All settings: the profile's, and -X above them."""
+        base = {} if self.profile is None else dict(self.profile.settings)
+        base.pop(profiles.SERVERS, None)
+        return base | self.settings
 
     @property
     def security(self) -> str:
         """`security.protocol`, in capitals."""
-        return self.settings.get("security.protocol", PLAINTEXT).upper()
+        return str(self._given().get("security.protocol", PLAINTEXT)).upper()
+
+    def entering(self) -> Security:
+        """TLS and SASL, for our own client; ConfigFault if they can't be meant."""
+        return security_of(
+            {name: value for name, value in self._given().items() if name in SETTINGS}
+        )
 
     def admin(self) -> Any:
         """An AdminClient; CommandFault if no Kafka listens."""
@@ -133,7 +179,8 @@ class Cluster:
         if "debug" not in self.settings:
             config["log_level"] = 0
         config |= {name.replace("_", "."): value for name, value in settings.items()}
-        config |= self.settings
+        config |= {name: value for name, value in self._given().items() if name not in SETTINGS}
+        config |= for_librdkafka(self.entering())
         told = config.pop("on.error", None)
 
         def on_error(error: KafkaError) -> None:
@@ -144,21 +191,29 @@ class Cluster:
 
         config["error_cb"] = on_error
         self.check_reachable()
+        if any(map(is_unix, self.addresses())):
+            raise CommandFault(
+                "this command asks by librdkafka, which knows no Unix sockets: give HOST:PORT"
+            )
         try:
             return kind(config)
         except KafkaException as refusal:
             raise click.UsageError(f"-X: {refusal.args[0].str()}.") from None
 
-    def addresses(self) -> list[tuple[str, int]]:
-        """(host, port) of the bootstrap servers; a usage error for what is no address."""
+    def addresses(self) -> Addresses:
+        """(host, port) of the bootstrap servers, and how they are entered; a usage error for what
+        is no address."""
         found = []
         for text in self.servers.split(","):
+            if text.strip().startswith(UNIX):
+                found.append((parse_unix(text.strip(), "--bootstrap-server"), 0))
+                continue
             match = re.fullmatch(r"\s*(?:\w+://)?(\[[^\]]+\]|[^:\s]+)(?::(\d{1,5}))?\s*", text)
             port = int(match[2] or DEFAULT_PORT) if match else 0
             if match is None or not 0 < port < 65536:
                 raise click.UsageError(f"--bootstrap-server takes HOST:PORT, not {text!r}.")
             found.append((match[1].strip("[]"), port))
-        return found
+        return Addresses(found, self.entering())
 
     def check_reachable(self) -> None:
         """CommandFault unless a Kafka answers at one of the servers."""
@@ -175,7 +230,8 @@ class Cluster:
         for (host, port), refusal in refusals:
             if refusal.is_reached:
                 shown = f"[{host}]" if ":" in host else host
-                raise CommandFault(f"{shown}:{port} {refusal.text}")
+                where = f"{UNIX}{host}" if is_unix((host, port)) else f"{shown}:{port}"
+                raise CommandFault(f"{where} {refusal.text}")
         raise NotReached(
             f"cannot reach {self.servers}: {refusals[-1][1].text}; is a broker running there? "
             f"(`shmbroker serve` starts one, --bootstrap-server or ${VARIABLE} names another)"
@@ -190,6 +246,37 @@ class Cluster:
 _LASTING = {"_SSL", "_AUTHENTICATION"}
 _SERVERS = ("metadata.broker.list", "bootstrap.servers")
 """-X with one of these names the cluster, too."""
+
+
+def for_librdkafka(security: Security) -> dict[str, Any]:
+    """The same in librdkafka's settings; CommandFault for what it can't do."""
+    if security == OPEN:
+        return {}
+    if security.is_by_token:
+        raise CommandFault(
+            "this command asks by librdkafka, which knows no delegation tokens: give a user and a"
+            " password"
+        )
+    found: dict[str, Any] = {
+        "security.protocol": security.protocol,
+        "ssl.ca.location": security.ca,
+        "ssl.certificate.location": security.certificate,
+        "ssl.key.location": security.certificate and (security.key or security.certificate),
+        "ssl.key.password": security.key_password and security.key_password.reveal(),
+        "ssl.endpoint.identification.algorithm": "https" if security.checks_name else "none",
+        "sasl.mechanism": security.mechanism,
+        "sasl.username": security.username,
+        "sasl.password": security.password and security.password.reveal(),
+    }
+    if security.mechanism == OAUTHBEARER:
+        from shmbroker.client.oauth import expires_s, token_of
+
+        def token(_config: str) -> tuple[str, float]:
+            found = token_of(security).reveal()
+            return found, expires_s(found)
+
+        found["oauth_cb"] = token
+    return {name: value for name, value in found.items() if value}
 
 
 def _refused(error: KafkaError) -> str:

@@ -24,6 +24,7 @@ COMMANDS = {
     "pipeline": "shmbroker.cli.pipeline",
     "produce": "shmbroker.cli.produce",
     "quota": "shmbroker.cli.quota",
+    "profile": "shmbroker.cli.profile",
     "quorum": "shmbroker.cli.quorum",
     "restore": "shmbroker.cli.restore",
     "serve": "shmbroker.cli.serve",

@@ -20,6 +20,7 @@ from shmbroker.cli.client import (
 from shmbroker.cli.hints import HintingGroup, meant
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_table
+from shmbroker.client.addresses import Addresses
 
 LOGGER = "logger"
 KINDS = click.Choice(["topic", "broker", LOGGER])
@@ -115,12 +116,12 @@ def _rows(cluster: Cluster, kind: str, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _address_of(cluster: Cluster, name: str) -> tuple[str, int]:
+def _address_of(cluster: Cluster, name: str) -> Addresses:
     """Where a broker is; CommandFault if there is none of that id."""
     there = metadata(cluster.admin(), cluster).brokers
     for broker in there.values():
         if str(broker.id) == name:
-            return broker.host, broker.port
+            return cluster.addresses().others([(broker.host, broker.port)])
     raise CommandFault(f"there is no broker {name}, only {', '.join(map(str, sorted(there)))}")
 
 

@@ -14,6 +14,7 @@ import threading
 from typing import Any, NamedTuple
 
 from shmbroker import clock
+from shmbroker.client.addresses import Address, is_unix
 
 CONNECT_S = 4.0
 """For all addresses together: name, connection and first answer."""
@@ -25,8 +26,6 @@ _CLIENT_ID = b"shmbroker-cli"
 _API_VERSIONS = struct.pack(">hhih", 18, 0, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID
 _REQUEST = struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS
 _ANSWER_BYTES_MAX = 1 << 20
-
-Address = tuple[str, int]
 
 
 class ProbeRefusal(NamedTuple):
@@ -40,6 +39,8 @@ class ProbeRefusal(NamedTuple):
 
 def refusal_of(address: Address, is_tls: bool, wait_s: float = CONNECT_S) -> ProbeRefusal | None:
     """None if a Kafka (or, with `is_tls`, a TLS server) answers there, else what is wrong."""
+    if is_unix(address):
+        return _unix_refusal(address, wait_s)
     deadline = clock.monotonic() + wait_s
     try:
         resolved = _resolved(address, wait_s)
@@ -51,6 +52,18 @@ def refusal_of(address: Address, is_tls: bool, wait_s: float = CONNECT_S) -> Pro
         return ProbeRefusal(_words(error, wait_s), is_reached=False)
     with connected:
         return _tls_refusal(connected, address) if is_tls else _plain_refusal(connected, address)
+
+
+def _unix_refusal(address: Address, wait_s: float) -> ProbeRefusal | None:
+    from shmbroker.client.connection import connect_unix
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
+        connected.settimeout(wait_s)
+        try:
+            connect_unix(connected, address[0])
+        except OSError as error:
+            return ProbeRefusal(_words(error, wait_s), is_reached=False)
+        return _plain_refusal(connected, address)
 
 
 def _resolved(address: Address, wait_s: float) -> list[Address]:
@@ -114,7 +127,7 @@ def _plain_refusal(connected: socket.socket, address: Address) -> ProbeRefusal |
         # A server that reads lines never answers this; one that is slow has the other half.
         connected.settimeout(wait_s / 2)
         answer = _first_bytes(connected)
-        if answer is None and _answers_http(address):
+        if answer is None and not is_unix(address) and _answers_http(address):
             answer = b"HTTP/"
         if answer is None:
             connected.settimeout(wait_s / 2)
@@ -125,8 +138,10 @@ def _plain_refusal(connected: socket.socket, address: Address) -> ProbeRefusal |
         return ProbeRefusal("accepts connections but gives no Kafka answer: is it the right port?")
     if _is_kafka(answer):
         return None
+    if is_unix(address):
+        return ProbeRefusal("gives no Kafka answer: is it the right socket?")
     if answer[:2] == b"\x15\x03" or (not answer and _handshake(address) is None):
-        return ProbeRefusal("speaks TLS: add -X security.protocol=SSL")
+        return ProbeRefusal("speaks TLS: add -X security.protocol=SSL, or a --profile")
     if answer[:5] == b"HTTP/" or (not answer and _answers_http(address)):
         return ProbeRefusal("is an HTTP server, not a Kafka broker: is it the right port?")
     if answer:
@@ -147,7 +162,7 @@ def _tls_refusal(connected: socket.socket, address: Address) -> ProbeRefusal | N
         is_kafka = False
     if is_kafka:
         return ProbeRefusal(
-            "speaks Kafka without TLS: leave out -X security.protocol, or name its TLS port"
+            "speaks Kafka without TLS: leave out security.protocol, or name its TLS port"
         )
     return ProbeRefusal(f"does not speak TLS ({fault}): is it the right port?")
 

@@ -17,7 +17,6 @@ import click
 from shmbroker.cli import local_status
 from shmbroker.cli.client import (
     ASK_S,
-    PLAINTEXT,
     Cluster,
     NotReached,
     Pending,
@@ -152,18 +151,16 @@ def gather(cluster: Cluster) -> dict[str, Any]:
         {"id": broker.id, "host": broker.host, "port": broker.port}
         for broker in sorted(there.brokers.values(), key=lambda broker: int(broker.id))
     ]
-    is_plain = cluster.security == PLAINTEXT
     for broker in brokers:
-        address = str(broker["host"]), int(broker["port"])
-        ask = partial(log_dirs, address, None)
-        found = _told(ask) if is_plain else None
+        address = addresses.others([(str(broker["host"]), int(broker["port"]))])
+        found = _told(partial(log_dirs, address, None))
         broker["log_dirs"] = None if found is None else list(map(_directory, found))
-    fenced = _told(partial(fenced_brokers, addresses)) if is_plain else None
+    fenced = _told(partial(fenced_brokers, addresses))
     return {
         "cluster_id": there.cluster_id,
         "brokers": brokers,
         "fenced_brokers": fenced,
-        "quorum": _quorum(addresses) if is_plain else None,
+        "quorum": _quorum(addresses),
         **_partitions(there.topics),
         "groups": _groups(cluster, admin),
     }

@@ -10,7 +10,6 @@ import click
 from shmbroker.cli.client import (
     ASK_S,
     CHANGE_S,
-    PLAINTEXT,
     Cluster,
     cluster_options,
     is_pattern,
@@ -261,13 +260,15 @@ def _sizes(
     from shmbroker.client.faults import ClusterFault
 
     found: dict[Partition, int] = {}
-    for leader in set(leaders.values()) if cluster.security == PLAINTEXT else ():
+    for leader in set(leaders.values()):
         wanted: dict[str, list[int]] = {}
         for (topic, partition), broker in leaders.items():
             if broker == leader:
                 wanted.setdefault(topic, []).append(partition)
         try:
-            dirs = log_dirs((brokers[leader].host, brokers[leader].port), wanted)
+            dirs = log_dirs(
+                cluster.addresses().others([(brokers[leader].host, brokers[leader].port)]), wanted
+            )
         except (KeyError, ClusterFault):
             continue
         found |= {

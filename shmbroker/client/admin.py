@@ -6,6 +6,9 @@ OffsetDelete, the settings of all brokers together (an empty resource name), lev
 quorum of controllers, log directories, delegation tokens, the brokers that are registered but
 fenced, and whether a topic exists, where confluent-kafka is not installed. Each over a connection
 of its own; no TLS, no SASL.
+quorum of controllers, log directories, the brokers that are registered but fenced, and whether a
+topic exists, where confluent-kafka is not installed. Each over a connection of its own, with the
+TLS and SASL that its `Addresses` have.
 Versions are those of `versions.PLAIN`; that of fenced brokers is known since Kafka 4.0.
 
 Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give one is a
@@ -17,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from shmbroker.client import faults
-from shmbroker.client.addresses import Address, addresses_text
+from shmbroker.client.addresses import Address, addresses_text, entered
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import ClusterFault, NoBrokerFault
 from shmbroker.client.retries import patiently
@@ -89,7 +92,8 @@ def delete_offsets(
         "group_id": group,
         "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
     }
-    answer = ask([(found["host"], found["port"])], OFFSET_DELETE, body)
+    coordinator = entered(addresses).others([(found["host"], found["port"])])
+    answer = ask(coordinator, OFFSET_DELETE, body)
     _refuse(answer["error_code"], f"group {group}")
     return {
         (topic["name"], row["partition_index"]): row["error_code"]
@@ -103,9 +107,9 @@ def default_broker_configs(addresses: Sequence[Address]) -> dict[str, str | None
     return _configs(addresses, _BROKER, "", "settings of all brokers")
 
 
-def logger_levels(address: Address, broker: str) -> dict[str, str | None]:
-    """The levels of a broker's loggers, as it tells them itself."""
-    return _configs([address], _BROKER_LOGGER, broker, f"loggers of broker {broker}")
+def logger_levels(address: Sequence[Address], broker: str) -> dict[str, str | None]:
+    """The levels of a broker's loggers, as it tells them itself at its address."""
+    return _configs(address, _BROKER_LOGGER, broker, f"loggers of broker {broker}")
 
 
 def _configs(
@@ -125,11 +129,11 @@ def alter_default_broker_configs(
 
 
 def alter_logger_levels(
-    address: Address, broker: str, values: Mapping[str, str], deleted: Iterable[str]
+    address: Sequence[Address], broker: str, values: Mapping[str, str], deleted: Iterable[str]
 ) -> None:
     """Change levels of a broker's loggers, or give some back theirs; ClusterFault likewise."""
     about = f"loggers of broker {broker}"
-    _alter_configs([address], _BROKER_LOGGER, broker, values, deleted, about)
+    _alter_configs(address, _BROKER_LOGGER, broker, values, deleted, about)
 
 
 def _alter_configs(
@@ -294,12 +298,14 @@ def has_topic(addresses: Sequence[Address], name: str) -> bool:
     return True
 
 
-def log_dirs(address: Address, topics: Mapping[str, Iterable[int]] | None) -> list[Message]:
+def log_dirs(
+    address: Sequence[Address], topics: Mapping[str, Iterable[int]] | None
+) -> list[Message]:
     """What a broker's log directories hold, as DescribeLogDirs has it; None: of all topics."""
     wanted = None
     if topics is not None:
         wanted = [{"topic": name, "partitions": list(rows)} for name, rows in topics.items()]
-    answer = ask([address], DESCRIBE_LOG_DIRS, {"topics": wanted})
+    answer = ask(address, DESCRIBE_LOG_DIRS, {"topics": wanted})
     _refuse(answer["error_code"], "log directories")
     return list(answer["results"])
 

@@ -6,8 +6,8 @@
     ask_broker   one broker of choice, over a connection of its own
     connect      a connection to a broker that is the caller's
 
-An answer is waited for at most `answer_s`. Nothing is tried again here (`retries`). Only PLAINTEXT
-listeners.
+An answer is waited for at most `answer_s`. Nothing is tried again here (`retries`), and no other
+broker is asked after one that does not believe who we are.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from shmbroker import __version__, clock
-from shmbroker.client.addresses import Address, addresses_text
+from shmbroker.client.addresses import Address, addresses_text, entered
 from shmbroker.client.connection import Connection, connect
 from shmbroker.client.faults import ClusterFault, NoBrokerFault, refuse
+from shmbroker.client.security import Security
 from shmbroker.client.versions import PLAIN, lacking
 from shmbroker.errors import ProtocolFault
 from shmbroker.wire import error_codes
@@ -64,7 +65,7 @@ class Cluster:
         answer_s: float,
         versions: Mapping[int, int] = PLAIN,
     ) -> None:
-        self.bootstrap = list(bootstrap)
+        self.bootstrap = entered(bootstrap)
         self.client_id = client_id
         self.answer_s = answer_s
         self.brokers: dict[int, Address] = {}
@@ -74,6 +75,11 @@ class Cluster:
         self._lock = threading.RLock()
         self._connection: Connection | None = None
         self._to_brokers: dict[int, Connection] = {}
+
+    @property
+    def security(self) -> Security:
+        """How its brokers are entered."""
+        return self.bootstrap.security
 
     def __enter__(self) -> Cluster:
         return self
@@ -192,7 +198,7 @@ class Cluster:
 
     def connect(self, address: Address) -> Connection:
         """A new connection; OSError if nobody is there."""
-        return connect(address, self.answer_s, self.client_id, self._versions)
+        return connect(address, self.answer_s, self.client_id, self._versions, self.security)
 
     def _greet(self, connection: Connection) -> None:
         if API_VERSIONS not in self._versions:

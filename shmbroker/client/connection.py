@@ -10,6 +10,8 @@ Rules:
 * Answers come in the order of the requests. Who sends a second request before it has received the
   first answer must receive both, or close.
 * Every wait of a Connection ends after the socket's timeout.
+* A connection is made with TLS and SASL where its `Security` says so, and renews its session before
+  a request, when that is due and no answer is still to come.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ import socket
 from collections import deque
 from collections.abc import Mapping
 
-from shmbroker import tcp
-from shmbroker.client.addresses import Address, addresses_text
+from shmbroker import clock, tcp
+from shmbroker.client.addresses import Address, addresses_text, is_unix
+from shmbroker.client.faults import AuthenticationFault
+from shmbroker.client.security import OPEN, Security
 from shmbroker.client.versions import PLAIN
 from shmbroker.errors import ProtocolFault
 from shmbroker.wire import codec, frame
@@ -35,6 +39,8 @@ FRAME_BYTES_MAX = 256 << 20
 CONNECT_S_MAX = 5.0
 CONTROL_SOCKET = "control.sock"
 """In the data directory of a broker family of this host."""
+_TLS_ALERT = b"\x15\x03"
+"""What a TLS server answers to a request in the clear; no frame is as large."""
 
 
 class Exchange:
@@ -77,7 +83,7 @@ class Exchange:
 class Connection:
     """A connected socket that blocks; `versions` are those it speaks."""
 
-    __slots__ = ("_exchange", "socket", "versions")
+    __slots__ = ("_has_answered", "_security", "exchange", "renew_s", "socket", "versions")
 
     def __init__(
         self,
@@ -85,24 +91,45 @@ class Connection:
         name: str,
         client_id: str,
         versions: Mapping[int, int] = PLAIN,
+        security: Security = OPEN,
     ) -> None:
         self.socket = connected
         self.versions = versions
-        self._exchange = Exchange(name, client_id)
+        self.exchange = Exchange(name, client_id)
+        self.renew_s: float | None = None
+        """When it must be said again who we are, by the monotonic clock; None: never."""
+        self._security = security
+        self._has_answered = False
 
     @property
     def name(self) -> str:
         """Host and port."""
-        return self._exchange.name
+        return self.exchange.name
 
     @property
     def is_waiting(self) -> bool:
         """Whether an answer is still to come."""
-        return bool(self._exchange.waiting)
+        return bool(self.exchange.waiting)
 
     def close(self) -> None:
         """End it; answers that are still to come are lost."""
         self.socket.close()
+
+    def is_due(self) -> bool:
+        """Whether the session must be renewed."""
+        return self.renew_s is not None and clock.monotonic() >= self.renew_s
+
+    def authenticate(self) -> None:
+        """Say who we are; AuthenticationFault if that is not believed."""
+        from shmbroker.client.sasl import authenticate
+
+        def ask(api_key: int, body: Message, version: int) -> Message:
+            self.socket.sendall(self.exchange.request(api_key, version, body))
+            return self.receive()
+
+        began_s = clock.monotonic()
+        seconds = authenticate(ask, self._security, self.name)
+        self.renew_s = began_s + seconds if seconds else None
 
     def ask(self, api_key: int, body: Message, version: int | None = None) -> Message:
         """The decoded answer; OSError if the connection ends, ProtocolFault if it is no answer."""
@@ -111,13 +138,20 @@ class Connection:
 
     def send(self, api_key: int, body: Message, version: int | None = None) -> None:
         """Send one request; OSError if the connection ends."""
+        if self.renew_s is not None and not self.is_waiting and self.is_due():
+            self.authenticate()
         version = self.versions[api_key] if version is None else version
-        self.socket.sendall(self._exchange.request(api_key, version, body))
+        self.socket.sendall(self.exchange.request(api_key, version, body))
 
     def receive(self) -> Message:
         """The answer to the oldest request that has none yet; records in it are not copied."""
-        size = frame.frame_size(self._exactly(4), 0, FRAME_BYTES_MAX)
-        return self._exchange.answer(self._exactly(size))
+        head = self._exactly(4)
+        if head[:2] == _TLS_ALERT:
+            raise AuthenticationFault(f"{self.name} speaks TLS: set security.protocol")
+        size = frame.frame_size(head, 0, FRAME_BYTES_MAX)
+        content = self._exactly(size)
+        self._has_answered = True
+        return self.exchange.answer(content)
 
     def _exactly(self, size: int) -> bytearray:
         buffer = bytearray(size)
@@ -125,13 +159,21 @@ class Connection:
         while len(view):
             got = self.socket.recv_into(view)
             if not got:
-                raise ConnectionError(f"{self.name} closed the connection")
+                hint = "" if self._has_answered or self._security != OPEN else _HINT
+                raise ConnectionError(f"{self.name} closed the connection{hint}")
             view = view[got:]
         return buffer
 
 
+_HINT = " (if it wants TLS or SASL: security.protocol)"
+
+
 def connect(
-    address: Address, timeout_s: float, client_id: str, versions: Mapping[int, int] = PLAIN
+    address: Address,
+    timeout_s: float,
+    client_id: str,
+    versions: Mapping[int, int] = PLAIN,
+    security: Security = OPEN,
 ) -> Connection:
     """A connection over TCP; OSError if nobody is there."""
     connected = socket.create_connection(address, min(timeout_s, CONNECT_S_MAX))
@@ -158,3 +200,52 @@ def connect_control(
         control.close()
         raise
     return Connection(control, "the control socket", client_id, versions)
+    """A connection over TCP or a Unix socket, with TLS and SASL; OSError if nobody is there,
+    AuthenticationFault if one side does not believe the other."""
+    name = addresses_text([address])
+    connected = _dial(address, min(timeout_s, CONNECT_S_MAX))
+    try:
+        if security.is_encrypted and not is_unix(address):
+            from shmbroker.client.tls import encrypted
+
+            connected = encrypted(connected, address[0], security, name)
+        connected.settimeout(timeout_s)
+        made = Connection(connected, name, client_id, versions, security)
+        if security.is_named and not is_unix(address):
+            made.authenticate()
+    except BaseException:
+        connected.close()
+        raise
+    return made
+
+
+def _dial(address: Address, timeout_s: float) -> socket.socket:
+    if not is_unix(address):
+        connected = socket.create_connection(address, timeout_s)
+        tcp.tune(connected)
+        return connected
+    path = address[0]
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.settimeout(timeout_s)
+        connect_unix(connected, path)
+    except PermissionError:
+        connected.close()
+        from shmbroker.client.reader.access import forbidden
+
+        raise AuthenticationFault(forbidden(path, "open", os.W_OK).text) from None
+    except OSError as error:
+        connected.close()
+        raise type(error)(error.errno, error.strerror, path) from None
+    return connected
+
+
+def connect_unix(connected: socket.socket, path: str) -> None:
+    """Connect to a Unix socket. Its address holds 108 bytes, so the directory is named by a
+    descriptor."""
+    directory, name = os.path.split(path)
+    opened = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        connected.connect(f"/proc/self/fd/{opened}/{name}")
+    finally:
+        os.close(opened)

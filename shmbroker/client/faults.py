@@ -65,6 +65,10 @@ class DeniedFault(RefusedFault):
     """A broker tells or does it for others only: who asks has no right to it."""
 
 
+class AuthenticationFault(RefusedFault):
+    """A broker does not believe who the client is, or the other way round: nothing was asked."""
+
+
 class RefusedNowFault(RefusedFault, LaterFault):
     """A broker answered with an error that may pass."""
 

@@ -565,7 +565,7 @@ def test_tls_is_not_asked_of_a_listener_without_it(shell: Shell) -> None:
         assert f"{shell.broker.address} speaks Kafka without TLS" in shell.errors
         assert len(shell.errors.splitlines()) == 1
     sasl = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN"]
-    sasl += ["sasl.username=u", "sasl.password=p"]
+    sasl += ["sasl.username=u", "sasl.password=${env:HOME}"]
     words = [word for setting in sasl for word in ("-X", setting)]
     shell.run("produce", "t", *words, given="x", status=1)
     assert "was not accepted: Failed to initialize SASL" in shell.errors

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import metadata, util
 from pathlib import Path
@@ -37,6 +37,7 @@ from shmbroker.cli.doctor.facts import (
     Spark,
 )
 from shmbroker.cli.doctor.family import SUPERVISOR
+from shmbroker.client.addresses import addresses_text
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.log.file_names import parse_partition_directory
 
@@ -468,14 +469,12 @@ def _process(path: Path) -> ProcessFacts | None:
 def cluster(asked: Asked) -> ClusterFacts:
     """What answers at the address, as `shmbroker status` sees it."""
     from shmbroker.cli import probe
-    from shmbroker.cli.client import PLAINTEXT
     from shmbroker.cli.status import gather as status
 
     addresses = asked.addresses()
     found = ClusterFacts(address=asked.servers, is_local=all(map(_is_local, addresses)))
-    refusals = [
-        probe.refusal_of(each, asked.security.endswith("SSL"), ADDRESS_S) for each in addresses
-    ]
+    is_tls = addresses.security.is_encrypted
+    refusals = [probe.refusal_of(each, is_tls, ADDRESS_S) for each in addresses]
     if all(refusals):
         refusal = next(each for each in refusals if each)
         found.refusal = refusal.text if refusal.is_reached else f"is not reached: {refusal.text}"
@@ -485,13 +484,14 @@ def cluster(asked: Asked) -> ClusterFacts:
     except Fault as fault:
         found.refusal = str(fault)
         return found
-    if asked.security == PLAINTEXT:
-        told = ((str(row["host"]), int(row["port"])) for row in found.report["brokers"])
-        found.unreachable = list(_unreachable(told, probe.refusal_of))
-        found.settings = _settings(addresses, found.report["brokers"])
-        longest_ms = int(found.settings.get(LONGEST_TRANSACTION, LONGEST_TRANSACTION_MS))
-        look_at_transactions(found, addresses, longest_ms, clock.now_ms())
-        _look_at_store(found)
+    told = [(str(row["host"]), int(row["port"])) for row in found.report["brokers"]]
+    found.unreachable = [
+        addresses_text([each]) for each in told if probe.refusal_of(each, is_tls, ADDRESS_S)
+    ]
+    found.settings = _settings(addresses, found.report["brokers"])
+    longest_ms = int(found.settings.get(LONGEST_TRANSACTION, LONGEST_TRANSACTION_MS))
+    look_at_transactions(found, addresses, longest_ms, clock.now_ms())
+    _look_at_store(found)
     return found
 
 
@@ -557,13 +557,5 @@ def _look_at_store(found: ClusterFacts) -> None:
         found.store_device = state.st_dev if state is not None else None
 
 
-def _unreachable(
-    told: Iterable[tuple[str, int]], refusal_of: Callable[[tuple[str, int], bool, float], object]
-) -> Iterator[str]:
-    for address in told:
-        if refusal_of(address, False, ADDRESS_S) is not None:
-            yield f"{address[0]}:{address[1]}"
-
-
 def _is_local(address: tuple[str, int]) -> bool:
-    return address[0].startswith("127.") or address[0] in ("localhost", "::1")
+    return address[0].startswith(("127.", "/")) or address[0] in ("localhost", "::1")

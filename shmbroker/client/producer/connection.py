@@ -14,14 +14,13 @@ Source: Kafka's Produce, version 9.
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from struct import Struct
 
-from shmbroker import tcp
-from shmbroker.client.addresses import Address, addresses_text
-from shmbroker.client.connection import CONNECT_S_MAX, Exchange
+from shmbroker.client.addresses import Address
+from shmbroker.client.connection import CONNECT_S_MAX, connect
 from shmbroker.client.producer.delivery import Batch, PartitionQueue
+from shmbroker.client.security import OPEN, Security
 from shmbroker.client.versions import PLAIN
 from shmbroker.wire import frame
 from shmbroker.wire.api_keys import PRODUCE
@@ -67,13 +66,14 @@ class LeaderConnection:
         address: Address,
         client_id: str,
         transactional_id: str | None = None,
+        security: Security = OPEN,
     ) -> None:
         self.broker_id = broker_id
-        self.socket = socket.create_connection(address, CONNECT_S_MAX)
+        self._connection = connect(address, CONNECT_S_MAX, client_id, security=security)
+        self.socket = self._connection.socket
         self.socket.setblocking(False)
-        tcp.tune(self.socket)
         self.requests: deque[SentRequest] = deque()
-        self._exchange = Exchange(addresses_text([address]), client_id)
+        self._exchange = self._connection.exchange
         self._transactional_id = (
             b"\x00" if transactional_id is None else compact_string(transactional_id)
         )
@@ -89,11 +89,17 @@ class LeaderConnection:
         return bool(self._out)
 
     def can_send(self) -> bool:
-        """Whether there is room for another request."""
+        """Whether there is room for another request; none while the session waits to be renewed."""
+        if self.requests and self._connection.is_due():
+            return False
         return len(self.requests) < REQUESTS_MAX
 
     def send(self, batches: Sent, acks: int, timeout_ms: int, now_s: float) -> None:
-        """Put sealed batches on their way."""
+        """Put sealed batches on their way, in a session that is renewed where that is due."""
+        if self._connection.is_due() and not self.requests and not self._out:
+            self.socket.settimeout(CONNECT_S_MAX)
+            self._connection.authenticate()
+            self.socket.setblocking(False)
         correlation_id = self._exchange.next_id(PRODUCE, VERSION, is_answered=acks != 0)
         head = self._transactional_id + _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
         self._out += _frame(correlation_id, self._exchange.client_id, head, batches)

@@ -39,7 +39,12 @@ import numpy as np
 from shmbroker import clock
 from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.faults import ClusterFault, DeliveryFault, FencedFault
+from shmbroker.client.faults import (
+    AuthenticationFault,
+    ClusterFault,
+    DeliveryFault,
+    FencedFault,
+)
 from shmbroker.client.producer import delivery
 from shmbroker.client.producer.columns import (
     ColumnChunk,
@@ -792,7 +797,9 @@ class Producer:
             self._settle()
         except Exception as error:
             with self._lock:
-                if self._fault is None:
+                if isinstance(error, AuthenticationFault):
+                    self._fault = error
+                elif self._fault is None:
                     self._fault = Fault(f"the producer's sending thread ended: {error!r}")
                     self._fault.__cause__ = error
                 self._lock.notify_all()
@@ -935,7 +942,9 @@ class Producer:
     def _connect(self, broker_id: int) -> LeaderConnection:
         address = self.cluster.brokers[broker_id]
         name = self._transactional_id
-        connection = LeaderConnection(broker_id, address, self._client_id, name)
+        connection = LeaderConnection(
+            broker_id, address, self._client_id, name, self.cluster.security
+        )
         self._connections[broker_id] = connection
         assert self._selector is not None
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)

@@ -113,10 +113,11 @@ def test_name_that_finds_nothing_is_a_fault() -> None:
         ("h", [("h", 9092)]),
         ("h:1, [::1]:2", [("h", 1), ("::1", 2)]),
         ("PLAINTEXT://h:1", [("h", 1)]),
+        ("unix:/run/k.sock,h:1", [("/run/k.sock", 0), ("h", 1)]),
     ],
 )
 def test_servers_are_read(text: str, addresses: list[tuple[str, int]]) -> None:
-    assert Cluster(text, {}).addresses() == addresses
+    assert list(Cluster(text, {}).addresses()) == addresses
 
 
 @pytest.mark.parametrize("text", ["", "h:", "h:x", "h:0", "h:65536", "a:1,,b:1", "h:1:2"])

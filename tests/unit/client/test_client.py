@@ -113,7 +113,7 @@ def test_what_is_not_answered_is_not_waited_for() -> None:
     ],
 )
 def test_addresses(text: str, found: list[tuple[str, int]]) -> None:
-    assert parse_addresses(text) == found
+    assert list(parse_addresses(text)) == found
 
 
 @pytest.mark.parametrize("text", ["", ",", "h", "h:", ":1", "h:x", "h:65536", "h:²", b"h:1", 1])
