@@ -175,31 +175,6 @@ def connect(
     versions: Mapping[int, int] = PLAIN,
     security: Security = OPEN,
 ) -> Connection:
-    """A connection over TCP; OSError if nobody is there."""
-    connected = socket.create_connection(address, min(timeout_s, CONNECT_S_MAX))
-    connected.settimeout(timeout_s)
-    tcp.tune(connected)
-    return Connection(connected, addresses_text([address]), client_id, versions)
-
-
-def connect_control(
-    data: str, timeout_s: float, client_id: str, versions: Mapping[int, int]
-) -> Connection:
-    """A connection to the control socket of the family that works on a data directory; OSError if
-    nobody is there, or it may not be opened."""
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    control.settimeout(timeout_s)
-    try:
-        # A Unix address holds 108 bytes, so the directory is named by a descriptor.
-        directory = os.open(data, os.O_PATH | os.O_DIRECTORY)
-        try:
-            control.connect(f"/proc/self/fd/{directory}/{CONTROL_SOCKET}")
-        finally:
-            os.close(directory)
-    except OSError:
-        control.close()
-        raise
-    return Connection(control, "the control socket", client_id, versions)
     """A connection over TCP or a Unix socket, with TLS and SASL; OSError if nobody is there,
     AuthenticationFault if one side does not believe the other."""
     name = addresses_text([address])
@@ -249,3 +224,18 @@ def connect_unix(connected: socket.socket, path: str) -> None:
         connected.connect(f"/proc/self/fd/{opened}/{name}")
     finally:
         os.close(opened)
+
+
+def connect_control(
+    data: str, timeout_s: float, client_id: str, versions: Mapping[int, int]
+) -> Connection:
+    """A connection to the control socket of the family that works on a data directory; OSError if
+    nobody is there, or it may not be opened."""
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    control.settimeout(timeout_s)
+    try:
+        connect_unix(control, os.path.join(data, CONTROL_SOCKET))
+    except OSError:
+        control.close()
+        raise
+    return Connection(control, "the control socket", client_id, versions)

@@ -73,7 +73,7 @@ SERVED = {
         "filter_results",
     ),
     "AlterClientQuotas": Served(
-        lambda on, request, _, __: quotas.alter_client_quotas(request, on.image.security),
+        lambda on, request, *_: quotas.alter_client_quotas(request, on.image.security),
         "entries",
     ),
     "AlterUserScramCredentials": Served(
