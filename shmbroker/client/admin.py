@@ -1,11 +1,9 @@
 """The few questions of the command line that confluent-kafka has no call for.
 
 OffsetDelete, the settings of all brokers together (an empty resource name), levels of loggers,
-client quotas, the quorum of controllers, log directories, the brokers that are registered but
-OffsetDelete, the settings of all brokers together (an empty resource name), levels of loggers, the
-quorum of controllers, log directories, delegation tokens, the brokers that are registered but
-fenced, and whether a topic exists, where confluent-kafka is not installed. Each over a connection
-of its own, with the TLS and SASL that its `Addresses` have.
+client quotas, the quorum of controllers, log directories, delegation tokens, the brokers that are
+registered but fenced, and whether a topic exists, where confluent-kafka is not installed. Each over
+a connection of its own, with the TLS and SASL that its `Addresses` have.
 Versions are those of `versions.PLAIN`; that of fenced brokers is known since Kafka 4.0.
 
 Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give one is a

@@ -45,6 +45,8 @@ SEND_BYTES_PER_TURN = 4 << 20
 
 NO_VIEW = memoryview(bytearray())
 
+NEVER = float("inf")
+
 
 Answered = tuple[int, float, int, float, int, float]
 """What one connection has got together: the API of the first and when it was read, the same of the
@@ -77,6 +79,7 @@ class Connection(Sender):
         "answered",
         "buffer",
         "client",
+        "deadline",
         "fast_ends",
         "fast_produce",
         "fd",
@@ -98,7 +101,9 @@ class Connection(Sender):
         "socket",
         "stranger",
         "submit",
+        "taken_at",
         "traffic",
+        "unsent",
         "view",
         "wants_write",
     )
@@ -135,6 +140,12 @@ class Connection(Sender):
         self.fast_produce: Any = None
         self.fast_ends: list[int] = []
         self.last_active = now
+        self.deadline = NEVER
+        """When it is closed: it has not shown by then who it is."""
+        self.unsent = 0
+        """Bytes of memory in answers that its socket did not take."""
+        self.taken_at = now
+        """When its socket took some last, while it does not take all."""
         self.client = ""
         self.host = ""
         self.principal = ANONYMOUS
@@ -248,6 +259,10 @@ class Connection(Sender):
     def unsent_bytes(self) -> int:
         """What `out` holds."""
         return sum(part.length if type(part) is FileSlice else len(part) for part in self.out)
+
+    def unsent_memory(self) -> int:
+        """What of it is in memory, not in files."""
+        return sum(len(part) for part in self.out if type(part) is not FileSlice)
 
     def _send_file(self, part: FileSlice) -> int:
         length = min(part.length, SENDFILE_BYTES_MAX)

@@ -49,6 +49,9 @@ SCRATCH_BYTES = 256 * 1024
 TAIL_BYTES_MAX = 16 * 1024
 """So few bytes of a frame are copied in front of what comes next, in the scratch buffer."""
 
+UNSENT_BYTES_MIN = 32 << 20
+"""So many bytes of answers may wait for slow readers in any case, of all connections together."""
+
 LARGE_FRAME_BYTES = 128 * 1024
 """From here on a frame is read into the connection's buffer at once, up to its end."""
 
@@ -61,7 +64,7 @@ ZEROS = memoryview(bytes(1 << 20))
 SPARES_MAX = 4
 SPARE_BYTES_MIN = 16 * 1024
 SPARE_BYTES_MAX = 8 << 20
-"""Of all spare buffers together."""
+"""Of all spare buffers together; with what is held, they are no more than the usual memory."""
 SPARE_TIMES_MAX = 4
 """How many times larger than what is needed a spare buffer may be, unless the connection's last
 frame was as large."""
@@ -91,8 +94,6 @@ FRAME_HEAD = Struct(">ihhi")
 PLAIN_FRAME_BYTES_MAX = 1 << 20
 """For every api but Produce: as dicts, a request of short names takes a hundred times its bytes."""
 
-STRANGER_S = 30.0
-"""How long a client may take to show who it is."""
 TLS_HANDSHAKE = 0x1603
 """First two bytes of who speaks TLS."""
 
@@ -104,8 +105,9 @@ FETCH = 1
 
 SLOW = "a slow frame while others wait for its memory"
 IDLE = "idle"
-SLOW_STRANGER = "it has not authenticated in time"
 STALLED = "half a frame that has not moved"
+UNREAD = "it does not read its answers"
+LATE = "it has not authenticated in time"
 
 
 class Service(Protocol):
@@ -119,7 +121,9 @@ class Service(Protocol):
 
     def may_accept(self) -> bool: ...
 
-    def admits(self, address: str) -> bool: ...
+    def rest_s(self, listener: "Listener") -> float: ...
+
+    def admits(self, address: str, listener: "Listener") -> bool: ...
 
     def on_opened(self, connection: Connection) -> None: ...
 
@@ -215,6 +219,12 @@ class EventLoop:
         self.handlers: dict[int, Callable[[int], None]] = {}
         self.listeners: dict[int, Listener] = {}
         self.is_watching = False
+        self.resting: dict[int, float] = {}
+        """Listeners that accept nobody until then, as too many came."""
+        self.unsent_bytes_max = max(UNSENT_BYTES_MIN, buffer_bytes_max)
+        self.unsent = 0
+        """Bytes of memory in answers of slow readers: the sum over `slow_readers`."""
+        self.slow_readers: set[Connection] = set()
         self.is_stopping = False
         self.blocked: list[Connection] = []
         self.cold: list[Connection] = []
@@ -244,10 +254,26 @@ class EventLoop:
         if not want:
             self.service.on_left_accepting()
         for fd in self.listeners:
+            if fd in self.resting:
+                continue
             if want:
                 self.poller.register(fd, EPOLLIN)
             else:
                 self.poller.unregister(fd)
+
+    def _rest_listener(self, listener: Listener, rest_s: float) -> None:
+        """Leave those who come in its backlog for a while."""
+        fd = listener.socket.fileno()
+        self.resting[fd] = self.service.now() + rest_s
+        self.poller.unregister(fd)
+
+    def wake_listeners(self, now: float) -> None:
+        """Accept again where the time is over."""
+        for fd, until in list(self.resting.items()):
+            if now >= until:
+                del self.resting[fd]
+                if self.is_watching:
+                    self.poller.register(fd, EPOLLIN)
 
     # ── one turn ────────────────────────────────────────────────────────────────────────────────
 
@@ -258,6 +284,7 @@ class EventLoop:
             connection = connections.get(fd)
             if connection is not None:
                 if mask & EPOLLOUT:
+                    connection.taken_at = self.service.now()
                     self.flush(connection)
                 if mask & ~EPOLLOUT and not connection.is_closed:
                     self.on_readable(connection, mask)
@@ -274,6 +301,9 @@ class EventLoop:
             if not service.may_accept():
                 self.watch_listeners(False)
                 return
+            if not listener.is_control and (rest_s := service.rest_s(listener)):
+                self._rest_listener(listener, rest_s)
+                return
             try:
                 accepted, address = listener.socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -284,7 +314,7 @@ class EventLoop:
                 return
             is_local = accepted.family == socket.AF_UNIX
             client = "" if listener.is_control else LOOPBACK if is_local else plain(address[0])
-            if not service.admits(client):
+            if not service.admits(client, listener):
                 accepted.close()
                 continue
             accepted.setblocking(False)
@@ -627,7 +657,7 @@ class EventLoop:
             self._keep_spare(old)
         memory = self.memory
         memory.hold(connection, len(buffer), self.service.now())
-        if memory.is_short:
+        if memory.is_short or memory.used + sum(map(len, self._spare)) > memory.usual:
             self._spare.clear()
         connection.buffer = buffer
         connection.view = view
@@ -681,7 +711,8 @@ class EventLoop:
         spare = self._spare
         spare.append(buffer)
         spare.sort(key=len)
-        while len(spare) > SPARES_MAX or sum(map(len, spare)) > SPARE_BYTES_MAX:
+        most = min(SPARE_BYTES_MAX, self.memory.usual - self.memory.used)
+        while len(spare) > SPARES_MAX or sum(map(len, spare)) > most:
             del spare[0]
 
     def _starve(self, connection: Connection, size: int) -> None:
@@ -708,9 +739,14 @@ class EventLoop:
                 # The socket would take it, so EPOLLOUT tells nothing: the worker tries again.
                 self.cold.append(connection)
             if done == connection.wants_write or connection.is_cold:
+                if not connection.wants_write:
+                    connection.taken_at = self.service.now()
                 connection.wants_write = not done
                 self._set_interest(connection)
+                if done:
+                    self._count_unsent(connection, 0)
             if not done:
+                self._count_unsent(connection, connection.unsent_memory())
                 return
         if connection.is_ended:
             if not connection.inflight and not connection.out:
@@ -725,6 +761,18 @@ class EventLoop:
         """Send what is answered, then end it."""
         connection.is_ended = connection.is_held = True
         self.flush(connection)
+
+    def _count_unsent(self, connection: Connection, unsent: int) -> None:
+        """So much of its answers waits for its socket. Where it is too much of all together,
+        whoever has taken nothing for the longest time is given up."""
+        self.unsent += unsent - connection.unsent
+        connection.unsent = unsent
+        if unsent:
+            self.slow_readers.add(connection)
+        else:
+            self.slow_readers.discard(connection)
+        while self.unsent > self.unsent_bytes_max and len(self.slow_readers) > 1:
+            self.close(min(self.slow_readers, key=_taken_at), UNREAD, is_fault=True)
 
     def stop_reading(self) -> None:
         """Start no request any more; those in flight are still answered."""
@@ -762,28 +810,36 @@ class EventLoop:
         else:
             self.memory.release(connection)
         connection.out.clear()
+        if connection.unsent:
+            self._count_unsent(connection, 0)
         self.service.on_closed(connection, reason, is_fault)
         connection.inflight.clear()
         connection.close()
 
     def sweep(self, now: float, idle_s: float, partial_s: float) -> None:
-        """Close connections that are idle (no negative `idle_s`: none is), or whose half frame has
-        not moved for too long."""
+        """Close connections that are idle (no negative `idle_s`: none is), that take nothing of
+        their answers for as long, whose half frame has not moved for too long, or who have not
+        shown in time who they are."""
         if not self._has_used_spare:
             self._spare.clear()
         self._has_used_spare = False
         for connection in list(self.connections.values()):
             is_read = not connection.is_held
-            stranger = connection.stranger
-            if stranger is not None and now - stranger.since > STRANGER_S:
-                self.close(connection, SLOW_STRANGER)
-                continue
-            if is_read and connection.room and now - connection.moved > partial_s:
+            if now >= connection.deadline:
+                self.close(connection, LATE, is_fault=True)
+            elif connection.wants_write and 0 <= idle_s < now - connection.taken_at:
+                if not connection.is_cold:
+                    self.close(connection, UNREAD, is_fault=True)
+            elif is_read and connection.room and now - connection.moved > partial_s:
                 self.close(connection, f"{STALLED} for over {partial_s:.0f} s", is_fault=True)
             elif not is_read or connection.inflight or connection.out:
                 connection.last_active = now
             elif 0 <= idle_s < now - connection.last_active:
                 self.close(connection, IDLE)
+
+
+def _taken_at(connection: Connection) -> float:
+    return connection.taken_at
 
 
 def plain(address: str) -> str:

@@ -31,12 +31,21 @@ from shmbroker.gateway import fetch, produce
 from shmbroker.gateway import forwarding as plain
 from shmbroker.gateway.awake import APPEND_BYTES_MAX, Awake
 from shmbroker.gateway.brokers_told import BrokersTold
-from shmbroker.gateway.connection import Answered, Connection, Traffic
+from shmbroker.gateway.connection import NEVER, Answered, Connection, Traffic
 from shmbroker.gateway.connection_limits import ConnectionLimits
 from shmbroker.gateway.crowd import Crowd
 from shmbroker.gateway.door import Door, PeerDoor
 from shmbroker.gateway.drain import Drain
-from shmbroker.gateway.event_loop import IDLE, SLOW, STALLED, EventLoop, Listener, Poller
+from shmbroker.gateway.event_loop import (
+    IDLE,
+    LATE,
+    SLOW,
+    STALLED,
+    UNREAD,
+    EventLoop,
+    Listener,
+    Poller,
+)
 from shmbroker.gateway.guard import Guard
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.later import Later
@@ -55,6 +64,7 @@ from shmbroker.security.sasl.scram_users import ScramUsers
 from shmbroker.security.tokens import TokenKey
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.layers import broker_layers, effective_broker_config
+from shmbroker.settings.table import LISTENER_PREFIX
 from shmbroker.shm.address_counts import AddressCounts
 from shmbroker.shm.counters import (
     METADATA_APPLIED,
@@ -213,6 +223,14 @@ class Gateway:
         )
         self.later = Later()
         self.scram_users = ScramUsers(lambda: self.image.security, stranger_secret)
+        self._listener_names = list(
+            dict.fromkeys(each.config.name for each in listeners if not each.is_control)
+        )
+        self._patience_s = {
+            name: config.of_listener(name, "shmbroker.authentication.timeout.ms") / 1000
+            for name in self._listener_names
+        }
+        """How long who comes by a listener may take to show who it is."""
         for listener in listeners:
             listener.door = self._door(listener)
             self.loop.add_listener(listener)
@@ -236,6 +254,7 @@ class Gateway:
             siblings.address_counts,
             self.open_connections,
             lambda: [n for n in siblings.doorbells if words[at(n, STATE)] == STATE_RUNNING],
+            self._listener_names,
         )
         self.log_levels = log_levels
         self._give_back = give_back
@@ -338,6 +357,8 @@ class Gateway:
             loop.resume_blocked()
         if loop.memory.waiting:
             loop.feed_starved()
+        if loop.resting:
+            loop.wake_listeners(now)
         member.publish()
         if len(loop.traffic.answered) >= MEASURED_TOGETHER:
             self._measure(loop.traffic.answered)
@@ -370,7 +391,10 @@ class Gateway:
             or self.must_stop
         ):
             return RETRY_S
-        return max(0.001, min(self._next_sweep, self.later.due) - self._now)
+        due = min(self._next_sweep, self.later.due)
+        if loop.resting:
+            due = min(due, *loop.resting.values())
+        return max(0.001, due - self._now)
 
     def _stop(self) -> None:
         """Start no more requests; it is over when those in flight are answered."""
@@ -470,6 +494,7 @@ class Gateway:
         tally.show("sent_file_bytes", traffic.sent_file_bytes)
         tally.set("requests_in_flight", len(self.pending))
         tally.set("arriving_bytes", loop.memory.used)
+        tally.set("answers_unsent", loop.unsent)
         self._latencies.show()
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────────
@@ -538,15 +563,30 @@ class Gateway:
             image.config(BROKER_RESOURCE, str(min(self.ports))),
             image.config(BROKER_RESOURCE, ""),
         )
-        self.limits.set(
-            *(
-                effective_broker_config(name, self.config, layers)
-                for name in (
-                    "max.connections",
-                    "max.connections.per.ip",
-                    "max.connections.per.ip.overrides",
-                )
+        of_all, of_each, overrides, rate = (
+            effective_broker_config(name, self.config, layers)
+            for name in (
+                "max.connections",
+                "max.connections.per.ip",
+                "max.connections.per.ip.overrides",
+                "max.connection.creation.rate",
             )
+        )
+        self.limits.set(of_all, of_each, overrides)
+
+        def of_listeners(setting: str) -> dict[str, int]:
+            found = {
+                name: effective_broker_config(
+                    f"{LISTENER_PREFIX}{name.lower()}.{setting}", self.config, layers
+                )
+                for name in self._listener_names
+            }
+            return {name: limit for name, limit in found.items() if limit is not None}
+
+        self.limits.set_listeners(
+            of_listeners("max.connections"),
+            of_listeners("max.connection.creation.rate") | {"": rate},
+            self._now,
         )
 
     # ── what the event loop asks ────────────────────────────────────────────────────────────────
@@ -569,9 +609,16 @@ class Gateway:
         others = (words[count] for count, state in self._others if words[state] == STATE_RUNNING)
         return len(self.loop.connections) + sum(others)
 
-    def admits(self, address: str) -> bool:
+    def rest_s(self, listener: Listener) -> float:
+        """For how long a listener accepts nobody: more come than are let in a second."""
+        rest_s = self.limits.rest_s(listener.config.name, self._now)
+        if rest_s:
+            self.member.tally.add("listeners_rested")
+        return rest_s
+
+    def admits(self, address: str, listener: Listener) -> bool:
         """Whether a connection of this address ("": the control socket) is within the limits."""
-        if refusal := self.limits.take(address):
+        if refusal := self.limits.take(address, listener.config.name):
             whom = "address" if refusal.startswith("max.connections.per.ip") else "all"
             self.member.tally.add(f"connections_refused_for_{whom}")
             line = f"closed a new connection of {address} at once: {refusal}"
@@ -591,6 +638,7 @@ class Gateway:
             logger.debug("a connection of %s", connection.peer_name())
         listener = connection.listener
         if listener.door is not None:
+            connection.deadline = self._now + self._patience_s[listener.config.name]
             listener.door.open(connection)
         elif self.guard is not None and not listener.is_control:
             self.admit(connection, ANONYMOUS)
@@ -600,6 +648,7 @@ class Gateway:
         delegation token was what it has shown."""
         connection.principal = principal
         connection.is_by_token = is_by_token
+        connection.deadline = NEVER
         guard = self.guard
         connection.submit = self.submit if guard is None else guard.submit
         if guard is not None:
@@ -613,13 +662,13 @@ class Gateway:
         logger.warning("%s", line, extra=logs.seldom(NOT_AUTHENTICATED))
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
-        self.limits.release(connection.address)
+        self.limits.release(connection.address, connection.listener.config.name)
         tally = self.member.tally
         tally.add("connections_closed")
         if reason == IDLE:
             tally.add("connections_closed_idle")
         if is_fault:
-            is_slow = reason == SLOW or reason.startswith(STALLED)
+            is_slow = reason in (SLOW, UNREAD, LATE) or reason.startswith(STALLED)
             tally.add("connections_closed_slow" if is_slow else "protocol_faults")
             line = f"closed the connection of {connection.peer_name()}: {reason}"
             kind = reason if is_slow else PROTOCOL_FAULT

@@ -40,6 +40,9 @@ OF_NETWORK_WORKERS = {
     "sent_bytes": "kafka_server_socketservermetrics_outgoing_byte_total",
     "sent_file_bytes": "shmbroker_sent_file_bytes_total",
     "requests_held": "shmbroker_requests_held_total",
+    "requests_denied": "shmbroker_requests_denied_total",
+    "listeners_rested": "shmbroker_listeners_rested_total",
+    "answers_unsent": "shmbroker_unsent_answers_bytes",
     "requests_in_flight": "shmbroker_requests_in_flight",
     "arriving_bytes": "shmbroker_arriving_frames_bytes",
 }
@@ -273,6 +276,24 @@ SECTIONS = (
                 COUNTER,
                 _PROCESS,
                 "requests that were put off, as a ring was full or their broker down",
+            ),
+            Series(
+                "shmbroker_requests_denied_total",
+                COUNTER,
+                _PROCESS,
+                "requests that ACLs denied, all of them or a part",
+            ),
+            Series(
+                "shmbroker_listeners_rested_total",
+                COUNTER,
+                _PROCESS,
+                "times that a listener accepted nobody for a while (max.connection.creation.rate)",
+            ),
+            Series(
+                "shmbroker_unsent_answers_bytes",
+                GAUGE,
+                _PROCESS,
+                "memory of answers that clients do not read",
             ),
             Series(
                 "kafka_network_requestmetrics_requests_total",

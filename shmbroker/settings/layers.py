@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmbroker.settings.table import BROKER_SETTINGS, TOPIC_SETTINGS
+from shmbroker.settings.table import TOPIC_SETTINGS, broker_setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,10 +39,11 @@ def effective_broker_config(
 ) -> Any:
     """The parsed value of a dynamic broker setting. A stored value that isn't allowed here
     (another version wrote it) gives way to the next."""
+    setting = broker_setting(name)
     for _, values in layers:
-        if name in values:
+        if setting is not None and name in values:
             try:
-                return BROKER_SETTINGS[name].parse(values[name])
+                return setting.parse(values[name])
             except ValueError:
                 continue
     return config[name]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SECURITY_SETTINGS: dict[str, Setting] = {}
-PER_LISTENER: set[str] = set()
+PER_LISTENER = {"max.connections"}
 """Settings that one listener may have a value of its own of."""
 
 PROTOCOL_MAP = (
@@ -259,6 +259,13 @@ _row(
     least=0,
     is_dynamic=True,
     is_of_listener=True,
+)
+_of_listener(
+    "shmbroker.authentication.timeout.ms",
+    LONG,
+    "30000",
+    "How long a new connection may take to show who it is, TLS included; then it is closed.",
+    least=1,
 )
 _row(
     "ssl.allow.dn.changes",

@@ -79,7 +79,10 @@ class Service:
     def may_accept(self) -> bool:
         return True
 
-    def admits(self, address: str) -> bool:
+    def rest_s(self, listener: Listener) -> float:
+        return 0.0
+
+    def admits(self, address: str, listener: Listener) -> bool:
         return True
 
     def on_opened(self, connection: Connection) -> None:

@@ -36,7 +36,10 @@ class Crowd:
     def may_accept(self) -> bool:
         return True
 
-    def admits(self, address: str) -> bool:
+    def rest_s(self, listener: Listener) -> float:
+        return 0.0
+
+    def admits(self, address: str, listener: Listener) -> bool:
         return True
 
     def on_opened(self, connection: Connection) -> None:
@@ -291,3 +294,21 @@ def test_two_larger_than_all_are_served_one_after_the_other(crowd: Crowd) -> Non
     crowd.push(frame(PRODUCE, 5 * MIB, which) for which in range(2))
     assert len(crowd.taken) + len(crowd.closed) == 2
     assert len(crowd.taken) >= 1
+
+
+def test_every_byte_that_is_kept_is_counted(crowd: Crowd) -> None:
+    """From the first one of a connection on, and with the buffers that nobody has just now."""
+    sizes = (1, 100, 5 * KIB, 60 * KIB, 64 * KIB, 200 * KIB)
+    for size in sizes:
+        client, connection = crowd.client()
+        client.sendall(frame(PRODUCE, MIB)[:size])
+        crowd.until(lambda one=connection, size=size: one.filled == size)  # type: ignore[misc]
+    loop = crowd.loop
+    held = [len(one.buffer) for one in loop.connections.values() if one.buffer is not None]
+    assert len(held) == len(sizes)
+    assert loop.memory.used == sum(held) >= sum(sizes)
+    for connection in list(loop.connections.values()):
+        loop.close(connection, "")
+        spare = sum(map(len, loop._spare))
+        assert loop.memory.used + spare <= loop.memory.usual
+    assert loop.memory.used == 0

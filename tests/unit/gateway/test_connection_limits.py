@@ -19,6 +19,7 @@ class Family:
                 AddressCounts(tables[which], {1 - which: tables[1 - which]}),
                 lambda: self.open,
                 lambda which=which: [1 - which],  # type: ignore[misc]
+                ["WIDE", "LOCAL"],
             )
             for which in range(2)
         ]
@@ -71,3 +72,42 @@ def test_the_control_socket_is_always_open(family: Family) -> None:
     family.open = 5
     assert family.take(0, "") == ""
     assert family.take(0, "127.0.0.1") == "max.connections is 1"
+
+
+def test_a_listener_has_a_limit_of_its_own_over_all_workers(family: Family) -> None:
+    for worker in family.workers:
+        worker.set_listeners({"WIDE": 2, "LOCAL": NO_LIMIT}, {}, 0.0)
+    first, second = family.workers
+    assert first.take("10.0.0.1", "WIDE") == second.take("10.0.0.2", "WIDE") == ""
+    assert first.take("10.0.0.3", "WIDE") == "max.connections is 2 for listener WIDE"
+    assert first.take("10.0.0.3", "LOCAL") == first.take("", "WIDE") == ""
+    second.release("10.0.0.2", "WIDE")
+    assert first.take("10.0.0.3", "WIDE") == ""
+
+
+def test_new_connections_of_all_workers_share_a_rate(family: Family) -> None:
+    for worker in family.workers:
+        worker.set_listeners({}, {"": 4}, 0.0)
+    taken = 0
+    while not (rest_s := family.workers[taken % 2].rest_s("WIDE", 0.0)):
+        family.take(taken % 2, "10.0.0.1")
+        taken += 1
+    assert (taken, rest_s) == (4, 0.25)
+    assert family.workers[1].rest_s("LOCAL", 0.0) == 0.25
+    assert family.workers[0].rest_s("WIDE", 0.25) == 0
+    for _ in range(2):  # refused ones have come as well
+        family.take(0, "10.0.0.1")
+    assert family.workers[1].rest_s("WIDE", 0.25) == 0.5
+    assert family.workers[1].rest_s("WIDE", 100.0) == 0, (
+        "what was not used is gone, but for one second"
+    )
+
+
+def test_a_listener_has_a_rate_of_its_own(family: Family) -> None:
+    worker = family.workers[0]
+    worker.set_listeners({}, {"": NO_LIMIT, "WIDE": 1, "SHUT": 0}, 0.0)
+    worker.take("10.0.0.1", "WIDE")
+    rests = {name: worker.rest_s(name, 0.5) for name in ("WIDE", "LOCAL", "SHUT")}
+    assert rests == {"WIDE": 0.5, "LOCAL": 0, "SHUT": 1}
+    worker.set_listeners({}, {"": NO_LIMIT}, 0.5)
+    assert worker.rest_s("SHUT", 0.5) == 0

@@ -11,7 +11,7 @@ import pytest
 
 from shmbroker.gateway import door
 from shmbroker.gateway.connection import Connection
-from shmbroker.gateway.event_loop import EventLoop, Listener
+from shmbroker.gateway.event_loop import IDLE, LATE, UNREAD, EventLoop, Listener
 from shmbroker.gateway.inflight import Request
 from shmbroker.wire.frame import request_frame
 
@@ -23,6 +23,8 @@ class Service:
 
     def __init__(self) -> None:
         self.is_open = True
+        self.time = 1.0
+        self.rests_s = 0.0
         self.requests: list[Request] = []
         self.closed: list[str] = []
         self.submit = {METADATA: self.on_request}
@@ -44,9 +46,12 @@ class Service:
         return True
 
     def now(self) -> float:
-        return 1.0
+        return self.time
 
-    def admits(self, address: str) -> bool:
+    def rest_s(self, listener: Listener) -> float:
+        return self.rests_s
+
+    def admits(self, address: str, listener: Listener) -> bool:
         return True
 
     def may_accept(self) -> bool:
@@ -73,6 +78,7 @@ class Desk:
         self.loop.watch_listeners(True)
         self.client = socket.create_connection(listening.getsockname())
         self.client.settimeout(10)
+        self.clients: list[socket.socket] = []
         self.until(lambda: self.loop.connections)
 
     def until(self, condition: Any) -> None:
@@ -99,7 +105,8 @@ class Desk:
 def desk() -> Iterator[Desk]:
     made = Desk()
     yield made
-    made.client.close()
+    for client in (made.client, *made.clients):
+        client.close()
     for connection in list(made.loop.connections.values()):
         made.loop.close(connection, "")
     for listener in made.loop.listeners.values():
@@ -215,3 +222,109 @@ def test_another_user_on_the_control_socket_asks_only_what_readers_may(
         for connection in list(loop.connections.values()):
             loop.close(connection, "")
     loop.poller.close()
+
+
+def test_listener_that_rests_leaves_clients_in_its_backlog(desk: Desk) -> None:
+    [listener] = desk.loop.listeners.values()
+    desk.service.rests_s = 0.5
+    with socket.create_connection(listener.socket.getsockname()):
+        desk.until(lambda: desk.loop.resting)
+        desk.service.rests_s = 0.0
+        assert desk.loop.poller.poll(0) == []
+        desk.loop.wake_listeners(1.4)
+        assert desk.loop.poller.poll(0) == []
+        desk.loop.watch_listeners(False)
+        desk.loop.wake_listeners(1.5)
+        desk.loop.watch_listeners(True)
+        desk.until(lambda: len(desk.loop.connections) == 2)
+
+
+def test_control_socket_never_rests(desk: Desk, tmp_path: Path) -> None:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "control"))
+    listening.listen()
+    desk.loop.watch_listeners(False)
+    desk.loop.add_listener(Listener(listening, -1, True))
+    desk.loop.watch_listeners(True)
+    desk.service.rests_s = 0.5
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "control"))
+        desk.until(lambda: len(desk.loop.connections) == 2)
+
+
+def test_who_does_not_show_in_time_who_it_is_is_closed(desk: Desk) -> None:
+    (connection,) = desk.loop.connections.values()
+    connection.deadline = 31.0
+    desk.loop.sweep(30.9, 600, 10)
+    assert desk.service.closed == []
+    desk.loop.sweep(31.0, 600, 10)
+    assert desk.service.closed == [LATE]
+
+
+def pile_up(desk: Desk, size: int) -> Connection:
+    """An answer that is too large for the sockets of a client that does not read."""
+    before = len(desk.service.requests)
+    client = socket.create_connection(next(iter(desk.loop.listeners.values())).socket.getsockname())
+    desk.clients.append(client)
+    client.sendall(request_frame(METADATA, 1, 7, "c", b"\0\0\0\0"))
+    desk.until(lambda: len(desk.service.requests) > before)
+    request = desk.service.requests[-1]
+    request.response = [bytes(size)]
+    desk.loop.flush(request.connection)
+    assert request.connection.wants_write
+    return request.connection
+
+
+def test_answers_that_nobody_reads_are_bounded_together(desk: Desk) -> None:
+    first = pile_up(desk, 16 << 20)
+    desk.loop.unsent_bytes_max = first.unsent + 1000
+    desk.service.time = 2.0
+    second = pile_up(desk, 16 << 20)
+    assert first.is_closed and not second.is_closed
+    assert desk.service.closed == [UNREAD]
+    assert desk.loop.unsent == second.unsent_memory() > 0
+
+
+def test_reader_that_goes_on_is_given_up_after_one_that_does_not(desk: Desk) -> None:
+    first = pile_up(desk, 16 << 20)
+    desk.service.time = 2.0
+    second = pile_up(desk, 16 << 20)
+    desk.service.time = 3.0
+    left = first.unsent
+    desk.clients[0].setblocking(False)
+
+    def has_moved() -> bool:
+        try:
+            desk.clients[0].recv(1 << 20)
+        except BlockingIOError:
+            pass
+        return first.unsent < left
+
+    desk.until(has_moved)
+    desk.loop.unsent_bytes_max = desk.loop.unsent + 1000
+    pile_up(desk, 16 << 20)
+    assert second.is_closed and not first.is_closed
+
+
+def test_one_large_answer_is_never_too_much(desk: Desk) -> None:
+    desk.loop.unsent_bytes_max = 1 << 20
+    connection = pile_up(desk, 16 << 20)
+    assert not connection.is_closed
+    desk.clients[0].settimeout(10)
+    received = 0
+    while received < 16 << 20:
+        received += len(desk.clients[0].recv(1 << 20))
+        desk.loop.handle(desk.loop.poller.poll(0))
+    assert (desk.loop.unsent, desk.loop.slow_readers) == (0, set())
+
+
+def test_reader_that_takes_nothing_is_closed_when_it_would_be_idle(desk: Desk) -> None:
+    connection = pile_up(desk, 16 << 20)
+    desk.loop.sweep(1.0 + 600, 600, 10)
+    assert not connection.is_closed
+    desk.loop.sweep(1.1 + 600, -1, 10)
+    assert not connection.is_closed
+    desk.loop.sweep(1.1 + 600, 600, 10)
+    assert connection.is_closed
+    assert desk.service.closed == [IDLE, UNREAD]
+    assert desk.loop.unsent == 0

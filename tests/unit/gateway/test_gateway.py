@@ -1,11 +1,13 @@
 """Turns of a gateway: from the client's socket to the broker's ring, and back."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.gateway import RETRY_S
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -346,3 +348,75 @@ def test_one_turn_of_some_is_followed_to_the_broker_and_back(family: GatewayFami
     assert abs(found[STAGE_ANSWER][0] - 700) <= 1
     ask_to_append(family)
     assert family.broker.reader.poll() and not family.broker.reader.stamped(), "not every turn"
+
+
+def connect(family: GatewayFamily) -> socket.socket:
+    client = socket.create_connection(family.listening.getsockname())
+    client.settimeout(10)
+    return client
+
+
+def is_closed(family: GatewayFamily, client: socket.socket) -> bool:
+    family.turn()
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_listener_takes_as_many_connections_as_it_may() -> None:
+    setting = "listener.name.plaintext.max.connections"
+    with gateway_family(f"{setting}=2") as family, connect(family) as second:
+        assert not is_closed(family, second)
+        with connect(family) as third:
+            assert is_closed(family, third)
+        change = {"resource_type": 4, "resource_name": "", "name": setting, "value": "3"}
+        family.link.commit(("ConfigRecord", 0, change))
+        family.quiet_turn()
+        with connect(family) as third:
+            assert not is_closed(family, third)
+
+
+def test_new_connections_come_as_fast_as_they_may() -> None:
+    with gateway_family("max.connection.creation.rate=2") as family:
+        gateway = family.gateway
+        clients = [connect(family) for _ in range(3)]
+        family.turn()
+        assert len(gateway.loop.connections) == 2, "the first client was one of this second"
+        assert family.poller.poll(0) == [] and gateway.loop.resting
+        assert 0 < family.quiet_turn() <= 0.5
+        family.clock.now += 0.5
+        family.quiet_turn()
+        family.turn()
+        assert len(gateway.loop.connections) == 3
+        for client in clients:
+            client.close()
+
+
+class ShutDoor:
+    """Lets nobody in."""
+
+    def open(self, connection: Connection) -> None:
+        connection.submit = {}
+
+
+def test_who_is_not_admitted_in_time_is_closed() -> None:
+    setting = "listener.name.plaintext.shmbroker.authentication.timeout.ms=5000"
+    with gateway_family(setting) as family:
+        [listener] = family.gateway.loop.listeners.values()
+        listener.door = ShutDoor()
+        late, admitted = connect(family), connect(family)
+        family.turn()
+        connections = list(family.gateway.loop.connections.values())
+        family.gateway.admit(connections[-1], "User:alice")
+        family.clock.now += 4.9
+        family.quiet_turn()
+        assert all(not each.is_closed for each in connections)
+        family.clock.now += 1.1
+        family.quiet_turn()
+        assert [each.is_closed for each in connections] == [False, True, False]
+        late.close()
+        admitted.close()
