@@ -53,6 +53,7 @@ LOGGERS = (
     "shmbroker.apis",
     "shmbroker.apis.controller",
     "shmbroker.apis.controller.broker_registration",
+    "shmbroker.audit",
     "shmbroker.broker",
     "shmbroker.broker.broker",
     "shmbroker.broker.compaction",
@@ -102,6 +103,7 @@ LOGGERS = (
     "shmbroker.processes.console",
     "shmbroker.processes.data_access",
     "shmbroker.processes.data_directory",
+    "shmbroker.processes.listening",
     "shmbroker.processes.metrics",
     "shmbroker.processes.supervisor",
     "shmbroker.processes.tier",
@@ -298,6 +300,17 @@ class Seldom(logging.Filter):
             return True
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"  # for who wants to see each
         return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+    def warn(
+        self, kind: str, line: str, now: float, level: int = logging.WARNING, **more: Field
+    ) -> None:
+        """A line of that kind, for instance the reason of a refusal. more: fields of the record."""
+        self.flush(now)
+        if not self._said:
+            self._interval_end = now + self.INTERVAL_S
+        count = self._said[kind] = self._said.get(kind, 0) + 1
+        if count > self.LINES_MAX:
+            level = logging.DEBUG  # for whoever wants to see each
+        self._logger.log(level, "%s", line, extra=fields(kind=kind, **more))
 
     def flush(self) -> None:
         """Say how many were left out, once the interval is over; to be called now and then."""

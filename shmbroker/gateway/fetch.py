@@ -518,6 +518,7 @@ class FetchApi:
         if as_replica:
             return guard.may(connection, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
         return guard.may(connection, READ_RIGHT, TOPIC, topic)
+        return guard is None or guard.may(connection, NAME, READ_RIGHT, TOPIC, topic)
 
     def _settle(self, request: FetchRequest, session: FetchSession) -> bool:
         """List what the session's client is told, and remember that it was."""

@@ -18,6 +18,7 @@ from shmbroker.apis import table
 from shmbroker.apis.controller import create_topics
 from shmbroker.apis.gateway import api_versions
 from shmbroker.errors import ProtocolFault
+from shmbroker.gateway.audited import AUTO_CREATE_VERSION
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.recogniser import Known, key_of
@@ -120,7 +121,7 @@ class PlainApis:
 
     def create_topics(self, request: Request, names: list[str]) -> None:
         """Ask the controller for topics with their defaults; then answer `request` again."""
-        version = 7
+        version = AUTO_CREATE_VERSION
         body = codec.encode(
             "CreateTopicsRequest",
             version,

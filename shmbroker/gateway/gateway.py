@@ -25,10 +25,12 @@ from shmbroker import logs, signs
 from shmbroker.apis import table
 from shmbroker.apis.broker import join_group, sync_group
 from shmbroker.apis.contexts import MetadataLink
+from shmbroker.audit import Audit
 from shmbroker.clock import Clock
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway import fetch, produce
 from shmbroker.gateway import forwarding as plain
+from shmbroker.gateway.audited import Audited, who_is
 from shmbroker.gateway.awake import APPEND_BYTES_MAX, Awake
 from shmbroker.gateway.brokers_told import BrokersTold
 from shmbroker.gateway.connection import NEVER, Answered, Connection, Traffic
@@ -210,7 +212,16 @@ class Gateway:
         self.submit_of_readers = {key: self.submit[key] for key in table.FOR_READERS}
         self.submit_of_readers[LIST_SEGMENTS] = self._list_segments_of_readers
         if config.has_authorizer:
-            self.guard = Guard(config, self.image, table.JUDGED, self.submit)
+            self.guard = Guard(config, self.image, table.JUDGED, self.submit, self._on_denied)
+        self._told_denied: object = None
+        self.audit: Audit | None = None
+        self.audited: Audited | None = None
+        if config.is_audited:
+            self.audit = Audit()
+            self.audited = Audited(self.audit, table.JUDGED)
+            self.submit = self.audited.around(self.submit)
+            if self.guard is not None:
+                self.guard.submit = self.audited.around(self.guard.submit)
         arriving_bytes_max = config["queued.max.request.bytes"]
         if arriving_bytes_max <= 0:
             arriving_bytes_max = FRAMES_BUFFERED_BYTES_MAX
@@ -442,6 +453,9 @@ class Gateway:
         logs.flush()
         if self.tls is not None:
             self.tls.sweep(now)
+        self._seldom.flush(now)
+        if self.audit is not None:
+            self.audit.flush(now)
         memory = self.loop.memory
         if memory.peak >= MUCH_BYTES:
             memory.peak = memory.used
@@ -660,6 +674,18 @@ class Gateway:
         where = f"{connection.peer_name()} on listener {connection.listener.config.name}"
         line = f"did not authenticate {where}: {why}"
         logger.warning("%s", line, extra=logs.seldom(NOT_AUTHENTICATED))
+    def _on_denied(
+        self, connection: Connection, api: str, denials: list[tuple[int, int, str]]
+    ) -> None:
+        """ACLs have denied a request, or a part of it: told once, though it may be asked again in
+        the same turn."""
+        told = (self._now, connection, api, denials)
+        if told == self._told_denied:
+            return
+        self._told_denied = told
+        self.member.tally.add("requests_denied")
+        if self.audit is not None:
+            self.audit.denied(who_is(connection), api, denials, self._now)
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.limits.release(connection.address, connection.listener.config.name)
@@ -702,3 +728,12 @@ class Gateway:
     def create_topics(self, request: Request, names: list[str]) -> None:
         """Have the controller create topics with their defaults; `request` is answered after."""
         self.plain.create_topics(request, names)
+        finish = request.finish
+        if self.audited is not None and finish is not None:
+            who, created = who_is(request.connection), self.audited.created
+
+            def told(body: bytes) -> None:
+                created(who, body)
+                finish(body)
+
+            request.finish = told

@@ -20,6 +20,8 @@ from shmbroker.gateway.inflight import Request
 from shmbroker.security.access.asker import Asker, Refused
 from shmbroker.security.access.rules import RULES
 from shmbroker.security.rights import Rights
+from shmbroker.security.acls import WILDCARD
+from shmbroker.security.authorizer import Authorizer
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_request_header
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from shmbroker.security.access.asker import Message, Rule
     from shmbroker.settings.broker_config import BrokerConfig
 
+    Denial = tuple[int, int, str]
+    """Operation, resource type and name."""
+
 
 class Guard:
     """The rights of a gateway's clients; `submit` is what stands before that of the APIs."""
@@ -43,8 +48,13 @@ class Guard:
         image: MetadataImage,
         apis: Iterable[Api],
         submit: Mapping[int, Submit],
+        on_denied: Callable[[Connection, str, list[Denial]], None] = lambda *_: None,
     ) -> None:
         self._rights = Rights(config, image)
+        """on_denied: told of what a request of an API was denied."""
+        self._on_denied = on_denied
+        self._super_users = config.super_users
+        self._is_open = config["allow.everyone.if.no.acl.found"]
         self._image = image
         self._authorizer = self._rights.authorizer
         self.submit: dict[int, Submit] = dict(submit)
@@ -64,11 +74,16 @@ class Guard:
         who = connection.identity
         return Asker(who.principal, who.host, self._authorizer, self._image, who.may_have_tokens)
 
-    def may(self, connection: Connection, operation: int, resource_type: int, name: str) -> bool:
-        """Whether the client of a connection may do this."""
-        return self._authorizer.allows(
+    def may(
+        self, connection: Connection, api: str, operation: int, resource_type: int, name: str
+    ) -> bool:
+        """Whether the client of a connection may do this, as a request of this API asks for."""
+        is_allowed = self._authorizer.allows(
             connection.principal, connection.address, operation, resource_type, name
         )
+        if not is_allowed:
+            self._on_denied(connection, api, [(operation, resource_type, name)])
+        return is_allowed
 
     def _judge(
         self,
@@ -92,6 +107,8 @@ class Guard:
         outcome = rule(self.asker(connection), version, body)
         if outcome is None:
             return submit(connection, buffer, start, end, version, correlation_id)
+        if isinstance(outcome, Refused) or outcome.body is not None:
+            self._tell(connection, api, rule, version, body)
         if isinstance(outcome, Refused):
             request = Request(connection, api.API_KEY, version, correlation_id)
             connection.inflight.append(request)
@@ -104,6 +121,46 @@ class Guard:
             return False
         connection.inflight[-1].mend(_mended(api, version, outcome.after))
         return True
+
+    def _tell(
+        self, connection: Connection, api: Api, rule: Rule, version: int, body: Message
+    ) -> None:
+        """Ask once more, and note what was denied: only who is denied something pays for it."""
+        noted = Noted(self._authorizer)
+        rule(self.asker(connection)._replace(authorizer=noted), version, body)
+        self._on_denied(connection, api.NAME, noted.denials)
+
+
+class Noted(Authorizer):
+    """Decides as another one does, and remembers what it denies."""
+
+    def __init__(self, other: Authorizer) -> None:
+        self._other = other
+        self.denials: list[Denial] = []
+
+    def allows(
+        self, principal: str, host: str, operation: int, resource_type: int, name: str
+    ) -> bool:
+        """As the other one."""
+        is_allowed = self._other.allows(principal, host, operation, resource_type, name)
+        if not is_allowed:
+            self.denials.append((operation, resource_type, name))
+        return is_allowed
+
+    def allows_some(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
+        """As the other one."""
+        is_allowed = self._other.allows_some(principal, host, operation, resource_type)
+        if not is_allowed:
+            self.denials.append((operation, resource_type, WILDCARD))
+        return is_allowed
+
+    def operations(self, principal: str, host: str, resource_type: int, name: str) -> int:
+        """As the other one."""
+        return self._other.operations(principal, host, resource_type, name)
+
+    def is_super(self, principal: str) -> bool:
+        """As the other one."""
+        return self._other.is_super(principal)
 
 
 def _mended(

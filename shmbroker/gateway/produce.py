@@ -243,6 +243,7 @@ class ProduceApi:
             and body["transactional_id"] is not None
             and _has_transactional(body)
             and not guard.may(connection, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
+            and not guard.may(connection, NAME, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
         ):
             refusal = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         form_errors = iter(errors)
@@ -261,7 +262,7 @@ class ProduceApi:
             image = worker.topic_of(topic, version >= 13)
             name = image.name if image is not None else topic["name"]
             is_forbidden = (
-                guard is not None and name and not guard.may(connection, WRITE, TOPIC, name)
+                guard is not None and name and not guard.may(connection, NAME, WRITE, TOPIC, name)
             )
             for partition in topic["partition_data"]:
                 records = partition["records"]

@@ -45,6 +45,13 @@ CREATE_TOKENS = 13
 DESCRIBE_TOKENS = 14
 TWO_PHASE_COMMIT = 15
 
+_RESOURCES = ("unknown", "any", "topic", "group", "cluster", "transactional id", "token", "user")
+_OPERATIONS = (
+    "UNKNOWN", "ANY", "ALL", "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE",
+    "CLUSTER_ACTION", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE", "CREATE_TOKENS",
+    "DESCRIBE_TOKENS", "TWO_PHASE_COMMIT",
+)  # fmt: skip
+
 DENY = 2
 ALLOW = 3
 
@@ -131,6 +138,17 @@ class AclFilter(NamedTuple):
         if acl.pattern_type == LITERAL:
             return acl.resource_name == WILDCARD
         return name.startswith(acl.resource_name)
+
+
+def name_of_resource(resource_type: int) -> str:
+    """A resource's type in words; its number where it has none."""
+    known = 0 <= resource_type < len(_RESOURCES)
+    return _RESOURCES[resource_type] if known else str(resource_type)
+
+
+def name_of_operation(operation: int) -> str:
+    """Kafka's name of an operation; its number where it has none."""
+    return _OPERATIONS[operation] if 0 <= operation < len(_OPERATIONS) else str(operation)
 
 
 def acl_of(creation: dict[str, Any]) -> Acl:

@@ -95,6 +95,12 @@ class BrokerConfig:
         return bool(self["authorizer.class.name"])
 
     @property
+    def is_audited(self) -> bool:
+        """Whether denials and changes are logged: said, or there is an authorizer."""
+        said: bool | None = self["shmbroker.audit"]
+        return self.has_authorizer if said is None else said
+
+    @property
     def super_users(self) -> frozenset[str]:
         """The principals who may do everything."""
         parts = (part.strip() for part in self["super.users"].split(";"))

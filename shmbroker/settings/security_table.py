@@ -237,6 +237,17 @@ for _what, _seconds in (("quota", "bandwidth and request time"), ("controller.qu
     _row(f"{_what}.window.num", INT, "11", f"Windows in which {_seconds} are measured.", least=1)
     _row(f"{_what}.window.size.seconds", INT, "1", "Length of each window.", least=1)
 
+# -- audit -----------------------------------------------------------------------------------------
+
+_row(
+    "shmbroker.audit",
+    BOOLEAN,
+    None,
+    "Whether there is a line in the log, by the logger shmbroker.audit, for each request that ACLs "
+    "deny and each change of topics, settings, ACLs, users, quotas, tokens, groups. Unset: where "
+    "there is an authorizer.",
+)
+
 # -- between brokers -------------------------------------------------------------------------------
 
 _row(

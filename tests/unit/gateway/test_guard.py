@@ -1,20 +1,30 @@
 """Rights in a gateway: what is recognised by its bytes is judged anew when the ACLs change."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from shmbroker.ipc.operation_layout import APPEND_HEAD, APPENDED, APPENDED_HEAD
+from shmbroker.ipc.operation_layout import (
+    APPEND_HEAD,
+    APPENDED,
+    APPENDED_HEAD,
+    EXECUTE,
+    EXECUTED,
+    EXECUTED_HEAD,
+    TOKEN,
+)
 from shmbroker.metadata.security_image import Acl, acl_record
-from shmbroker.security.acls import ALLOW, ANONYMOUS, LITERAL, READ, TOPIC, WRITE
+from shmbroker.security.acls import ALLOW, ANONYMOUS, DELETE, LITERAL, READ, TOPIC, WRITE
 from shmbroker.settings.table import STANDARD_AUTHORIZER
+from shmbroker.wire import codec
 from shmbroker.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED
 from tests.support.family_memory import TOPIC as NAME
-from tests.support.gateway_family import GatewayFamily, gateway_family
+from tests.support.gateway_family import GATEWAY, GatewayFamily, gateway_family
 from tests.support.record_batches import batch
 
-MAY_WRITE = b"w" * 16
+MAY_WRITE, MAY_DELETE = b"w" * 16, b"d" * 16
 PRODUCE, FETCH = 0, 1
 
 
@@ -89,3 +99,84 @@ def test_without_an_authorizer_nothing_is_asked() -> None:
     with gateway_family() as made:
         assert made.gateway.guard is None
         assert produce(made) == NONE
+
+
+def test_denials_are_in_the_audit_log(
+    family: GatewayFamily, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shmbroker.audit")
+    assert produce(family) == fetch(family) == TOPIC_AUTHORIZATION_FAILED
+    topics = {"topics": [{"name": NAME}], "allow_auto_topic_creation": False}
+    family.ask(3, 12, "Metadata", topics)
+    assert family.answer(3, 12, "Metadata")["topics"][0]["error_code"] != NONE
+    allow(family, MAY_WRITE, WRITE)
+    assert produce(family) == NONE
+    host, port = family.client.getsockname()
+    whose = f"denied: {ANONYMOUS} from {host}:{port} by listener PLAINTEXT"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{whose}, Produce: WRITE on topic {NAME}",
+        f"{whose}, Fetch: READ on topic {NAME}",
+        f"{whose}, Metadata: CREATE on cluster kafka-cluster",
+        f"{whose}, Metadata: DESCRIBE on topic {NAME}",
+    ]
+    family.quiet_turn()
+    assert family.counters.words[family.counters.counter(GATEWAY, "requests_denied")] == 3
+
+
+DELETION = {"topics": [{"name": NAME, "partitions": [{"partition_index": 0, "offset": 5}]}]}
+DELETED = {
+    "topics": [{"name": NAME, "partitions": [{"partition_index": 0, "low_watermark": 5}]}],
+}
+
+
+def delete_records(family: GatewayFamily) -> None:
+    family.ask(21, 2, "DeleteRecords", DELETION)
+    for operation, payload in family.taken():
+        assert operation == EXECUTE
+        token = TOKEN.unpack_from(payload)[0]
+        family.reply(
+            EXECUTED,
+            EXECUTED_HEAD.pack(token, 0, 0) + codec.encode("DeleteRecordsResponse", 2, DELETED),
+        )
+    family.quiet_turn()
+
+
+def test_changes_are_in_the_audit_log_with_their_outcome(
+    family: GatewayFamily, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shmbroker.audit")
+    delete_records(family)
+    denied = family.answer(21, 2, "DeleteRecords")["topics"][0]["partitions"][0]
+    assert denied["error_code"] == TOPIC_AUTHORIZATION_FAILED
+    allow(family, MAY_DELETE, DELETE)
+    delete_records(family)
+    assert family.answer(21, 2, "DeleteRecords") == DELETED | {"throttle_time_ms": 0} | {
+        "topics": [
+            {
+                "name": NAME,
+                "partitions": [DELETED["topics"][0]["partitions"][0] | {"error_code": 0}],
+            }
+        ]
+    }
+    said = [record.getMessage().partition(", ")[2] for record in caplog.records]
+    assert said == [
+        f"DeleteRecords: DELETE on topic {NAME}",
+        f"DeleteRecords: records of {NAME}-0: TOPIC_AUTHORIZATION_FAILED",
+        f"DeleteRecords: records of {NAME}-0: done",
+    ]
+
+
+@pytest.mark.parametrize(("setting", "lines"), [("true", 1), ("false", 0)])
+def test_without_an_authorizer_changes_are_logged_where_that_is_asked_for(
+    setting: str, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shmbroker.audit")
+    with gateway_family(f"shmbroker.audit={setting}") as family:
+        delete_records(family)
+        assert family.answer(21, 2, "DeleteRecords")["topics"]
+        assert len(caplog.records) == lines
+        is_as_ever = family.gateway.submit == family.gateway.plain.submit | {
+            PRODUCE: family.gateway.produce.submit,
+            FETCH: family.gateway.fetch.submit,
+        }
+        assert is_as_ever == (not lines), "who is not audited pays nothing"

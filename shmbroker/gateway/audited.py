@@ -1,0 +1,110 @@
+"""The audit of a gateway: what its clients were denied and have changed (`shmbroker.audit`).
+
+   frame ──► Audited.submit ──► guard ──► what answers
+                  ▲                            │
+                  └── a line ◄──── answer ─────┘
+
+Rules of this file:
+* It stands around the APIs that change something, outside of the guard, where both request and
+  answer are whole. It decodes both once more: changes are rare.
+* Without `shmbroker.audit` there is none of it; and nothing stands around any other API.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from shmbroker.audit import Audit, Who
+from shmbroker.gateway.door import peer_credentials
+from shmbroker.security.changes import CHANGES
+from shmbroker.wire import codec
+from shmbroker.wire.api_keys import CREATE_TOPICS
+from shmbroker.wire.frame import parse_request_header, parse_response_header
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from shmbroker.apis.contexts import Api, Submit
+    from shmbroker.gateway.connection import Connection
+
+AUTO_CREATE_VERSION = 7
+"""Of CreateTopics, as a gateway asks for it."""
+CONTROL = "the control socket"
+
+
+def who_is(connection: Connection) -> Who:
+    """Who asks by a connection."""
+    listener = connection.listener
+    if listener.is_control:
+        user = peer_credentials(connection.socket)[1]
+        return Who(f"uid:{user}", CONTROL, connection.peer_name())
+    return Who(connection.principal, f"listener {listener.config.name}", connection.client)
+
+
+class Audited:
+    """Around the `submit` of a gateway."""
+
+    def __init__(self, audit: Audit, apis: Iterable[Api]) -> None:
+        self._audit = audit
+        self._apis = {api.API_KEY: api for api in apis if api.API_KEY in CHANGES}
+
+    def around(self, submit: Mapping[int, Submit]) -> dict[int, Submit]:
+        """The same, but for those that change something."""
+        return dict(submit) | {
+            key: partial(self._submit, api, submit[key])
+            for key, api in self._apis.items()
+            if key in submit
+        }
+
+    def created(self, who: Who, answer: bytes) -> None:
+        """Topics were made as a client named them in Metadata: the controller's answer."""
+        said = codec.decode_all("CreateTopicsResponse", AUTO_CREATE_VERSION, answer)
+        self._audit.changed(who, "Metadata", CREATE_TOPICS, CHANGES[CREATE_TOPICS]({}, said))
+
+    def _submit(
+        self,
+        api: Api,
+        submit: Submit,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        if not api.VERSION_MIN <= version <= api.VERSION_MAX:
+            return submit(connection, buffer, start, end, version, correlation_id)
+        frame = bytes(buffer[start:end])
+        if not submit(connection, buffer, start, end, version, correlation_id):
+            return False
+        request = connection.inflight[-1]
+        told = partial(self._told, who_is(connection), api, version, frame)
+        if request.response:
+            answer = b"".join(request.response)
+            told(answer[parse_response_header(api.API_KEY, version, answer, 4)[-1] :])
+        else:
+            request.mended = _both(request.mended, told)
+        return True
+
+    def _told(self, who: Who, api: Api, version: int, frame: bytes, answer: bytes) -> None:
+        view = memoryview(frame)
+        body_at = parse_request_header(view, 0, len(frame))[-1]
+        asked = codec.decode_request(api.NAME, version, view, body_at)
+        said = codec.decode_all(f"{api.NAME}Response", version, answer)
+        if not asked.get("validate_only"):
+            self._audit.changed(who, api.NAME, api.API_KEY, CHANGES[api.API_KEY](asked, said))
+
+
+def _both(
+    mend: Callable[[bytes], bytes] | None, told: Callable[[bytes], None]
+) -> Callable[[bytes], bytes]:
+    """What is done to an answer, and then told of it."""
+
+    def mended(body: bytes) -> bytes:
+        if mend is not None:
+            body = mend(body)
+        told(body)
+        return body
+
+    return mended
