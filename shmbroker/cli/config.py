@@ -1,10 +1,11 @@
-"""`shmbroker config`: get, set, explain."""
+"""`shmbroker config`: get, set, explain, check."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import click
 
+from shmbroker.cli import config_check
 from shmbroker.cli.client import (
     ASK_S,
     CHANGE_S,
@@ -38,13 +39,17 @@ SOURCES = {
 
 @click.group("config", cls=HintingGroup)
 def command() -> None:
-    """Show and change settings of topics and brokers, and explain them.
+    """Show and change settings of topics and brokers, explain and check them.
 
     \b
     shmbroker config get topic flights
     shmbroker config set topic flights --set retention.ms=-1
     shmbroker config explain retention.ms
+    shmbroker config check --config shmbroker.toml
     """
+
+
+command.add_command(config_check.command)
 
 
 @command.command()

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ from shmbroker import clock, logs
 from shmbroker.cli.serve_flags import FLAGS
 from shmbroker.errors import Fault
 from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.files import read_settings
+from shmbroker.settings.listener_doubts import READABLE_BY_OTHERS, readable_secrets
 
 
 def default_data_directory() -> str:
@@ -22,6 +25,23 @@ def default_data_directory() -> str:
 def _as_text(value: str | tuple[str, ...]) -> str:
     """A flag's value as a setting has it; of a repeated one, paths become a list."""
     return value if isinstance(value, str) else ",".join(map(os.path.abspath, value))
+
+
+def flags_of(parameters: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What the flags of `serve` say, as `BrokerConfig.load` takes it."""
+    return [
+        (flag, setting, _as_text(parameters[parameter]))
+        for flag, parameter, _, setting, _ in FLAGS
+        if setting and parameters[parameter] not in (None, ())
+    ]
+
+
+def secrets_complaint(path: str) -> str:
+    """A sentence where a file of settings shows passwords to everybody; else ""."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if not mode & READABLE_BY_OTHERS:
+        return ""
+    return readable_secrets(path, mode, read_settings(path))
 
 
 def run(parameters: Mapping[str, Any]) -> NoReturn:
@@ -38,19 +58,18 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     def say(level: int, text: str) -> None:
         output.say(formatter.sentence(level, text), sys.stderr)
 
-    flags = [
-        (flag, setting, _as_text(parameters[parameter]))
-        for flag, parameter, _, setting, _ in FLAGS
-        if setting and parameters[parameter] not in (None, ())
-    ]
+    path, flags = parameters["config_file"], flags_of(parameters)
 
     def read() -> BrokerConfig:
-        return BrokerConfig.load(parameters["config_file"], parameters["assignments"], flags)
+        return BrokerConfig.load(path, parameters["assignments"], flags)
 
     try:
         config = read()
         logs.set_format(config["shmbroker.logger.format"])
-        for complaint in config.idle_complaints():
+        complaints = config.idle_complaints()
+        if path is not None:
+            complaints.append(secrets_complaint(path))
+        for complaint in filter(None, complaints):
             say(logging.WARNING, complaint)
         status = supervisor.Supervisor(
             config, Path(config["shmbroker.data"] or default_data_directory()), began, read

@@ -31,6 +31,13 @@ FLAGS = (
         "Port of the first broker; 0 takes free ones.  [default: 9092]",
     ),
     (
+        "--listeners",
+        "listeners",
+        "NAME://HOST:PORT,…",
+        "listeners",
+        "Addresses to listen on, instead of --host and --port; UNIX:///path is a Unix socket.",
+    ),
+    (
         "--node-id",
         "node_id",
         "N",

@@ -13,6 +13,7 @@ from shmbroker.errors import ConfigFault
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.processes import activation
 from shmbroker.security.sasl.offered import offered
+from shmbroker.settings.listener_doubts import doubts
 from shmbroker.settings.listeners import PLAINTEXT, address_text
 
 TYPE_CHECKING = False
@@ -124,17 +125,9 @@ def _is_of(passed: socket.socket, one: ListenerConfig, brokers: int) -> bool:
 
 
 def _warn(config: BrokerConfig, one: ListenerConfig, bound: list[tuple[str, int]]) -> None:
-    """Say so where anybody who reaches a listener may do everything."""
-    is_asked = one.has_sasl or (
-        one.has_tls and config.of_listener(one.name, "ssl.client.auth") == "required"
-    )
-    if not one.is_local and not is_asked:
-        logger.warning(
-            "listener %s leaves this host and asks nobody who they are: whoever reaches %s %s",
-            one.name,
-            address_text(*bound[0]),
-            "is User:ANONYMOUS" if config.has_authorizer else "may do everything",
-        )
+    """Say what is doubtful about a listener: for instance that all may come, and do everything."""
+    for doubt in doubts(config, one, address_text(*bound[0])):
+        logger.warning("%s", doubt)
 
 
 def shown(listener: Listener) -> str:
