@@ -45,21 +45,18 @@ class Audit:
     """Writes the lines of one process."""
 
     def __init__(self) -> None:
-        self._denials = logs.Seldom(logger)
         self._kinds: set[str] = set()
 
-    def denied(
-        self, who: Who, api: str, denials: Iterable[tuple[int, int, str]], now: float
-    ) -> None:
-        """A request was denied, or a part: (operation, resource type, name) of each. now: by a
-        clock that never goes back."""
+    def denied(self, who: Who, api: str, denials: Iterable[tuple[int, int, str]]) -> None:
+        """A request was denied, or a part: (operation, resource type, name) of each."""
         kind = self._kind(who.principal)
         for operation, resource_type, name in dict.fromkeys(denials):
             what = f"{name_of_resource(resource_type)} {shown(name)}"
             verb = name_of_operation(operation)
             line = f"denied: {who}, {api}: {verb} on {what}"
             more = _fields(who, api) | {"operation": verb, "resource": what, "outcome": DENIED}
-            self._denials.warn(kind, line, now, logging.INFO, **more)
+            extra = logs.seldom(kind) | logs.fields(kind=kind, **more)
+            logger.info("%s", line, extra=extra)
 
     def changed(self, who: Who, api: str, api_key: int, rows: Iterable[tuple[str, int]]) -> None:
         """A request has changed something, or was to: what, and the error of each."""
@@ -70,9 +67,8 @@ class Audit:
             more = _fields(who, api) | {"operation": verb, "resource": what, "outcome": outcome}
             logger.info("%s, %s: %s: %s", who, api, what, outcome, extra=logs.fields(**more))
 
-    def flush(self, now: float) -> None:
-        """Say how many denials were left out; to be called now and then."""
-        self._denials.flush(now)
+    def flush(self) -> None:
+        """Forget whose denials were counted; to be called now and then."""
         self._kinds.clear()
 
     def _kind(self, principal: str) -> str:

@@ -300,17 +300,6 @@ class Seldom(logging.Filter):
             return True
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"  # for who wants to see each
         return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
-    def warn(
-        self, kind: str, line: str, now: float, level: int = logging.WARNING, **more: Field
-    ) -> None:
-        """A line of that kind, for instance the reason of a refusal. more: fields of the record."""
-        self.flush(now)
-        if not self._said:
-            self._interval_end = now + self.INTERVAL_S
-        count = self._said[kind] = self._said.get(kind, 0) + 1
-        if count > self.LINES_MAX:
-            level = logging.DEBUG  # for whoever wants to see each
-        self._logger.log(level, "%s", line, extra=fields(kind=kind, **more))
 
     def flush(self) -> None:
         """Say how many were left out, once the interval is over; to be called now and then."""

@@ -228,6 +228,8 @@ def alter_client_quotas(
         _refuse(result["error_code"], "quotas", result["error_message"])
 
     patiently(once, ANSWER_S, "the quotas are not changed")
+
+
 def create_token(
     addresses: Sequence[Address],
     owner: tuple[str, str] | None,

@@ -6,8 +6,8 @@ Rules of this file:
   rest of an incomplete or held-back frame lives in a buffer of the connection's own, which grows
   with what has *arrived*, never to what a frame announces.
 * A connection is *held* while its next frame may not start yet (order, a full ring), or there is
-  no memory for it: then it is not read from, so the kernel's buffer and the client's window bound
-  what it can pile up.
+  no memory for it, or it is over a quota (*muted*): then it is not read from, so the kernel's
+  buffer and the client's window bound what it can pile up.
 * Answers leave in request order: only the head of `inflight` is ever moved to `out`.
 """
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shmbroker.apis.contexts import Submits
     from shmbroker.gateway.door import Stranger
     from shmbroker.gateway.event_loop import Listener
+    from shmbroker.gateway.quotas import Throttle
 
 MSG_MORE = socket.MSG_MORE
 
@@ -91,6 +92,7 @@ class Connection(Sender):
         "is_closed",
         "is_cold",
         "is_ended",
+        "is_muted",
         "large_bytes",
         "last_active",
         "listener",
@@ -102,6 +104,7 @@ class Connection(Sender):
         "stranger",
         "submit",
         "taken_at",
+        "throttle",
         "traffic",
         "unsent",
         "view",
@@ -135,6 +138,10 @@ class Connection(Sender):
         """The client has closed its sending side, or all; what it sent before may be unread."""
         self.is_ended = False
         """Nothing more will come in; it is closed when its last answer has gone out."""
+        self.is_muted = False
+        """It is over a quota, and not read from for a while."""
+        self.throttle: Throttle | None = None
+        """What charges it, where there are client quotas."""
         self.wants_write = False
         self.large_bytes = 0
         self.fast_produce: Any = None
@@ -195,6 +202,8 @@ class Connection(Sender):
         inflight = self.inflight
         if not inflight or inflight[0].response is None:
             return False
+        if self.throttle is not None:
+            self.throttle.charge(inflight)
         first = request = inflight.popleft()
         if first.response:
             self.out.extend(first.response)

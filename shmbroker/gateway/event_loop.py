@@ -125,6 +125,8 @@ class Service(Protocol):
 
     def admits(self, address: str, listener: "Listener") -> bool: ...
 
+    def holds_back(self, accepted: socket.socket, broker_id: int, address: str) -> bool: ...
+
     def on_opened(self, connection: Connection) -> None: ...
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None: ...
@@ -314,6 +316,8 @@ class EventLoop:
                 return
             is_local = accepted.family == socket.AF_UNIX
             client = "" if listener.is_control else LOOPBACK if is_local else plain(address[0])
+            if client and service.holds_back(accepted, listener.broker_id, client):
+                continue
             if not service.admits(client, listener):
                 accepted.close()
                 continue
@@ -459,8 +463,8 @@ class EventLoop:
                     self.flush(connection)
                     if connection.is_closed:
                         return
-                if connection.wants_write or connection.is_cold:
-                    connection.is_held = True  # until `flush` has sent all of it
+                if connection.wants_write or connection.is_cold or connection.is_muted:
+                    connection.is_held = True  # until `flush` has sent all of it, or `unmute`
                     break
                 if not handler(
                     connection, buffer, position + 4, frame_end, api_version, correlation_id
@@ -575,6 +579,7 @@ class EventLoop:
             connection.is_closed
             or connection.is_ended
             or not connection.is_held
+            or connection.is_muted
             or self.is_stopping
         ):
             return
@@ -605,6 +610,16 @@ class EventLoop:
             connection.is_blocked = False
             self.resume(connection)
 
+    def mute(self, connection: Connection) -> None:
+        """Read nothing more from it, and start nothing that it has sent, until `unmute`."""
+        connection.is_muted = connection.is_held = True
+        self._set_interest(connection)
+
+    def unmute(self, connection: Connection) -> None:
+        """It may go on."""
+        connection.is_muted = False
+        self.flush(connection)
+
     def feed_starved(self) -> None:
         """There may be memory now for those who wait for it."""
         memory = self.memory
@@ -619,7 +634,7 @@ class EventLoop:
             if not connection.room:
                 connection.arrived = connection.bytes_in_kernel()
             if self._ask(connection, connection.wanted):
-                connection.is_held = False
+                connection.is_held = connection.is_muted
                 self._set_interest(connection)
         if memory.waiting and (given_up := memory.deadlocked()) is not None:
             self.close(given_up, SLOW, is_fault=True)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.quotas import Throttle
     from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.image import TopicImage
 
@@ -84,6 +85,11 @@ _PARTITION_V4 = Struct(">ihqq")
 _PARTITION_V5 = Struct(">ihqqq")
 _SESSION = Struct(">ii")
 _ABORTED = Struct(">qq")
+
+ANSWER_BYTES = 16
+"""Of an answer without partitions."""
+ROW_BYTES = 40
+"""Of a partition in it, without its records."""
 
 READ_PARTITIONS_MAX = SESSION_PARTITIONS_MAX
 """Partitions looked up for one request; those behind are answered without records this time."""
@@ -298,7 +304,10 @@ class FetchApi:
     ) -> bool:
         worker = self.worker
         token = worker.token + 1
-        if not peer.try_send(READ, limits.pack_head(token, count) + entries):
+        head = limits.pack_head(token, count)
+        if request.connection.throttle is not None:
+            head = _bounded(request.connection.throttle, limits.client_id, head)
+        if not peer.try_send(READ, head + entries):
             return False
         worker.token = token
         request.tokens = [token]
@@ -355,9 +364,10 @@ class FetchApi:
     ) -> bool:
         worker = self.worker
         token = worker.token + 1
-        if not peer.try_send(
-            READ, _KNOWN_READ.pack(token, known.head, known.before, offset, known.after)
-        ):
+        read = _KNOWN_READ.pack(token, known.head, known.before, offset, known.after)
+        if connection.throttle is not None:
+            read = _bounded(connection.throttle, known.client_id, read)
+        if not peer.try_send(READ, read):
             return False
         worker.token = token
         request = FetchRequest(connection, API_KEY, version, correlation_id)
@@ -516,9 +526,8 @@ class FetchApi:
         if guard is None:
             return True
         if as_replica:
-            return guard.may(connection, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
-        return guard.may(connection, READ_RIGHT, TOPIC, topic)
-        return guard is None or guard.may(connection, NAME, READ_RIGHT, TOPIC, topic)
+            return guard.may(connection, NAME, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
+        return guard.may(connection, NAME, READ_RIGHT, TOPIC, topic)
 
     def _settle(self, request: FetchRequest, session: FetchSession) -> bool:
         """List what the session's client is told, and remember that it was."""
@@ -641,20 +650,48 @@ class FetchApi:
 
     # ── answer ──────────────────────────────────────────────────────────────────────────────────
 
-    def _answer_top(self, request: FetchRequest, error_code: int, session_id: int = 0) -> None:
+    def _answer_top(
+        self,
+        request: FetchRequest,
+        error_code: int,
+        session_id: int = 0,
+        throttle_time_ms: int = 0,
+    ) -> None:
         body = codec.encode(
             "FetchResponse",
             request.api_version,
-            {"error_code": error_code, "session_id": session_id, "responses": []},
+            {
+                "throttle_time_ms": throttle_time_ms,
+                "error_code": error_code,
+                "session_id": session_id,
+                "responses": [],
+            },
         )
         header = response_header(API_KEY, request.api_version, request.correlation_id)
         request.response = [_INT.pack(len(header) + len(body)) + header + body]
+
+    def _answer_throttled(self, request: FetchRequest, throttle_ms: int) -> None:
+        """The client is over a quota: it gets nothing, and no session that it has not yet."""
+        session = request.session
+        if session is None:
+            self._answer_top(request, error_codes.NONE, 0, throttle_ms)
+        elif session.epoch != request.epoch:
+            error = error_codes.INVALID_FETCH_SESSION_EPOCH
+            self._answer_top(request, error, session.id, throttle_ms)
+        else:
+            self._answer_top(request, error_codes.NONE, session.id, throttle_ms)
 
     def _finish(self, request: FetchRequest) -> None:
         """Build the answer around the slices."""
         version = request.api_version
         session_id = 0
         session = request.session
+        throttle = request.connection.throttle
+        if throttle is not None and (
+            throttle_ms := throttle.use_fetch(request, _answer_bytes(request))
+        ):
+            self._answer_throttled(request, throttle_ms)
+            return
         if session is not None:
             if not self._settle(request, session):
                 return
@@ -755,6 +792,24 @@ class FetchApi:
 
 
 _LEADER_ERRORS = frozenset((error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH))
+
+
+def _answer_bytes(request: FetchRequest) -> int:
+    """About as many as its answer has: what each partition takes besides its records is a guess."""
+    lengths: list[int]
+    if request.session is not None:  # then only what has changed is told
+        lengths = [answer[6] for answer in request.found.values() if answer[6] or answer[1]]
+    else:
+        lengths = [answer[6] for _, _, answers in request.topics for answer in answers]
+    return ANSWER_BYTES + ROW_BYTES * len(lengths) + sum(lengths)
+
+
+def _bounded(throttle: Throttle, client_id: bytes | None, read: bytes) -> bytes:
+    """A READ that asks for no more bytes than a quota ever lets through at once."""
+    token, max_wait_ms, min_bytes, max_bytes, *rest = READ_HEAD.unpack_from(read)
+    max_bytes = min(max_bytes, throttle.fetch_bytes_most(client_id))
+    head = READ_HEAD.pack(token, max_wait_ms, min(min_bytes, max_bytes), max_bytes, *rest)
+    return head + read[READ_HEAD.size :]
 
 
 def _aborted(ended: list[tuple[int, int]], version: int) -> bytes:

@@ -51,6 +51,7 @@ from shmbroker.gateway.event_loop import (
 from shmbroker.gateway.guard import Guard
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.later import Later
+from shmbroker.gateway.quotas import Quotas
 from shmbroker.gateway.results import Results
 from shmbroker.gateway.sasl_door import SaslDoor
 from shmbroker.gateway.standing import StandingRepeats
@@ -84,11 +85,14 @@ from shmbroker.shm.latencies import (
     Latencies,
     table_bytes,
 )
+from shmbroker.shm.quota_counts import QuotaCounts
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import ADD_PARTITIONS_TO_TXN, END_TXN, LIST_SEGMENTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
+
     from shmbroker.apis.contexts import Submit
     from shmbroker.gateway.tls import TlsListeners
 
@@ -130,6 +134,7 @@ class Siblings(NamedTuple):
     doorbells: Mapping[int, Doorbell]
     """Those of the others, by slot."""
     address_counts: AddressCounts
+    quota_counts: QuotaCounts
 
 
 class Brokers(NamedTuple):
@@ -252,6 +257,8 @@ class Gateway:
             self.tls = TlsListeners(
                 listeners, self.loop, config, self.admit, siblings.place == 0, clock.now_ms
             )
+        counts = siblings.quota_counts
+        self.quotas = Quotas(clock, self.loop, counts, member.tally, self.image)
         self._latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
         self._turns = 0
         self._now = clock.monotonic()
@@ -370,6 +377,8 @@ class Gateway:
             loop.feed_starved()
         if loop.resting:
             loop.wake_listeners(now)
+        if now >= self.quotas.next_due:
+            self.quotas.on_time(now)
         member.publish()
         if len(loop.traffic.answered) >= MEASURED_TOGETHER:
             self._measure(loop.traffic.answered)
@@ -402,7 +411,7 @@ class Gateway:
             or self.must_stop
         ):
             return RETRY_S
-        due = min(self._next_sweep, self.later.due)
+        due = min(self._next_sweep, self.later.due, self.quotas.next_due)
         if loop.resting:
             due = min(due, *loop.resting.values())
         return max(0.001, due - self._now)
@@ -427,6 +436,7 @@ class Gateway:
         """End every connection."""
         for connection in list(self.loop.connections.values()):
             self.loop.close(connection, "")
+        self.quotas.close()
         self._show_counts()
 
     def _end_waiting_fetches(self) -> None:
@@ -453,9 +463,8 @@ class Gateway:
         logs.flush()
         if self.tls is not None:
             self.tls.sweep(now)
-        self._seldom.flush(now)
         if self.audit is not None:
-            self.audit.flush(now)
+            self.audit.flush()
         memory = self.loop.memory
         if memory.peak >= MUCH_BYTES:
             memory.peak = memory.used
@@ -541,6 +550,7 @@ class Gateway:
             self.plain.cache.clear()
             if self.guard is not None:
                 self.guard.on_image(self.image)
+            self.quotas.on_image(self.image)
             if any(
                 isinstance(change, ConfigChanged) and change.resource_type == BROKER_RESOURCE
                 for change in changes
@@ -640,6 +650,11 @@ class Gateway:
             logger.warning("%s", line, extra=logs.seldom(kind))
         return not refusal
 
+    def holds_back(self, accepted: socket.socket, broker_id: int, address: str) -> bool:
+        """Whether a new connection of this address comes too early (connection_creation_rate)."""
+        quotas = self.quotas
+        return quotas.has_rates and quotas.hold_back(accepted, address, broker_id)
+
     def on_left_accepting(self) -> None:
         """Somebody else has fewer connections: it must be watching."""
         for doorbell in self._siblings.doorbells.values():
@@ -654,7 +669,7 @@ class Gateway:
         if listener.door is not None:
             connection.deadline = self._now + self._patience_s[listener.config.name]
             listener.door.open(connection)
-        elif self.guard is not None and not listener.is_control:
+        elif (self.guard is not None or self.quotas.is_active) and not listener.is_control:
             self.admit(connection, ANONYMOUS)
 
     def admit(self, connection: Connection, principal: str, is_by_token: bool = False) -> None:
@@ -667,6 +682,8 @@ class Gateway:
         connection.submit = self.submit if guard is None else guard.submit
         if guard is not None:
             connection.scope = (connection.listener.broker_id, principal, connection.address)
+        if self.quotas.is_active:
+            self.quotas.begin(connection)
 
     def on_refused(self, connection: Connection, why: str) -> None:
         """A client could not show who it is; its connection is about to end."""
@@ -674,6 +691,7 @@ class Gateway:
         where = f"{connection.peer_name()} on listener {connection.listener.config.name}"
         line = f"did not authenticate {where}: {why}"
         logger.warning("%s", line, extra=logs.seldom(NOT_AUTHENTICATED))
+
     def _on_denied(
         self, connection: Connection, api: str, denials: list[tuple[int, int, str]]
     ) -> None:
@@ -685,7 +703,7 @@ class Gateway:
         self._told_denied = told
         self.member.tally.add("requests_denied")
         if self.audit is not None:
-            self.audit.denied(who_is(connection), api, denials, self._now)
+            self.audit.denied(who_is(connection), api, denials)
 
     def on_closed(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self.limits.release(connection.address, connection.listener.config.name)

@@ -19,9 +19,9 @@ from functools import partial
 from shmbroker.gateway.inflight import Request
 from shmbroker.security.access.asker import Asker, Refused
 from shmbroker.security.access.rules import RULES
-from shmbroker.security.rights import Rights
 from shmbroker.security.acls import WILDCARD
 from shmbroker.security.authorizer import Authorizer
+from shmbroker.security.rights import Rights
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_request_header
 

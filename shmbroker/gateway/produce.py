@@ -242,7 +242,6 @@ class ProduceApi:
             and not refusal
             and body["transactional_id"] is not None
             and _has_transactional(body)
-            and not guard.may(connection, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
             and not guard.may(connection, NAME, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
         ):
             refusal = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

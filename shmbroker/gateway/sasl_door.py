@@ -25,6 +25,7 @@ from typing import Protocol
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.quotas import ThrottledSubmit
 from shmbroker.security.sasl import plain, scram
 from shmbroker.security.sasl.exchange import RAW, Exchange, Offer, Said
 from shmbroker.wire import codec
@@ -64,7 +65,7 @@ class Receiver(Protocol):
     def now(self) -> float:
         """Monotonic seconds, as of this turn."""
 
-    def admit(self, connection: Connection, principal: str) -> None:
+    def admit(self, connection: Connection, principal: str, is_by_token: bool) -> None:
         """It is known who a connection is."""
 
     def follow_metadata(self) -> None:
@@ -116,13 +117,12 @@ def _new_nonce() -> str:
 class Visit:
     """One connection to a door: a `Stranger`, and the `Submits` of who has come again."""
 
-    __slots__ = ("_admitted", "_connection", "_door", "_ends", "_exchange", "since")
+    __slots__ = ("_admitted", "_connection", "_door", "_ends", "_exchange")
 
     def __init__(self, door: SaslDoor, connection: Connection) -> None:
         self._door = door
         self._connection = connection
         self._exchange = Exchange(door.offers)
-        self.since = door.receiver.now()
         self._ends = float("inf")
         """When the session does, in monotonic seconds."""
         self._admitted: Submits = _NOTHING
@@ -205,11 +205,14 @@ class Visit:
             return
         connection, receiver = self._connection, self._door.receiver
         connection.stranger = None
-        connection.is_by_token = shown.is_by_token
-        receiver.admit(connection, f"User:{shown.name}")
+        receiver.admit(connection, f"User:{shown.name}", shown.is_by_token)
         if said.session_ms is not None:
             self._ends = receiver.now() + said.session_ms / 1000
-            self._admitted, connection.submit = connection.submit, self
+            admitted = connection.submit
+            if isinstance(admitted, ThrottledSubmit):
+                self._admitted, admitted.inner = admitted.inner, self
+            else:
+                self._admitted, connection.submit = admitted, self
 
     # ── who was refused ─────────────────────────────────────────────────────────────────────────
 
@@ -242,7 +245,6 @@ class Visit:
         if connection.stranger is not None:
             return self._take_at_once  # it comes in the same read as the handshake before it
         if api_key == SASL_HANDSHAKE and self._exchange.may_begin_again(receiver.now()):
-            self.since = receiver.now()
             connection.stranger = self
             return self._take_at_once
         if receiver.now() >= self._ends:

@@ -50,10 +50,17 @@ CONNECTIONS_ENDED = {
     "connections_refused_for_all": "max.connections",
     "connections_refused_for_address": "max.connections.per.ip",
     "authentications_failed": "authentication",
+    "connections_refused_for_rate": "connection_creation_rate",
     "connections_closed_idle": "idle",
     "connections_closed_slow": "slow",
     "protocol_faults": "protocol",
 }
+THROTTLED = {
+    "throttled_produce": "produce",
+    "throttled_fetch": "fetch",
+    "throttled_request": "request",
+}
+"""Beside each there is one of milliseconds, `…_ms`."""
 APPENDS_REFUSED = {
     "appends_refused_not_leader": "not_leader",
     "appends_refused_not_in_sync": "not_enough_replicas",
@@ -239,7 +246,19 @@ SECTIONS = (
                 COUNTER,
                 ("process", "reason"),
                 "client connections that the broker has refused (max.connections, "
-                "max.connections.per.ip) or ended (idle, slow, protocol)",
+                "max.connections.per.ip, connection_creation_rate) or ended (idle, slow, protocol)",
+            ),
+            Series(
+                "shmbroker_throttled_requests_total",
+                COUNTER,
+                ("process", "quota"),
+                "requests whose client was muted for a quota: produce, fetch, request",
+            ),
+            Series(
+                "shmbroker_throttled_seconds_total",
+                COUNTER,
+                ("process", "quota"),
+                "seconds for which it was",
             ),
             Series(
                 "kafka_server_socketservermetrics_incoming_byte_total",

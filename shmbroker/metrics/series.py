@@ -124,6 +124,10 @@ def _clients(samples: Samples, process: Process) -> None:
     samples.put("kafka_server_socketservermetrics_connection_count", process.connections, title)
     for name, reason in catalogue.CONNECTIONS_ENDED.items():
         samples.put("shmbroker_connections_ended_total", counted[name], title, reason)
+    for name, kind in catalogue.THROTTLED.items():
+        samples.put("shmbroker_throttled_requests_total", counted[name], title, kind)
+        seconds = counted[f"{name}_ms"] / 1000
+        samples.put("shmbroker_throttled_seconds_total", seconds, title, kind)
     for name, reason in catalogue.APPENDS_REFUSED.items():
         samples.put("shmbroker_appends_refused_total", counted[name], title, reason)
 

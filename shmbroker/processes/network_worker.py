@@ -19,6 +19,7 @@ from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.address_counts import AddressCounts
 from shmbroker.shm.counters import CONTROL_GENERATION_WORD
 from shmbroker.shm.latencies import Latencies
+from shmbroker.shm.quota_counts import QuotaCounts, Windows
 from shmbroker.shm.words import words_of
 
 BOOT_LOOK_S = 0.05
@@ -53,6 +54,11 @@ class NetworkWorker(Child):
             slot.number - 1,
             {other: shared.doorbells[other] for other in others},
             AddressCounts(tables[slot.index], {other: tables[other] for other in others}),
+            QuotaCounts(
+                shared.quota_counts[slot.index],
+                [shared.quota_counts[other] for other in others],
+                Windows(config["quota.window.num"], config["quota.window.size.seconds"] * 1000),
+            ),
         )
         self.gateway = Gateway(
             clock,

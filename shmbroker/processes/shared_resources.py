@@ -15,6 +15,7 @@ Regions (`shm.region`), unlinked as soon as they are mapped:
     positions   one table for each I/O worker, `shm.positions`
     standing    one table for each I/O worker, `shm.standing`
     addresses   one table for each network worker, `shm.address_counts`
+    quotas      one table for each network worker, `shm.quota_counts`
     latencies   one table for each network worker and I/O worker, `shm.latencies`
     loggers     levels of the loggers of all processes, `shm.log_levels`
     about       what the family is, for whoever attaches from outside: `observe.about`
@@ -46,7 +47,14 @@ from collections.abc import Callable, Collection
 
 from shmbroker.ipc.peer import Peer
 from shmbroker.observe.about import REGION, About
-from shmbroker.shm import address_counts, latencies, log_levels, positions, standing
+from shmbroker.shm import (
+    address_counts,
+    latencies,
+    log_levels,
+    positions,
+    quota_counts,
+    standing,
+)
 from shmbroker.shm.counters import DOORBELL, Counters, layout_size
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.notice import Notice
@@ -105,6 +113,7 @@ class SharedResources:
         control_ring_bytes: int,
         tiers: int = 0,
         pages: Collection[str] = (),
+        quota_windows: int = quota_counts.BY_DEFAULT.number,
     ) -> None:
         """Make and map all regions, for brokers and voters of these ids, and these of PAGES;
         ConfigFault if /dev/shm has no room for them."""
@@ -127,12 +136,13 @@ class SharedResources:
         sizes = self._ring_sizes(data_ring_bytes, control_ring_bytes)
         tables = positions.table_bytes(POSITION_ENTRIES), standing.table_bytes()
         counts = address_counts.table_bytes()
+        used = quota_counts.table_bytes(quota_windows)
         took = latencies.table_bytes()
         require_room(
             _pages(layout_size(count))
             + sum(map(ring_bytes, sizes.values()))
             + len(io_workers) * sum(map(_pages, tables))
-            + network_workers * _pages(counts)
+            + network_workers * (_pages(counts) + _pages(used))
             + _pages(took * (network_workers + len(io_workers)))
             + _pages(log_levels.table_bytes())
         )
@@ -154,6 +164,8 @@ class SharedResources:
         self._standing_views = self._make_tables(f"{prefix}standing", IO_WORKER, tables[1])
         self.address_counts = self._make_tables(f"{prefix}addresses", NETWORK_WORKER, counts)
         """Tables of the network workers, by slot."""
+        self.quota_counts = self._make_tables(f"{prefix}quotas", NETWORK_WORKER, used)
+        """The same."""
         workers = self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER)
         region = Region.create(f"{prefix}latencies", _pages(took * len(workers)))
         self._regions.append(region)

@@ -230,6 +230,7 @@ class Supervisor:
             config["shmbroker.ring.control.bytes"],
             int(config.is_tier_enabled),
             self.page_sockets,
+            config["quota.window.num"],
         )
         self.shared.tell(self._about())
         self.apply_log_settings(config)

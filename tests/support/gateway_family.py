@@ -12,7 +12,7 @@ from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.shm import latencies
+from shmbroker.shm import latencies, quota_counts
 from shmbroker.shm.address_counts import AddressCounts, table_bytes
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
@@ -24,6 +24,7 @@ from shmbroker.shm.counters import (
 )
 from shmbroker.shm.doorbell import Doorbell, make_eventfd
 from shmbroker.shm.latencies import Latencies
+from shmbroker.shm.quota_counts import QuotaCounts
 from shmbroker.shm.words import words_of
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_response_header, request_frame
@@ -68,7 +69,12 @@ class GatewayFamily:
             self.poller,
             [Listener(self.listening, BROKER_ID, False)],
             Brokers({BROKER_ID: peer}, self.files, {}),
-            Siblings(0, {}, AddressCounts(memoryview(bytearray(table_bytes())), {})),
+            Siblings(
+                0,
+                {},
+                AddressCounts(memoryview(bytearray(table_bytes())), {}),
+                QuotaCounts(memoryview(bytearray(quota_counts.table_bytes(11)))),
+            ),
             latencies=Latencies(self.latencies),
         )
         words[CONTROL_GENERATION_WORD] = 1

@@ -36,6 +36,9 @@ class Crowd:
     def may_accept(self) -> bool:
         return True
 
+    def holds_back(self, accepted: socket.socket, broker_id: int, address: str) -> bool:
+        return False
+
     def rest_s(self, listener: Listener) -> float:
         return 0.0
 

@@ -48,6 +48,9 @@ class Service:
     def now(self) -> float:
         return self.time
 
+    def holds_back(self, accepted: socket.socket, broker_id: int, address: str) -> bool:
+        return False
+
     def rest_s(self, listener: Listener) -> float:
         return self.rests_s
 

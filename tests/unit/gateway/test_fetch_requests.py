@@ -43,7 +43,11 @@ class Worker:
         self.make_image()
         self.api = FetchApi(self)
         self.connection = SimpleNamespace(
-            inflight=deque(), listener=SimpleNamespace(broker_id=1), scope=1, last_active=0.0
+            inflight=deque(),
+            listener=SimpleNamespace(broker_id=1),
+            scope=1,
+            last_active=0.0,
+            throttle=None,
         )
 
     def make_image(self, topic_id: bytes = TOPIC_ID) -> None:

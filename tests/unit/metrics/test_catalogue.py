@@ -37,6 +37,7 @@ def test_every_counter_and_gauge_of_shared_memory_is_shown() -> None:
     shown = {name for each in maps for name in each}
     shown |= {*catalogue.CONNECTIONS_ENDED, *catalogue.APPENDS_REFUSED, *SHOWN_BY_HAND}
     shown |= {*catalogue.TRANSACTIONAL_IDS}
+    shown |= {name + unit for name in catalogue.THROTTLED for unit in ("", "_ms")}
     assert shown == {name for name, _ in COUNTERS + GAUGES}
     assert {series for each in maps for series in each.values()} <= set(CATALOGUE)
 

@@ -44,11 +44,17 @@ def test_counters_and_gauges_of_each_process_are_shown() -> None:
     broker.set("late_transaction_partitions", 1)
     store(made, "io-worker-2", DISK, DISK_IS_FULL)
     Tally(made.counters, slot_of(made, "tier-1")).add("tier_faults", 3)
+    throttled = Tally(made.counters, slot_of(made, "network-worker-2"))
+    throttled.add("throttled_fetch", 2)
+    throttled.add("throttled_fetch_ms", 2500)
     found = gathered(made)
     for expected, series, *labels in (
         (70, "kafka_server_socketservermetrics_incoming_byte_total", "network-worker-2"),
         (0, "kafka_server_socketservermetrics_incoming_byte_total", "network-worker-1"),
         (2, "shmbroker_connections_ended_total", "network-worker-2", "idle"),
+        (2, "shmbroker_throttled_requests_total", "network-worker-2", "fetch"),
+        (2.5, "shmbroker_throttled_seconds_total", "network-worker-2", "fetch"),
+        (0, "shmbroker_throttled_seconds_total", "network-worker-2", "produce"),
         (1.5, "shmbroker_flush_seconds_total", "2"),
         (9, "kafka_server_delayedoperationpurgatory_purgatorysize", "2", "Fetch"),
         (4, "shmbroker_transactional_ids", "2", "prepare-commit"),
