@@ -65,6 +65,40 @@ SCRIPTS = {
         TOPICS + "--describe --topic {t}none",
         TOPICS + "--delete --topic {t}none",
     ],
+    "quotas": [
+        CONFIGS + "--alter --entity-type clients --entity-name {t}c "
+        "--add-config producer_byte_rate=1024,request_percentage=12.5",
+        CONFIGS + "--alter --entity-type users --entity-name {t}u --entity-type clients "
+        "--entity-name {t}c --add-config consumer_byte_rate=2048,controller_mutation_rate=0.5",
+        CONFIGS + "--alter --entity-type users --entity-name {t}u --entity-type clients "
+        "--entity-default --add-config producer_byte_rate=7",
+        CONFIGS + "--alter --entity-type ips --entity-name 198.51.100.7 "
+        "--add-config connection_creation_rate=3",
+        CONFIGS + "--describe --entity-type clients --entity-name {t}c",
+        CONFIGS + "--describe --entity-type users --entity-name {t}u --entity-type clients",
+        CONFIGS + "--describe --entity-type users --entity-name {t}u --entity-type clients "
+        "--entity-default",
+        CONFIGS + "--describe --entity-type ips --entity-name 198.51.100.7",
+        CONFIGS + "--describe --entity-type clients --entity-name {t}none",
+        CONFIGS + "--alter --entity-type clients --entity-name {t}c --add-config no.such=1",
+        CONFIGS + "--alter --entity-type clients --entity-name {t}c "
+        "--add-config producer_byte_rate=1.5",
+        CONFIGS + "--alter --entity-type clients --entity-name {t}c "
+        "--add-config request_percentage=-1",
+        CONFIGS + "--alter --entity-type ips --entity-name 198.51.100.777 "
+        "--add-config connection_creation_rate=3",
+        CONFIGS + "--alter --entity-type clients --entity-name {t}c "
+        "--delete-config producer_byte_rate,request_percentage",
+        CONFIGS + "--alter --entity-type clients --entity-name {t}c "
+        "--delete-config producer_byte_rate",
+        CONFIGS + "--alter --entity-type users --entity-name {t}u --entity-type clients "
+        "--entity-default --delete-config producer_byte_rate",
+        CONFIGS + "--alter --entity-type users --entity-name {t}u --entity-type clients "
+        "--entity-name {t}c --delete-config consumer_byte_rate,controller_mutation_rate",
+        CONFIGS + "--alter --entity-type ips --entity-name 198.51.100.7 "
+        "--delete-config connection_creation_rate",
+        CONFIGS + "--describe --entity-type users --entity-name {t}u --entity-type clients",
+    ],
     "settings of topics": [
         TOPICS + "--create --topic {t}s",
         CONFIGS + "--entity-type topics --entity-name {t}s --alter "
