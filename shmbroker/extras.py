@@ -29,6 +29,7 @@ LIBRARIES = {
     "rich": Library("cli", "rich>=13.7"),
     "tqdm": Library("cli", "tqdm>=4.66"),
     "cryptography": Library("tls", "cryptography>=42"),
+    "joserfc": Library("oauth", "joserfc>=1.1"),
     "re2": Library("regex", "google-re2>=1.1.20240702"),
     "authlib": Library("oauth", "authlib>=1.6"),
 }

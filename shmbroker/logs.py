@@ -77,6 +77,7 @@ LOGGERS = (
     "shmbroker.controller.requests",
     "shmbroker.gateway",
     "shmbroker.gateway.gateway",
+    "shmbroker.gateway.jwks",
     "shmbroker.groups",
     "shmbroker.groups.consumer",
     "shmbroker.groups.consumer.coordinator",

@@ -238,6 +238,7 @@ class Gateway:
             Traffic(clock.monotonic),
         )
         self.later = Later()
+        self._doors: dict[str, SaslDoor] = {}
         self.scram_users = ScramUsers(lambda: self.image.security, stranger_secret)
         self._listener_names = list(
             dict.fromkeys(each.config.name for each in listeners if not each.is_control)
@@ -293,18 +294,23 @@ class Gateway:
         if listener.config.is_unix:
             return PeerDoor(self.admit)
         if listener.config.has_sasl:
-            config = self.config
-            return SaslDoor(
-                self,
-                offered(config, listener.config.name, os.environ),
-                self.scram_users,
-                min(
-                    config.of_listener(listener.config.name, "sasl.server.max.receive.size"),
-                    STRANGER_FRAME_BYTES_MAX,
-                ),
-                config["connection.failed.authentication.delay.ms"] / 1000,
-            )
+            # One for all brokers: they have the same settings.
+            name = listener.config.name
+            if name not in self._doors:
+                self._doors[name] = self._sasl_door(name)
+            return self._doors[name]
         return None
+
+    def _sasl_door(self, name: str) -> SaslDoor:
+        config = self.config
+        frame_bytes_max = config.of_listener(name, "sasl.server.max.receive.size")
+        return SaslDoor(
+            self,
+            offered(config, name, os.environ),
+            self.scram_users,
+            min(frame_bytes_max, STRANGER_FRAME_BYTES_MAX),
+            config["connection.failed.authentication.delay.ms"] / 1000,
+        )
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 

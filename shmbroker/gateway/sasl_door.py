@@ -27,7 +27,10 @@ from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.quotas import ThrottledSubmit
 from shmbroker.security.sasl import plain, scram
+from shmbroker.gateway.jwks import Jwks
+from shmbroker.security.sasl import bearer, plain, scram
 from shmbroker.security.sasl.exchange import RAW, Exchange, Offer, Said
+from shmbroker.security.sasl.jwt import JwtValidator
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from shmbroker.wire.error_codes import ILLEGAL_SASL_STATE
@@ -35,7 +38,7 @@ from shmbroker.wire.frame import FRAME_SIZE, parse_request_header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from shmbroker.apis.contexts import Submit, Submits
@@ -43,7 +46,8 @@ if TYPE_CHECKING:
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.event_loop import EventLoop
     from shmbroker.gateway.later import Later
-    from shmbroker.security.sasl.offered import Offered
+    from shmbroker.security.sasl.offered import Offered, Tokens
+    from shmbroker.security.sasl.outcome import Mechanism
     from shmbroker.security.sasl.scram import ScramUsers
 
 NAMES = {SASL_HANDSHAKE: "SaslHandshake", SASL_AUTHENTICATE: "SaslAuthenticate"}
@@ -92,14 +96,16 @@ class SaslDoor:
         self.offers: dict[str, Offer] = {}
         """In the order in which clients are told them."""
         for name, session_ms_max in offered.mechanisms.items():
+            begin: Callable[[], Mechanism]
             if name == plain.NAME:
                 begin = partial(plain.Plain, offered.plain_users)
-                self.offers[name] = Offer(begin, session_ms_max)
+            elif name == bearer.NAME:
+                assert offered.tokens is not None
+                begin = partial(bearer.Bearer, _validator(offered.tokens, receiver.clock))
             else:
                 mechanism = scram.MECHANISMS[name]
-                self.offers[name] = Offer(
-                    partial(scram.Scram, mechanism, scram_users, _new_nonce), session_ms_max
-                )
+                begin = partial(scram.Scram, mechanism, scram_users, _new_nonce)
+            self.offers[name] = Offer(begin, session_ms_max)
 
     def open(self, connection: Connection) -> None:
         """It may ask for nothing until it is known."""
@@ -108,6 +114,17 @@ class SaslDoor:
 
 
 _NOTHING: Mapping[int, Submit] = {}
+
+
+def _validator(tokens: Tokens, clock: Clock) -> JwtValidator:
+    keys = Jwks(
+        tokens.url,
+        tokens.refresh_ms / 1000,
+        tokens.rest_ms / 1000,
+        tokens.rest_ms_max / 1000,
+    )
+    keys.begin()
+    return JwtValidator(tokens.expected, keys.known, clock.now_ms, keys.want)
 
 
 def _new_nonce() -> str:

@@ -7,28 +7,44 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
+from joserfc import jws
+from joserfc.jwk import ECKey
 from kafka import KafkaConsumer
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
+from tests.support.raw_client import RawClient
+
+try:
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+except ImportError:  # before kafka-python 3
+    from kafka.sasl.oauth import AbstractTokenProvider
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 WAIT_S = 30
+ISSUER = ECKey.generate_key("P-256", {"kid": "one"})
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     secrets = tmp_path_factory.mktemp("secrets") / "users.properties"
     secrets.write_text('bob=bob secret; "quoted"\n')
+    jwks = secrets.with_name("jwks.json")
+    jwks.write_text(json.dumps({"keys": [ISSUER.as_dict(private=False)]}))
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:{port1},SASL://127.0.0.1:{port2}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT",
-        "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.sasl.sasl.enabled.mechanisms": (
+            "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER"
+        ),
+        "sasl.oauthbearer.jwks.endpoint.url": jwks.as_uri(),
+        "sasl.oauthbearer.expected.audience": "kafka",
         "listener.name.sasl.plain.sasl.jaas.config": (
             f'{PLAIN_MODULE} user_alice="alice-secret" user_bob="${{file:{secrets}:bob}}";'
         ),
@@ -177,7 +193,7 @@ def errors_of(broker: Broker, user: str, password: str, mechanism: str) -> list[
         | {"error_cb": errors.append, "reconnect.backoff.ms": "10000"},
         logger=logging.getLogger("librdkafka"),
     )
-    producer.produce("scram", b"x")
+    producer.produce("others", b"x")
     deadline = clock.monotonic() + WAIT_S
     while not errors and len(producer) and clock.monotonic() < deadline:
         producer.poll(0.1)
@@ -200,6 +216,73 @@ def test_a_password_comes_from_a_file_or_a_variable(broker: Broker, tmp_path: Pa
     none = command(broker, "add", "gus", "--password-env", "NOT_SET_AT_ALL")
     assert none.returncode == 1 and "no password in $NOT_SET_AT_ALL" in none.stderr
     assert command(broker, "add", "gus").returncode == 1
+
+
+def token(audience: str = "kafka", lasts_s: int = 600) -> tuple[str, float]:
+    """A token of grace's, and when it expires."""
+    now_s = clock.now_ms() // 1000
+    claims = {"sub": "grace", "iat": now_s, "exp": now_s + lasts_s, "aud": audience}
+    header = {"alg": "ES256", "kid": "one"}
+    signed = jws.serialize_compact(header, json.dumps(claims).encode(), ISSUER)
+    return signed, now_s + lasts_s
+
+
+def bearer(broker: Broker, *of: Any) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": address(broker),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": lambda _config: token(*of),
+    }
+
+
+def test_who_has_a_signed_token_authenticates(broker: Broker) -> None:
+    producer = Producer(bearer(broker))
+    producer.produce("bearer", b"hello")
+    assert producer.flush(WAIT_S) == 0
+
+    class Tokens(AbstractTokenProvider):
+        def token(self) -> str:
+            return token()[0]
+
+    consumer = KafkaConsumer(
+        "bearer",
+        bootstrap_servers=address(broker),
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauth_token_provider=Tokens(),
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=WAIT_S * 1000,
+    )
+    assert next(consumer).value == b"hello"
+    consumer.close()
+
+
+def test_a_token_for_another_audience_is_refused(broker: Broker) -> None:
+    errors: list[KafkaError] = []
+    producer = Producer(
+        bearer(broker, "other") | {"error_cb": errors.append, "reconnect.backoff.ms": "10000"},
+        logger=logging.getLogger("librdkafka"),
+    )
+    deadline = clock.monotonic() + WAIT_S
+    while not errors and clock.monotonic() < deadline:
+        producer.poll(1)
+    assert "invalid_token" in errors[0].str()
+    assert "a token is invalid: it is for another audience" in broker.log
+
+
+def test_a_connection_lasts_as_long_as_its_token(broker: Broker) -> None:
+    signed, _ = token(lasts_s=1)
+    with RawClient(address(broker)) as client:
+        client.ask("SaslHandshake", 1, {"mechanism": "OAUTHBEARER"})
+        message = f"n,,\1auth=Bearer {signed}\1\1".encode()
+        answer = client.ask("SaslAuthenticate", 2, {"auth_bytes": message})
+        assert 0 <= answer["session_lifetime_ms"] <= 1000
+        deadline = clock.monotonic() + WAIT_S
+        with pytest.raises(ConnectionError):
+            while clock.monotonic() < deadline:
+                client.ask("Metadata", 12, {"topics": []})
+                clock.sleep(0.05)
 
 
 def test_a_wrong_password_is_said_to_the_client_and_in_the_log(broker: Broker) -> None:

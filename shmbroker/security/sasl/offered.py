@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import NamedTuple
 
+from shmbroker import extras
 from shmbroker.errors import ConfigFault
-from shmbroker.security.sasl import jaas, plain, scram
+from shmbroker.security.sasl import bearer, jaas, plain, scram
+from shmbroker.security.sasl.jwt import Expected
 from shmbroker.security.sasl.plain import PlainUsers
 from shmbroker.settings import secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from shmbroker.settings.broker_config import BrokerConfig
 
-SERVED = (plain.NAME, *scram.MECHANISMS)
+SERVED = (plain.NAME, *scram.MECHANISMS, bearer.NAME)
+SCHEMES = ("https:", "http:", "file:")
+
+
+class Tokens(NamedTuple):
+    """Which tokens are taken, and where their keys are."""
+
+    url: str
+    refresh_ms: int
+    rest_ms: int
+    rest_ms_max: int
+    expected: Expected
 
 
 class Offered(NamedTuple):
@@ -25,6 +40,7 @@ class Offered(NamedTuple):
     """In the order of the settings, with the milliseconds after which a client has to authenticate
     again; 0: never."""
     plain_users: PlainUsers
+    tokens: Tokens | None
 
 
 def offered(config: BrokerConfig, listener: str, env: Mapping[str, str]) -> Offered:
@@ -43,6 +59,35 @@ def offered(config: BrokerConfig, listener: str, env: Mapping[str, str]) -> Offe
     return Offered(
         {name: config.of_listener(listener, "connections.max.reauth.ms", name) for name in names},
         PlainUsers(users),
+        _tokens(config, listener) if bearer.NAME in names else None,
+    )
+
+
+def _tokens(config: BrokerConfig, listener: str) -> Tokens:
+    def of(name: str) -> Any:
+        return config.of_listener(listener, f"sasl.oauthbearer.{name}", bearer.NAME)
+
+    if find_spec("joserfc") is None:
+        what = f"OAUTHBEARER, which listener {listener} offers,"
+        raise ConfigFault(f"{extras.complaint('joserfc', what)}.")
+    url = of("jwks.endpoint.url")
+    if url is None or not url.startswith(SCHEMES):
+        raise ConfigFault(
+            f"Listener {listener} offers OAUTHBEARER, but nothing names the keys of its tokens: "
+            "set sasl.oauthbearer.jwks.endpoint.url to a URL (https:, file:)."
+        )
+    return Tokens(
+        url,
+        of("jwks.endpoint.refresh.ms"),
+        of("jwks.endpoint.retry.backoff.ms"),
+        of("jwks.endpoint.retry.backoff.max.ms"),
+        Expected(
+            of("expected.audience") or (),
+            of("expected.issuer"),
+            of("sub.claim.name"),
+            of("scope.claim.name"),
+            of("clock.skew.seconds"),
+        ),
     )
 
 

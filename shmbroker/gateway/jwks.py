@@ -1,0 +1,132 @@
+"""The keys that tokens are signed with (JWKS), read again now and then, never in a turn.
+
+* A thread reads the file or the URL: at once, then every
+  `sasl.oauthbearer.jwks.endpoint.refresh.ms`; a file is looked at more often, and read when it has
+  changed. A token with an unknown key has them read sooner, but not more often than once in
+  `SOON_S`, as clients could ask for that without end.
+* What can't be read leaves the keys that were there, and is tried again after longer and longer
+  rests.
+* While no keys were read yet no token holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from os import stat
+from urllib.parse import unquote, urlsplit
+from urllib.request import Request, urlopen
+
+from shmbroker import clock
+from shmbroker.security.sasl.jwt import keys_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shmbroker.security.sasl.jwt import Key
+
+logger = logging.getLogger(__name__)
+
+SOON_S = 10.0
+LOOK_AT_FILE_S = 5.0
+ANSWER_S = 10.0
+KEYS_BYTES_MAX = 1 << 20
+
+
+class Jwks:
+    """The keys of one URL; its thread begins with the first question, behind any fork."""
+
+    def __init__(
+        self, url: str, refresh_s: float, rest_s: float, rest_s_max: float,
+        read: Callable[[str], bytes] | None = None,
+    ) -> None:  # fmt: skip
+        """rest_s, rest_s_max: the first and the longest rest after a try that failed."""
+        self.url = url
+        self._refresh_s, self._rest_s, self._rest_s_max = refresh_s, rest_s, rest_s_max
+        self._read = read or read_url
+        self._keys: Sequence[Key] = ()
+        self._wanted = threading.Event()
+        self._next_wanted = 0.0
+        self._stamp: object = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Read the keys, and go on doing so."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="jwks", daemon=True)
+            self._thread.start()
+
+    def known(self) -> Sequence[Key]:
+        """As they were read last; does not wait."""
+        return self._keys
+
+    def want(self) -> None:
+        """A key is not there: look for newer ones soon."""
+        now = clock.monotonic()
+        if now >= self._next_wanted:
+            self._next_wanted = now + SOON_S
+            self._wanted.set()
+
+    def look(self) -> bool:
+        """Read them once; False, with a line, if they could not be."""
+        try:
+            keys = keys_of(self._read(self.url))
+        except (OSError, ValueError) as fault:
+            logger.warning("the keys of %s can't be read: %s", self.url, fault)
+            return False
+        if not keys:
+            logger.warning("%s has no key that can check a signature", self.url)
+            return False
+        self._keys = keys
+        return True
+
+    def _run(self) -> None:
+        path = path_of(self.url)
+        rest_s = self._rest_s
+        next_s = 0.0
+        while True:
+            now = clock.monotonic()
+            stamp = _stamp(path) if path is not None else None
+            if now >= next_s or self._wanted.is_set() or stamp != self._stamp:
+                self._wanted.clear()
+                self._stamp = stamp
+                if self.look():
+                    rest_s = self._rest_s
+                    next_s = now + self._refresh_s
+                else:
+                    next_s = now + rest_s
+                    rest_s = min(rest_s * 2, self._rest_s_max)
+            wait_s = max(0.0, next_s - clock.monotonic())
+            self._wanted.wait(min(wait_s, LOOK_AT_FILE_S) if path is not None else wait_s)
+
+
+def path_of(url: str) -> str | None:
+    """The path of a file: URL; None if it is another."""
+    parts = urlsplit(url)
+    return unquote(parts.path) if parts.scheme == "file" else None
+
+
+def read_url(url: str) -> bytes:
+    """What lies there; OSError if nothing can be had."""
+    path = path_of(url)
+    if path is not None:
+        with open(path, "rb") as file:
+            return _bounded(file.read(KEYS_BYTES_MAX + 1))
+    request = Request(url, headers={"Accept": "application/json"})
+    with urlopen(request, timeout=ANSWER_S) as answer:
+        return _bounded(answer.read(KEYS_BYTES_MAX + 1))
+
+
+def _bounded(content: bytes) -> bytes:
+    if len(content) > KEYS_BYTES_MAX:
+        raise ValueError(f"more than {KEYS_BYTES_MAX} bytes")
+    return content
+
+
+def _stamp(path: str) -> object:
+    try:
+        found = stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size

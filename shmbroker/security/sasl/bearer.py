@@ -1,0 +1,84 @@
+"""OAUTHBEARER (RFC 7628): a token that somebody else has signed.
+
+   message   n,[a=authorization id],^A auth=Bearer TOKEN ^A [name=value ^A]… ^A
+   refusal   {"status":"invalid_token"}, to which the client says ^A; then it is told the error
+
+* The extensions of a client are passed over, as Kafka's own handler does.
+* Who was refused gets no second try: Kafka takes another token then.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Protocol
+
+from shmbroker.security.sasl.outcome import Challenge, Refused, Shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.security.sasl.outcome import Outcome
+
+NAME = "OAUTHBEARER"
+
+INVALID_TOKEN = '{"status":"invalid_token"}'
+
+_NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+_MESSAGE = re.compile(rf"n,(?:a=({_NAME}))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01")
+_AUTH = re.compile(r"([A-Za-z0-9_]+) +([-_~+/.A-Za-z0-9]+=*)")
+
+
+class Valid(NamedTuple):
+    """A token that holds."""
+
+    name: str
+    expires_ms: int
+
+
+class Invalid(NamedTuple):
+    """One that doesn't, and why, for the log."""
+
+    reason: str
+
+
+class TokenValidator(Protocol):
+    """Who knows which tokens hold."""
+
+    def validate(self, token: str) -> Valid | Invalid:
+        """Whether this one does now."""
+
+
+class Bearer:
+    """One exchange: a message, or two where the first was refused."""
+
+    __slots__ = ("_refused", "_validator")
+
+    def __init__(self, validator: TokenValidator) -> None:
+        self._validator = validator
+        self._refused: Refused | None = None
+
+    def on_message(self, message: bytes) -> Outcome:
+        if self._refused is not None:
+            return self._refused
+        try:
+            match = _MESSAGE.fullmatch(message.decode("ascii"))
+        except UnicodeDecodeError:
+            match = None
+        if match is None:
+            return Refused("a malformed message")
+        authorization_id, pairs = match.groups()
+        given = dict(pair.split("=", 1) for pair in pairs.split("\1")[:-1])
+        auth = _AUTH.fullmatch(given.get("auth", ""))
+        if auth is None or auth[1].lower() != "bearer":
+            return Refused("a message without a bearer's token")
+        found = self._validator.validate(auth[2])
+        if isinstance(found, Invalid):
+            self._refused = Refused(f"a token is invalid: {found.reason}", INVALID_TOKEN)
+            return Challenge(INVALID_TOKEN.encode())
+        if authorization_id not in (None, found.name):
+            text = (
+                "Authentication failed: Client requested an authorization id "
+                f"({authorization_id}) that is different from the token's principal name "
+                f"({found.name})"
+            )
+            return Refused("another authorization id", text)
+        return Shown(b"", found.name, found.expires_ms)

@@ -1,0 +1,80 @@
+"""The keys that tokens are signed with, read by another thread."""
+
+import json
+from pathlib import Path
+
+import pytest
+from joserfc.jwk import ECKey
+
+from shmbroker import clock
+from shmbroker.gateway.jwks import Jwks, path_of, read_url
+
+WAIT_S = 30
+
+
+def key_set(*names: str) -> bytes:
+    keys = [ECKey.generate_key("P-256", {"kid": name}).as_dict(private=False) for name in names]
+    return json.dumps({"keys": keys}).encode()
+
+
+def wait_for(jwks: Jwks, *names: str) -> None:
+    deadline = clock.monotonic() + WAIT_S
+    while [key.key_id for key in jwks.known()] != list(names):
+        assert clock.monotonic() < deadline
+        clock.sleep(0.01)
+
+
+def test_keys_are_read_by_another_thread(tmp_path: Path) -> None:
+    file = tmp_path / "a b.json"
+    file.write_bytes(key_set("one"))
+    jwks = Jwks(file.as_uri(), 3600, 0.1, 1)
+    assert jwks.known() == ()
+    jwks.begin()
+    wait_for(jwks, "one")
+    file.write_bytes(key_set("one", "two"))
+    jwks.want()
+    wait_for(jwks, "one", "two")
+
+
+def test_what_is_unreadable_leaves_the_keys_that_were_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = [key_set("one"), b"nonsense", json.dumps({"keys": []}).encode()]
+    jwks = Jwks("https://issuer/keys", 3600, 0.1, 1, lambda url: found.pop(0))
+    assert jwks.look()
+    assert not jwks.look()
+    assert not jwks.look()
+    assert [key.key_id for key in jwks.known()] == ["one"]
+    assert len(caplog.records) == 2
+
+
+def test_a_url_that_can_not_be_had_is_tried_again() -> None:
+    tries = []
+
+    def read(url: str) -> bytes:
+        tries.append(url)
+        if len(tries) < 3:
+            raise OSError("nobody there")
+        return key_set("one")
+
+    jwks = Jwks("https://issuer/keys", 3600, 0.001, 0.01, read)
+    jwks.begin()
+    wait_for(jwks, "one")
+    assert len(tries) == 3
+
+
+def test_unknown_keys_do_not_have_them_read_without_end() -> None:
+    jwks = Jwks("https://issuer/keys", 3600, 0.1, 1, lambda url: b"")
+    jwks.want()
+    assert jwks._wanted.is_set()
+    jwks._wanted.clear()
+    jwks.want()
+    assert not jwks._wanted.is_set()
+
+
+def test_a_file_is_bounded(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    file.write_bytes(b"x" * ((1 << 20) + 1))
+    with pytest.raises(ValueError, match="more than"):
+        read_url(file.as_uri())
+    assert path_of("https://issuer/keys") is None
