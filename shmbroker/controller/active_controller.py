@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from shmbroker.controller.bootstrap import (
     FEATURE_LEVELS,
@@ -123,7 +124,7 @@ class ActiveController:
         self._preferred_due: float | None = None
         self._unclean_due: float | None = None
         self._sweep_due: float | None = None
-        self.token_rules: tokens.TokenRules = tokens.TokenRules.of(config)
+        self.token_rules: tokens.TokenRules = tokens.TokenRules.of(config, os.environ)
         self._doubts = Doubts()
         self._room = RoomWatch()
         self._short: frozenset[int] = frozenset()

@@ -48,10 +48,6 @@ class Stranger(Protocol):
     def frame_bytes_max(self) -> int:
         """A larger frame ends the connection before it has come."""
 
-    @property
-    def since(self) -> float:
-        """When it began, in monotonic seconds: it may not take for ever."""
-
     def on_frame(self, buffer: bytearray, start: int, end: int) -> None:
         """A frame, without its size, is in buffer[start:end]: answer it, now or later.
         ProtocolFault ends the connection."""

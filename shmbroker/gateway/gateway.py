@@ -55,6 +55,7 @@ from shmbroker.gateway.quotas import Quotas
 from shmbroker.gateway.results import Results
 from shmbroker.gateway.sasl_door import SaslDoor
 from shmbroker.gateway.standing import StandingRepeats
+from shmbroker.gateway.token_users import TokenUsers
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.passed_files import FileTable
@@ -64,7 +65,7 @@ from shmbroker.metadata.image import BROKER_RESOURCE, TopicImage
 from shmbroker.security.acls import ANONYMOUS
 from shmbroker.security.sasl.offered import offered
 from shmbroker.security.sasl.scram_users import ScramUsers
-from shmbroker.security.tokens import TokenKey
+from shmbroker.security.tokens import key_of
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.layers import broker_layers, effective_broker_config
 from shmbroker.settings.table import LISTENER_PREFIX
@@ -165,9 +166,11 @@ class Gateway:
         latencies: Latencies | None = None,
         log_levels: Callable[[], Mapping[str, str]] = lambda: logs.effective(logs.DEFAULTS),
         stranger_secret: bytes = b"",
+        do_aside: Callable[[Callable[[], None]], None] = lambda work: work(),
     ) -> None:
         """latencies: the table that others read; without it what is measured is for nobody.
-        log_levels: those that the family's loggers go by now. stranger_secret: see `ScramUsers`."""
+        log_levels: those that the family's loggers go by now. stranger_secret: see `ScramUsers`.
+        do_aside: see `TokenUsers`."""
         self.clock = clock
         self.member = member
         self.words = words = member.words
@@ -183,8 +186,7 @@ class Gateway:
         self.pending: dict[int, Request] = {}
         self.touched: set[Connection] = set()
         self.fetch_bytes_max = config["fetch.max.bytes"]
-        secret = config["delegation.token.secret.key"]
-        self.token_key = TokenKey(secret) if secret else None
+        self.token_key = key_of(config, os.environ)
         self.io_peers = brokers.peers
         self.files = brokers.files
         self.image = link.follower.image
@@ -239,7 +241,6 @@ class Gateway:
         )
         self.later = Later()
         self._doors: dict[str, SaslDoor] = {}
-        self.scram_users = ScramUsers(lambda: self.image.security, stranger_secret)
         self._listener_names = list(
             dict.fromkeys(each.config.name for each in listeners if not each.is_control)
         )
@@ -248,6 +249,12 @@ class Gateway:
             for name in self._listener_names
         }
         """How long who comes by a listener may take to show who it is."""
+        token_users = TokenUsers(
+            lambda: self.image.security, self.token_key, clock.now_ms, os.urandom, do_aside
+        )
+        self.scram_users = ScramUsers(
+            lambda: self.image.security, stranger_secret, token_users.token
+        )
         for listener in listeners:
             listener.door = self._door(listener)
             self.loop.add_listener(listener)

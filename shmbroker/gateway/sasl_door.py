@@ -25,9 +25,8 @@ from typing import Protocol
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.inflight import Request
-from shmbroker.gateway.quotas import ThrottledSubmit
-from shmbroker.security.sasl import plain, scram
 from shmbroker.gateway.jwks import Jwks
+from shmbroker.gateway.quotas import ThrottledSubmit
 from shmbroker.security.sasl import bearer, plain, scram
 from shmbroker.security.sasl.exchange import RAW, Exchange, Offer, Said
 from shmbroker.security.sasl.jwt import JwtValidator
@@ -55,6 +54,9 @@ VERSIONS = {SASL_HANDSHAKE: 1, SASL_AUTHENTICATE: 2}
 """The highest."""
 SESSION_OVER = "its session is over: it did not authenticate again in time"
 
+NOT_YET_S = 0.003
+"""After this a message is taken again that could not be answered yet."""
+
 _KEY = Struct(">hh")
 
 
@@ -69,7 +71,7 @@ class Receiver(Protocol):
     def now(self) -> float:
         """Monotonic seconds, as of this turn."""
 
-    def admit(self, connection: Connection, principal: str, is_by_token: bool) -> None:
+    def admit(self, connection: Connection, principal: str, is_by_token: bool = False) -> None:
         """It is known who a connection is."""
 
     def follow_metadata(self) -> None:
@@ -154,14 +156,7 @@ class Visit:
     def on_frame(self, buffer: bytearray, start: int, end: int) -> None:
         frame = bytes(buffer[start:end])
         if self._exchange.state == RAW:
-            request = Request(self._connection, SASL_AUTHENTICATE, 0, 0)
-            said = self._exchange.on_message(frame, self._now_ms())
-            if said.has_failed:
-                self._refuse(request, said)
-            else:
-                self._connection.inflight.append(request)
-                request.response = [FRAME_SIZE.pack(len(said.data)) + said.data]
-                self._maybe_admit(said)
+            self._take_message(Request(self._connection, SASL_AUTHENTICATE, 0, 0), frame)
             return
         try:
             api_key, version = _KEY.unpack_from(frame)
@@ -180,9 +175,37 @@ class Visit:
         if api_key == SASL_HANDSHAKE:
             self._on_handshake(request, body["mechanism"])
         else:
-            said = self._exchange.on_message(body["auth_bytes"], self._now_ms())
+            self._take_message(request, body["auth_bytes"])
+
+    def _take_message(self, request: Request, message: bytes) -> None:
+        """A message of the mechanism."""
+        is_raw = self._exchange.state == RAW
+        said = self._exchange.on_message(message, self._now_ms())
+        if said.is_not_yet:
+            self._put_off(request, message)
+        elif not is_raw:
             self._answer(request, said, _authenticate_answer(said))
-            self._maybe_admit(said)
+        elif said.has_failed:
+            self._refuse(request, said)
+        else:
+            self._connection.inflight.append(request)
+            request.response = [FRAME_SIZE.pack(len(said.data)) + said.data]
+        self._maybe_admit(said)
+
+    def _put_off(self, request: Request, message: bytes) -> None:
+        """Take it again soon; nothing is read from the connection until then."""
+        connection, receiver = self._connection, self._door.receiver
+        connection.inflight.append(request)
+        connection.is_held = True
+        receiver.later.at(receiver.now() + NOT_YET_S, partial(self._take_again, request, message))
+
+    def _take_again(self, request: Request, message: bytes) -> None:
+        connection = self._connection
+        if connection.is_closed:
+            return
+        connection.inflight.remove(request)
+        self._take_message(request, message)
+        self._door.receiver.loop.flush(connection)
 
     def _now_ms(self) -> int:
         return self._door.receiver.clock.now_ms()
@@ -218,7 +241,7 @@ class Visit:
 
     def _maybe_admit(self, said: Said) -> None:
         shown = self._exchange.shown
-        if said.has_failed or shown is None or self._exchange.is_going_on:
+        if said.has_failed or said.is_not_yet or shown is None or self._exchange.is_going_on:
             return
         connection, receiver = self._connection, self._door.receiver
         connection.stranger = None

@@ -13,6 +13,7 @@ from shmbroker.errors import ConfigFault
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.processes import activation
 from shmbroker.security.sasl.offered import offered
+from shmbroker.security.tokens import key_of
 from shmbroker.settings.listener_doubts import doubts
 from shmbroker.settings.listeners import PLAINTEXT, address_text
 
@@ -31,12 +32,13 @@ def open_all(config: BrokerConfig) -> list[Listener]:
     """Every listener of every broker; the first listener's come first. ConfigFault, which names
     what to change, where one can't be had."""
     passed = activation.passed()
+    key_of(config, os.environ)  # so that what is wrong is said now
     if config["listeners"] is None:
         return _open_default(config, passed)
     found = []
     for one in config.listeners:
         if one.has_sasl:
-            offered(config, one.name, os.environ)  # so that what is wrong is said now
+            offered(config, one.name, os.environ)  # likewise
         mine = [each for each in passed if _is_of(each, one, len(config.nodes))]
         passed = [each for each in passed if each not in mine]
         found += _open(config, one, mine)

@@ -5,6 +5,7 @@ import select
 from shmbroker import clock
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import RETRY_S, Brokers, Gateway, Siblings
+from shmbroker.gateway.token_users import Aside
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import Child
@@ -73,6 +74,7 @@ class NetworkWorker(Child):
             Latencies(shared.latencies[slot.index]),
             shared.log_levels.effective,
             shared.stranger_secret,
+            Aside(),
         )
         self.gateway.loop.watch(
             self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, lambda _events: None

@@ -11,12 +11,16 @@ import hmac
 from typing import NamedTuple
 
 from shmbroker.metadata.security_image import Token
+from shmbroker.settings import secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from shmbroker.settings.broker_config import BrokerConfig
+
+SETTING = "delegation.token.secret.key"
 HMACS_KEPT_MAX = 65536
 """After so many all are computed again."""
 USER = "User"
@@ -76,6 +80,13 @@ class TokenKey:
             if hmac.compare_digest(self.hmac_of(token_id), shown):
                 return token
         return None
+
+
+def key_of(config: BrokerConfig, env: Mapping[str, str]) -> TokenKey | None:
+    """The key of a broker's settings, which may refer to where it lies; None: there is none.
+    ConfigFault if that leads to nothing."""
+    text = config[SETTING]
+    return TokenKey(secrets.resolved(text, env, SETTING)) if text else None
 
 
 def may_renew(token: Token, principal: str) -> bool:

@@ -3,15 +3,16 @@
 import os
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shmbroker.gateway.event_loop import Listener
+from shmbroker.gateway.event_loop import ANY_LISTENER, Listener
 from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.settings.listeners import ListenerConfig
 from shmbroker.shm import latencies, quota_counts
 from shmbroker.shm.address_counts import AddressCounts, table_bytes
 from shmbroker.shm.counters import (
@@ -37,7 +38,12 @@ SUPERVISOR, GATEWAY, BROKER = 0, 1, 2
 class GatewayFamily:
     """Broker 1 leads the only partition of topic `t`; one client is connected."""
 
-    def __init__(self, *settings: str) -> None:
+    def __init__(
+        self,
+        *settings: str,
+        listener: ListenerConfig = ANY_LISTENER,
+        do_aside: Callable[[Callable[[], None]], None] = lambda work: work(),
+    ) -> None:
         self.counters = Counters(memoryview(bytearray(layout_size(3))), 3)
         words = self.words = self.counters.words
         at = self.counters.at
@@ -67,7 +73,7 @@ class GatewayFamily:
             BrokerConfig.load(assignments=settings),
             self.link,
             self.poller,
-            [Listener(self.listening, BROKER_ID, False)],
+            [Listener(self.listening, BROKER_ID, False, listener)],
             Brokers({BROKER_ID: peer}, self.files, {}),
             Siblings(
                 0,
@@ -76,6 +82,7 @@ class GatewayFamily:
                 QuotaCounts(memoryview(bytearray(quota_counts.table_bytes(11)))),
             ),
             latencies=Latencies(self.latencies),
+            do_aside=do_aside,
         )
         words[CONTROL_GENERATION_WORD] = 1
         self.link.commit(registration(), *topic())
@@ -147,7 +154,7 @@ class GatewayFamily:
 
 
 @contextmanager
-def gateway_family(*settings: str) -> Iterator[GatewayFamily]:
-    made = GatewayFamily(*settings)
+def gateway_family(*settings: str, **more: Any) -> Iterator[GatewayFamily]:
+    made = GatewayFamily(*settings, **more)
     yield made
     made.close()

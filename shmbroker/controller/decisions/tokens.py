@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from shmbroker.metadata.security_image import Token, token_record
 from shmbroker.security.acls import ANONYMOUS
-from shmbroker.security.tokens import USER, Principal, TokenKey, is_expired, may_renew
+from shmbroker.security.tokens import USER, Principal, TokenKey, is_expired, key_of, may_renew
 from shmbroker.wire.error_codes import (
     DELEGATION_TOKEN_AUTH_DISABLED,
     DELEGATION_TOKEN_EXPIRED,
@@ -48,11 +48,10 @@ class TokenRules(NamedTuple):
     """The longest that it holds without."""
 
     @classmethod
-    def of(cls, config: BrokerConfig) -> TokenRules:
-        """Those of a broker."""
-        secret = config["delegation.token.secret.key"]
+    def of(cls, config: BrokerConfig, env: Mapping[str, str]) -> TokenRules:
+        """Those of a broker. ConfigFault as of `key_of`."""
         return cls(
-            TokenKey(secret) if secret else None,
+            key_of(config, env),
             config["delegation.token.max.lifetime.ms"],
             config["delegation.token.expiry.time.ms"],
         )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shmbroker.security.sasl.outcome import Challenge, Refused
+from shmbroker.security.sasl.outcome import Challenge, NotYet, Refused
 from shmbroker.wire.error_codes import (
     ILLEGAL_SASL_STATE,
     NONE,
@@ -65,6 +65,8 @@ class Said(NamedTuple):
     """How long what was shown holds; None: as long as the connection."""
     reason: str = ""
     """Why it has failed, for the log."""
+    is_not_yet: bool = False
+    """Nothing is to be said: the same message again, soon."""
 
 
 class Exchange:
@@ -134,6 +136,8 @@ class Exchange:
         outcome = self._mechanism.on_message(message)
         if isinstance(outcome, Challenge):
             return Said(data=outcome.data)
+        if isinstance(outcome, NotYet):
+            return Said(is_not_yet=True)
         if isinstance(outcome, Refused):
             return self._refused(outcome)
         if self.shown is not None and outcome.name != self.shown.name:

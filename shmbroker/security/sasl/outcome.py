@@ -3,6 +3,7 @@
 message ──► Challenge   the client has to say more
         ──► Shown       the client has shown who it is
         ──► Refused     it has not, and gets no second try on this connection
+        ──► NOT_YET     the same message again, soon: what it takes to answer is being made
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ class Refused(NamedTuple):
     """What the client is told, where Kafka tells it; None: only that it has failed."""
 
 
-Outcome = Challenge | Shown | Refused
+class NotYet(NamedTuple):
+    """Nothing was done: something that takes milliseconds is done elsewhere first."""
+
+
+NOT_YET = NotYet()
+
+Outcome = Challenge | Shown | Refused | NotYet
 
 
 class Mechanism(Protocol):

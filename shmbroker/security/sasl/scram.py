@@ -35,7 +35,7 @@ from hmac import digest as hmac_digest
 from typing import NamedTuple, Protocol
 
 from shmbroker.metadata.security_image import ScramCredential
-from shmbroker.security.sasl.outcome import Challenge, Refused, Shown
+from shmbroker.security.sasl.outcome import NOT_YET, Challenge, NotYet, Refused, Shown
 from shmbroker.security.sasl.plain import OTHER_AUTHORIZATION_ID
 
 TYPE_CHECKING = False
@@ -82,8 +82,8 @@ class ScramUsers(Protocol):
     def stand_in(self, mechanism: str, user: str) -> ScramCredential:
         """A credential for somebody who is no user, always the same, that no password fits."""
 
-    def token(self, mechanism: str, token_id: str) -> TokenCredential | None:
-        """What is kept of a delegation token that still holds."""
+    def token(self, mechanism: str, token_id: str) -> TokenCredential | NotYet | None:
+        """What is kept of a delegation token that still holds; NOT_YET: it is being made."""
 
 
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +165,8 @@ class Scram:
         if authorization_id not in (None, name):
             return Refused("another authorization id", OTHER_AUTHORIZATION_ID)
         self._user = user
-        self._look_up(user, _is_by_token(extensions))
+        if not self._look_up(user, _is_by_token(extensions)):
+            return NOT_YET
         credential = self._credential
         assert credential is not None
         if credential.iterations < ITERATIONS_MIN:
@@ -175,11 +176,14 @@ class Scram:
         self._server_first = f"r={self._nonce},s={salt},i={credential.iterations}"
         return Challenge(self._server_first.encode())
 
-    def _look_up(self, user: str, is_by_token: bool) -> None:
+    def _look_up(self, user: str, is_by_token: bool) -> bool:
+        """False if what is kept of a token is still being made."""
         users, mechanism = self._users, self._mechanism.name
         self._is_by_token = is_by_token
         if is_by_token:
             token = users.token(mechanism, user)
+            if isinstance(token, NotYet):
+                return False
             found = None
             if token is not None:
                 found, self._user, self._expires_ms = token
@@ -187,6 +191,7 @@ class Scram:
             found = users.lookup(mechanism, user)
         self._is_known = found is not None
         self._credential = users.stand_in(mechanism, user) if found is None else found
+        return True
 
     def _on_final(self, text: str, credential: ScramCredential) -> Outcome:
         match = _CLIENT_FINAL.fullmatch(text)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shmbroker.metadata.security_image import SecurityImage
+    from shmbroker.security.sasl.outcome import NotYet
     from shmbroker.security.sasl.scram import TokenCredential
 
 SALT_BYTES = 16
@@ -24,7 +25,9 @@ class ScramUsers:
         self,
         image: Callable[[], SecurityImage],
         secret: bytes,
-        token_of: Callable[[str, str], TokenCredential | None] = lambda mechanism, token_id: None,
+        token_of: Callable[
+            [str, str], TokenCredential | NotYet | None
+        ] = lambda mechanism, token_id: None,
     ) -> None:
         """secret: what salts of those who are no users are made of, the same in all gateways.
         token_of: what is kept of a delegation token, by mechanism and token id."""

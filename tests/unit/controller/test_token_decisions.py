@@ -14,6 +14,7 @@ from shmbroker.controller.decisions.tokens import (
     expired_tokens,
     renew_token,
 )
+from shmbroker.errors import ConfigFault
 from shmbroker.metadata.security_image import Token
 from shmbroker.security.identity import Identity
 from shmbroker.security.tokens import TokenKey
@@ -272,7 +273,15 @@ def test_the_rules_are_those_of_the_settings() -> None:
     config = BrokerConfig.load(
         assignments=("delegation.token.secret.key=k", "delegation.token.expiry.time.ms=5")
     )
-    rules = TokenRules.of(config)
+    rules = TokenRules.of(config, {})
     assert rules.key is not None and rules.key.hmac_of(ID) == TokenKey("k").hmac_of(ID)
     assert (rules.lifetime_ms, rules.renewal_ms) == (7 * DAY, 5)
-    assert TokenRules.of(BrokerConfig.load()).key is None
+    assert TokenRules.of(BrokerConfig.load(), {}).key is None
+
+
+def test_the_key_may_lie_elsewhere() -> None:
+    config = BrokerConfig.load(assignments=("delegation.token.secret.key=${env:TOKEN_KEY}",))
+    rules = TokenRules.of(config, {"TOKEN_KEY": "k"})
+    assert rules.key is not None and rules.key.hmac_of(ID) == TokenKey("k").hmac_of(ID)
+    with pytest.raises(ConfigFault, match=r"delegation\.token\.secret\.key"):
+        TokenRules.of(config, {})
