@@ -78,6 +78,7 @@ LOGGERS = (
     "shmbroker.gateway",
     "shmbroker.gateway.gateway",
     "shmbroker.gateway.jwks",
+    "shmbroker.gateway.tls",
     "shmbroker.groups",
     "shmbroker.groups.consumer",
     "shmbroker.groups.consumer.coordinator",

@@ -33,6 +33,7 @@ _ONE_NAME = {
     "partition_id": "partition",
     "topic": "name",
     "topic_name": "name",
+    "user": "name",
     "groups_names": "group_id",
 }
 """Kafka names the same thing differently from one message to another."""

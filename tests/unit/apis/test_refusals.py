@@ -13,6 +13,7 @@ ROWS = [
     for version in range(module.VERSION_MIN, module.VERSION_MAX + 1)
 ]
 REQUESTS = {
+    "AlterUserScramCredentials": {"deletions": [{"name": "u", "mechanism": 1}]},
     "CreateTopics": {
         "topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}],
         "timeout_ms": 1,

@@ -326,7 +326,6 @@ SAYS: list[tuple[str, str, Change, str]] = [
         node(records={"AccessControlEntryRecord": 4}, is_ours=False),
         "4 ACLs",
     ),
-    ("comes along/security", FAULT, node(records={"DelegationTokenRecord": 2}), "2 Delegation"),
     ("comes along/transactions", WARNING, put("software", serves={78}), "__transaction_state"),
     ("comes along/share-groups", WARNING, put("software", serves={24}), "__share_group_state"),
     ("comes along/tiered", WARNING, node(topics=["__remote_log_metadata"]), "__remote_log"),

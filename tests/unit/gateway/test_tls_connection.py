@@ -62,7 +62,13 @@ class Service:
     def now(self) -> float:
         return self.time
 
-    def admits(self, address: str) -> bool:
+    def rest_s(self, listener: Listener) -> float:
+        return 0.0
+
+    def holds_back(self, accepted: socket.socket, broker_id: int, address: str) -> bool:
+        return False
+
+    def admits(self, address: str, listener: Listener) -> bool:
         return True
 
     def may_accept(self) -> bool:
