@@ -19,6 +19,7 @@ from shmbroker.client import faults
 from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Topic
 from shmbroker.client.nearest import nearest
+from shmbroker.client.profiles import entered_by
 from shmbroker.client.reader import decode
 from shmbroker.client.reader.asking import (
     EARLIEST,
@@ -60,7 +61,9 @@ Where = str | int | datetime | Mapping[int, "int | str | datetime"]
 def read(
     topic: str,
     *,
-    bootstrap_servers: str,
+    bootstrap_servers: str | None = None,
+    profile: str | None = None,
+    security: Mapping[str, str] | None = None,
     partitions: Iterable[int] | None = None,
     start: Where = "earliest",
     end: Where = "latest",
@@ -84,6 +87,9 @@ def read(
     point into the mapped log where they are not compressed: next to nothing is copied, and the
     mapped file lives as long as the table.
 
+    `profile`: TLS, user and password, and bootstrap servers where none are given, by a name of
+    `client.profiles`; `security`: Kafka's settings of both, above it.
+
     `isolation_level`: or read_committed. `way`: files, fetch, or auto, which is files where they
     can be opened; `data_directory` where the broker's directory has another name here.
     `timeout_s`: how long is asked for what is needed; a single answer is waited for 30 s at most.
@@ -91,6 +97,8 @@ def read(
     return scan(
         topic,
         bootstrap_servers=bootstrap_servers,
+        profile=profile,
+        security=security,
         partitions=partitions,
         start=start,
         end=end,
@@ -107,7 +115,9 @@ def read(
 def scan(
     topic: str,
     *,
-    bootstrap_servers: str,
+    bootstrap_servers: str | None = None,
+    profile: str | None = None,
+    security: Mapping[str, str] | None = None,
     partitions: Iterable[int] | None = None,
     start: Where = "earliest",
     end: Where = "latest",
@@ -127,21 +137,22 @@ def scan(
         raise ConfigFault(f"columns is a list of names: [{columns!r}]")
     chosen = tuple(DEFAULT_COLUMNS if columns is None else columns)
     _check_columns(chosen)
-    for name, text in (("topic", topic), ("bootstrap_servers", bootstrap_servers)):
-        if not isinstance(text, str):
-            raise ConfigFault(f"{name} is text, not {text!r}")
+    if not isinstance(topic, str):
+        raise ConfigFault(f"topic is text, not {topic!r}")
     if not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise ConfigFault(f"timeout_s is a number of seconds above 0, not {timeout_s!r}")
     topic = topic.strip()
     if not topic or "," in topic:
         raise ConfigFault(f"{topic!r} is no name of one topic")
-    parse_addresses(bootstrap_servers)
+    servers, entering = entered_by(bootstrap_servers, profile, security)
+    parse_addresses(servers)
     level = _word("isolation_level", isolation_level, _ISOLATION_LEVELS)
     consumer = Consumer(
-        bootstrap_servers,
+        servers,
         CLIENT_ID,
         timeout_s,
         is_read_committed=level == _ISOLATION_LEVELS[1],
+        security=entering,
     )
     reading = Reading(consumer, _word("way", way, (AUTO, FILES, FETCH)), fails_on_data_loss)
     schema = decode.arrow_schema(chosen, views)

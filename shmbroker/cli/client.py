@@ -151,6 +151,12 @@ class Cluster:
             {name: value for name, value in self._given().items() if name in SETTINGS}
         )
 
+    def spark_options(self) -> dict[str, str]:
+        """Options of Spark's source and sink that lead to the same cluster: no secret is among
+        them."""
+        profile = {} if self.profile is None else {"profile": self.profile.name}
+        return {"kafka.bootstrap.servers": self.servers, **profile}
+
     def admin(self) -> Any:
         """An AdminClient; CommandFault if no Kafka listens."""
         from confluent_kafka.admin import AdminClient

@@ -32,6 +32,7 @@ _OWN_OPTIONS = {
     "assign": "TOPIC names what is read",
     "emit": "an ingest needs it for itself",
     "kafka.bootstrap.servers": "--bootstrap-server does",
+    "profile": "--profile does",
     "startingoffsets": "--from does",
     "startingoffsetsbytimestamp": "--from does",
     "startingoffsetsbytimestampstrategy": "--from does",
@@ -289,8 +290,7 @@ def _asked(
     if given["checkpoint"]:
         directory = local_path(given["checkpoint"])
         plan = plan._replace(checkpoint=directory if len(topics) == 1 else f"{directory}/{topic}")
-    source = {
-        "kafka.bootstrap.servers": cluster.servers,
+    source = cluster.spark_options() | {
         "subscribe": topic,
         "maxBytesPerTrigger": str(given["batch_size"]),
         _ISOLATION: "read_committed",
@@ -393,6 +393,7 @@ def _plan(cluster: Cluster, topic: str, given: dict[str, Any]) -> tuple[IngestPl
         "compression": given["compression"],
         "target_bytes": given["target_size"],
         "bootstrap_servers": cluster.servers,
+        "profile": cluster.profile.name if cluster.profile else "",
     }
     if given["dead_letter"] and not given["replay"]:
         fields |= _dead_letter(given["dead_letter"])

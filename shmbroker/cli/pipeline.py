@@ -96,7 +96,7 @@ def run(
         running.session(master, name, log, pairs(conf, "--conf")) as (spark, terminal),
     ):
         stopping.install()
-        job = pipeline.Job(spark, cluster.servers, directory, how, named)
+        job = pipeline.Job(spark, cluster.spark_options(), directory, how, named)
         if stopping.signal is None:
             try:
                 pipeline.start(job, path, text)

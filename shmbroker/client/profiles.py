@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from shmbroker.client.nearest import nearest
 from shmbroker.client.secrets import SENSITIVE, Reference, reference_of
-from shmbroker.client.security import SETTINGS, Value, is_security
+from shmbroker.client.security import SETTINGS, Security, Value, is_security, security_of
 from shmbroker.errors import ConfigFault
 
 VARIABLE = "SHMBROKER_PROFILE"
@@ -66,6 +66,31 @@ class Profile(NamedTuple):
             else str(value)
             for name, value in sorted(self.settings.items())
         }
+
+
+class Entry(NamedTuple):
+    """How a cluster is entered, as it was said: nothing is read yet, so it may be shown to others
+    and travel to other processes unless `shows_secret`."""
+
+    profile: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Of `client.security`, above the profile's."""
+
+    def servers(self) -> str | None:
+        """The profile's bootstrap servers; ConfigFault if there is no such profile."""
+        return load(self.profile).servers if self.profile else None
+
+    def security(self) -> Security:
+        """What it leads to; ConfigFault if that can't be used."""
+        below = load(self.profile).security if self.profile else {}
+        return security_of({**below, **dict(self.settings)})
+
+    def shows_secret(self) -> str | None:
+        """A setting that holds a secret itself."""
+        for name, value in self.settings:
+            if name in SENSITIVE and reference_of(value) is None:
+                return name
+        return None
 
 
 def path() -> str:
@@ -150,3 +175,23 @@ def _flat(prefix: str, table: Mapping[str, Any], where: str) -> Iterator[tuple[s
             raise ConfigFault(f"{where}: {name} is not known here{nearest(name, SETTINGS)}")
         text = str(value)
         yield name, reference_of(text) or text
+
+
+def entered_by(
+    servers: str | None, profile: str | None, security: Security | Mapping[str, str] | None
+) -> tuple[str, Security]:
+    """Bootstrap servers and how they are entered, by what a caller of the library gives."""
+    if isinstance(security, Security):
+        entry, entering = Entry(), security
+    else:
+        for name in security or ():
+            if name not in SETTINGS:
+                raise ConfigFault(f"security: {name} is not known{nearest(name, SETTINGS)}")
+        entry = Entry(profile or "", tuple((security or {}).items()))
+        entering = entry.security()
+    found = servers if servers is not None else entry.servers()
+    if found is None:
+        raise ConfigFault(
+            "bootstrap_servers is not given: give HOST:PORT, or a profile that has it"
+        )
+    return found, entering

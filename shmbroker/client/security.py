@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shmbroker.client.nearest import nearest
 from shmbroker.client.secrets import Reference, Secret, resolved
@@ -58,6 +58,8 @@ SETTINGS = frozenset(
         "ssl.truststore.type",
         "ssl.keystore.location",
         "ssl.keystore.type",
+        "ssl.keystore.password",
+        "ssl.truststore.password",
         "sasl.mechanism",
         "sasl.username",
         "sasl.password",
@@ -100,6 +102,22 @@ class Security(NamedTuple):
     def is_named(self) -> bool:
         """Whether the client says by SASL who it is."""
         return self.protocol.startswith("SASL_")
+
+    def plain(self) -> dict[str, object]:
+        """For a channel that nobody else reads: with its secrets."""
+        return {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in self._asdict().items()
+        }
+
+
+_SECRETS = ("key_password", "password", "client_secret")
+
+
+def from_plain(told: Mapping[str, Any]) -> Security:
+    """What `Security.plain` tells of."""
+    secrets = {name: Secret(told[name]) for name in _SECRETS if told[name] is not None}
+    return Security(**{**told, **secrets})
 
 
 OPEN = Security()

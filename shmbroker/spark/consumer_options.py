@@ -9,7 +9,15 @@ Kafka doesn't know is refused, too.
 from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.reader.asking import Consumer
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.option_values import Given, check_setting, choice, count, number
+from shmbroker.spark.option_values import (
+    SECURITY,
+    Given,
+    check_setting,
+    choice,
+    count,
+    entry_of,
+    number,
+)
 
 _APPLIED = {
     "bootstrap.servers",
@@ -20,7 +28,6 @@ _APPLIED = {
     "isolation.level",
     "max.partition.fetch.bytes",
     "request.timeout.ms",
-    "security.protocol",
 }
 
 _TAKEN = {
@@ -68,7 +75,7 @@ _REFUSED = {
 }
 """Settings that Spark's Kafka source refuses too, and what to do instead."""
 
-SETTINGS = frozenset(f"kafka.{name}" for name in _APPLIED | _TAKEN)
+SETTINGS = frozenset(f"kafka.{name}" for name in _APPLIED | _TAKEN) | SECURITY
 """All `kafka.*` options that can be given."""
 
 
@@ -77,11 +84,11 @@ CLIENT_ID = "shmbroker-spark"
 
 def consumer(given: Given) -> Consumer:
     """What these options, by lower-case name, say of asking brokers."""
-    servers = given.get("kafka.bootstrap.servers", "").strip()
+    servers, entry = entry_of(given)
     if not servers:
         raise ConfigFault(
             "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer:"
-            " give HOST:PORT"
+            " give HOST:PORT, or a profile that has it"
         )
     parse_addresses(servers, "kafka.bootstrap.servers")
     plain = Consumer(servers)
@@ -98,11 +105,13 @@ def consumer(given: Given) -> Consumer:
         level == "read_committed",
         count(given, "kafka.max.partition.fetch.bytes") or plain.fetch_bytes,
         number(given, "kafka.fetch.max.wait.ms", plain.fetch_wait_ms),
+        entry.security(),
+        entry,
     )
 
 
 def refuse_settings(given: Given) -> None:
     """Raise for the first `kafka.*` option among these that can't be given."""
-    for name, value in given.items():
+    for name in given:
         if name.startswith("kafka."):
-            check_setting(name, value, _REFUSED, SETTINGS, "consumer")
+            check_setting(name, _REFUSED, SETTINGS, "consumer")

@@ -7,7 +7,9 @@ name as users write it, and raises a ConfigFault that names the option, the text
 import re
 from collections.abc import Iterable, Mapping
 
+from shmbroker.client import security
 from shmbroker.client.nearest import nearest
+from shmbroker.client.profiles import Entry
 from shmbroker.errors import ConfigFault
 
 Given = Mapping[str, str]
@@ -94,9 +96,21 @@ def size(given: Given, name: str) -> int | None:
     return amount * _SIZES[unit]
 
 
-def check_setting(
-    name: str, value: str, refused: Mapping[str, str], known: Iterable[str], client: str
-) -> None:
+SECURITY = frozenset(f"kafka.{name}" for name in security.SETTINGS)
+"""`kafka.*` options of TLS and SASL."""
+
+
+def entry_of(given: Given) -> tuple[str, Entry]:
+    """Bootstrap servers, empty where nothing names any, and how they are entered: by the option
+    profile, and by `kafka.*` above it."""
+    settings = {
+        name.removeprefix("kafka."): value for name, value in given.items() if name in SECURITY
+    }
+    entry = Entry(given.get("profile", "").strip(), tuple(sorted(settings.items())))
+    return given.get("kafka.bootstrap.servers", "").strip() or entry.servers() or "", entry
+
+
+def check_setting(name: str, refused: Mapping[str, str], known: Iterable[str], client: str) -> None:
     """Refuse a `kafka.*` option that can't be given.
 
     `refused`: of settings, without "kafka.", what to do instead; `known`: names of options that
@@ -105,10 +119,6 @@ def check_setting(
     setting = name.removeprefix("kafka.")
     if setting in refused:
         raise ConfigFault(f"Kafka option '{setting}' is not supported: {refused[setting]}")
-    if setting == "security.protocol" and value.strip().upper() != "PLAINTEXT":
-        raise ConfigFault("kafka.security.protocol: only PLAINTEXT is served")
-    if setting.startswith(("sasl.", "ssl.")):
-        raise ConfigFault(f"option {name} is not supported: only PLAINTEXT is served")
     if name not in known:
         raise ConfigFault(f"option {name} is no setting of Kafka's {client}{nearest(name, known)}")
 

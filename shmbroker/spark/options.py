@@ -2,6 +2,7 @@
 
     option                       value                                default, notes
     kafka.bootstrap.servers      HOST:PORT,…                          required
+    profile                      a name of `client.profiles`          TLS, user, password, servers
     subscribe                    topic,topic                          exactly one of
     subscribePattern             Python regular expression, found in these three
     assign                       {"topic": [0, 1]}
@@ -74,6 +75,7 @@ HOLD_MS_MAX = 24 * 3600 * 1000
 NAMES = {
     name.lower(): name
     for name in (
+        "profile",
         "subscribe",
         "subscribePattern",
         "assign",
@@ -196,8 +198,14 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Options:
             f"The value of minOffsetPerTrigger({least}) is higher than the"
             f" maxOffsetsPerTrigger({most})"
         )
+    asking = consumer(given)
+    emits_ranges = choice(given, "emit", EMITS) == "ranges"
+    if emits_ranges and (name := asking.entry.shows_secret()):
+        raise ConfigFault(
+            f"emit=ranges would put kafka.{name} into rows: give a profile, or ${{file:PATH}}"
+        )
     return Options(
-        consumer(given),
+        asking,
         given.get("shmbroker.data"),
         topics,
         pattern,
@@ -216,7 +224,7 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Options:
         given.get("kafka.group.id"),
         given.get("groupidprefix", GROUP_ID_PREFIX),
         flag(given, "commitOffsets", True),
-        choice(given, "emit", EMITS) == "ranges",
+        emits_ranges,
         flag(given, "pushdown", False),
         choice(given, "shmbroker.read", READ_WAYS),
         _hold_ms(given),

@@ -173,13 +173,14 @@ class Job:
     def __init__(
         self,
         spark: SparkSession,
-        bootstrap_servers: str,
+        cluster: Mapping[str, str],
         checkpoint: Path,
         trigger: Mapping[str, Any],
         variables: Mapping[str, str],
     ) -> None:
         self.spark = spark
-        self.bootstrap_servers = bootstrap_servers
+        self.cluster = dict(cluster)
+        """Options that name the cluster, of sources and sinks."""
         self.checkpoint = checkpoint
         self.variables = variables
         self.queries: list[Any] = []
@@ -191,7 +192,7 @@ class Job:
         from pyspark.sql import functions as F
 
         given = {
-            "kafka.bootstrap.servers": self.bootstrap_servers,
+            **self.cluster,
             "subscribe": topic,
             "startingOffsets": "earliest",
         } | options
@@ -227,7 +228,7 @@ class Job:
             rows = rows.withColumn("value", F.to_json(F.struct(*(f"`{name}`" for name in names))))
         picked = [F.col(name).cast("string") for name in ("key", "value") if name in rows.columns]
         name = self._name_of(topic)
-        sink = {"kafka.bootstrap.servers": self.bootstrap_servers, "topic": topic} | options
+        sink = self.cluster | {"topic": topic} | options
         writer = (
             rows.select(*picked)
             .writeStream.outputMode(mode)

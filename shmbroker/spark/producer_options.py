@@ -2,6 +2,7 @@
 
     option                     value                       default, notes
     kafka.bootstrap.servers    HOST:PORT,…                 required
+    profile                    a name of `client.profiles`  TLS, user and password, and servers
     topic                      a topic                     wins over the column topic
     exactlyOnce                true, false, transactions   true: see `sink`
     driverHost                 a host name or address      as it is found out; with transactions,
@@ -19,9 +20,18 @@ from typing import Any, NamedTuple
 
 from shmbroker.client.nearest import nearest
 from shmbroker.errors import ConfigFault
-from shmbroker.spark.option_values import Given, check_setting, choice, count, flag, number
+from shmbroker.spark.option_values import (
+    SECURITY,
+    Given,
+    check_setting,
+    choice,
+    count,
+    entry_of,
+    flag,
+    number,
+)
 
-NAMES = ("topic", "exactlyOnce", "txnAppId", "txnVersion", "driverHost")
+NAMES = ("topic", "exactlyOnce", "txnAppId", "txnVersion", "driverHost", "profile")
 
 TRANSACTION_MS = 900_000
 """The longest that Kafka's brokers allow by default: a micro-batch takes as long as it takes."""
@@ -49,7 +59,6 @@ _APPLIED = {
     "linger.ms",
     "max.block.ms",
     "request.timeout.ms",
-    "security.protocol",
     "transaction.timeout.ms",
 }
 
@@ -95,7 +104,7 @@ _REFUSED = {
     "transaction.two.phase.commit.enable": "give exactlyOnce=transactions",
 }
 
-SETTINGS = frozenset(f"kafka.{name}" for name in _APPLIED | _TAKEN)
+SETTINGS = frozenset(f"kafka.{name}" for name in _APPLIED | _TAKEN) | SECURITY
 """All `kafka.*` options that can be given."""
 
 
@@ -119,18 +128,18 @@ def parse(options: Mapping[str, str], is_stream: bool) -> Sink:
     """Check the options of a batch or streaming write; ConfigFault in one sentence."""
     given = {name.lower(): value for name, value in options.items()}
     _refuse_unknown(given)
-    servers = given.get("kafka.bootstrap.servers", "").strip()
+    servers, entry = entry_of(given)
     if not servers:
         raise ConfigFault(
             "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer:"
-            " give HOST:PORT"
+            " give HOST:PORT, or a profile that has it"
         )
     app_id = given.get("txnappid")
     if is_stream and (app_id or "txnversion" in given):
         raise ConfigFault("txnAppId and txnVersion are for batch writes: a stream has its own")
     if (app_id is None) != ("txnversion" not in given):
         raise ConfigFault("options txnAppId and txnVersion go together: give both or none")
-    arguments = _arguments(given)
+    arguments = _arguments(given) | {"security": entry.security()}
     default = arguments["idempotence"]
     is_transactional = given.get("exactlyonce", "").strip().lower() == "transactions"
     is_exactly_once = is_transactional or _flag(given, default)
@@ -191,9 +200,9 @@ def _arguments(given: Given) -> dict[str, Any]:
 
 
 def _refuse_unknown(given: Given) -> None:
-    for name, value in given.items():
+    for name in given:
         if name.startswith("kafka."):
-            check_setting(name, value, _REFUSED, SETTINGS, "producer")
+            check_setting(name, _REFUSED, SETTINGS, "producer")
         elif name not in _ENGINE and name not in map(str.lower, NAMES):
             hint = nearest(name, NAMES) or f"; known are kafka.*, {', '.join(NAMES)}"
             raise ConfigFault(f"option {name} is not known here{hint}")

@@ -192,7 +192,9 @@ def _run(sink: Sink, options: Mapping[str, str]) -> Run | None:
         return None
     from shmbroker.spark.transactions import driver
 
-    return driver.begin(sink.bootstrap_servers, sink.driver_host, options)
+    return driver.begin(
+        sink.bootstrap_servers, sink.driver_host, options, sink.producer["security"]
+    )
 
 
 def _series_name(name: str) -> str:

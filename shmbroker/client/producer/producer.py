@@ -76,6 +76,8 @@ from shmbroker.client.producer.transactions import (
     Transactions,
     fenced,
 )
+from shmbroker.client.profiles import entered_by
+from shmbroker.client.security import Security
 from shmbroker.errors import ConfigFault, Fault, ProtocolFault
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import HEADER_SIZE
@@ -176,6 +178,9 @@ class Producer:
     `send_offsets`, `commit_transaction`, `abort_transaction`). The cluster aborts one that is open
     for longer than `transaction_timeout_ms`. FencedFault where another producer has the id since.
 
+    `profile`: TLS, user and password, and bootstrap servers where none are given, by a name of
+    `client.profiles`; `security`: Kafka's settings of both, above it.
+
     ConfigFault for options and data that can't be taken, ClusterFault where the cluster can't be
     asked, DeliveryFault when records could not be delivered. May be used by several threads; a
     send's rows keep their order within a partition.
@@ -183,8 +188,10 @@ class Producer:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: str | None = None,
         *,
+        profile: str | None = None,
+        security: Security | Mapping[str, str] | None = None,
         topic: str | None = None,
         compression: str = "none",
         batch_size: int = 256 << 10,
@@ -236,7 +243,8 @@ class Producer:
         self._idempotence = idempotence
         self._identity = identity or NO_IDENTITY
         self._next_sequences: dict[TopicPartition, int] = {}
-        addresses = parse_addresses(bootstrap_servers)
+        servers, entering = entered_by(bootstrap_servers, profile, security)
+        addresses = parse_addresses(servers, security=entering)
         self.cluster = Cluster(addresses, client_id, min(self._request_s, ANSWER_S))
         self._transactional_id = transactional_id
         self._transactions: Transactions | None = None
@@ -1102,7 +1110,7 @@ def write(
     data: object,
     topic: str | None = None,
     *,
-    bootstrap_servers: str,
+    bootstrap_servers: str | None = None,
     **options: Any,
 ) -> Written:
     """Write all rows of `data` and wait until they are delivered; what each partition took.

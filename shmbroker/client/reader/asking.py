@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+from shmbroker.client.profiles import Entry
+from shmbroker.client.security import OPEN, Security
+
 TopicPartition = tuple[str, int]
 Ends = dict[TopicPartition, int]
 
@@ -30,6 +33,13 @@ class Consumer(NamedTuple):
     fetch_bytes: int = 8 << 20
     """Bytes asked for with one fetch; up to two answers are in memory at a time."""
     fetch_wait_ms: int = 500
+    security: Security | None = OPEN
+    """None: as `entry` leads to, where it is needed."""
+    entry: Entry = Entry()
+
+    def entering(self) -> Security:
+        """How brokers are entered."""
+        return self.entry.security() if self.security is None else self.security
 
 
 def partition_text(topic_partition: TopicPartition) -> str:

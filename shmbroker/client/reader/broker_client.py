@@ -77,7 +77,7 @@ class BrokerClient:
 
     def __init__(self, consumer: Consumer, data_directory: str | None = None) -> None:
         self.consumer = consumer
-        addresses = parse_addresses(consumer.bootstrap_servers)
+        addresses = parse_addresses(consumer.bootstrap_servers, security=consumer.entering())
         self.data_directory = data_directory
         self.has_other_name = data_directory is not None
         self.timeout_s = consumer.timeout_s

@@ -42,7 +42,7 @@ _OPTIONS = {
 DEAD_LETTER_FIELDS = ("dead_letter_topic", "dead_letter_path", "skips_bad")
 """Where bad records go: given together, as each of them rules out the others."""
 
-UNNOTED = {"target_bytes", "compression", "bootstrap_servers"}
+UNNOTED = {"target_bytes", "compression", "bootstrap_servers", "profile"}
 """May change at any time, also in the midst of a micro-batch."""
 
 _FREE = {*DEAD_LETTER_FIELDS, *UNNOTED}

@@ -48,6 +48,8 @@ class IngestPlan(NamedTuple):
     dead_letter_topic: str = ""
     dead_letter_path: str = ""
     bootstrap_servers: str = ""
+    profile: str = ""
+    """How the cluster is entered, by its name (`client.profiles`)."""
     skips_bad: bool = False
     """Bad records are left out, and counted."""
     since: int = 0
@@ -114,6 +116,12 @@ class IngestPlan(NamedTuple):
                 raise ConfigFault(f"--partition-by can't take {name}, which is of type {kind}")
         if len(self.partition_by) == len(schema.names):
             raise ConfigFault("--partition-by leaves no column for the files")
+
+
+def cluster_options(plan: IngestPlan) -> dict[str, str]:
+    """What a source or sink needs to reach the plan's cluster."""
+    profile = {"profile": plan.profile} if plan.profile else {}
+    return {"kafka.bootstrap.servers": plan.bootstrap_servers, **profile}
 
 
 def to_json(plan: IngestPlan) -> str:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from shmbroker.errors import ConfigFault
 from shmbroker.spark import driver, options
 from shmbroker.spark.ingest import files
-from shmbroker.spark.ingest.plan import RAW_COLUMNS, IngestPlan
+from shmbroker.spark.ingest.plan import RAW_COLUMNS, IngestPlan, cluster_options
 from shmbroker.spark.ingest.prepare import is_unfinished, settle
 from shmbroker.spark.ingest.run import Totals, added
 from shmbroker.spark.ingest.sink import HeadersOf, TaskWriter, commit_batch
@@ -126,10 +126,7 @@ def _in_files(plan: IngestPlan) -> Iterator[pa.RecordBatch]:
 
 
 def _in_topic(plan: IngestPlan) -> Iterator[pa.RecordBatch]:
-    given = {
-        "kafka.bootstrap.servers": plan.bootstrap_servers,
-        "subscribe": plan.dead_letter_topic,
-    }
+    given = cluster_options(plan) | {"subscribe": plan.dead_letter_topic}
     parsed = options.parse(given, is_stream=False)
     with driver.connect(parsed) as client:
         topics = driver.find_topics(client, parsed)

@@ -37,7 +37,14 @@ from shmbroker.errors import Fault
 from shmbroker.ids import random_uuid
 from shmbroker.spark import worker
 from shmbroker.spark.ingest import files, values
-from shmbroker.spark.ingest.plan import DELTA, JSON, RAW_COLUMNS, IngestPlan, from_json
+from shmbroker.spark.ingest.plan import (
+    DELTA,
+    JSON,
+    RAW_COLUMNS,
+    IngestPlan,
+    cluster_options,
+    from_json,
+)
 from shmbroker.spark.ranges import pieces_of
 from shmbroker.spark.reading import read
 
@@ -312,10 +319,7 @@ class TaskWriter:
         from shmbroker.spark import producer_options
         from shmbroker.spark.sink import Writing, write_rows
 
-        options = {
-            "kafka.bootstrap.servers": self.plan.bootstrap_servers,
-            "topic": self.plan.dead_letter_topic,
-        }
+        options = cluster_options(self.plan) | {"topic": self.plan.dead_letter_topic}
         columns = {"key": 0, "value": 1, "headers": 2}
         name = f"ingest:{self.plan.ingest_id}"
         sink = producer_options.parse(options, is_stream=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shmbroker.client.addresses import parse_addresses
+from shmbroker.client.security import OPEN, Security
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.spark.transactions.messages import Channel, FarFault, Fields
 
@@ -41,9 +42,12 @@ class Run(NamedTuple):
     """What Spark's calls for one query have in common; empty: nothing is known to be."""
 
 
-def begin(servers: str, host: str | None, options: Mapping[str, str]) -> Run:
-    """A new run. `host`: where executors reach this host; None: as it is found out."""
-    told = _asked({"what": "run"}, starts=True)
+def begin(
+    servers: str, host: str | None, options: Mapping[str, str], security: Security = OPEN
+) -> Run:
+    """A new run. `host`: where executors reach this host; None: as it is found out. `security`: how
+    the keeper enters the cluster; it comes to it by no other way, and not from tasks."""
+    told = _asked({"what": "run", "security": security.plain()}, starts=True)
     hosts = (host,) if host is not None else _hosts(servers)
     return Run(told["run"], told["port"], told["token"], hosts, boot_id(), label_of(options))
 

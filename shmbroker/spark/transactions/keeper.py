@@ -36,6 +36,7 @@ from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import ClusterFault, FencedFault, RefusedFault
 from shmbroker.client.producer.producer import ANSWER_S
 from shmbroker.client.producer.transactions import UNDECIDED, Transactions
+from shmbroker.client.security import Security, from_plain
 from shmbroker.errors import Fault
 from shmbroker.spark.transactions.leases import Leases, LostFault
 from shmbroker.spark.transactions.messages import Channel, FarFault, Fields
@@ -52,6 +53,8 @@ LOOKS_S = 2.0
 ABORT_S = 5.0
 """At the end of the JVM each open transaction is tried to be aborted for so long."""
 CONNECTIONS_MAX = 10_000
+_SECURITIES_MAX = 4096
+"""Runs that tasks may still come of."""
 
 VERSION_PARTITION = 0
 """Where a topic has the version: each topic has this partition."""
@@ -101,7 +104,13 @@ class _Transaction:
                 self.changed.notify_all()
 
     def enter(
-        self, run: int, query_run: str, version: int, label: str, is_ended: Callable[[], bool]
+        self,
+        run: int,
+        query_run: str,
+        version: int,
+        label: str,
+        is_ended: Callable[[], bool],
+        security: Security,
     ) -> None:
         """Begin the run, if no task has. Tasks of earlier runs are refused, and of one that is
         aborted: nobody would end what they begin."""
@@ -113,7 +122,7 @@ class _Transaction:
             if run == self.run:
                 return
             self.leases.fail("another run of this write has begun")
-            client = self._fresh(query_run)
+            client = self._fresh(query_run, security)
             try:
                 client.init()
             except RefusedFault as fault:
@@ -205,7 +214,7 @@ class _Transaction:
         if self._cluster is not None:
             self._cluster.close()
 
-    def _fresh(self, query_run: str) -> Transactions:
+    def _fresh(self, query_run: str, security: Security) -> Transactions:
         """The client that goes on with its producer id while it is the same run of a query, so
         that it notices when another driver has taken over; else a new one, which takes over."""
         if self._client is not None and query_run and query_run == self.query_run:
@@ -213,8 +222,11 @@ class _Transaction:
         series = self.series
         if self._client is not None:
             self._client.close()
+        if self._cluster is not None and self._cluster.security != security:
+            self._cluster.close()
+            self._cluster = None
         if self._cluster is None:
-            addresses = parse_addresses(series.servers)
+            addresses = parse_addresses(series.servers, security=security)
             self._cluster = Cluster(addresses, series.client_id, ANSWER_S)
         wait_s = series.wait_ms / 1000
         self._client = Transactions(
@@ -245,6 +257,8 @@ class Keeper:
         self._lock = threading.Lock()
         self._series: dict[Series, _Transaction] = {}
         self._runs = 0
+        self._securities: dict[int, Security] = {}
+        """Of each run, how its cluster is entered."""
         self._ended: set[int] = set()
         """Runs that are aborted, or of series that have no other and are forgotten."""
         self._connections = 0
@@ -301,6 +315,8 @@ class Keeper:
             with self._lock:
                 self._runs += 1
                 run = self._runs
+                self._securities[run] = from_plain(asked["security"])
+                self._securities.pop(run - _SECURITIES_MAX, None)
             return {"run": run, "port": self._tasks.getsockname()[1], "token": self._token.hex()}
         if what == "commit":
             found = self._find(asked["name"], asked["run"])
@@ -355,6 +371,9 @@ class Keeper:
         with self._lock:
             if run in self._ended:
                 return
+            security = self._securities.get(run)
+            if security is None:
+                return
             one = self._series.setdefault(series, _Transaction(series))
 
         def enter(asked: Fields) -> Fields:
@@ -364,6 +383,7 @@ class Keeper:
                 asked["version"],
                 asked["label"],
                 lambda: run in self._ended,
+                security,
             )
             with one.of(run) as leases:
                 return one.terms() | {"is_done": leases.enter(task, attempt)}

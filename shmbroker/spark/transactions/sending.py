@@ -23,6 +23,7 @@ from shmbroker.client.faults import FencedFault
 from shmbroker.client.producer.delivery import Identity
 from shmbroker.client.producer.producer import ANSWER_S, Producer
 from shmbroker.client.producer.spill import Spill, Stored, TopicPartition
+from shmbroker.client.security import OPEN
 from shmbroker.errors import Fault
 from shmbroker.spark.transactions.driver import Run, boot_id
 from shmbroker.spark.transactions.leases import START, WINDOW
@@ -113,7 +114,7 @@ class _Sender:
     def send(self, batches: Iterable[pa.RecordBatch], topic: str | None, terms: Fields) -> int:
         arguments = self._arguments
         wait_s = arguments.get("max_block_ms", _BLOCK_MS) / 1000
-        addresses = parse_addresses(self._series.servers)
+        addresses = parse_addresses(self._series.servers, security=arguments.get("security", OPEN))
         with (
             Cluster(addresses, arguments["client_id"], ANSWER_S) as cluster,
             Spill(

@@ -13,6 +13,7 @@ from shmbroker.errors import ConfigFault
 from shmbroker.spark.pipeline import Insert, Job, Plain, Stream, parse, split
 from shmbroker.spark.running import lock_when_free, only_one
 
+CLUSTER = {"kafka.bootstrap.servers": "h:1"}
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
@@ -112,7 +113,7 @@ def test_a_query_keeps_its_checkpoint_when_others_come_and_go(tmp_path: Path) ->
             self.name = name
 
     def named(*topics: str) -> list[str]:
-        job = Job(None, "h:1", tmp_path, {}, {})
+        job = Job(None, CLUSTER, tmp_path, {}, {})
         for topic in topics:
             job.queries.append(Query(job._name_of(topic)))
             (tmp_path / job.queries[-1].name).mkdir(exist_ok=True)
@@ -152,7 +153,7 @@ def test_a_stream_reads_what_is_committed_unless_the_other_is_asked_for(
     session = Session()
     asked = {} if level is None else {"Kafka.isolation.level": level}
     with pytest.raises(Loaded):
-        Job(session, "h:1", tmp_path, {}, {}).stream("a", **asked)
+        Job(session, CLUSTER, tmp_path, {}, {}).stream("a", **asked)
     assert session.given["kafka.isolation.level"] == (level or "read_committed")
 
 

@@ -1,7 +1,15 @@
 """Options of the source: what is taken, and one clear sentence for everything else."""
 
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
+from shmbroker.client.profiles import Entry
+from shmbroker.client.reader.planning import Piece
+from shmbroker.client.reader.reading import Reading
+from shmbroker.client.secrets import Secret
+from shmbroker.client.security import OPEN, Security
 from shmbroker.errors import ConfigFault
 from shmbroker.spark.options import (
     EARLIEST,
@@ -12,6 +20,7 @@ from shmbroker.spark.options import (
     parse,
     parse_any,
 )
+from shmbroker.spark.ranges import pieces_of, to_batch
 
 BASE = {"kafka.bootstrap.servers": "h:9092", "subscribe": "a"}
 
@@ -133,7 +142,61 @@ def test_settings_of_a_consumer_that_apply_are_applied() -> None:
             "kafka.max.poll.records": "5",  # taken
         }
     ).consumer
-    assert consumer == ("h:9092", "me", 2.5, 0.7, True, 1000, 0)
+    assert consumer == ("h:9092", "me", 2.5, 0.7, True, 1000, 0, OPEN, Entry())
+
+
+PROFILE = """
+[work]
+bootstrap.servers = "w:1"
+security.protocol = "SASL_SSL"
+sasl.mechanism = "PLAIN"
+sasl.username = "anna"
+sasl.password = "hush"
+"""
+
+
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "profiles.toml"
+    path.write_text(PROFILE)
+    path.chmod(0o600)
+    monkeypatch.setenv("SHMBROKER_PROFILES", str(path))
+    return path
+
+
+def test_profile_and_settings_above_it(profile: Path) -> None:
+    found = parse(
+        {"profile": "work", "subscribe": "a", "kafka.sasl.username": "otto"}, is_stream=False
+    ).consumer
+    assert found.bootstrap_servers == "w:1"
+    assert found.security == Security(
+        "SASL_SSL", mechanism="PLAIN", username="otto", password=Secret("hush")
+    )
+    assert "hush" not in repr(found)
+    assert batch(profile="work").consumer.bootstrap_servers == "h:9092"
+
+
+def test_rows_of_ranges_have_no_secrets_but_lead_to_them(profile: Path) -> None:
+    piece = Piece("a", 0, bytes(16), "", 0, 0, 9, 0, 0, 5)
+
+    def rows(**more: str) -> pa.RecordBatch:
+        given = {"subscribe": "a", "emit": "ranges", **more}
+        reading = Reading(parse(given, is_stream=False).consumer)
+        return to_batch([piece], reading)
+
+    written = rows(profile="work")
+    assert "hush" not in str(written.to_pylist())
+    ((_, reading),) = pieces_of([written])
+    assert reading.consumer.security is None
+    assert reading.consumer.entering().password == Secret("hush")
+    direct = {"kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SASL_SSL"}
+    direct |= {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "anna"}
+    with pytest.raises(ConfigFault, match=r"would put kafka\.sasl\.password into rows") as fault:
+        rows(**direct, **{"kafka.sasl.password": "hush"})
+    assert "hush" not in str(fault.value)
+    referred = {"kafka.sasl.password": f"${{file:{profile}}}"}
+    ((_, reading),) = pieces_of([rows(**direct, **referred)])
+    assert reading.consumer.entering().password == Secret(PROFILE.removesuffix("\n"))
 
 
 @pytest.mark.parametrize(
@@ -222,8 +285,10 @@ def test_what_has_no_effect_is_known() -> None:
         ({"kafka.key.deserializer": "x"}, "'key.deserializer' is not supported.*cast"),
         ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
         ({"kafka.isolation.level": "serial"}, "one of read_uncommitted, read_committed"),
-        ({"kafka.security.protocol": "SSL"}, "PLAINTEXT"),
-        ({"kafka.sasl.mechanism": "PLAIN"}, "PLAINTEXT"),
+        ({"kafka.security.protocol": "TLS"}, "is one of PLAINTEXT, SSL"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "sasl.mechanism needs security.protocol"),
+        ({"kafka.sasl.mechanismus": "PLAIN"}, "did you mean kafka.sasl.mechanism"),
+        ({"profile": "no-such"}, "there is no profile no-such"),
         ({"kafka.max.pol.records": "5"}, "did you mean kafka.max.poll.records"),
         ({"kafka.bootstrap.servers": " "}, "'kafka.bootstrap.servers' must be specified"),
     ],

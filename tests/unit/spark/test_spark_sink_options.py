@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType
 
 from shmbroker.client.faults import ClusterFault
+from shmbroker.client.security import OPEN
 from shmbroker.errors import ConfigFault
 from shmbroker.spark import sink
 from shmbroker.spark.producer_options import parse
@@ -42,6 +43,7 @@ def test_options_become_the_producers_arguments() -> None:
         "batch_size": 1000,
         "linger_ms": 0,
         "delivery_timeout_ms": 7000,
+        "security": OPEN,
     }
 
 
@@ -81,8 +83,9 @@ def test_other_acks_are_not_exactly_once() -> None:
             SERVERS | {"exactlyOnce": "transactions", "kafka.transaction.timeout.ms": "0"},
             "kafka.transaction.timeout.ms must be positive",
         ),
-        (SERVERS | {"kafka.ssl.key": "x"}, "only PLAINTEXT"),
-        (SERVERS | {"kafka.security.protocol": "SSL"}, "only PLAINTEXT"),
+        (SERVERS | {"kafka.ssl.key": "x"}, "did you mean kafka.ssl.key.password"),
+        (SERVERS | {"kafka.security.protocol": "TLS"}, "is one of PLAINTEXT, SSL"),
+        ({"profile": "no-such", "topic": "t"}, "there is no profile no-such"),
         (SERVERS | {"kafka.acks": "1", "exactlyOnce": "true"}, "exactlyOnce needs acks=all"),
         (SERVERS | {"txnAppId": "a"}, "go together"),
         (SERVERS | {"txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be a whole number"),
