@@ -296,10 +296,13 @@ def groups(side: AclSide) -> Iterator[Case]:
     yield Case("all", "DescribeGroups", {"groups": [*GROUPS, "g-not-there"]} | kinds, EVERY_KIND)
     yield Case("no operations", "DescribeGroups", {"groups": GROUPS}, ("dave", "nobody"))
     yield Case("classic", "ConsumerGroupDescribe", {"group_ids": [*GROUPS, "g-not-there"]} | kinds)
-    yield Case("of the protocol", "ConsumerGroupDescribe", {"group_ids": [*GROUPS_848]} | kinds)
-    yield Case("no operations", "ConsumerGroupDescribe", {"group_ids": [*GROUPS_848]}, ("dave",))
+    joined = AclSide.join_groups
+    named = {"group_ids": [*GROUPS_848]}
+    yield Case("of the protocol", "ConsumerGroupDescribe", named | kinds, before=joined)
+    yield Case("no operations", "ConsumerGroupDescribe", named, ("dave",), before=joined)
     yield Case("of the protocol", "DescribeGroups", {"groups": [*GROUPS_848]} | kinds)
-    yield Case("all", "ListGroups", {"states_filter": [], "types_filter": []}, EVERY_KIND)
+    listed = {"states_filter": [], "types_filter": []}
+    yield Case("all", "ListGroups", listed, EVERY_KIND, before=joined)
     yield Case("some", "ListGroups", {"states_filter": ["Dead"]}, ("dave", "nobody"), (4, 99))
     names = [f"{group}-not-there" for group in GROUPS] + ["m-delete"]
     yield Case("not there", "DeleteGroups", {"groups_names": names})
@@ -364,11 +367,9 @@ def transactions() -> Iterator[Case]:
         "producer_epoch": 0,
         "transaction_result": True,
         "coordinator_epoch": 0,
-        "topics": [{"name": name, "partition_indexes": [0]} for name in ("t-all", "m-none")],
+        "topics": [{"name": "m-none", "partition_indexes": [0]}],
     }
-    told = (ADMIN, "carol", "k-action", "k-alter")  # of the transaction, which is another matter
-    who_else = tuple(who for who in EVERY_KIND if who not in told)
-    yield Case("one", "WriteTxnMarkers", {"markers": [marker]}, who_else)
+    yield Case("one", "WriteTxnMarkers", {"markers": [marker]}, EVERY_KIND)
 
 
 # ── settings ────────────────────────────────────────────────────────────────────────────────────

@@ -243,10 +243,7 @@ class AclSide(Side):
             self.admin("FindCoordinator", 4, {"key_type": kind, "coordinator_keys": [key]})
         for group in GROUPS:
             self.until(lambda group=group: self._has_committed(group), f"{group} has offsets")
-        for group, topic in GROUPS_848.items():
-            self.until(
-                lambda group=group, topic=topic: self._has_joined(group, topic), f"{group} is there"
-            )
+        self.join_groups()
         for name in IDS:
             self.until(lambda name=name: self._has_begun(name), f"{name} has a transaction")
         rows = [
@@ -271,8 +268,9 @@ class AclSide(Side):
 
     def make_topics(self, *names: str) -> None:
         """Those of them that are not there."""
+        kept = [{"name": "retention.ms", "value": "-1"}]  # of records of another year
         rows = [
-            {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": []}
+            {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": kept}
             for name in names
         ]
         made = self.admin("CreateTopics", 7, {"topics": rows, "timeout_ms": 10_000})["topics"]
@@ -304,6 +302,13 @@ class AclSide(Side):
         }
         answer = self.admin("OffsetCommit", 8, body)
         return not any(row["partitions"][0]["error_code"] for row in answer["topics"])
+
+    def join_groups(self) -> None:
+        """The members of GROUPS_848 are there, if they were away."""
+        for group, topic in GROUPS_848.items():
+            self.until(
+                lambda group=group, topic=topic: self._has_joined(group, topic), f"{group} is there"
+            )
 
     def _has_joined(self, group: str, topic: str) -> bool:
         body = {
@@ -370,7 +375,8 @@ _REQUEST_IN_JAVA = "Request Request("
 _PLACES = (
     "base_offset", "high_watermark", "last_stable_offset", "end_offset", "offset", "low_watermark",
     "log_start_offset", "producer_epoch", "transaction_start_time_ms", "leader_epoch",
-    "current_leader_epoch", "epoch", "partition_error_offset", "finalized_features_epoch",
+    "current_leader_epoch", "epoch", "group_epoch", "assignment_epoch", "member_epoch",
+    "partition_error_offset", "finalized_features_epoch",
 )  # fmt: skip
 """Numbers that tell of what was done before; whether there is one counts."""
 

@@ -8,6 +8,7 @@ from shmbroker.security.access.asker import (
     Message,
     Outcome,
     Partly,
+    Refused,
     needs_cluster,
     partly,
 )
@@ -152,7 +153,7 @@ create_acls = needs_cluster(ALTER, _per_acl)
 delete_acls = needs_cluster(ALTER, _per_filter)
 describe_client_quotas = needs_cluster(
     DESCRIBE_CONFIGS,
-    lambda version, body, error: _all_in_one(version, body, error) | {"entries": None},
+    lambda version, body, error: {"error_code": error, "error_message": None, "entries": None},
 )
 alter_client_quotas = needs_cluster(ALTER_CONFIGS, _per_entity)
 describe_users = needs_cluster(
@@ -160,7 +161,6 @@ describe_users = needs_cluster(
 )
 alter_users = needs_cluster(ALTER, _per_user)
 alter_replica_log_dirs = needs_cluster(ALTER, _per_log)
-write_txn_markers = needs_cluster(CLUSTER_ACTION, _per_marker)
 list_config_resources = needs_cluster(
     DESCRIBE_CONFIGS, lambda version, body, error: {"error_code": error, "config_resources": []}
 )
@@ -222,6 +222,13 @@ def _alter_configs(asker: Asker, body: Message, is_allowed: Callable[[Message], 
         return _refused_resource(resource) | ({"error_message": None} if is_logger else {})
 
     return partly(body, "resources", is_allowed, refused, "responses")
+
+
+def write_txn_markers(asker: Asker, version: int, body: Message) -> Outcome:
+    """ALTER of the cluster, or CLUSTER_ACTION."""
+    if asker.may_cluster(ALTER) or asker.may_cluster(CLUSTER_ACTION):
+        return None
+    return Refused(_per_marker(version, body, CLUSTER_AUTHORIZATION_FAILED))
 
 
 def describe_cluster(asker: Asker, version: int, body: Message) -> Outcome:
