@@ -131,12 +131,14 @@ def take(
     from shmbroker.backup.taking import Taking
     from shmbroker.backup.target import open_target
     from shmbroker.client.reader.asking import Consumer
+    from shmbroker.processes.data_access import private
 
     store = open_target(target, s3_endpoint, s3_region)
     Cluster(servers, {}).check_reachable()
     progress = Progress()
     consumer = Consumer(servers, "shmbroker-backup")
-    with told_in(_ADVICE), FamilyClient(consumer, data and os.path.abspath(data)) as client:
+    where = data and os.path.abspath(data)
+    with private(), told_in(_ADVICE), FamilyClient(consumer, where) as client:
         try:
             taken = Taking(client, store, client.cluster_id(), copies, progress).run()
         finally:
@@ -266,6 +268,7 @@ def restore(
     from shmbroker.backup.restoring import restore as put_back
     from shmbroker.backup.target import open_target, url_of
     from shmbroker.cli.outcome import CommandFault
+    from shmbroker.processes.data_access import private
 
     store = open_target(source, s3_endpoint, s3_region)
     if name is None:
@@ -275,7 +278,8 @@ def restore(
         name = found[-1]
     progress = Progress()
     try:
-        done = put_back(store, manifest.load(store, name), data, replicas, progress)
+        with private():
+            done = put_back(store, manifest.load(store, name), data, replicas, progress)
     finally:
         progress.end()
     serve = f"shmbroker serve --data {Path(data)}"

@@ -1,7 +1,8 @@
 """Who on this host may read the files of a family: `shmbroker.data.access`.
 
    value   new files and directories     control.sock    what was there before
-   umask   as the process's umask says   0600            stays as it is
+   umask   as the process's umask says,  0600            log directories are closed to others; what
+           but nothing for others                        is in them can't be reached then
    owner   0600, 0700                    0600            the directories are closed; what is in them
                                                          can't be reached then
    group   0640, 0750                    0660            gets these modes, and the process's group
@@ -14,7 +15,8 @@ changes nothing: on the control socket it may ask what readers of files need
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from shmbroker.processes.data_directory import METADATA
 
@@ -23,6 +25,7 @@ OWNER = "owner"
 GROUP = "group"
 
 _UMASKS = {OWNER: 0o077, GROUP: 0o027}
+_OTHERS = 0o007
 _OWN = 0o700
 _DIRECTORY = 0o750
 _FILE = 0o640
@@ -33,8 +36,18 @@ logger = logging.getLogger(__name__)
 
 def begin(access: str) -> None:
     """Have this process, and all that it forks, make files with the modes of `access`."""
-    if access in _UMASKS:
-        os.umask(_UMASKS[access])
+    mask = _UMASKS.get(access)
+    os.umask(os.umask(_OTHERS) | _OTHERS if mask is None else mask)
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """What is made in it is for its user alone."""
+    before = os.umask(_UMASKS[OWNER])
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def socket_mode(access: str) -> int:
@@ -46,6 +59,7 @@ def settle(access: str, data_directory: str, log_directories: Iterable[str]) -> 
     """Give what is there already the modes of `access`. What belongs to another user can't be
     changed: it is counted in a line of the log."""
     if access == UMASK:
+        _close_to_others(log_directories)
         return
     mode = _OWN if access == OWNER else _DIRECTORY
     group = -1 if access == OWNER else os.getegid()
@@ -61,6 +75,14 @@ def settle(access: str, data_directory: str, log_directories: Iterable[str]) -> 
             refused,
             access,
         )
+
+
+def _close_to_others(log_directories: Iterable[str]) -> None:
+    """Those that are this user's: whoever lets others in has made them for others."""
+    for directory in log_directories:
+        found = os.stat(directory)
+        if found.st_mode & _OTHERS and found.st_uid == os.geteuid():
+            os.chmod(directory, found.st_mode & _BITS & ~_OTHERS)
 
 
 def _settle_below(directory: str, group: int) -> int:

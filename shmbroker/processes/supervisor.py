@@ -56,7 +56,11 @@ from shmbroker.processes import (
     sd_notify,
 )
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
-from shmbroker.processes.limits import open_files_needed, raise_limits
+from shmbroker.processes.limits import (
+    keep_secrets_out_of_cores,
+    open_files_needed,
+    raise_limits,
+)
 from shmbroker.processes.sd_notify import notify
 from shmbroker.processes.shared_resources import (
     CLEANER,
@@ -309,6 +313,8 @@ class Supervisor:
             config["shmbroker.controllers"],
         )
         raise_limits(open_files, config["log.segment.bytes"])
+        if config.has_secrets:
+            keep_secrets_out_of_cores()
         self.watchdog_s = sd_notify.watchdog_s()
         complaint = sd_notify.watchdog_complaint(
             self.watchdog_s, config["shmbroker.watchdog.kill.ms"]

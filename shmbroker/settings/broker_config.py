@@ -101,6 +101,14 @@ class BrokerConfig:
         return self.has_authorizer if said is None else said
 
     @property
+    def has_secrets(self) -> bool:
+        """Whether passwords, keys or tokens are in the memory of a family with these settings."""
+        given = (broker_setting(name) for name in self.static)
+        return any(setting is not None and setting.is_secret for setting in given) or any(
+            one.has_tls or one.has_sasl for one in self.listeners
+        )
+
+    @property
     def super_users(self) -> frozenset[str]:
         """The principals who may do everything."""
         parts = (part.strip() for part in self["super.users"].split(";"))

@@ -1066,10 +1066,11 @@ _broker(
     "shmbroker.data.access",
     STRING,
     "umask",
-    "Who may read the files of the log on this host. umask: as the process's umask says, and only "
-    "the owner asks the control socket. owner: only the user that the broker runs as. group: also "
-    "the members of its group, who read segments and ask the control socket where they are, so "
-    "that Spark of another user takes the files; they change nothing.",
+    "Who may read the files of the log on this host. umask: as the process's umask says, but "
+    "nobody beside its group, and only the owner asks the control socket. owner: only the user "
+    "that the broker runs as. group: also the members of its group, who read segments and ask the "
+    "control socket where they are, so that Spark of another user takes the files; they change "
+    "nothing.",
     allowed=("umask", "owner", "group"),
 )
 _broker(

@@ -56,6 +56,13 @@ def test_what_is_there_gets_the_modes(data: Path, access: str, modes: list[int])
     assert stat.S_IMODE((data.parent / "elsewhere").stat().st_mode) == 0o600
 
 
+def test_nobody_else_reads_what_an_earlier_version_left_open(data: Path) -> None:
+    for place, mode in ((data, 0o755), (data / "node-1", 0o2755), (data / "node-1" / LOG, 0o644)):
+        place.chmod(mode)
+    data_access.settle("umask", str(data), [str(data / "node-1")])
+    assert _modes(data) == [0o755, 0o2750, 0o700, 0o644, 0o700], "who can't enter can't read"
+
+
 def test_owner_closes_what_the_group_could_enter(data: Path) -> None:
     for access in ("group", "owner"):
         data_access.settle(access, str(data), [str(data / "node-1")])
@@ -65,7 +72,7 @@ def test_owner_closes_what_the_group_could_enter(data: Path) -> None:
 @pytest.mark.parametrize(
     ("access", "file", "directory", "socket"),
     [
-        ("umask", 0o644, 0o755, 0o600),
+        ("umask", 0o640, 0o750, 0o600),
         ("group", 0o640, 0o750, 0o660),
         ("owner", 0o600, 0o700, 0o600),
     ],
