@@ -11,6 +11,7 @@ all its fields at fixed places.
 
 import os
 import socket
+import ssl
 import time
 from collections import deque
 from struct import Struct
@@ -25,6 +26,8 @@ FETCH_VERSION = 11
 
 BUFFER_BYTES = 20 << 20
 """More than the largest answer: 16 MiB of records and what stands around them."""
+
+TLS = "ssl://"
 
 FIRST_OFFSET = 1
 """Offset 0 of each topic is the record that `create_topic` tries its leader with."""
@@ -42,15 +45,25 @@ class Refused(Exception):
     """The broker answered with an error code, or closed the connection."""
 
 
+def _tls() -> ssl.SSLContext:
+    """A client that takes any certificate: who is there is not the question here."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 class Connection:
-    """One socket and one buffer for its answers."""
+    """One socket and one buffer for its answers; over TLS where the address begins with ssl://."""
 
     def __init__(self, address: str) -> None:
-        host, port = address.rsplit(":", 1)
+        host, port = address.removeprefix(TLS).rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), 30)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Blocking for good: a timeout would cost a poll for each call.
         self.socket.settimeout(None)
+        if address.startswith(TLS):
+            self.socket = _tls().wrap_socket(self.socket)
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
         self.filled = 0
