@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
+from shmbroker.cli.doctor.gather import certificates
 from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED
@@ -25,7 +27,7 @@ from tests.support.certificates import Authority, Signed
 from tests.support.raw_client import RawClient
 
 AUTHORITY = Authority()
-SSL, MUTUAL = 1, 2
+SSL, MUTUAL, LOGIN = 1, 2, 3
 """Listeners of `broker`."""
 
 
@@ -75,8 +77,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.fixture(scope="module")
 def broker(place: Place) -> Iterator[Broker]:
     flags = place.flags(
-        "PLAINTEXT://127.0.0.1:{port1},SSL://127.0.0.1:{port2},MUTUAL://127.0.0.1:{port3}",
-        listener__security__protocol__map="PLAINTEXT:PLAINTEXT,SSL:SSL,MUTUAL:SSL",
+        "PLAINTEXT://127.0.0.1:{port1},SSL://127.0.0.1:{port2},MUTUAL://127.0.0.1:{port3},"
+        "LOGIN://127.0.0.1:{port4}",
+        listener__security__protocol__map="PLAINTEXT:PLAINTEXT,SSL:SSL,MUTUAL:SSL,LOGIN:SASL_SSL",
+        listener__name__login__sasl__enabled__mechanisms="PLAIN",
+        listener__name__login__plain__sasl__jaas__config=(
+            "org.apache.kafka.common.security.plain.PlainLoginModule required user_carol=secret;"
+        ),
         ssl__client__auth="requested",
         listener__name__mutual__ssl__client__auth="required",
         listener__name__mutual__ssl__principal__mapping__rules="RULE:^CN=([a-z]+),.*$/$1/U",
@@ -98,6 +105,15 @@ def s_client(broker: Broker, place: Place, *options: str, said: str = "") -> str
         input=said.encode(), capture_output=True, timeout=30,
     )  # fmt: skip
     return (ran.stdout + ran.stderr).decode(errors="replace")
+
+
+def allow(broker: Broker, principal: str, topic: str) -> None:
+    command = ["acl", "add", "--allow", principal, "--operation", "write", "--topic", topic]
+    ran = subprocess.run(
+        [sys.executable, "-m", "shmbroker", *command, "-b", at(broker, 0)],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
 
 
 ANYTHING = ("-cipher", "ALL:@SECLEVEL=0")
@@ -173,12 +189,7 @@ def test_a_certificate_is_a_principal(broker: Broker, place: Place) -> None:
         for topic in ("alices", "bobs"):
             everybody.create_topic(topic)
     for topic, principal in (("alices", "User:CN=alice,O=Acme\\, Inc.,C=DE"), ("bobs", "User:BOB")):
-        command = ["acl", "add", "--allow", principal, "--operation", "write", "--topic", topic]
-        ran = subprocess.run(
-            [sys.executable, "-m", "shmbroker", *command, "-b", at(broker, 0)],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-        assert ran.returncode == 0, ran.stderr
+        allow(broker, principal, topic)
     alice = place.context(place.client("CN=alice,O=Acme\\, Inc.,C=DE"))
     bob = place.context(place.client("CN=bob,O=Acme"))
     refused = TOPIC_AUTHORIZATION_FAILED
@@ -192,6 +203,28 @@ def test_a_certificate_is_a_principal(broker: Broker, place: Place) -> None:
     assert written(SSL, bob) == [refused, refused]
     assert written(MUTUAL, bob) == [refused, NONE]
     assert written(SSL, place.context()) == [NONE, NONE]  # a super user: nobody in particular
+
+
+def test_a_password_travels_under_tls(broker: Broker, place: Place) -> None:
+    """With SASL the certificate says nothing about who comes."""
+    shared = {
+        "bootstrap.servers": at(broker, LOGIN),
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "carol",
+        "sasl.password": "secret",
+        "ssl.ca.location": str(place.trust),
+        "ssl.certificate.location": str(place.client("CN=alice,O=Acme")),
+        "ssl.key.location": str(place.client("CN=alice,O=Acme")),
+    }
+    with RawClient(at(broker, 0)) as everybody:
+        everybody.create_topic("carols")
+    allow(broker, "User:carol", "carols")
+    outcomes: list[object] = []
+    producer = Producer(shared)
+    producer.produce("carols", b"x", on_delivery=lambda error, _message: outcomes.append(error))
+    assert producer.flush(30) == 0
+    assert outcomes == [None]
 
 
 def test_who_shows_no_certificate_or_a_strange_one_stays_outside(
@@ -318,3 +351,17 @@ def test_a_start_without_a_key_is_refused_in_one_sentence(tmp_path: Path) -> Non
         ran.stderr
     )
     assert "Traceback" not in ran.stderr
+
+
+def test_the_doctor_knows_when_certificates_end(broker: Broker) -> None:
+    plain, tls, mutual = (at(broker, listener) for listener in (0, SSL, MUTUAL))
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+
+    def days(told: str, protocols: str) -> dict[str, int | None]:
+        found = certificates(told, protocols, "127.0.0.1", now_ms)
+        return {name: left and round(left) for name, left in found.items()}
+
+    told = f"PLAIN://{plain},A://{tls},B://{mutual}"
+    assert days(told, "PLAIN:PLAINTEXT,A:SSL,B:SASL_SSL") == {"A": 30, "B": 30}
+    assert days(f"A://{plain}", "A:SSL") == {"A": None}
+    assert days("", "") == {}

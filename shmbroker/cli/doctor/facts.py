@@ -176,6 +176,8 @@ class ClusterFacts:
     """Addresses that it advertises and that do not answer from here."""
     settings: dict[str, str] = field(default_factory=dict)
     """Of its first broker, where it is one of ours."""
+    certificates: dict[str, float | None] = field(default_factory=dict)
+    """How many days that of each listener with TLS still holds; None: it shows none."""
     hanging: list[tuple[str, int, int]] | None = None
     """Transactions that nobody will end: (topic, partition, first offset)."""
     late_transactions: list[str] | None = None

@@ -29,6 +29,8 @@ LAG_MOST = 1_000_000
 OFFSETS_BYTES_MOST = 1 << 30
 FREE_SHARE_LEAST = 0.05
 FREE_BYTES_LEAST = 5 << 30
+SOON_DAYS = 14
+NEW_CERTIFICATE = "put a new one into the file of ssl.keystore.location: it is taken within seconds"
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
@@ -433,6 +435,23 @@ def tier(facts: Facts) -> Result:
     return ok(url)
 
 
+def certificates(facts: Facts) -> Result:
+    found = facts.cluster.certificates
+    days = {name: left for name, left in found.items() if left is not None}
+    if ended := sorted(name for name, left in days.items() if left <= 0):
+        return fault(f"certificates of listeners have ended: {named(ended)}", NEW_CERTIFICATE)
+    if soon := [f"{name} in {left:.0f} days" for name, left in days.items() if left < SOON_DAYS]:
+        return warning(f"certificates of listeners end soon: {named(soon)}", NEW_CERTIFICATE)
+    if silent := sorted(found.keys() - days.keys()):
+        return warning(
+            f"no certificate is shown by {named(silent)}",
+            "look for lines about handshakes in the broker's log",
+        )
+    if not days:
+        return ok("no listener that is known has TLS")
+    return ok(f"the first certificate of a listener ends in {min(days.values()):.0f} days")
+
+
 CHECKS = [
     Check("family", name, about, look)
     for name, about, look in (
@@ -467,6 +486,7 @@ CHECKS = [
         ("late-transactions", "Transactions beyond their time-out", late_transactions),
         ("cleaner", "Whether committed offsets are compacted", cleaner),
         ("watchdog", "Whether a process that hangs is replaced", watchdog),
+        ("certificates", "When certificates of listeners end", certificates),
         ("reserve", "Whether Produce is refused before the disk is full", reserve),
         ("tier", "The store of tiered storage", tier),
     )

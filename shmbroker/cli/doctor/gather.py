@@ -12,6 +12,8 @@ import platform
 import re
 import resource
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
 from collections import Counter
@@ -40,6 +42,8 @@ from shmbroker.cli.doctor.family import SUPERVISOR
 from shmbroker.client.addresses import addresses_text
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.log.file_names import parse_partition_directory
+from shmbroker.security.certificate import not_after
+from shmbroker.settings.listeners import parse as parse_listeners
 
 TITLE = "shmbroker: "
 PACKAGES = (
@@ -94,7 +98,10 @@ SETTINGS = (
     "shmbroker.disk.reserve.bytes",
     "shmbroker.watchdog.kill.ms",
     LONGEST_TRANSACTION,
+    "listeners",
+    "listener.security.protocol.map",
 )
+EVERYWHERE = ("", "0.0.0.0", "::")
 
 Value = TypeVar("Value")
 
@@ -492,7 +499,52 @@ def cluster(asked: Asked) -> ClusterFacts:
     longest_ms = int(found.settings.get(LONGEST_TRANSACTION, LONGEST_TRANSACTION_MS))
     look_at_transactions(found, addresses, longest_ms, clock.now_ms())
     _look_at_store(found)
+    if asked.security == PLAINTEXT:
+        told = ((str(row["host"]), int(row["port"])) for row in found.report["brokers"])
+        found.unreachable = list(_unreachable(told, probe.refusal_of))
+        found.settings = _settings(addresses, found.report["brokers"])
+        longest_ms = int(found.settings.get(LONGEST_TRANSACTION, LONGEST_TRANSACTION_MS))
+        look_at_transactions(found, addresses, longest_ms, clock.now_ms())
+        _look_at_store(found)
+        found.certificates = certificates(
+            found.settings.get("listeners", ""),
+            found.settings.get("listener.security.protocol.map", ""),
+            addresses[0][0],
+            clock.now_ms(),
+        )
     return found
+
+
+def certificates(told: str, protocols: str, host: str, now_ms: int) -> dict[str, float | None]:
+    """How many days the certificate still holds that each listener with TLS shows, by the
+    listener's name.
+
+    told, protocols: the settings `listeners` and `listener.security.protocol.map`. host: where
+    those answer that listen on every interface.
+    """
+    if not told or not protocols:
+        return {}
+    listeners = parse_listeners(told.split(","), (), protocols.split(","), 1)
+    return {
+        one.name: _try(
+            partial(_days, host if one.host in EVERYWHERE else one.host, one.port, now_ms)
+        )
+        for one in listeners
+        if one.has_tls
+    }
+
+
+def _days(host: str, port: int, now_ms: int) -> float:
+    """Whoever answers, whatever its certificate is worth: only its end counts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection((host, port), ADDRESS_S) as plain,
+        context.wrap_socket(plain) as connected,
+    ):
+        end = not_after(connected.getpeercert(binary_form=True) or b"")
+    return (end.timestamp() - now_ms / 1000) / 86400
 
 
 def _settings(

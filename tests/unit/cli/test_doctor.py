@@ -373,6 +373,9 @@ SAYS: list[tuple[str, str, Change, str]] = [
         settings(**{"shmbroker.watchdog.kill.ms": "0"}),
         "shmbroker.watchdog.kill.ms=0",
     ),
+    ("cluster/certificates", FAULT, put("cluster", certificates={"A": -1.0, "B": 9}), "ended: A"),
+    ("cluster/certificates", WARNING, put("cluster", certificates={"A": 13.4}), "A in 13 days"),
+    ("cluster/certificates", WARNING, put("cluster", certificates={"A": None, "B": 99}), "by A"),
     (
         "cluster/reserve",
         WARNING,
