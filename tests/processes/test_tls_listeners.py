@@ -132,6 +132,8 @@ def test_versions_and_ciphers_as_seen_from_outside(broker: Broker, place: Place)
     older = s_client(broker, place, "-tls1_2")
     assert "Cipher is ECDHE-ECDSA-AES256-GCM-SHA384" in older
     assert "TLS session ticket" not in older and "Verify return code: 0 (ok)" in older
+    keyed = s_client(broker, place, "-tls1_3", said="K\n" * 50)
+    assert "KEYUPDATE" in keyed and "closed" not in keyed
     assert "no renegotiation" in s_client(broker, place, "-tls1_2", said="R\n")
 
 

@@ -13,6 +13,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from shmbroker.gateway import tls
 from shmbroker.gateway.connection import Connection
@@ -147,15 +149,15 @@ class Client:
 class Desk:
     """A loop with a listener that has TLS, and one that has not."""
 
-    def __init__(self, place: Path, *, memory: int = 32 << 20, **settings: str) -> None:
+    def __init__(self, place: Path, *, memory: int = 32 << 20, **more: str) -> None:
         self.place = place
         self.step_s = 0.001
         self.file = AUTHORITY.sign("CN=localhost").written(place / "server.pem")
         trust = place / "ca.pem"
         trust.write_text(AUTHORITY.pem)
-        given = {"ssl.keystore.location": str(self.file), "ssl.truststore.location": str(trust)}
-        given |= {"listeners": "SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"}
-        config = BrokerConfig(given | {k.replace("_", "."): v for k, v in settings.items()})
+        named = {"ssl.keystore.location": str(self.file), "ssl.truststore.location": str(trust)}
+        named |= {"listeners": "SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"}
+        config = BrokerConfig(named | {k.replace("_", "."): v for k, v in more.items()})
         self.service = Service()
         self.loop = EventLoop(self.service, 8 << 20, memory, select.epoll())
         self.admitted: list[tuple[Connection, str]] = []
@@ -585,6 +587,60 @@ def test_a_file_that_is_being_written_is_left_until_it_rests(
     desk.tls.sweep(200.0)
     (record,) = caplog.records
     assert "were read again" in record.getMessage()
+
+
+@given(data=st.data())
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_no_greeting_is_more_than_a_fault_of_its_own_connection(
+    desk: Desk, data: st.DataObject
+) -> None:
+    hello = desk.client()
+    desk.clients.remove(hello)
+    assert hello.tls is not None
+    with pytest.raises(ssl.SSLWantReadError):
+        hello.tls.do_handshake()
+    greeting = bytearray(hello._out.read())
+    for _ in range(data.draw(st.integers(0, 4))):
+        greeting[data.draw(st.integers(0, len(greeting) - 1))] = data.draw(st.integers(0, 255))
+    hello.socket.send(bytes([22]) + greeting[1 : data.draw(st.integers(1, len(greeting)))])
+    for _ in range(4):
+        desk.turn()
+    hello.socket.close()
+    for _ in range(4):
+        desk.turn()
+    assert all("TLS" in fault for fault in desk.service.faults)
+    assert desk.service.requests == []
+
+
+def test_bytes_that_nobody_has_encrypted_end_their_connection(desk: Desk) -> None:
+    client, other = desk.client(), desk.client()
+    for each in (client, other):
+        each.to_send += frame(10)
+    desk.until(lambda: len(desk.service.requests) == 2)
+    client.socket.send(b"\x17\x03\x03\x00\x20" + bytes(32))
+    desk.clients.remove(client)
+    desk.until(lambda: desk.service.faults)
+    (fault,) = desk.service.faults
+    assert fault.startswith("its TLS can't be understood: decryption failed or bad record mac")
+    assert len(desk.loop.connections) == 1
+
+
+def test_records_of_a_byte_are_read_a_share_at_a_time(desk: Desk) -> None:
+    """Nobody makes a turn long by them, and none is forgotten."""
+    client = desk.client()
+    whole = frame(tls.RECORDS_PER_READ * 3)
+    desk.until(lambda: client.tls is not None and client.tls.version() and not client.to_send
+               and not desk.tls._sides["SSL"]._handshakes)  # fmt: skip
+    assert client.tls is not None
+    for byte in whole:
+        client.tls.write(bytes([byte]))
+    client._send()
+    desk.until(lambda: desk.service.requests)
+    assert desk.service.bodies == [whole[4:]]
 
 
 def test_old_versions_are_refused(desk: Desk) -> None:
