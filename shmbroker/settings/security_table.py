@@ -161,7 +161,7 @@ _of_listener(
     "sasl.server.max.receive.size",
     INT,
     "524288",
-    "Largest request of a client that has not authenticated.",
+    "Largest request of a client that has not authenticated; more than 65536 counts as that.",
 )
 _of_listener(
     "sasl.oauthbearer.jwks.endpoint.url", STRING, None, "URL (https:, file:) of the keys of tokens."

@@ -67,13 +67,15 @@ class GatewayFamily:
         self.latencies = memoryview(bytearray(latencies.table_bytes()))
         self.poller = select.epoll()
         self.listening = socket.create_server(("127.0.0.1", 0))
+        config = BrokerConfig.load(assignments=settings)
         self.gateway = Gateway(
             self.clock,
             member,
-            BrokerConfig.load(assignments=settings),
+            config,
             self.link,
             self.poller,
             [Listener(self.listening, BROKER_ID, False, listener)],
+            [Listener(self.listening, BROKER_ID, False, config.listeners[0])],
             Brokers({BROKER_ID: peer}, self.files, {}),
             Siblings(
                 0,

@@ -347,7 +347,8 @@ def security(facts: Facts) -> Result:
     if acls:
         return warning(
             f"{acls} ACLs: they are obeyed, and a start that does not ask for them is refused",
-            f"start with --set authorizer.class.name={STANDARD_AUTHORIZER}",
+            f"start with --set authorizer.class.name={STANDARD_AUTHORIZER}; "
+            "clients of a listener without SASL or TLS are User:ANONYMOUS",
         )
     return ok("no ACLs that are new here")
 
