@@ -6,14 +6,17 @@ users of PASSWORDS for PLAIN, a key for tokens, and an authorizer with the super
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from shmbroker import clock
+from shmbroker.cli.commands import main
 from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.error_codes import (
@@ -260,3 +263,62 @@ def is_closed(client: RawClient, body: dict[str, Any]) -> bool:
     except OSError:
         return True
     return False
+
+
+def profiles(address: str, secret: Path, token_id: str = "none") -> str:
+    people = [
+        f"""
+[{name}]
+bootstrap.servers = "{address}"
+security.protocol = "SASL_PLAINTEXT"
+sasl.mechanism = "PLAIN"
+sasl.username = "{name}"
+sasl.password = "{name}-secret"
+"""
+        for name in ("alice", "bob", "carol")
+    ]
+    job = f"""
+[job]
+bootstrap.servers = "{address}"
+security.protocol = "SASL_PLAINTEXT"
+sasl.mechanism = "SCRAM-SHA-512"
+sasl.username = "{token_id}"
+sasl.password = {{ file = "{secret}" }}
+sasl.tokenauth = true
+"""
+    return "".join([*people, job])
+
+
+def test_the_command_makes_a_token_by_which_others_commands_enter(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, secret = tmp_path / "profiles.toml", tmp_path / "job.secret"
+    monkeypatch.setenv("SHMBROKER_PROFILES", str(file))
+
+    def tell(token_id: str = "none") -> None:
+        file.write_text(profiles(entrance(broker), secret, token_id))
+        file.chmod(0o600)
+
+    def run(profile: str, *words: str, status: int = 0) -> str:
+        done = CliRunner().invoke(main, ["token", *words, "--profile", profile])
+        assert done.exit_code == status, done.output
+        return done.output
+
+    tell()
+    assert "no token" in run("carol", "list")
+    made = ("create", "--renewer", "User:bob", "--lifetime", "2d", "--secret-to", str(secret))
+    [row] = json.loads(run("alice", *made, "--json"))
+    assert (row["owner"], row["renewers"], "secret" in row) == ("User:alice", ["User:bob"], False)
+    assert secret.stat().st_mode & 0o777 == 0o600
+    [shown] = json.loads(run("bob", "list", "--secrets", "--json"))
+    assert shown.pop("secret") == secret.read_text().strip()
+    assert shown == row
+    assert row["id"] in run("alice", "list", "--owner", "User:bob")
+    tell(row["id"])
+    assert "can't be requested on this connection" in run("job", "list", status=1)
+    assert "there is no token" in run("carol", "renew", row["id"], status=1)
+    assert "holds until 2" in run("bob", "renew", row["id"], "--for", "12h")
+    assert "holds until 2" in run("bob", "expire", row["id"], "--in", "1h")
+    assert f"token {row['id']} is removed" in run("alice", "expire", row["id"])
+    assert "no token" in run("alice", "list")
+    assert "not authorized" in run("carol", "create", "--owner", "User:bob", status=1)
