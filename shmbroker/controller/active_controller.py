@@ -35,6 +35,7 @@ from shmbroker.controller.decisions import (
 )
 from shmbroker.controller.decisions.doubts import Doubts
 from shmbroker.controller.decisions.room import RoomWatch, given_back, handed_over
+from shmbroker.controller.mutation_quotas import UNBOUNDED
 from shmbroker.controller.raft.metadata_log import DecisionTooLargeFault, encode_records
 from shmbroker.controller.raft.quorum_description import describe_quorum
 from shmbroker.controller.raft.voter import Voter
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
+    from shmbroker.controller.mutation_quotas import Mutations
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.controller.raft.quorum_description import Replica
     from shmbroker.metadata.image import MetadataImage
@@ -93,6 +95,7 @@ class ActiveController:
         "_follower",
         "_lacking",
         "_log",
+        "_mutations",
         "_new_topic_id",
         "_preferred_due",
         "_room",
@@ -121,6 +124,8 @@ class ActiveController:
         """Who follows the metadata log without a vote, as of now."""
         self.on_log_levels: Callable[[Mapping[str, str | None]], None] = lambda _changes: None
         """Told which loggers get which level; None: the one that is configured."""
+        self._mutations = UNBOUNDED
+        """Of the request that is being decided."""
         self._preferred_due: float | None = None
         self._unclean_due: float | None = None
         self._sweep_due: float | None = None
@@ -204,10 +209,11 @@ class ActiveController:
         request: dict[str, Any],
         now_ms: int,
         identity: Identity = OF_FAMILY,
+        mutations: Mutations = UNBOUNDED,
     ) -> dict[str, Any]:
         """Serve a request of an API of `apis.controller`: the response to send, all of it
-        durable. identity: who asks."""
-        steps = self.handle_in_steps(api_name, version, request, now_ms, identity)
+        durable. identity: who asks. mutations: what its client may have changed."""
+        steps = self.handle_in_steps(api_name, version, request, now_ms, identity, mutations)
         while True:
             try:
                 next(steps)
@@ -222,13 +228,16 @@ class ActiveController:
         request: dict[str, Any],
         now_ms: int,
         identity: Identity = OF_FAMILY,
+        mutations: Mutations = UNBOUNDED,
     ) -> Generator[None, None, dict[str, Any]]:
         """The same, some 20 ms at most between two yields. Others' decisions may come there: what
         they would have changed in this one is decided anew."""
         served = SERVED[api_name]
         while True:
             before = self.image
+            self._mutations = mutations
             records, response = served.decide(self, request, version, now_ms, identity)
+            self._mutations = UNBOUNDED
             encoded: list[bytes] | None = None
             if len(records) > STEP_RECORDS and served.is_in_steps:
                 encoded = []
@@ -239,6 +248,9 @@ class ActiveController:
                 yield
             if before is self.image or topics.is_alike(before, self.image, request["topics"]):
                 break
+            mutations.begin_anew()
+        if mutations.throttle_ms:
+            response["throttle_time_ms"] = mutations.throttle_ms
         if api_name == "IncrementalAlterConfigs" and (
             changes := configs.level_changes(request, response)
         ):
@@ -589,6 +601,7 @@ class ActiveController:
             self.layers(),
             self._new_topic_id,
             self._short,
+            self._mutations,
         )
 
     def _commit(

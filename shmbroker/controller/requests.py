@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from shmbroker.apis import table
 from shmbroker.controller.decisions.parts import WEIGHT_MAX, Joined, parts_of
+from shmbroker.controller.mutation_quotas import UNBOUNDED, MutationQuotas
 from shmbroker.controller.raft.voter import NotControllerFault
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_adapter import Answer, Call, Executor, Handler, Steps
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from shmbroker.controller.active_controller import ActiveController
     from shmbroker.controller.broker_watch import BrokerWatch
     from shmbroker.controller.controller import Controller
+    from shmbroker.controller.mutation_quotas import Mutations
     from shmbroker.ipc.peer import Peer
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,10 @@ class Requests:
             }
         )
         self._parked: list[Parked] = []
+        config = controller.config
+        self._mutation_quotas = MutationQuotas(
+            config["controller.quota.window.num"], config["controller.quota.window.size.seconds"]
+        )
         self._has_said_full = False
 
     def take(self, peers: Iterable[Peer]) -> bool:
@@ -146,7 +152,12 @@ class Requests:
     def decide(self, call: Call, body: dict[str, Any]) -> Answer:
         """Decide, commit, and answer when the brokers have applied it."""
         answer = self.decisions.handle(
-            call.api_name, call.api_version, body, self.now_ms(), call.identity
+            call.api_name,
+            call.api_version,
+            body,
+            self.now_ms(),
+            call.identity,
+            self._mutations(call),
         )
         return self.answer_when_applied(call, answer)
 
@@ -191,11 +202,25 @@ class Requests:
         """The steps of one decision, and what it answers."""
         version, now_ms = call.api_version, self.now_ms()
         answer = yield from self.decisions.handle_in_steps(
-            call.api_name, version, body, now_ms, call.identity
+            call.api_name, version, body, now_ms, call.identity, self._mutations(call)
         )
         if self._controller.active is None:
             raise NotControllerFault
         return answer
+
+    def _mutations(self, call: Call) -> Mutations:
+        """What the client of a call may have changed; of the control socket, everything."""
+        identity = call.identity
+        if not identity.listener:
+            return UNBOUNDED
+        return self._mutation_quotas.of(
+            self.decisions.image.security.quotas,
+            call.api_name,
+            call.api_version,
+            identity.principal,
+            call.client_id,
+            self._clock.monotonic(),
+        )
 
     def settle(self) -> None:
         self._controller.settle(self.decisions)

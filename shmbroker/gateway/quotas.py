@@ -19,7 +19,8 @@ Rules of this file:
   All workers see what each has counted (`shm.quota_counts`).
 * Who comes by the control socket is held to nothing.
 * An address that connects too often is not told so: its connection is closed, a little later.
-Partition changes are counted by the controller (`controller.mutation_quotas`).
+* Partitions that are made and deleted are counted by the controller (`controller.mutation_quotas`);
+  its answer says for how long its client is muted.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from typing import NamedTuple
 from shmbroker.metadata.quota_image import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
     IP,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
@@ -69,7 +71,18 @@ LATE_MAX = 256
 NEVER = float("inf")
 INT_MAX = (1 << 31) - 1
 
-_OF_CLIENTS = frozenset((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE))
+_OF_CLIENTS = frozenset(
+    (
+        PRODUCER_BYTE_RATE,
+        CONSUMER_BYTE_RATE,
+        REQUEST_PERCENTAGE,
+        CONTROLLER_MUTATION_RATE,
+    )
+)
+_COUNTED_BY_CONTROLLER = frozenset(
+    (api_keys.CREATE_TOPICS, api_keys.DELETE_TOPICS, api_keys.CREATE_PARTITIONS)
+)
+"""Their answers begin with the throttle time."""
 _EXEMPT = frozenset((api_keys.WRITE_TXN_MARKERS,))
 """What coordinators ask each other counts for no client's time, as in Kafka."""
 _CLIENT_ID_AT = 8
@@ -369,6 +382,13 @@ class Quotas:
         return self._clock.monotonic_ns()
 
     # ── what is due later ───────────────────────────────────────────────────────────────────────
+
+    def on_answer(self, request: Request, body: bytes) -> None:
+        """The controller has answered this."""
+        if request.api_key in _COUNTED_BY_CONTROLLER:
+            throttle_ms = int.from_bytes(body[:4], "big")
+            if throttle_ms and request.connection.throttle is not None:
+                self.mute(request.connection, throttle_ms, "mutation")
 
     def mute(self, connection: Connection, throttle_ms: int, kind: str) -> int:
         """Read nothing more from it for so long; the same number."""

@@ -122,6 +122,8 @@ class Results:
                 if flags & EXECUTED_FLAG_STANDING:
                     body = self.gateway.standing.keep(request, peer, body)
                 request.answer(body)
+                if request.connection.throttle is not None:
+                    self.gateway.quotas.on_answer(request, body)
             self.gateway.touched.add(request.connection)
         elif operation == DROP_FILE:
             self._drop_file(peer, TOKEN.unpack_from(data, index)[0])

@@ -4,9 +4,8 @@
   records touch are copied once for each `apply`; the rest is shared with the image before.
 * What a record means is Kafka's (`org.apache.kafka.image`, `PartitionRegistration.merge`).
 * Who may do what is a part of its own (`security_image`).
-* Records of things that aren't served here (SCRAM, delegation tokens) are refused: to leave
-* Records of things that aren't served here (quotas, SCRAM) are refused: to leave
-  them out silently would open what their writer had closed.
+* Records of things that aren't served here are refused: to leave them out silently would open what
+  their writer had closed.
 * Lost with the process; the log is the truth.
 """
 

@@ -59,6 +59,7 @@ THROTTLED = {
     "throttled_produce": "produce",
     "throttled_fetch": "fetch",
     "throttled_request": "request",
+    "throttled_mutation": "mutation",
 }
 """Beside each there is one of milliseconds, `…_ms`."""
 APPENDS_REFUSED = {
@@ -252,7 +253,7 @@ SECTIONS = (
                 "shmbroker_throttled_requests_total",
                 COUNTER,
                 ("process", "quota"),
-                "requests whose client was muted for a quota: produce, fetch, request",
+                "requests whose client was muted for a quota: produce, fetch, request, mutation",
             ),
             Series(
                 "shmbroker_throttled_seconds_total",

@@ -70,6 +70,8 @@ COUNTERS = (
     ("throttled_fetch_ms", "milliseconds of it"),
     ("throttled_request", "requests whose client was muted for its request_percentage"),
     ("throttled_request_ms", "milliseconds of it"),
+    ("throttled_mutation", "requests whose client was muted for its controller_mutation_rate"),
+    ("throttled_mutation_ms", "milliseconds of it"),
     ("requests_held", "requests that waited, as a ring was full or a broker down"),
     ("requests_denied", "requests that ACLs denied, all of them or a part"),
     ("received_bytes", "bytes read from clients"),

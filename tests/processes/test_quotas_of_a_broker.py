@@ -17,6 +17,7 @@ import pytest
 from shmbroker import clock
 from shmbroker.shm.quota_counts import Used
 from shmbroker.testing.broker import Broker
+from shmbroker.wire.error_codes import NONE, THROTTLING_QUOTA_EXCEEDED
 from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient, fetch_body, produce_body
 
@@ -200,3 +201,23 @@ def test_kafka_tells_the_same_times(broker: Broker) -> None:
     theirs, ours = found
     assert [time > 0 for time in theirs] == [time > 0 for time in ours]
     assert ours == pytest.approx(theirs, rel=0.2, abs=200)
+
+
+def test_partitions_are_counted_by_the_controller_and_its_client_is_muted(broker: Broker) -> None:
+    with RawClient(broker.address) as admin, RawClient(broker.address, 30) as client:
+        alter(admin, {"client-id": "m"}, "controller_mutation_rate", 1.0)
+
+        def create(name: str, partitions: int) -> tuple[int, int]:
+            row = {"name": name, "num_partitions": partitions, "replication_factor": -1}
+            body = {"topics": [row], "timeout_ms": 10_000}
+            answer = client.ask("CreateTopics", 7, body, client_id="m")
+            return answer["topics"][0]["error_code"], answer["throttle_time_ms"]
+
+        assert create("m1", 13) == (NONE, 0)
+        error, throttle_ms = create("m2", 1)
+        assert error == THROTTLING_QUOTA_EXCEEDED
+        assert 0 < throttle_ms <= 2000
+        began = clock.monotonic()
+        assert create("m2", 1)[0] == NONE
+        assert clock.monotonic() - began >= throttle_ms / 1000 - 0.1, "it was not read before"
+        alter(admin, {"client-id": "m"}, "controller_mutation_rate", None)

@@ -2,7 +2,7 @@
 
 Versions: 0-3.
 Where: the active controller.
-Version notes: 2 flexible; 3 quotas (KIP-599), of which there are none.
+Version notes: 2 flexible; 3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
 """
 
 from __future__ import annotations

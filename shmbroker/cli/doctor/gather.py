@@ -499,19 +499,12 @@ def cluster(asked: Asked) -> ClusterFacts:
     longest_ms = int(found.settings.get(LONGEST_TRANSACTION, LONGEST_TRANSACTION_MS))
     look_at_transactions(found, addresses, longest_ms, clock.now_ms())
     _look_at_store(found)
-    if asked.security == PLAINTEXT:
-        told = ((str(row["host"]), int(row["port"])) for row in found.report["brokers"])
-        found.unreachable = list(_unreachable(told, probe.refusal_of))
-        found.settings = _settings(addresses, found.report["brokers"])
-        longest_ms = int(found.settings.get(LONGEST_TRANSACTION, LONGEST_TRANSACTION_MS))
-        look_at_transactions(found, addresses, longest_ms, clock.now_ms())
-        _look_at_store(found)
-        found.certificates = certificates(
-            found.settings.get("listeners", ""),
-            found.settings.get("listener.security.protocol.map", ""),
-            addresses[0][0],
-            clock.now_ms(),
-        )
+    found.certificates = certificates(
+        found.settings.get("listeners", ""),
+        found.settings.get("listener.security.protocol.map", ""),
+        addresses[0][0],
+        clock.now_ms(),
+    )
     return found
 
 

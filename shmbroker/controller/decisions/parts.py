@@ -76,6 +76,7 @@ class Joined:
     def __init__(self, api_name: str, version: int, request: Row) -> None:
         key, self._results, self._name = _ROWS[api_name]
         around: Row = {"throttle_time_ms": 0}
+        self._throttle_ms = 0
         self._encoder = RowByRow(api_name + "Response", version, self._results, around)
         self._rows: dict[tuple[Any, ...], list[bytes]] = {
             tuple(row[each] for each in self._name): [] for row in request[key]
@@ -84,12 +85,14 @@ class Joined:
     def add(self, response: Row) -> None:
         """The answer of one part."""
         encode, name = self._encoder.row, self._name
+        self._throttle_ms = max(self._throttle_ms, response.get("throttle_time_ms", 0))
         for row in response[self._results]:
             self._rows[tuple(row[each] for each in name)].append(encode(row))
 
     def encoded(self) -> bytes:
         """The body of the answer, once that of each part is in."""
-        return self._encoder.whole(row for rows in self._rows.values() for row in rows)
+        whole = self._encoder.whole(row for rows in self._rows.values() for row in rows)
+        return self._throttle_ms.to_bytes(4, "big") + whole[4:]  # its first field, in each version
 
 
 def _weight(api_name: str, row: Row, image: MetadataImage, config: BrokerConfig) -> int:

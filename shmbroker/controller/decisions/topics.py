@@ -13,6 +13,7 @@ Fenced brokers follow where there aren't enough others, as in Kafka.
 from __future__ import annotations
 
 from shmbroker.controller.decisions.partition_change import ONLINE, UNCLEAN, ElectionRules
+from shmbroker.controller.mutation_quotas import UNBOUNDED
 from shmbroker.ids import ZERO_UUID
 from shmbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from shmbroker.metadata.image import TOPIC_RESOURCE
@@ -37,6 +38,7 @@ from shmbroker.wire.error_codes import (
     INVALID_TOPIC_EXCEPTION,
     NONE,
     POLICY_VIOLATION,
+    THROTTLING_QUOTA_EXCEEDED,
     TOPIC_ALREADY_EXISTS,
     TOPIC_DELETION_DISABLED,
     UNKNOWN_TOPIC_ID,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
+    from shmbroker.controller.mutation_quotas import Mutations
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
     from shmbroker.settings.broker_config import BrokerConfig
@@ -68,7 +71,7 @@ _TOO_MANY = "Excessively large number of partitions per request."
 class ClusterState:
     """What decisions about topics and partitions look at, besides the request."""
 
-    __slots__ = ("brokers", "config", "fenced", "image", "layers", "new_topic_id",
+    __slots__ = ("brokers", "config", "fenced", "image", "layers", "mutations", "new_topic_id",
                  "short")  # fmt: skip
 
     def __init__(
@@ -78,6 +81,7 @@ class ClusterState:
         layers: Layers,
         new_topic_id: Callable[[], bytes],
         short: AbstractSet[int] = frozenset(),
+        mutations: Mutations = UNBOUNDED,
     ) -> None:
         self.image = image
         self.config = config
@@ -88,6 +92,8 @@ class ClusterState:
         """Ids of the brokers at work, in order."""
         self.short = short
         """Brokers without room on their disk: they lead if nobody else can."""
+        self.mutations = mutations
+        """How many partitions whoever asks may have changed."""
         self.fenced = [id_ for id_, broker in sorted(image.brokers.items()) if broker.is_fenced]
 
     def is_active(self, broker_id: int) -> bool:
@@ -191,6 +197,8 @@ def create_topics(request: dict[str, Any], version: int, cluster: ClusterState) 
         assignments: list[tuple[int, ...]] = []
         if not complaint[0]:
             assignments, complaint = _place_topic(topic, cluster, placed)
+        if not complaint[0] and not cluster.mutations.allows(len(assignments)):
+            complaint = THROTTLING_QUOTA_EXCEEDED, None
         if complaint[0]:
             results[name] = _failed_topic(name, complaint)
             continue
@@ -567,6 +575,9 @@ def delete_topics(request: dict[str, Any], version: int, cluster: ClusterState) 
             shown_id = topic.topic_id
         elif name is None and (topic.name, ZERO_UUID) in counts:
             continue  # answered under its name, as above
+        elif not cluster.mutations.allows(len(topic.partitions)):
+            error = THROTTLING_QUOTA_EXCEEDED
+            name, shown_id = topic.name, topic.topic_id
         else:
             name, shown_id = topic.name, topic.topic_id
             records.append(("RemoveTopicRecord", 0, {"topic_id": topic.topic_id}))
@@ -603,6 +614,8 @@ def create_partitions(request: dict[str, Any], version: int, cluster: ClusterSta
             complaint = POLICY_VIOLATION, _TOO_MANY
         else:
             new, complaint = _place_more(topic, known.partitions, cluster)
+            if new and not cluster.mutations.allows(len(new)):
+                new, complaint = [], (THROTTLING_QUOTA_EXCEEDED, None)
             if not request["validate_only"]:
                 first = len(known.partitions)
                 records += _partition_records(known.topic_id, first, new, cluster.image.brokers)

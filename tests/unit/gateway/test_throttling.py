@@ -94,7 +94,6 @@ def counted(family: GatewayFamily, name: str) -> int:
 
 def test_without_a_quota_of_clients_a_connection_has_nothing_of_it(family: GatewayFamily) -> None:
     limit(family, "connection_creation_rate", 1.0, ("ip", None))
-    limit(family, "controller_mutation_rate", 1.0)
     assert connection(family).throttle is None
     assert connection(family).submit is family.gateway.submit
     assert throttle_of_produce(family) == 0
