@@ -266,7 +266,8 @@ class Gateway:
                 listeners, self.loop, config, self.admit, siblings.place == 0, clock.now_ms
             )
         counts = siblings.quota_counts
-        self.quotas = Quotas(clock, self.loop, counts, member.tally, self.image)
+        submit = self.submit if self.guard is None else self.guard.submit
+        self.quotas = Quotas(clock, self.loop, self.later, counts, member.tally, submit, self.image)
         self._latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
         self._turns = 0
         self._now = clock.monotonic()
@@ -392,11 +393,11 @@ class Gateway:
             loop.wake_listeners(now)
         if now >= self.quotas.next_due:
             self.quotas.on_time(now)
+        if now >= self.later.due:
+            self.later.run(now)
         member.publish()
         if len(loop.traffic.answered) >= MEASURED_TOGETHER:
             self._measure(loop.traffic.answered)
-        if now >= self.later.due:
-            self.later.run(now)
         if now >= self._next_sweep:
             self._sweep(now)
         member.sign(now)

@@ -12,8 +12,8 @@ read from until then (KIP-13, KIP-124, KIP-219); addresses that connect too ofte
    connecting    connections of the address                    connection_creation_rate
 
 Rules of this file:
-* A connection has a Throttle only while there is a quota of users or client ids at all: without one
-  nothing of this is in the way of a request.
+* While there is no quota of users or client ids at all, nothing of this is in the way of a request:
+  `submit` is the table of the APIs as it is, and no connection has a Throttle.
 * A Fetch that is over a bound is answered without records, and its bytes are not counted.
 * Quotas hold for each broker, as in Kafka: what is counted together is known by the broker as well.
   All workers see what each has counted (`shm.quota_counts`).
@@ -25,11 +25,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from hashlib import blake2b
-from heapq import heappop, heappush
-from itertools import count
 from typing import NamedTuple
 
 from shmbroker.metadata.quota_image import (
@@ -55,6 +52,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.event_loop import EventLoop
     from shmbroker.gateway.inflight import Request
+    from shmbroker.gateway.later import Later
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.shm.counters import Tally
     from shmbroker.shm.quota_counts import QuotaCounts
@@ -223,10 +221,16 @@ class Quotas:
         self,
         clock: Clock,
         loop: EventLoop,
+        later: Later,
         counts: QuotaCounts,
         tally: Tally,
+        submit: dict[int, Submit],
         image: MetadataImage,
     ) -> None:
+        """submit: what clients may ask for. The quotas stand in it while there are any."""
+        self._later = later
+        self._submit = submit
+        self._without = dict(submit)
         self._clock = clock
         self._loop = loop
         self._counts = counts
@@ -236,11 +240,8 @@ class Quotas:
         """There are quotas of users or client ids."""
         self.has_rates = False
         """There are quotas of addresses."""
-        self.next_due = NEVER
-        """Monotonic seconds at which `on_time` has something to do."""
-        self._muted: list[tuple[float, int, Connection]] = []
-        self._late: deque[tuple[float, socket.socket]] = deque()
-        self._numbers = count()
+        self._late: dict[socket.socket, None] = {}
+        """Connections that are closed a little later, the oldest first."""
         self._known: dict[tuple[int, str, bytes], ClientLimits | None] = {}
         self._rates: dict[bytes, float] = {}
         self._default_rate: float | None = None
@@ -261,6 +262,10 @@ class Quotas:
                     connection.throttle.forget_limits()
                 else:
                     self._end(connection)
+            if not self.is_active:
+                connection.throttle = None
+            elif connection.throttle is not None:
+                connection.throttle.forget_limits()
             elif not was_active and connection.stranger is None:
                 self.begin(connection)
 
@@ -282,6 +287,11 @@ class Quotas:
             except OSError:
                 continue  # a host's name, out of a directory of Kafka's
         self.has_rates = bool(self._rates) or self._default_rate is not None
+        if self.is_active:
+            for key, submit in self._without.items():
+                self._submit[key] = partial(self.submit, key, submit)
+        else:
+            self._submit.update(self._without)
 
     def begin(self, connection: Connection) -> None:
         """From now on it is charged: it is known who it is."""
@@ -297,6 +307,7 @@ class Quotas:
         connection.throttle = None
         if isinstance(connection.submit, ThrottledSubmit):
             connection.submit = connection.submit.inner
+            connection.throttle = Throttle(self, connection)
 
     def limits_of(self, broker_id: int, principal: str, client_id: bytes) -> ClientLimits | None:
         """What holds for a client on a broker; None: nothing does."""
@@ -400,10 +411,14 @@ class Quotas:
         until = self._clock.monotonic() + throttle_ms / 1000
         if until > throttle.until:
             throttle.until = until
-            heappush(self._muted, (until, next(self._numbers), connection))
-            self.next_due = min(self.next_due, until)
+            self._later.at(until, partial(self._unmute, connection, until))
         self._loop.mute(connection)
         return throttle_ms
+
+    def _unmute(self, connection: Connection, until: float) -> None:
+        throttle = connection.throttle
+        if throttle is None or throttle.until <= until:
+            self._loop.unmute(connection)
 
     def hold_back(self, accepted: socket.socket, address: str, broker_id: int) -> bool:
         """Whether a new connection is one too many of its address in this time: then it is closed
@@ -418,32 +433,21 @@ class Quotas:
             return False
         self.take_back(bound, 1)
         self._tally.add("connections_refused_for_rate")
-        until = self._clock.monotonic() + throttle_ms / 1000
-        self._late.append((until, accepted))
+        self._late[accepted] = None
         if len(self._late) > LATE_MAX:
-            self._late.popleft()[1].close()
-        self.next_due = min(self.next_due, until)
+            self._end_late(next(iter(self._late)))
+        until = self._clock.monotonic() + throttle_ms / 1000
+        self._later.at(until, partial(self._end_late, accepted))
         return True
 
-    def on_time(self, now: float) -> None:
-        """Go on with those whose time is over."""
-        muted = self._muted
-        while muted and muted[0][0] <= now:
-            connection = heappop(muted)[2]
-            throttle = connection.throttle
-            if throttle is None or throttle.until <= now:
-                self._loop.unmute(connection)
-        # Their times differ by a window at most: one that comes before an earlier one waits for it.
-        while self._late and self._late[0][0] <= now:
-            self._late.popleft()[1].close()
-        times = [queue[0][0] for queue in (muted, self._late) if queue]
-        self.next_due = min(times, default=NEVER)
+    def _end_late(self, accepted: socket.socket) -> None:
+        self._late.pop(accepted, None)
+        accepted.close()
 
     def close(self) -> None:
         """End what waits for being closed."""
-        for _, accepted in self._late:
-            accepted.close()
-        self._late.clear()
+        for accepted in list(self._late):
+            self._end_late(accepted)
 
 
 def _client_id(buffer: bytearray, start: int, end: int) -> bytes | None:
