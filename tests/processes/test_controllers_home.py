@@ -125,3 +125,43 @@ def test_controllers_that_came_by_growing_are_kafkas_too(tmp_path: Path) -> None
     with kafka(tmp_path, 3, 1) as address, RawClient(address, 60) as client:
         assert topics(client) == known
         assert voters(client) == [1]
+
+
+def quotas(client: RawClient) -> list[tuple[list[Any], dict[str, float]]]:
+    entries = client.ask("DescribeClientQuotas", 1, {"components": [], "strict": False})["entries"]
+    return sorted(
+        (
+            sorted((row["entity_type"], row["entity_name"] or "") for row in entry["entity"]),
+            {row["key"]: row["value"] for row in entry["values"]},
+        )
+        for entry in entries
+    )
+
+
+def set_quota(client: RawClient, entity: dict[str, str | None], key: str, value: float) -> None:
+    rows = [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()]
+    ops = [{"key": key, "value": value, "remove": not value}]
+    body = {"entries": [{"entity": rows, "ops": ops}], "validate_only": False}
+    assert client.ask("AlterClientQuotas", 1, body)["entries"][0]["error_code"] == 0
+
+
+def test_quotas_go_along_and_come_back(tmp_path: Path) -> None:
+    pair: dict[str, str | None] = {"user": "alice", "client-id": None}
+    flags = ("--set", "metadata.log.max.record.bytes.between.snapshots=1000")
+    with Broker(*flags, data=tmp_path) as broker, RawClient(broker.address) as client:
+        set_quota(client, pair, "producer_byte_rate", 1024.0)
+        set_quota(client, pair, "request_percentage", 0.25)
+        set_quota(client, {"ip": "198.51.100.7"}, "connection_creation_rate", 3.0)
+        for number in range(12):  # enough for a snapshot
+            client.create_topic(f"t{number}")
+        known = quotas(client)
+    with kafka(tmp_path, 1, 1) as address, RawClient(address, 60) as client:
+        assert quotas(client) == known
+        set_quota(client, pair, "request_percentage", 0.0)
+        set_quota(client, {"user": None}, "consumer_byte_rate", 7.5e3)
+        set_quota(client, {"ip": "198.51.100.7"}, "connection_creation_rate", 0.0)
+    with Broker(*flags, data=tmp_path) as broker, RawClient(broker.address) as client:
+        assert quotas(client) == [
+            ([("client-id", ""), ("user", "alice")], {"producer_byte_rate": 1024.0}),
+            ([("user", "")], {"consumer_byte_rate": 7500.0}),
+        ]
