@@ -391,8 +391,6 @@ class Gateway:
             loop.feed_starved()
         if loop.resting:
             loop.wake_listeners(now)
-        if now >= self.quotas.next_due:
-            self.quotas.on_time(now)
         if now >= self.later.due:
             self.later.run(now)
         member.publish()
@@ -425,7 +423,7 @@ class Gateway:
             or self.must_stop
         ):
             return RETRY_S
-        due = min(self._next_sweep, self.later.due, self.quotas.next_due)
+        due = min(self._next_sweep, self.later.due)
         if loop.resting:
             due = min(due, *loop.resting.values())
         return max(0.001, due - self._now)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from shmbroker.apis.contexts import Submit, Submits
+    from shmbroker.apis.contexts import Submit
     from shmbroker.clock import Clock
     from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.event_loop import EventLoop
@@ -111,21 +111,6 @@ class Bill(NamedTuple):
     limits: ClientLimits
     frame_bytes: int
     used_ns: int
-
-
-class ThrottledSubmit:
-    """What may be asked, with the quotas before it (`apis.contexts.Submits`)."""
-
-    __slots__ = ("_quotas", "inner")
-
-    def __init__(self, quotas: Quotas, inner: Submits) -> None:
-        self._quotas = quotas
-        self.inner = inner
-
-    def get(self, api_key: int, /) -> Submit | None:
-        """What starts a request and has it charged."""
-        submit = self.inner.get(api_key)
-        return None if submit is None else partial(self._quotas.submit, api_key, submit)
 
 
 class Throttle:
@@ -257,11 +242,6 @@ class Quotas:
         was_active = self.is_active
         self._look()
         for connection in self._loop.connections.values():
-            if connection.throttle is not None:
-                if self.is_active:
-                    connection.throttle.forget_limits()
-                else:
-                    self._end(connection)
             if not self.is_active:
                 connection.throttle = None
             elif connection.throttle is not None:
@@ -296,17 +276,6 @@ class Quotas:
     def begin(self, connection: Connection) -> None:
         """From now on it is charged: it is known who it is."""
         if self.is_active and not connection.listener.is_control:
-            if connection.throttle is None:
-                connection.throttle = Throttle(self, connection)
-            else:
-                connection.throttle.forget_limits()
-            if not isinstance(connection.submit, ThrottledSubmit):
-                connection.submit = ThrottledSubmit(self, connection.submit)
-
-    def _end(self, connection: Connection) -> None:
-        connection.throttle = None
-        if isinstance(connection.submit, ThrottledSubmit):
-            connection.submit = connection.submit.inner
             connection.throttle = Throttle(self, connection)
 
     def limits_of(self, broker_id: int, principal: str, client_id: bytes) -> ClientLimits | None:

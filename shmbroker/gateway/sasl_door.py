@@ -26,7 +26,6 @@ from typing import Protocol
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.jwks import Jwks
-from shmbroker.gateway.quotas import ThrottledSubmit
 from shmbroker.security.sasl import bearer, plain, scram
 from shmbroker.security.sasl.exchange import RAW, Exchange, Offer, Said
 from shmbroker.security.sasl.jwt import JwtValidator
@@ -248,11 +247,7 @@ class Visit:
         receiver.admit(connection, f"User:{shown.name}", shown.is_by_token)
         if said.session_ms is not None:
             self._ends = receiver.now() + said.session_ms / 1000
-            admitted = connection.submit
-            if isinstance(admitted, ThrottledSubmit):
-                self._admitted, admitted.inner = admitted.inner, self
-            else:
-                self._admitted, connection.submit = admitted, self
+            self._admitted, connection.submit = connection.submit, self
 
     # ── who was refused ─────────────────────────────────────────────────────────────────────────
 
