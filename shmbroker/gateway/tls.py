@@ -423,9 +423,9 @@ class TlsConnection(Connection):
                     is_left = count > 0  # the end is told by another read
                     break
                 count += size
-                if count == room:
-                    is_left = self._tls.pending() > 0 or self._incoming.pending > 0
-                    break
+                is_left = self._incoming.pending > 0 or self._tls.pending() > 0
+                if count == room or not is_left:
+                    break  # to be told that there is nothing costs as much as to decrypt a little
         except ssl.SSLWantReadError:
             is_left = False
         except ssl.SSLError as fault:

@@ -39,7 +39,6 @@ def open_all(config: BrokerConfig) -> list[Listener]:
     for one in config.listeners:
         if one.has_sasl:
             offered(config, one.name, os.environ)  # likewise
-            offered(config, one.name, os.environ)  # so that what is wrong is said now
         mine = [each for each in passed if _is_of(each, one, len(config.nodes))]
         passed = [each for each in passed if each not in mine]
         found += _open(config, one, mine)
