@@ -11,6 +11,7 @@ from shmbroker.cli.output import print_json, print_table
 from shmbroker.cli.run_broker import flags_of, secrets_complaint
 from shmbroker.cli.serve_flags import FLAGS, REPEATED
 from shmbroker.errors import ConfigFault
+from shmbroker.processes.listening import check
 from shmbroker.settings import listener_doubts
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.listeners import ListenerConfig, address_text
@@ -35,6 +36,8 @@ def command(as_json: bool, **parameters: Any) -> None:
         config = BrokerConfig.load(
             parameters["config_file"], parameters["assignments"], flags_of(parameters)
         )
+        for one in config.listeners:
+            check(config, one)
     except ConfigFault as fault:
         raise CommandFault(str(fault).rstrip(".")) from None
     rows = [row for one in config.listeners for row in _rows(config, one)]

@@ -37,8 +37,7 @@ def open_all(config: BrokerConfig) -> list[Listener]:
         return _open_default(config, passed)
     found = []
     for one in config.listeners:
-        if one.has_sasl:
-            offered(config, one.name, os.environ)  # likewise
+        check(config, one)
         mine = [each for each in passed if _is_of(each, one, len(config.nodes))]
         passed = [each for each in passed if each not in mine]
         found += _open(config, one, mine)
@@ -49,6 +48,14 @@ def open_all(config: BrokerConfig) -> list[Listener]:
             f"{activation.CHANGE}, or add it to listeners."
         )
     return found
+
+
+def check(config: BrokerConfig, one: ListenerConfig) -> None:
+    """ConfigFault where what a listener asks of its clients can't be asked with these settings."""
+    if one.has_sasl:
+        offered(config, one.name, os.environ)
+    if one.has_tls:
+        _tls_of(config, one)
 
 
 def _open_default(config: BrokerConfig, passed: list[socket.socket]) -> list[Listener]:

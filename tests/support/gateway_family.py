@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shmbroker.gateway.event_loop import ANY_LISTENER, Listener
+from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passed_files import FileTable
@@ -41,7 +41,7 @@ class GatewayFamily:
     def __init__(
         self,
         *settings: str,
-        listener: ListenerConfig = ANY_LISTENER,
+        listener: ListenerConfig | None = None,
         do_aside: Callable[[Callable[[], None]], None] = lambda work: work(),
     ) -> None:
         self.counters = Counters(memoryview(bytearray(layout_size(3))), 3)
@@ -74,8 +74,7 @@ class GatewayFamily:
             config,
             self.link,
             self.poller,
-            [Listener(self.listening, BROKER_ID, False, listener)],
-            [Listener(self.listening, BROKER_ID, False, config.listeners[0])],
+            [Listener(self.listening, BROKER_ID, False, listener or config.listeners[0])],
             Brokers({BROKER_ID: peer}, self.files, {}),
             Siblings(
                 0,

@@ -54,6 +54,8 @@ def test_default_is_beyond_doubt() -> None:
 def test_what_serve_refuses_is_refused() -> None:
     output = check("--set", "listeners=NO://127.0.0.1:1", status=1)
     assert "listener.security.protocol.map" in output
+    sasl = ("--listeners", "SASL_PLAINTEXT://:9092", "--set", "sasl.enabled.mechanisms=PLAIN")
+    assert "sasl.jaas.config" in check(*sasl, status=1)
     assert "no setting of a broker" in check("--set", "no.such=1", status=1)
 
 
