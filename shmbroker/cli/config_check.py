@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from shmbroker import clock
 from shmbroker.cli.client import json_option
 from shmbroker.cli.outcome import CommandFault
 from shmbroker.cli.output import print_json, print_table
@@ -12,6 +13,7 @@ from shmbroker.cli.run_broker import flags_of, secrets_complaint
 from shmbroker.cli.serve_flags import FLAGS, REPEATED
 from shmbroker.errors import ConfigFault
 from shmbroker.processes.listening import check
+from shmbroker.gateway.tls_context import complaints, load
 from shmbroker.settings import listener_doubts
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.listeners import ListenerConfig, address_text
@@ -41,7 +43,15 @@ def command(as_json: bool, **parameters: Any) -> None:
     except ConfigFault as fault:
         raise CommandFault(str(fault).rstrip(".")) from None
     rows = [row for one in config.listeners for row in _rows(config, one)]
-    warnings = [*config.idle_complaints(), *_doubts(config, parameters["config_file"])]
+    try:
+        tls = [(one.name, load(config, one)) for one in config.listeners if one.has_tls]
+    except ConfigFault as fault:
+        raise CommandFault(str(fault).rstrip(".")) from None
+    warnings = [
+        *config.idle_complaints(),
+        *_doubts(config, parameters["config_file"]),
+        *complaints(tls, clock.now_ms()),
+    ]
     if as_json:
         print_json({"listeners": rows, "warnings": warnings})
         return

@@ -23,7 +23,8 @@ from shmbroker import extras
 from shmbroker.errors import ConfigFault
 from shmbroker.security.certificate import not_after
 from shmbroker.security.principal_rules import PrincipalRules
-from shmbroker.settings.table import LISTENER_PREFIX
+from shmbroker.settings.secrets import resolved
+from shmbroker.settings.table import BROKER_SETTINGS, LISTENER_PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,7 +118,11 @@ class _Loader:
     # ── settings ────────────────────────────────────────────────────────────────────────────────
 
     def _of(self, name: str) -> Any:
-        return self._config.of_listener(self._listener.name, name)
+        value = self._config.of_listener(self._listener.name, name)
+        if value and BROKER_SETTINGS[name].is_secret:
+            # Passwords and keys may lie elsewhere: ${file:…}, ${env:…}, ${credential:…}.
+            value = resolved(value, os.environ, f"listener {self._listener.name}: {name}")
+        return value
 
     def _fault(self, complaint: str) -> ConfigFault:
         return ConfigFault(f"listener {self._listener.name}: {complaint.rstrip('.')}.")

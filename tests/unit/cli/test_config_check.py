@@ -11,6 +11,7 @@ from shmbroker.cli.run_broker import secrets_complaint
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.listener_doubts import doubts
 from shmbroker.settings.table import STANDARD_AUTHORIZER
+from tests.support.certificates import Authority
 
 
 def check(*words: str, status: int = 0) -> str:
@@ -64,6 +65,15 @@ def test_host_that_has_no_address_is_doubtful() -> None:
     assert "warning: listener PLAINTEXT tells its clients the host no-such-host.invalid" in check(
         *words
     )
+
+
+def test_certificates_are_looked_at(tmp_path: Path) -> None:
+    words = ["--listeners", "SSL://127.0.0.1:9093"]
+    assert "listener SSL: TLS needs a key and its certificate" in check(*words, status=1)
+    for days, warning in ((30, ""), (3, "warning: the certificate of listener SSL ends in 3 days")):
+        keys = Authority().sign("CN=localhost", days).written(tmp_path / "server.pem")
+        said = check(*words, "--set", f"ssl.keystore.location={keys}")
+        assert [line[: len(warning)] for line in said.splitlines()[2:]] == [warning] * bool(warning)
 
 
 WIDE, LOCAL = "X://0.0.0.0:9092", "X://127.0.0.1:9092"

@@ -67,6 +67,22 @@ def test_pem_may_stand_in_the_settings(fold: Any) -> None:
     assert loaded.context.verify_mode == ssl.CERT_REQUIRED
 
 
+def test_passwords_and_keys_may_lie_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    (tmp_path / "tls-key").write_text(SERVER.key_pem("secret"))
+    (tmp_path / "tls-password").write_text("secret\n")
+    settings = {
+        "ssl.keystore.key": "${credential:tls-key}",
+        "ssl.keystore.certificate.chain": SERVER.certificate_pem,
+        "ssl.key.password": "${credential:tls-password}",
+    }
+    assert load(settings).ends == SERVER.certificate.not_valid_after_utc
+    (tmp_path / "tls-password").unlink()
+    assert "listener IN: ssl.key.password" in refusal(settings)
+
+
 def test_a_listener_may_have_its_own(store: Path, tmp_path: Path) -> None:
     other = AUTHORITY.sign("CN=own", days=3).written(tmp_path / "own.pem")
     own = {"listener.name.in.ssl.keystore.location": other, "ssl.keystore.location": store}
