@@ -7,32 +7,38 @@ from typing import Any
 
 import click
 
-from shmbroker.cli.client import (
-    ASK_S,
-    CHANGE_S,
-    Cluster,
-    cluster_options,
-    json_option,
-    metadata,
-)
+from shmbroker.cli.client import Cluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
-from shmbroker.cli.outcome import CommandFault, say
+from shmbroker.cli.outcome import say
 from shmbroker.cli.output import print_json, print_table
+from shmbroker.security import acls as numbers
 
-OPERATIONS = (
-    "all",
-    "read",
-    "write",
-    "create",
-    "delete",
-    "alter",
-    "describe",
-    "cluster-action",
-    "describe-configs",
-    "alter-configs",
-    "idempotent-write",
-)
-CLUSTER_NAME = "kafka-cluster"
+TYPES = {
+    "topic": numbers.TOPIC,
+    "group": numbers.GROUP,
+    "cluster": numbers.CLUSTER,
+    "transactional-id": numbers.TRANSACTIONAL_ID,
+    "delegation-token": numbers.DELEGATION_TOKEN,
+    "user": numbers.USER,
+}
+PATTERNS = {"literal": numbers.LITERAL, "prefixed": numbers.PREFIXED}
+OPERATIONS = {
+    "all": numbers.ALL,
+    "read": numbers.READ,
+    "write": numbers.WRITE,
+    "create": numbers.CREATE,
+    "delete": numbers.DELETE,
+    "alter": numbers.ALTER,
+    "describe": numbers.DESCRIBE,
+    "cluster-action": numbers.CLUSTER_ACTION,
+    "describe-configs": numbers.DESCRIBE_CONFIGS,
+    "alter-configs": numbers.ALTER_CONFIGS,
+    "idempotent-write": numbers.IDEMPOTENT_WRITE,
+    "create-tokens": numbers.CREATE_TOKENS,
+    "describe-tokens": numbers.DESCRIBE_TOKENS,
+    "two-phase-commit": numbers.TWO_PHASE_COMMIT,
+}
+PERMISSIONS = {"allow": numbers.ALLOW, "deny": numbers.DENY}
 
 
 @click.group("acl", cls=HintingGroup)
@@ -50,7 +56,7 @@ def command() -> None:
 
 
 def _resource_options(of: Callable[..., Any]) -> Callable[..., Any]:
-    """--topic, --group, --transactional-id, --cluster, --prefixed."""
+    """--topic, --group, --transactional-id, --user, --delegation-token, --cluster, --prefixed."""
     for option in reversed(
         (
             click.option(
@@ -74,6 +80,20 @@ def _resource_options(of: Callable[..., Any]) -> Callable[..., Any]:
                 multiple=True,
                 help="Take this transactional id; repeatable.",
             ),
+            click.option(
+                "--user",
+                "users",
+                metavar="TYPE:NAME",
+                multiple=True,
+                help="Take the delegation tokens of this user; repeatable.",
+            ),
+            click.option(
+                "--delegation-token",
+                "tokens",
+                metavar="ID",
+                multiple=True,
+                help="Take this delegation token; repeatable.",
+            ),
             click.option("--cluster", "is_cluster", is_flag=True, help="Take the cluster."),
             click.option(
                 "--prefixed",
@@ -87,16 +107,25 @@ def _resource_options(of: Callable[..., Any]) -> Callable[..., Any]:
     return of
 
 
-def _resources(given: dict[str, Any]) -> list[tuple[str, str]]:
+def _resources(given: dict[str, Any]) -> list[tuple[int, str]]:
     """(type, name) of what the options name."""
-    found = [("TOPIC", name) for name in given["topics"]]
-    found += [("GROUP", name) for name in given["groups"]]
-    found += [("TRANSACTIONAL_ID", name) for name in given["transactional_ids"]]
+    found = [(numbers.TOPIC, name) for name in given["topics"]]
+    found += [(numbers.GROUP, name) for name in given["groups"]]
+    found += [(numbers.TRANSACTIONAL_ID, name) for name in given["transactional_ids"]]
+    found += [(numbers.USER, name) for name in given["users"]]
+    found += [(numbers.DELEGATION_TOKEN, name) for name in given["tokens"]]
+    for name in given["users"]:
+        _check_principal(name)
     if given["is_cluster"]:
         if given["is_prefixed"]:
             raise click.UsageError("--prefixed is not for --cluster, which has one name.")
-        found.append(("BROKER", CLUSTER_NAME))
+        found.append((numbers.CLUSTER, numbers.CLUSTER_NAME))
     return found
+
+
+def _check_principal(text: str) -> None:
+    if ":" not in text:
+        raise click.UsageError(f"A principal is TYPE:NAME, such as User:alice; not {text}.")
 
 
 @command.command("list")
@@ -111,7 +140,11 @@ def list_acls(cluster: Cluster, as_json: bool, principal: str | None, **given: A
     shmbroker acl list
     shmbroker acl list --principal User:alice --json
     """
-    rows = [_row(acl) for acl in _found(cluster, principal, **given)]
+    from shmbroker.client.admin import acls
+
+    cluster.check_reachable()
+    found = acls(cluster.addresses(), _filters(principal, given))
+    rows = sorted(map(_row, found), key=lambda row: tuple(row.values()))
     if as_json:
         print_json(rows)
         return
@@ -132,7 +165,7 @@ def list_acls(cluster: Cluster, as_json: bool, principal: str | None, **given: A
 @click.option(
     "--operation",
     "operations",
-    type=click.Choice(OPERATIONS),
+    type=click.Choice(list(OPERATIONS)),
     multiple=True,
     required=True,
     help="Operation that is allowed or denied; repeatable.",
@@ -154,13 +187,7 @@ def add(
     shmbroker acl add --allow User:alice --operation read --operation write --topic orders
     shmbroker acl add --allow 'User:*' --operation describe --cluster
     """
-    from confluent_kafka.admin import (
-        AclBinding,
-        AclOperation,
-        AclPermissionType,
-        ResourcePatternType,
-        ResourceType,
-    )
+    from shmbroker.client.admin import create_acls
 
     resources = _resources(given)
     if not resources:
@@ -168,34 +195,25 @@ def add(
     if not allowed and not denied:
         raise click.UsageError("Name whom: --allow or --deny TYPE:NAME, such as User:alice.")
     for principal in (*allowed, *denied):
-        if ":" not in principal:
-            raise click.UsageError(
-                f"A principal is TYPE:NAME, such as User:alice; not {principal}."
-            )
-    pattern = ResourcePatternType.PREFIXED if given["is_prefixed"] else ResourcePatternType.LITERAL
-    bindings = [
-        AclBinding(
-            ResourceType[type_],
-            name,
-            pattern,
-            principal,
-            host,
-            AclOperation[operation.upper().replace("-", "_")],
-            permission,
-        )
+        _check_principal(principal)
+    creations = [
+        {
+            "resource_type": type_,
+            "resource_name": name,
+            "resource_pattern_type": numbers.PREFIXED if given["is_prefixed"] else numbers.LITERAL,
+            "principal": principal,
+            "host": host,
+            "operation": OPERATIONS[operation],
+            "permission_type": permission,
+        }
         for type_, name in resources
-        for principals, permission in (
-            (allowed, AclPermissionType.ALLOW),
-            (denied, AclPermissionType.DENY),
-        )
+        for principals, permission in ((allowed, numbers.ALLOW), (denied, numbers.DENY))
         for principal in principals
         for operation in operations
     ]
-    admin = cluster.admin()
-    metadata(admin, cluster)
-    for made in admin.create_acls(bindings, request_timeout=CHANGE_S).values():
-        _wait(made)
-    say(f"{len(bindings)} ACL{'s' * (len(bindings) != 1)} added")
+    cluster.check_reachable()
+    create_acls(cluster.addresses(), creations)
+    say(f"{len(creations)} ACL{'s' * (len(creations) != 1)} added")
 
 
 @command.command("remove")
@@ -211,85 +229,42 @@ def remove(cluster: Cluster, principal: str | None, is_all: bool, **given: Any) 
     """
     if not (_resources(given) or principal or is_all):
         raise click.UsageError("Name --topic, --group, --principal …, or --all.")
-    admin = cluster.admin()
-    metadata(admin, cluster)
-    removed = 0
-    for made in admin.delete_acls(_filters(principal, given), request_timeout=CHANGE_S).values():
-        removed += len(_wait(made))
+    from shmbroker.client.admin import delete_acls
+
+    cluster.check_reachable()
+    removed = delete_acls(cluster.addresses(), _filters(principal, given))
     say(f"{removed} ACL{'s' * (removed != 1)} removed")
 
 
-def _filters(principal: str | None, given: dict[str, Any]) -> list[Any]:
-    from confluent_kafka.admin import (
-        AclBindingFilter,
-        AclOperation,
-        AclPermissionType,
-        ResourcePatternType,
-        ResourceType,
-    )
-
-    pattern = ResourcePatternType.PREFIXED if given["is_prefixed"] else ResourcePatternType.ANY
-    named: list[tuple[str, Any]] = [*_resources(given)] or [("ANY", None)]
-    anybody: Any = None
+def _filters(principal: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
+    """A filter for each resource; one for all of them where none is named."""
+    named: list[tuple[int, str | None]] = [*_resources(given)] or [(numbers.ANY, None)]
     return [
-        AclBindingFilter(
-            ResourceType[type_],
-            name,
-            pattern,
-            principal or anybody,
-            anybody,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
+        {
+            "resource_type_filter": type_,
+            "resource_name_filter": name,
+            "pattern_type_filter": numbers.PREFIXED if given["is_prefixed"] else numbers.ANY,
+            "principal_filter": principal,
+            "host_filter": None,
+            "operation": numbers.ANY,
+            "permission_type": numbers.ANY,
+        }
         for type_, name in named
     ]
 
 
-def _found(cluster: Cluster, principal: str | None, **given: Any) -> list[Any]:
-    admin = cluster.admin()
-    metadata(admin, cluster)
-    found = [
-        acl
-        for wanted in _filters(principal, given)
-        for acl in _wait(admin.describe_acls(wanted, request_timeout=CHANGE_S))
-    ]
-    if not found:
-        # The client library gives none, too, where the cluster refuses to tell them.
-        from shmbroker.client.admin import are_acls_told
-
-        if not are_acls_told(cluster.addresses()):
-            raise _no_authorizer()
-    return sorted(found, key=lambda acl: tuple(_row(acl).values()))
-
-
-def _row(acl: Any) -> dict[str, str]:
-    kind = "cluster" if acl.restype.name == "BROKER" else acl.restype.name.lower()
+def _row(acl: dict[str, Any]) -> dict[str, str]:
     return {
-        "type": kind.replace("_", "-"),
-        "name": acl.name,
-        "pattern": acl.resource_pattern_type.name.lower(),
-        "principal": acl.principal,
-        "host": acl.host,
-        "operation": acl.operation.name.lower().replace("_", "-"),
-        "permission": acl.permission_type.name.lower(),
+        "type": _name(TYPES, acl["resource_type"]),
+        "name": acl["resource_name"],
+        "pattern": _name(PATTERNS, acl["pattern_type"]),
+        "principal": acl["principal"],
+        "host": acl["host"],
+        "operation": _name(OPERATIONS, acl["operation"]),
+        "permission": _name(PERMISSIONS, acl["permission_type"]),
     }
 
 
-def _wait(made: Any) -> Any:
-    """What the cluster has answered; CommandFault if it refuses."""
-    from confluent_kafka import KafkaException
-
-    try:
-        return made.result(CHANGE_S + ASK_S)
-    except KafkaException as refusal:
-        error = refusal.args[0]
-        if error.name() == "SECURITY_DISABLED":
-            raise _no_authorizer() from None
-        raise
-
-
-def _no_authorizer() -> CommandFault:
-    return CommandFault(
-        "the cluster has no ACLs, as it has no authorizer: start it with --set "
-        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    )
+def _name(names: dict[str, int], number: int) -> str:
+    """What a number is called here; the number itself of what is new to this version."""
+    return next((name for name, known in names.items() if known == number), str(number))

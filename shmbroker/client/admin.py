@@ -1,9 +1,10 @@
 """The few questions of the command line that confluent-kafka has no call for.
 
 OffsetDelete, the settings of all brokers together (an empty resource name), levels of loggers,
-client quotas, the quorum of controllers, log directories, delegation tokens, the brokers that are
-registered but fenced, and whether a topic exists, where confluent-kafka is not installed. Each over
-a connection of its own, with the TLS and SASL that its `Addresses` have.
+client quotas, ACLs (it knows no users and tokens in them), delegation tokens, the quorum of
+controllers, log directories, the brokers that are registered but fenced, and whether a topic
+exists, where confluent-kafka is not installed. Each over a connection of its own, with the TLS and
+SASL that its `Addresses` have.
 Versions are those of `versions.PLAIN`; that of fenced brokers is known since Kafka 4.0.
 
 Rules: an answer is waited for at most `ANSWER_S`; a cluster that doesn't give one is a
@@ -17,13 +18,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from shmbroker.client import faults
 from shmbroker.client.addresses import Address, addresses_text, entered
 from shmbroker.client.cluster import Cluster
-from shmbroker.client.faults import ClusterFault, NoBrokerFault
+from shmbroker.client.faults import ClusterFault, NoBrokerFault, RefusedFault
 from shmbroker.client.retries import patiently
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.wire import error_codes
 from shmbroker.wire.api_keys import (
     ALTER_CLIENT_QUOTAS,
+    CREATE_ACLS,
     CREATE_DELEGATION_TOKEN,
+    DELETE_ACLS,
     DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
@@ -168,24 +171,40 @@ def describe_quorum(addresses: Sequence[Address]) -> tuple[str, Message]:
     return cluster["cluster_id"], patiently(once, ANSWER_S, "the quorum is not told")
 
 
-def are_acls_told(addresses: Sequence[Address]) -> bool:
-    """Whether ACLs are told: False without an authorizer; DeniedFault without the right to see
-    them."""
-    anything = 1
-    body = {
-        "resource_type_filter": anything,
-        "resource_name_filter": None,
-        "pattern_type_filter": anything,
-        "principal_filter": None,
-        "host_filter": None,
-        "operation": anything,
-        "permission_type": anything,
-    }
-    error = ask(addresses, DESCRIBE_ACLS, body)["error_code"]
-    if error == error_codes.SECURITY_DISABLED:
-        return False
-    _refuse(error, "ACLs")
-    return True
+def acls(addresses: Sequence[Address], filters: Iterable[Message]) -> list[Message]:
+    """ACLs that any of these filters of DescribeAcls matches, each as a row with its resource."""
+    found: list[Message] = []
+    for wanted in filters:
+        answer = ask(addresses, DESCRIBE_ACLS, wanted)
+        _refuse_acls(answer)
+        for resource in answer["resources"]:
+            place = {name: value for name, value in resource.items() if name != "acls"}
+            found += (row for acl in resource["acls"] if (row := place | acl) not in found)
+    return found
+
+
+def create_acls(addresses: Sequence[Address], creations: Sequence[Message]) -> None:
+    """Add ACLs, rows of CreateAcls; ClusterFault, in the cluster's words, for the first that is
+    refused."""
+    for row in ask(addresses, CREATE_ACLS, {"creations": creations})["results"]:
+        _refuse_acls(row)
+
+
+def delete_acls(addresses: Sequence[Address], filters: Sequence[Message]) -> int:
+    """Remove the ACLs that any of these filters matches; how many were there."""
+    results = ask(addresses, DELETE_ACLS, {"filters": filters})["filter_results"]
+    for row in results:
+        _refuse_acls(row)
+    return sum(len(row["matching_acls"]) for row in results)
+
+
+def _refuse_acls(answer: Message) -> None:
+    if answer["error_code"] == error_codes.SECURITY_DISABLED:
+        raise RefusedFault(
+            "the cluster has no ACLs, as it has no authorizer: start it with --set "
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        )
+    _refuse(answer["error_code"], "ACLs")
 
 
 def client_quotas(

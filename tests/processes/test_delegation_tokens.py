@@ -275,7 +275,7 @@ sasl.mechanism = "PLAIN"
 sasl.username = "{name}"
 sasl.password = "{name}-secret"
 """
-        for name in ("alice", "bob", "carol")
+        for name in ("admin", "alice", "bob", "carol")
     ]
     job = f"""
 [job]
@@ -299,8 +299,8 @@ def test_the_command_makes_a_token_by_which_others_commands_enter(
         file.write_text(profiles(entrance(broker), secret, token_id))
         file.chmod(0o600)
 
-    def run(profile: str, *words: str, status: int = 0) -> str:
-        done = CliRunner().invoke(main, ["token", *words, "--profile", profile])
+    def run(profile: str, *words: str, status: int = 0, of: str = "token") -> str:
+        done = CliRunner().invoke(main, [of, *words, "--profile", profile])
         assert done.exit_code == status, done.output
         return done.output
 
@@ -321,4 +321,16 @@ def test_the_command_makes_a_token_by_which_others_commands_enter(
     assert "holds until 2" in run("bob", "expire", row["id"], "--in", "1h")
     assert f"token {row['id']} is removed" in run("alice", "expire", row["id"])
     assert "no token" in run("alice", "list")
-    assert "not authorized" in run("carol", "create", "--owner", "User:bob", status=1)
+    for_bob = ("create", "--owner", "User:bob", "--json")
+    assert "not authorized" in run("carol", *for_bob, status=1)
+    right = ("--allow", "User:carol", "--operation", "create-tokens", "--user", "User:bob")
+    assert "1 ACL added" in run("admin", "add", *right, of="acl")
+    [row] = json.loads(run("carol", *for_bob))
+    assert (row["owner"], row["requester"]) == ("User:bob", "User:carol")
+    acls = json.loads(run("admin", "list", "--user", "User:bob", "--json", of="acl"))
+    assert [(acl["type"], acl["operation"]) for acl in acls] == [("user", "create-tokens")]
+    token = ("--delegation-token", row["id"], "--allow", "User:alice", "--operation", "describe")
+    assert "1 ACL added" in run("admin", "add", *token, of="acl")
+    assert row["id"] in run("alice", "list")
+    assert "2 ACLs removed" in run("admin", "remove", "--all", of="acl")
+    assert "no token" in run("alice", "list")
