@@ -23,11 +23,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from shmbroker import clock
 from shmbroker.client.addresses import Address
-from shmbroker.client.cluster import Cluster
 from shmbroker.console import group_details
 from shmbroker.console.access import Access, Request
 from shmbroker.console.answers import (
@@ -43,11 +43,11 @@ from shmbroker.console.history import Events, LagHistory
 from shmbroker.console.put_aside import put_aside
 from shmbroker.console.record_pages import RecordPages
 from shmbroker.console.settings_shown import settings_of
-from shmbroker.console.topic_reader import ANSWER_S, CLIENT_ID
 from shmbroker.console.writes import Writes
 from shmbroker.errors import Fault
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.observe.about import About
+from shmbroker.observe.groups import ask_once
 from shmbroker.observe.snapshot import Snapshot, plain
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.listeners import address_text
@@ -250,8 +250,8 @@ class Console:
                 break
         else:
             return refused(404, f"there is no group {name}")
-        with Cluster(self.bootstrap, CLIENT_ID, ANSWER_S, group_details.VERSIONS) as cluster:
-            members = group_details.members(cluster, group, self.observer.image)
+        ask = partial(ask_once, self.observer.about.data_directory)
+        members = group_details.members(ask, group, self.observer.image)
         return as_json(
             {
                 **{key: getattr(group, key) for key in ("name", "kind", "state", "coordinator")},

@@ -3,35 +3,34 @@ its coordinator when one group is looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import refuse
 from shmbroker.groups.classic.embedded_protocol import assignment_of
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.observe.snapshot import Group
-from shmbroker.wire.api_keys import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS, METADATA
+from shmbroker.wire.api_keys import CONSUMER_GROUP_DESCRIBE, DESCRIBE_GROUPS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.wire.codec import Message
 
-VERSIONS = {METADATA: 9, DESCRIBE_GROUPS: 5, CONSUMER_GROUP_DESCRIBE: 0}
 MEMBERS_MAX = 500
 PARTITIONS_MAX = 50
 """Named of one member; more are counted."""
 
 
-def members(cluster: Cluster, group: Group, image: MetadataImage) -> list[dict[str, object]]:
-    """The members of a group, MEMBERS_MAX at most."""
-    cluster.describe([], creates=False)
+def members(
+    ask: Callable[[int, int, Message], Message], group: Group, image: MetadataImage
+) -> list[dict[str, object]]:
+    """The members of a group, MEMBERS_MAX at most. ask(broker, api key, request): its answer."""
     is_consumer = group.kind == "consumer"
     api_key = CONSUMER_GROUP_DESCRIBE if is_consumer else DESCRIBE_GROUPS
     body: Message = {
         "group_ids" if is_consumer else "groups": [group.name],
         "include_authorized_operations": False,
     }
-    (found,) = cluster.ask_broker(group.coordinator, api_key, body)["groups"]
+    (found,) = ask(group.coordinator, api_key, body)["groups"]
     refuse(found["error_code"], f"group {group.name}")
     rows = []
     for member in found["members"][:MEMBERS_MAX]:

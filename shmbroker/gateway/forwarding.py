@@ -23,6 +23,7 @@ from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.recogniser import Known, key_of
 from shmbroker.gateway.standing import REQUEST_BYTES_MAX, StandingRepeats
+from shmbroker.ipc.control_socket import broker_of
 from shmbroker.ipc.operation_layout import pack_identity
 from shmbroker.ipc.operation_proxy import try_execute
 from shmbroker.ipc.peer import Peer
@@ -169,7 +170,7 @@ class PlainApis:
         if api_key in table.CONTROLLER_APIS:
             peer = self.worker.link.peer()
         elif connection.listener.is_control:
-            peer = self._control_target(api_key, name, version, view, body_at)
+            peer = self._control_target(api_key, name, version, view, body_at, client_id)
         else:
             peer = self.worker.io_peers.get(connection.listener.broker_id)
             if connection.listener.broker_id in self.worker.fenced and peer and peer.incarnation:
@@ -264,14 +265,23 @@ class PlainApis:
         return True
 
     def _control_target(
-        self, api_key: int, name: str, version: int, view: memoryview, body_at: int
+        self,
+        api_key: int,
+        name: str,
+        version: int,
+        view: memoryview,
+        body_at: int,
+        client_id: bytes | None,
     ) -> Peer:
-        """On the control socket there is no port to tell the broker: the body names it."""
+        """On the control socket there is no port to tell the broker: the body or the client id
+        names it."""
         io_peers: Mapping[int, Peer] = self.worker.io_peers
         if api_key < INTERNAL_KEYS_FROM:
-            return io_peers[min(io_peers)]
-        body = codec.decode_request(name, version, view, body_at)
-        peer = io_peers.get(body["broker_id"])
+            named = broker_of(client_id)
+            number = min(io_peers) if named is None else named
+        else:
+            number = codec.decode_request(name, version, view, body_at)["broker_id"]
+        peer = io_peers.get(number)
         if peer is None:
-            raise ProtocolFault(f"{name} for the unknown broker {body['broker_id']}")
+            raise ProtocolFault(f"{name} for the unknown broker {number}")
         return peer

@@ -1,6 +1,8 @@
 """What brokers say of groups: states, members, committed offsets. The one thing that is asked for.
 
 Rules of this file:
+* They are asked by the control socket: who may look at the family's memory may know of all groups,
+  whatever listeners there are and whom they let in.
 * A thread of its own asks, every `ask_s` at most, and only while somebody wants to know: whoever
   looks gets what was said last.
 * Three requests to a broker for up to GROUPS_ASKED groups, which the broker answers between others.
@@ -11,12 +13,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from shmbroker import clock
-from shmbroker.client.connection import Connection, connect
+from shmbroker.client.connection import Connection
 from shmbroker.errors import Fault
+from shmbroker.ipc import control_socket
 from shmbroker.observe.snapshot import Group, Groups, Lag
 from shmbroker.wire.api_keys import (
     CONSUMER_GROUP_DESCRIBE,
@@ -27,7 +30,7 @@ from shmbroker.wire.api_keys import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from shmbroker.client.addresses import Address
+    from shmbroker.wire.codec import Message
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +61,29 @@ class Told(NamedTuple):
     """By topic and partition."""
 
 
+def _connected(data_directory: str, broker_id: int) -> Connection:
+    connected = control_socket.connect(data_directory, ANSWER_S)
+    client_id = control_socket.client_id_for(CLIENT_ID, broker_id)
+    return Connection(connected, f"broker {broker_id}", client_id, _VERSIONS)
+
+
+def ask_once(data_directory: str, broker_id: int, api_key: int, body: Message) -> Message:
+    """What a broker answers to one request about groups; OSError, ProtocolFault where it does
+    not."""
+    connection = _connected(data_directory, broker_id)
+    try:
+        return connection.ask(api_key, body)
+    finally:
+        connection.close()
+
+
 class GroupAsker:
     """`want` what is known; `look` shows it."""
 
-    def __init__(self, addresses: Mapping[int, Address]) -> None:
-        """Of brokers, by their ids."""
-        self._addresses = addresses
+    def __init__(self, data_directory: str, brokers: Collection[int]) -> None:
+        """brokers: their ids."""
+        self._data_directory = data_directory
+        self._brokers = brokers
         self.ask_s = ASK_S
         """Between two rounds, at least."""
         self._connections: dict[int, Connection] = {}
@@ -94,7 +114,7 @@ class GroupAsker:
     def ask(self) -> None:
         """All brokers, once. What one that does not answer has coordinated is not known."""
         found: dict[str, Told] = {}
-        for broker_id in self._addresses:
+        for broker_id in self._brokers:
             try:
                 self._ask_one(broker_id, found)
             except (OSError, Fault) as fault:
@@ -110,8 +130,7 @@ class GroupAsker:
     def _ask_one(self, broker_id: int, found: dict[str, Told]) -> None:
         connection = self._connections.get(broker_id)
         if connection is None:
-            address = self._addresses[broker_id]
-            connection = connect(address, ANSWER_S, CLIENT_ID, _VERSIONS)
+            connection = _connected(self._data_directory, broker_id)
             self._connections[broker_id] = connection
         listed = connection.ask(LIST_GROUPS, {"states_filter": [], "types_filter": []})
         rows = sorted(listed["groups"], key=lambda row: str(row["group_id"]))

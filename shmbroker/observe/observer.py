@@ -48,7 +48,7 @@ class Observer:
             for number, (host, port) in about.addresses.items()
         }
         """Where the brokers are reached from this host, by their ids."""
-        self.groups = GroupAsker(self.addresses)
+        self.groups = GroupAsker(about.data_directory, about.addresses)
         self._partitions = Partitions(positions, Directories(about.directories), self._min_in_sync)
         self._changes = ChangeCounts()
         self._is_first = True

@@ -46,6 +46,7 @@ from shmbroker import __version__, clock, logs
 from shmbroker.controller.raft.voter_links import socket_name
 from shmbroker.errors import ConfigFault, Fault
 from shmbroker.gateway.event_loop import Listener
+from shmbroker.ipc import control_socket
 from shmbroker.observe.about import About
 from shmbroker.processes import (
     boots,
@@ -141,7 +142,6 @@ PAGE_BACKLOG = 16
 START_EXTENSION_S = 60
 """How much more time for a start that takes half of that the service manager is asked for, again
 and again."""
-CONTROL_SOCKET = "control.sock"
 LOCK_FILE = ".supervisor.lock"
 
 
@@ -392,10 +392,10 @@ class Supervisor:
             self.ports.setdefault(listener.broker_id, listener.told())
         try:
             mode = data_access.socket_mode(config["shmbroker.data.access"])
-            control_socket = _bind_control_socket(self.data_directory, mode)
+            control = _bind_control_socket(self.data_directory, mode)
         except OSError as fault:
             raise _unusable(self.data_directory, fault) from fault
-        self.listeners.append(Listener(control_socket, -1, True))
+        self.listeners.append(Listener(control, -1, True))
         if config["shmbroker.metrics"] and find_spec("prometheus_client") is None:
             raise ConfigFault(
                 "--metrics needs the package prometheus_client: install it (pip install "
@@ -834,7 +834,7 @@ class Supervisor:
         alive = [running for running in self.running.values() if running.pid]
         if not alive:
             notify("STATUS=stopped")
-            (self.data_directory / CONTROL_SOCKET).unlink(missing_ok=True)
+            (self.data_directory / control_socket.NAME).unlink(missing_ok=True)
             for listener in self.listeners:
                 if listener.config.is_unix:
                     Path(listener.bound()[0]).unlink(missing_ok=True)
@@ -872,13 +872,9 @@ def _unusable(directory: Path, fault: OSError) -> ConfigFault:
 
 
 def _bind_control_socket(directory: Path, mode: int) -> socket.socket:
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    path = directory / CONTROL_SOCKET
+    path = directory / control_socket.NAME
     path.unlink(missing_ok=True)
-    # Bound by a short path: 108 bytes are all that a Unix address holds.
-    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY)
-    control.bind(f"/proc/self/fd/{directory_fd}/{CONTROL_SOCKET}")
-    os.close(directory_fd)
+    control = control_socket.bind(directory)
     os.chmod(path, mode)
     control.listen(64)
     return control

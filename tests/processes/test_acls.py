@@ -4,10 +4,12 @@ out in silence."""
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from shmbroker.observe.attach import attach
 from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.error_codes import (
@@ -122,3 +124,48 @@ def test_no_start_opens_what_acls_close_unless_it_is_said(data: Path) -> None:
     unjudged = Broker("--set", "authorizer.class.name=", data=data)
     with unjudged as broker, RawClient(broker.address) as client:
         assert client.fetch("hers", 0)["error_code"] == NONE
+
+
+def test_who_looks_into_the_family_sees_groups_that_no_client_may_describe(tmp_path: Path) -> None:
+    groups = [f"group-{number}" for number in range(6)]
+    two = ("--io-workers", "2")
+    with Broker(*JUDGED, *OPEN, *two, data=tmp_path / "data") as broker:
+        with RawClient(broker.address) as client:
+            client.create_topic("read")
+            asked = {"key_type": 0, "coordinator_keys": groups}
+
+            def coordinators() -> dict[str, int]:
+                rows = client.ask("FindCoordinator", 4, asked)["coordinators"]
+                return {row["key"]: row["port"] for row in rows if not row["error_code"]}
+
+            wait_until(lambda: len(coordinators()) == len(groups), "coordinators")
+            places = coordinators()
+        assert len(set(places.values())) == 2, "both brokers have groups"
+        for group, port in places.items():
+            partition = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+            body = {
+                "group_id": group,
+                "topics": [{"name": "read", "partitions": [partition]}],
+            }
+            with RawClient(f"127.0.0.1:{port}") as client:
+                wait_until(
+                    lambda client=client, body=body: (
+                        not client.ask("OffsetCommit", 8, body)["topics"][0]["partitions"][0][
+                            "error_code"
+                        ]
+                    ),
+                    "an offset is kept",
+                )
+        assert broker.stop() == 0
+    with Broker(*JUDGED, *two, data=tmp_path / "data") as broker:
+        with RawClient(broker.address) as client:
+            assert client.ask("ListGroups", 4, {})["groups"] == []
+        with closing(attach(broker.pid)) as seen:
+            asker = seen.observer.groups
+
+            def are_seen() -> bool:
+                asker.ask()
+                return sorted(asker.groups) == groups
+
+            wait_until(are_seen, "all groups")
+            assert len({told.coordinator for told in asker.groups.values()}) == 2

@@ -25,11 +25,7 @@ class Coordinator:
         self.error = error
         self.asked: list[tuple[int, int, Mapping[str, Any]]] = []
 
-    def describe(self, names: list[str], creates: bool) -> list[Any]:
-        assert (names, creates) == ([], False)
-        return []
-
-    def ask_broker(self, broker: int, api_key: int, body: Mapping[str, Any]) -> Any:
+    def __call__(self, broker: int, api_key: int, body: Mapping[str, Any]) -> Any:
         self.asked.append((broker, api_key, body))
         return {"groups": [{"error_code": self.error, "members": list(self.rows)}]}
 
@@ -58,7 +54,7 @@ def classic(assignment: bytes) -> dict[str, Any]:
 )
 def test_classic_member_has_what_its_assignment_says(assignment: bytes, shown: list[str]) -> None:
     coordinator = Coordinator(classic(assignment))
-    (row,) = members(coordinator, group("classic"), CLUSTER)  # type: ignore[arg-type]
+    (row,) = members(coordinator, group("classic"), CLUSTER)
     assert (row["member"], row["client"], row["host"]) == ("m", "c", "/h")
     assert row["assigned"] == shown
     assert coordinator.asked[0][:2] == (1, DESCRIBE_GROUPS)
@@ -73,7 +69,7 @@ def test_member_of_the_consumer_protocol_names_its_topics_and_is_bounded() -> No
         "assignment": {"topic_partitions": [{"topic_name": "t", "partitions": numbers}]},
     }
     coordinator = Coordinator(*[row] * (MEMBERS_MAX + 1))
-    found = members(coordinator, group("consumer"), CLUSTER)  # type: ignore[arg-type]
+    found = members(coordinator, group("consumer"), CLUSTER)
     assert len(found) == MEMBERS_MAX
     assert found[0]["assigned"] == [f"t-{number}" for number in range(PARTITIONS_MAX)]
     assert found[0]["assigned_count"] == len(numbers)
@@ -82,4 +78,4 @@ def test_member_of_the_consumer_protocol_names_its_topics_and_is_bounded() -> No
 
 def test_coordinator_that_refuses_is_told() -> None:
     with pytest.raises(RefusedFault, match="group g"):
-        members(Coordinator(error=16), group("classic"), CLUSTER)  # type: ignore[arg-type]
+        members(Coordinator(error=16), group("classic"), CLUSTER)
