@@ -28,7 +28,7 @@ from shmbroker.client.security import OPEN, Security
 from shmbroker.client.versions import PLAIN
 from shmbroker.errors import ProtocolFault
 from shmbroker.wire import codec, frame
-from shmbroker.wire.api_keys import name_of
+from shmbroker.wire.api_keys import API_VERSIONS, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ class Connection:
             raise AuthenticationFault(f"{self.name} speaks TLS: set security.protocol")
         size = frame.frame_size(head, 0, FRAME_BYTES_MAX)
         content = self._exactly(size)
-        self._has_answered = True
+        waiting = self.exchange.waiting
+        if waiting and waiting[0][1] != API_VERSIONS:  # which is answered to anybody
+            self._has_answered = True
         return self.exchange.answer(content)
 
     def _exactly(self, size: int) -> bytearray:

@@ -29,6 +29,9 @@ AUTHENTICATE_VERSION = 2
 SESSION_SHARE = 0.85
 """Of a session's lifetime, after which it is renewed: as Kafka's own clients do at the earliest."""
 
+RENEWAL_S_MIN = 1.1
+"""Brokers refuse a renewal within a second, and take one after the session's end."""
+
 
 def authenticate(ask: Ask, security: Security, name: str) -> float:
     """Say who we are to the broker `name`; after how many seconds that must be said again, 0.0:
@@ -60,7 +63,9 @@ def authenticate(ask: Ask, security: Security, name: str) -> float:
     except ProtocolFault as fault:
         raise AuthenticationFault(f"{name}: {fault}") from None
     lifetime_ms: int = answer["session_lifetime_ms"]
-    return max(lifetime_ms, 0) / 1000 * SESSION_SHARE
+    if lifetime_ms <= 0:
+        return 0.0
+    return max(lifetime_ms / 1000 * SESSION_SHARE, RENEWAL_S_MIN)
 
 
 def _exchange(send: Callable[[bytes], Message], security: Security) -> Message:

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from hashlib import new as new_hash
-from hashlib import pbkdf2_hmac
 from hmac import compare_digest
 from hmac import digest as hmac_digest
 
 from shmbroker.client.secrets import Secret
 from shmbroker.errors import ProtocolFault
+from shmbroker.security.sasl.scram import ITERATIONS_MIN, MECHANISMS, credential_of, salted
 
-DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 1 << 20
 """A broker that asks for more would hold its clients up for seconds."""
 
@@ -34,7 +31,7 @@ class ScramClient:
         self, mechanism: str, user: str, password: Secret, nonce: str, is_by_token: bool = False
     ) -> None:
         """`nonce`: printable ASCII without a comma that nobody can guess."""
-        self._digest = DIGESTS[mechanism]
+        self._mechanism = MECHANISMS[mechanism]
         self._password = password
         self._nonce = nonce
         name = user.replace("=", "=3D").replace(",", "=2C")
@@ -58,15 +55,14 @@ class ScramClient:
             raise ProtocolFault(
                 f"SCRAM wants {iterations} iterations, not {ITERATIONS_MIN} to {ITERATIONS_MAX}"
             )
-        password = self._password.reveal().encode()
-        salted = pbkdf2_hmac(self._digest, password, salt, iterations)
-        client_key = self._hmac(salted, b"Client Key")
+        key = salted(self._mechanism, self._password.reveal(), salt, iterations)
+        kept = credential_of(self._mechanism, key, salt, iterations)
         without_proof = b"c=" + b64encode(_HEAD) + b",r=" + nonce.encode()
         said = b",".join((self._bare, answer, without_proof))
-        stored_key = new_hash(self._digest, client_key).digest()
-        mask = self._hmac(stored_key, said)
+        client_key = self._hmac(key, b"Client Key")
+        mask = self._hmac(kept.stored_key, said)
         proof = bytes(one ^ other for one, other in zip(client_key, mask, strict=True))
-        self._signature = self._hmac(self._hmac(salted, b"Server Key"), said)
+        self._signature = self._hmac(kept.server_key, said)
         return without_proof + b",p=" + b64encode(proof)
 
     def check(self, answer: bytes) -> None:
@@ -78,7 +74,7 @@ class ScramClient:
             )
 
     def _hmac(self, key: bytes, content: bytes) -> bytes:
-        return hmac_digest(key, content, self._digest)
+        return hmac_digest(key, content, self._mechanism.digest)
 
 
 def _error(answer: bytes) -> str:

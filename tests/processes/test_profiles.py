@@ -1,0 +1,145 @@
+"""Our own clients, let in by SASL and by a Unix socket, with a broker of processes and ACLs."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+import pyarrow as pa
+
+from shmbroker import clock
+from shmbroker.arrow import ClusterFault, Producer, read, write
+from shmbroker.client.faults import AuthenticationFault, DeniedFault
+from shmbroker.testing.broker import Broker
+
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SESSION_MS = 1000
+TABLE = pa.table({"value": [b"one", b"two"]})
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+@pytest.fixture(scope="module")
+def broker(place: Path) -> Iterator[Broker]:
+    owner = os.popen("id -un").read().strip()
+    settings = {
+        "listeners": f"SASL://127.0.0.1:{{port1}},SOCK://{place}/k.sock",
+        "listener.security.protocol.map": "SASL:SASL_PLAINTEXT,SOCK:UNIX",
+        "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl.plain.sasl.jaas.config": (
+            f'{LOGIN} user_anna="anna-secret" user_otto="otto-secret";'
+        ),
+        "listener.name.sasl.plain.connections.max.reauth.ms": str(SESSION_MS),
+        "connection.failed.authentication.delay.ms": "10",
+        "authorizer.class.name": AUTHORIZER,
+        "super.users": f"User:anna;User:{owner}",
+    }
+    words = [word for pair in settings.items() for word in ("--set", "=".join(pair))]
+    with Broker("--io-workers", "2", *words) as broker:
+        yield broker
+        assert "-secret" not in broker.log
+
+
+@pytest.fixture(scope="module", autouse=True)
+def profiles(broker: Broker, place: Path) -> Iterator[Path]:
+    path = place / "profiles.toml"
+    port = broker.port_of_listener(0)
+    text = f'[sock]\nbootstrap.servers = "unix:{place}/k.sock"\n'
+    for user in ("anna", "otto"):
+        (place / user).write_text(f"{user}-secret\n")
+        text += (
+            f'[{user}]\nbootstrap.servers = "127.0.0.1:{port}"\n'
+            'security.protocol = "SASL_PLAINTEXT"\nsasl.mechanism = "PLAIN"\n'
+            f'sasl.username = "{user}"\nsasl.password = {{ file = "{place}/{user}" }}\n'
+        )
+    path.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHMBROKER_PROFILES", str(path))
+        yield path
+
+
+def run(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "shmbroker", *words],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("profile", ["anna", "sock"])
+def test_arrow_writes_and_reads_in_place_and_by_fetching(profile: str) -> None:
+    topic = f"arrow-{profile}"
+    assert write(TABLE, topic, profile=profile).records == 2
+    for way in ("files", "fetch"):
+        found = read(topic, profile=profile, way=way, columns=["value"])
+        assert found.equals(TABLE)
+    with Producer(profile=profile, transactional_id=topic) as producer, producer.transaction():
+        producer.send(TABLE, topic)
+    assert read(topic, profile=profile, isolation_level="read_committed").num_rows == 4
+
+
+def test_producer_outlives_sessions() -> None:
+    with Producer(profile="anna", topic="sessions") as producer:
+        until_s = clock.monotonic() + 2.5 * SESSION_MS / 1000
+        sent = 0
+        while clock.monotonic() < until_s:
+            sent += producer.send(TABLE)
+            producer.flush()
+        assert producer.written().records == sent
+    assert read("sessions", profile="anna", way="fetch").num_rows == sent
+
+
+def test_who_may_not_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    write(TABLE, "closed", profile="anna")
+    with pytest.raises(DeniedFault, match=r"topic closed: .*not authorized for the topic"):
+        read("closed", profile="otto")
+    with pytest.raises(DeniedFault, match="not authorized"):
+        write(TABLE, "closed", profile="otto", max_block_ms=1000)
+    with pytest.raises(AuthenticationFault, match="does not let user anna in: ") as fault:
+        read("closed", profile="anna", security={"sasl.password": "wrong-secret"})
+    assert "-secret" not in f"{fault.value!r} {caplog.text}"
+    with pytest.raises(ClusterFault, match=r"closed the connection .if it wants TLS or SASL"):
+        read("closed", bootstrap_servers=_port(fault.value), timeout_s=1)
+
+
+def _port(fault: AuthenticationFault) -> str:
+    """The address that it names."""
+    return str(fault).split()[0]
+
+
+def test_commands_take_profiles(place: Path) -> None:
+    asked = run("profile", "check", "anna")
+    assert asked.stdout.startswith("anna: SASL_PLAINTEXT by PLAIN as anna, let in by 127.0.0.1:")
+    assert run("topic", "create", "told", "--profile", "anna").returncode == 0
+    assert run("produce", "told", "--profile", "anna", given="a\nb\n").returncode == 0
+    assert run("consume", "told", "-e", "--profile", "anna").stdout == "a\nb\n"
+    assert "leader id            1" in run("quorum", "status", "--profile", "sock").stdout
+    refused = run("topic", "create", "other", "--profile", "otto")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "Authorization failed" in refused.stderr
+    (place / "anna").write_text("wrong-secret\n")
+    try:
+        for words in (("topic", "list"), ("profile", "check", "anna"), ("transaction", "list")):
+            more = () if words[0] == "profile" else ("--profile", "anna")
+            refused = run(*words, *more)
+            assert refused.returncode == 1
+            assert "Authentication failed: Invalid username or password" in refused.stderr
+            assert "-secret" not in refused.stderr
+    finally:
+        (place / "anna").write_text("anna-secret\n")
+    refused = run("topic", "list", "--profile", "sock")
+    assert "knows no Unix sockets: give HOST:PORT" in refused.stderr
+    asked = run("profile", "check", "sock")
+    assert asked.stdout.startswith(f"sock: PLAINTEXT, let in by unix:{place}/k.sock")
