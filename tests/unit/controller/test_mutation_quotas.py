@@ -127,7 +127,7 @@ def test_each_topic_is_counted_by_itself(
 ) -> None:
     asked = [topic("none", 0), topic("a", 4), topic("b", 4), topic("c", 1)]
     request = {"topics": asked, "validate_only": False}
-    answer = controller.handle("CreateTopics", 7, request, NOW_MS, mutations)
+    answer = controller.handle("CreateTopics", 7, request, NOW_MS, mutations=mutations)
     errors = {row["name"]: row["error_code"] for row in answer["topics"]}
     assert errors == {
         "none": INVALID_PARTITIONS,
@@ -150,10 +150,10 @@ def test_partitions_that_are_added_and_deleted_count(
     create(controller, topic("a", 3), topic("b", 2))
     rows = [{"name": "a", "count": 9, "assignments": None}]
     more = {"topics": rows, "validate_only": False}
-    answer = controller.handle("CreatePartitions", 3, more, NOW_MS, mutations)
+    answer = controller.handle("CreatePartitions", 3, more, NOW_MS, mutations=mutations)
     assert (answer["results"][0]["error_code"], answer["throttle_time_ms"]) == (NONE, 0)
     gone = {"topic_names": ["b"]}
-    answer = controller.handle("DeleteTopics", 5, gone, NOW_MS, mutations)
+    answer = controller.handle("DeleteTopics", 5, gone, NOW_MS, mutations=mutations)
     assert answer["responses"][0]["error_code"] == THROTTLING_QUOTA_EXCEEDED
     assert answer["throttle_time_ms"] == 1000
     assert "b" in controller.image.topics_by_name
