@@ -1,5 +1,7 @@
-"""Our own clients, let in by SASL and by a Unix socket, with a broker of processes and ACLs."""
+"""Our own clients, let in by SASL, TLS, a delegation token and a Unix socket, by a broker of
+processes with ACLs."""
 
+import json
 import logging
 import os
 import subprocess
@@ -16,7 +18,9 @@ from shmbroker import clock
 from shmbroker.arrow import ClusterFault, Producer, read, write
 from shmbroker.client.faults import AuthenticationFault, DeniedFault
 from shmbroker.testing.broker import Broker
+from tests.support.certificates import Authority
 
+AUTHORITY = Authority()
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SESSION_MS = 1000
@@ -32,8 +36,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def broker(place: Path) -> Iterator[Broker]:
     owner = os.popen("id -un").read().strip()
     settings = {
-        "listeners": f"SASL://127.0.0.1:{{port1}},SOCK://{place}/k.sock",
-        "listener.security.protocol.map": "SASL:SASL_PLAINTEXT,SOCK:UNIX",
+        "listeners": (
+            "SASL://127.0.0.1:{port1},MUTUAL://127.0.0.1:{port2},SCRAM://127.0.0.1:{port3},"
+            f"SOCK://{place}/k.sock"
+        ),
+        "listener.security.protocol.map": (
+            "SASL:SASL_PLAINTEXT,MUTUAL:SSL,SCRAM:SASL_SSL,SOCK:UNIX"
+        ),
+        "ssl.keystore.location": str(AUTHORITY.sign("CN=localhost").written(place / "server.pem")),
+        "ssl.truststore.location": str(place / "ca.pem"),
+        "listener.name.mutual.ssl.client.auth": "required",
+        "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+        "delegation.token.secret.key": "master-secret",
         "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl.plain.sasl.jaas.config": (
             f'{LOGIN} user_anna="anna-secret" user_otto="otto-secret";'
@@ -41,8 +55,12 @@ def broker(place: Path) -> Iterator[Broker]:
         "listener.name.sasl.plain.connections.max.reauth.ms": str(SESSION_MS),
         "connection.failed.authentication.delay.ms": "10",
         "authorizer.class.name": AUTHORIZER,
-        "super.users": f"User:anna;User:{owner}",
+        "super.users": f"User:anna;User:{owner};User:CN=anna",
     }
+    (place / "ca.pem").write_text(AUTHORITY.pem)
+    anna = AUTHORITY.sign("CN=anna")
+    (place / "anna.crt").write_text(anna.certificate_pem)
+    (place / "anna.key").write_text(anna.key_pem("key-secret"))
     words = [word for pair in settings.items() for word in ("--set", "=".join(pair))]
     with Broker("--io-workers", "2", *words) as broker:
         yield broker
@@ -61,9 +79,34 @@ def profiles(broker: Broker, place: Path) -> Iterator[Path]:
             'security.protocol = "SASL_PLAINTEXT"\nsasl.mechanism = "PLAIN"\n'
             f'sasl.username = "{user}"\nsasl.password = {{ file = "{place}/{user}" }}\n'
         )
+    tls = f'ssl.ca.location = "{place}/ca.pem"\nbootstrap.servers = "localhost:'
+    text += (
+        f'[mutual]\n{tls}{broker.port_of_listener(1)}"\nsecurity.protocol = "SSL"\n'
+        f'ssl.certificate.location = "{place}/anna.crt"\nssl.key.location = "{place}/anna.key"\n'
+        'ssl.key.password = "key-secret"\n'
+    )
+    for name, mechanism, user in (
+        ("scram", "SCRAM-SHA-256", "anna"),
+        ("token", "SCRAM-SHA-512", "TOKEN"),
+    ):
+        text += (
+            f'[{name}]\n{tls}{broker.port_of_listener(2)}"\nsecurity.protocol = "SASL_SSL"\n'
+            f'sasl.mechanism = "{mechanism}"\nsasl.username = "{user}"\n'
+            f'sasl.password = {{ file = "{place}/{name}" }}\n'
+        )
+    text += "sasl.tokenauth = true\n"
+    (place / "scram").write_text("anna-secret\n")
     path.write_text(text)
+    path.chmod(0o600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SHMBROKER_PROFILES", str(path))
+        file = ("--password-file", str(place / "scram"))
+        added = run("user", "add", "anna", *file, "--data", str(broker.data))
+        assert added.returncode == 0, added.stderr
+        token = ("token", "create", "--profile", "scram", "--json")
+        made = run(*token, "--secret-to", str(place / "token"))
+        assert made.returncode == 0, made.stderr
+        path.write_text(text.replace("TOKEN", json.loads(made.stdout)[0]["id"]))
         yield path
 
 
@@ -77,7 +120,7 @@ def run(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("profile", ["anna", "sock"])
+@pytest.mark.parametrize("profile", ["anna", "sock", "mutual", "scram", "token"])
 def test_arrow_writes_and_reads_in_place_and_by_fetching(profile: str) -> None:
     topic = f"arrow-{profile}"
     assert write(TABLE, topic, profile=profile).records == 2
@@ -119,12 +162,29 @@ def _port(fault: AuthenticationFault) -> str:
     return str(fault).split()[0]
 
 
+def test_who_does_not_trust_a_certificate_says_so(place: Path) -> None:
+    with pytest.raises(AuthenticationFault, match=r"is not trusted: .*ssl\.ca\.location names"):
+        read("t", profile="scram", security={"ssl.ca.location": ""})
+    other = place / "other.pem"
+    other.write_text(Authority().pem)
+    with pytest.raises(
+        AuthenticationFault, match=rf"is not trusted: .*ssl\.ca\.location is {other}"
+    ):
+        read("t", profile="scram", security={"ssl.ca.location": str(other)})
+    with pytest.raises(AuthenticationFault, match="refuses this client's certificate"):
+        read("t", profile="mutual", security={"ssl.certificate.location": ""})
+
+
 def test_commands_take_profiles(place: Path) -> None:
     asked = run("profile", "check", "anna")
     assert asked.stdout.startswith("anna: SASL_PLAINTEXT by PLAIN as anna, let in by 127.0.0.1:")
     assert run("topic", "create", "told", "--profile", "anna").returncode == 0
     assert run("produce", "told", "--profile", "anna", given="a\nb\n").returncode == 0
     assert run("consume", "told", "-e", "--profile", "anna").stdout == "a\nb\n"
+    for profile in ("mutual", "scram"):
+        assert "told" in run("topic", "list", "--profile", profile).stdout
+    refused = run("topic", "list", "--profile", "token")
+    assert "knows no delegation tokens" in refused.stderr
     assert "leader id            1" in run("quorum", "status", "--profile", "sock").stdout
     refused = run("topic", "create", "other", "--profile", "otto")
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
