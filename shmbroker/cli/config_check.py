@@ -13,6 +13,7 @@ from shmbroker.cli.run_broker import flags_of, secrets_complaint
 from shmbroker.cli.serve_flags import FLAGS, REPEATED
 from shmbroker.errors import ConfigFault
 from shmbroker.gateway.tls_context import complaints, load
+from shmbroker.gateway.tls_context import complaints
 from shmbroker.processes.listening import check
 from shmbroker.settings import listener_doubts
 from shmbroker.settings.broker_config import BrokerConfig
@@ -38,19 +39,14 @@ def command(as_json: bool, **parameters: Any) -> None:
         config = BrokerConfig.load(
             parameters["config_file"], parameters["assignments"], flags_of(parameters)
         )
-        for one in config.listeners:
-            check(config, one)
+        tls = [(one.name, check(config, one)) for one in config.listeners]
     except ConfigFault as fault:
         raise CommandFault(str(fault).rstrip(".")) from None
     rows = [row for one in config.listeners for row in _rows(config, one)]
-    try:
-        tls = [(one.name, load(config, one)) for one in config.listeners if one.has_tls]
-    except ConfigFault as fault:
-        raise CommandFault(str(fault).rstrip(".")) from None
     warnings = [
         *config.idle_complaints(),
         *_doubts(config, parameters["config_file"]),
-        *complaints(tls, clock.now_ms()),
+        *complaints(((name, each) for name, each in tls if each), clock.now_ms()),
     ]
     if as_json:
         print_json({"listeners": rows, "warnings": warnings})

@@ -37,10 +37,10 @@ def open_all(config: BrokerConfig) -> list[Listener]:
         return _open_default(config, passed)
     found = []
     for one in config.listeners:
-        check(config, one)
+        tls = check(config, one)
         mine = [each for each in passed if _is_of(each, one, len(config.nodes))]
         passed = [each for each in passed if each not in mine]
-        found += _open(config, one, mine)
+        found += _open(config, one, mine, tls=tls)
     if passed:
         where = address_text(*passed[0].getsockname()[:2])
         raise ConfigFault(
@@ -50,12 +50,12 @@ def open_all(config: BrokerConfig) -> list[Listener]:
     return found
 
 
-def check(config: BrokerConfig, one: ListenerConfig) -> None:
-    """ConfigFault where what a listener asks of its clients can't be asked with these settings."""
+def check(config: BrokerConfig, one: ListenerConfig) -> TlsContext | None:
+    """What its TLS is made of, if it has any. ConfigFault where what a listener asks of its clients
+    can't be asked with these settings."""
     if one.has_sasl:
         offered(config, one.name, os.environ)
-    if one.has_tls:
-        _tls_of(config, one)
+    return _tls_of(config, one) if one.has_tls else None
 
 
 def _open_default(config: BrokerConfig, passed: list[socket.socket]) -> list[Listener]:
@@ -77,8 +77,8 @@ def _open(
     one: ListenerConfig,
     passed: list[socket.socket],
     wanted: activation.Wanted | None = None,
+    tls: TlsContext | None = None,
 ) -> list[Listener]:
-    tls = _tls_of(config, one) if one.has_tls else None
     if wanted is None:
         wanted = activation.Wanted(len(config.nodes), one.host, max(one.port, 0))
     places = activation.assign([each.getsockname()[:2] for each in passed], wanted)
