@@ -283,7 +283,9 @@ class ActiveController:
             request, version, self.node_id, self.epoch, self.committed_offset, *replicas
         )
 
-    def create_topics_auto(self, names: list[str], now_ms: int) -> list[tuple[int, str | None]]:
+    def create_topics_auto(
+        self, names: list[str], now_ms: int, mutations: Mutations = UNBOUNDED
+    ) -> list[tuple[int, str | None]]:
         """Create topics because somebody uses them, in one decision: (error, message) of each.
 
         With the defaults, or as Kafka has it for its own. TOPIC_ALREADY_EXISTS is
@@ -291,7 +293,8 @@ class ActiveController:
         """
         asked = [topics.created_by_use(name, self.config) for name in names]
         request = {"topics": asked, "validate_only": False}
-        results = self.handle("CreateTopics", 2, request, now_ms)["topics"]
+        answer = self.handle("CreateTopics", 2, request, now_ms, mutations=mutations)
+        results = answer["topics"]
         return [(result["error_code"], result["error_message"]) for result in results]
 
     def register_broker(

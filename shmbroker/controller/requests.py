@@ -22,6 +22,7 @@ from shmbroker.controller.raft.voter import NotControllerFault
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_adapter import Answer, Call, Executor, Handler, Steps
 from shmbroker.log.faults import DiskFullFault
+from shmbroker.metadata.topic_names import INTERNAL_TOPICS
 from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
 
 TYPE_CHECKING = False
@@ -188,12 +189,14 @@ class Requests:
 
     def create_used(self, call: Call, names: list[str]) -> Steps:
         """Create topics with their defaults, as many in a step as a part of a request may ask for;
-        the answer names none."""
+        the answer names none. They count for whoever uses them, but for Kafka's own."""
         count = max(1, WEIGHT_MAX // (1 + self.decisions.config["num.partitions"]))
         for at in range(0, len(names), count):
             if at:
                 yield
-            self.decisions.create_topics_auto(names[at : at + count], self.now_ms())
+            part = names[at : at + count]
+            mutations = UNBOUNDED if INTERNAL_TOPICS.issuperset(part) else self._mutations(call)
+            self.decisions.create_topics_auto(part, self.now_ms(), mutations)
             self._controller.publish_committed()
         self.park(call, {"topics": []})
         return None

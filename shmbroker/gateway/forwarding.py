@@ -24,7 +24,7 @@ from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.recogniser import Known, key_of
 from shmbroker.gateway.standing import REQUEST_BYTES_MAX, StandingRepeats
 from shmbroker.ipc.control_socket import broker_of
-from shmbroker.ipc.operation_layout import pack_identity
+from shmbroker.ipc.operation_layout import EXECUTE_FLAG_BY_USE, pack_identity
 from shmbroker.ipc.operation_proxy import try_execute
 from shmbroker.ipc.peer import Peer
 from shmbroker.wire import codec
@@ -136,7 +136,14 @@ class PlainApis:
         self.worker.token = token = self.worker.token + 1
         controller = self.worker.link.peer()
         if controller is None or not try_execute(
-            controller, token, create_topics.API_KEY, version, create_topics.AUTO_CREATE, body
+            controller,
+            token,
+            create_topics.API_KEY,
+            version,
+            request.client_id,
+            body,
+            pack_identity(request.connection.identity),
+            EXECUTE_FLAG_BY_USE,
         ):
             self.finish_again(request)
             return

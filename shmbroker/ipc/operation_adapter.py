@@ -17,6 +17,7 @@ from typing import Any
 from shmbroker.errors import ProtocolFault
 from shmbroker.ipc.operation_layout import (
     EXECUTE,
+    EXECUTE_FLAG_BY_USE,
     EXECUTE_FLAG_PARTS,
     EXECUTE_HEAD,
     EXECUTE_PART,
@@ -57,6 +58,7 @@ class Call:
         "deaths",
         "hold",
         "identity",
+        "is_by_use",
         "peer",
         "token",
     )
@@ -80,6 +82,8 @@ class Call:
         self.client_id = client_id
         self.identity = identity
         """Who asks, as the network worker has found."""
+        self.is_by_use = False
+        """The client did not ask for it: a network worker does, as it uses what is not there."""
         self.hold: Hold | None = None
         """May take an answer and reply with it later; asked once."""
 
@@ -134,6 +138,7 @@ class OwnCall(Call):
         self.api_version = version
         self.client_id = b""
         self.identity = OF_FAMILY
+        self.is_by_use = False
         self.hold = None
         self._on_answer = on_answer
 
@@ -193,6 +198,7 @@ class Executor:
         name, handler = self.handlers[api_key]
         identity = unpack_identity(content[name_bytes:body_at])
         call = Call(peer, token, api_key, name, version, content[:name_bytes], identity)
+        call.is_by_use = bool(flags & EXECUTE_FLAG_BY_USE)
         try:
             body = codec.decode_request(name, version, content, body_at)
         except ProtocolFault as fault:

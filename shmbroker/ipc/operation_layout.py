@@ -183,6 +183,8 @@ READ_FLAG_NEW = 2
 
 EXECUTE_FLAG_PARTS = 1
 """Pieces of this request came before."""
+EXECUTE_FLAG_BY_USE = 2
+"""No client has sent this request: a network worker asks, as its client uses what is not there."""
 
 IDENTITY_FLAG_BY_TOKEN = 1
 """It was a delegation token by which he showed who he is."""

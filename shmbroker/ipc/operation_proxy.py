@@ -23,16 +23,18 @@ def try_execute(
     client_id: bytes | None,
     body: bytes | memoryview,
     identity: bytes = b"",
+    flags: int = 0,
 ) -> bool:
     """Send a request body for `peer` to answer; False if the ring has no room now.
 
     identity: of the client that asks, by `pack_identity`; nothing where the family asks itself.
+    flags: EXECUTE_FLAG_BY_USE, or none.
     """
     name = client_id or b""
     content = name + identity + bytes(body)
     room = peer.writer.payload_bytes_max - EXECUTE_HEAD.size
     if len(content) <= room:
-        head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), 0, len(identity))
+        head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), flags, len(identity))
         return peer.try_send(EXECUTE, head + content)
     if peer.backlog:
         return False
@@ -40,7 +42,7 @@ def try_execute(
     while len(content) - at > room:
         peer.send(EXECUTE_PART, TOKEN.pack(token) + content[at : at + room])
         at += room
-    flags = EXECUTE_FLAG_PARTS
+    flags |= EXECUTE_FLAG_PARTS
     head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), flags, len(identity))
     peer.send(EXECUTE, head + content[at:])
     return True

@@ -17,7 +17,11 @@ import pytest
 from shmbroker import clock
 from shmbroker.shm.quota_counts import Used
 from shmbroker.testing.broker import Broker
-from shmbroker.wire.error_codes import NONE, THROTTLING_QUOTA_EXCEEDED
+from shmbroker.wire.error_codes import (
+    NONE,
+    THROTTLING_QUOTA_EXCEEDED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from tests.support.acknowledged_load import batch_now
 from tests.support.raw_client import RawClient, fetch_body, produce_body
 
@@ -221,3 +225,22 @@ def test_partitions_are_counted_by_the_controller_and_its_client_is_muted(broker
         assert create("m2", 1)[0] == NONE
         assert clock.monotonic() - began >= throttle_ms / 1000 - 0.1, "it was not read before"
         alter(admin, {"client-id": "m"}, "controller_mutation_rate", None)
+
+
+def test_topics_by_use_count_and_no_client_id_opens_a_back_door(broker: Broker) -> None:
+    with RawClient(broker.address) as admin:
+        alter(admin, {"client-id": "auto-create"}, "controller_mutation_rate", 0.1)
+
+        def used(name: str) -> int:
+            body = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
+            answer = admin.ask("Metadata", 9, body, client_id="auto-create")
+            return int(answer["topics"][0]["error_code"])
+
+        assert used("u1") == NONE
+        row = {"name": "u2", "num_partitions": 2, "replication_factor": -1}
+        body = {"topics": [row], "timeout_ms": 10_000}
+        [created] = admin.ask("CreateTopics", 7, body, client_id="auto-create")["topics"]
+        assert (created["error_code"], created["num_partitions"]) == (NONE, 2)
+        assert used("u3") == UNKNOWN_TOPIC_OR_PARTITION
+        alter(admin, {"client-id": "auto-create"}, "controller_mutation_rate", None)
+        assert used("u3") == NONE

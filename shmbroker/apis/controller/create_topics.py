@@ -23,15 +23,12 @@ VERSION_MIN = 2
 VERSION_MAX = 7
 VERSION_MIN_ADVERTISED = 2
 
-AUTO_CREATE = b"auto-create"
-"""Client id of a request that a network worker sends because somebody uses the topics: they get the
-defaults, or what Kafka gives its internal topics, and the answer names none."""
-
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> Steps:
     """The results, when every broker at work has the topics. A request about very many is decided
-    in parts."""
-    if call.client_id == AUTO_CREATE:
+    in parts. Topics that somebody uses get the defaults, or what Kafka gives its internal topics,
+    and the answer names none."""
+    if call.is_by_use:
         return controller.create_used(call, [topic["name"] for topic in body["topics"]])
     return controller.decide_in_parts(call, body)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from shmbroker.apis.controller.create_topics import AUTO_CREATE
 from shmbroker.controller.controller import REST_S, STOP_WAIT_S
 from shmbroker.controller.decisions.lost_replicas import HAS
 from shmbroker.controller.raft.metadata_log import MetadataLog
@@ -16,6 +15,7 @@ from shmbroker.controller.raft.quorum import LEADER
 from shmbroker.controller.requests import APPLY_WAIT_S
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import (
+    EXECUTE_FLAG_BY_USE,
     EXECUTE_FLAG_PARTS,
     EXECUTE_PART,
     EXECUTED_FLAG_CLOSE,
@@ -209,7 +209,7 @@ def test_one_topic_of_very_many_partitions_takes_turns_and_others_come_between(m
     asked = family.ask(*CREATE_TOPICS, create(topic("large", partitions=10_000)))
     turns = 0
     while family.words[METADATA_END_OFFSET_WORD] < committed + 10_000:
-        others = family.ask(*CREATE_TOPICS, create(topic(f"t{turns}")), client_id=AUTO_CREATE)
+        others = family.ask(*CREATE_TOPICS, create(topic(f"t{turns}")), flags=EXECUTE_FLAG_BY_USE)
         assert family.controllers[1].turn() == 0
         assert f"t{turns}" in family.controllers[1].follower.image.topics_by_name
         assert asked.answer() is None and others.answer() is None
@@ -246,7 +246,7 @@ def test_very_many_topics_that_somebody_uses_are_created_in_turns(make: Make) ->
     family = make(num_partitions="3")
     at_work(family)
     names = [f"t{at}" for at in range(550)]
-    asked = family.ask(*CREATE_TOPICS, create(*map(topic, names)), client_id=AUTO_CREATE)
+    asked = family.ask(*CREATE_TOPICS, create(*map(topic, names)), flags=EXECUTE_FLAG_BY_USE)
     family.turn()
     assert 0 < len(family.controllers[1].follower.image.topics_by_name) <= 2 * 250
     family.turn()
@@ -275,7 +275,7 @@ def test_the_vote_that_is_lost_between_two_steps_ends_a_request(make: Make) -> N
 def test_topics_that_somebody_uses_are_created_with_the_defaults(make: Make) -> None:
     family = make(num_partitions="3")
     at_work(family)
-    asked = family.ask(*CREATE_TOPICS, create(topic("t")), client_id=AUTO_CREATE)
+    asked = family.ask(*CREATE_TOPICS, create(topic("t")), flags=EXECUTE_FLAG_BY_USE)
     family.turn()
     family.apply()
     family.turn()

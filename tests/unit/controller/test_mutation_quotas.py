@@ -169,3 +169,16 @@ def test_an_answer_of_parts_tells_the_longest_time(version: int) -> None:
     answer = codec.decode_all("CreateTopicsResponse", version, whole.encoded())
     assert answer["throttle_time_ms"] == 7
     assert [row["name"] for row in answer["topics"]] == list(names)
+
+
+def test_topics_that_somebody_uses_count_for_it(
+    controller: ActiveController, mutations: Mutations
+) -> None:
+    create(controller, topic("there", 1))
+    made = controller.create_topics_auto(["a", "there"], NOW_MS, mutations=mutations)
+    assert [error for error, _ in made] == [NONE, TOPIC_ALREADY_EXISTS]
+    for name in "bcdefg":
+        controller.create_topics_auto([name], NOW_MS, mutations=mutations)
+    [(error, _)] = controller.create_topics_auto(["h"], NOW_MS, mutations=mutations)
+    assert error == THROTTLING_QUOTA_EXCEEDED
+    assert "h" not in controller.image.topics_by_name
