@@ -26,13 +26,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark_environment() -> None:
+def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What Spark looks for in the environment, here and in programs that a test starts."""
     try:
         os.environ["JAVA_HOME"] = java_home()
     except ConfigFault as fault:
         pytest.skip(str(fault))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SHMBROKER_PROFILES"] = str(tmp_path_factory.mktemp("profiles") / "profiles.toml")
     # Spark's Python processes look for pyspark_shmbroker in their path
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
