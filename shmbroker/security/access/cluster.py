@@ -72,6 +72,11 @@ def _per_log(version: int, body: Message, error: int) -> Message:
     }
 
 
+def _per_named_user(version: int, body: Message, error: int) -> Message:
+    row = {"error_code": error, "error_message": None}
+    return row | {"results": [row for _ in body["users"] or ()]}  # their names are not said
+
+
 def _per_entity(version: int, body: Message, error: int) -> Message:
     row = {"error_code": error, "error_message": CLUSTER_FAILED}
     return {"entries": [row | {"entity": entry["entity"]} for entry in body["entries"]]}
@@ -156,9 +161,7 @@ describe_client_quotas = needs_cluster(
     lambda version, body, error: {"error_code": error, "error_message": None, "entries": None},
 )
 alter_client_quotas = needs_cluster(ALTER_CONFIGS, _per_entity)
-describe_users = needs_cluster(
-    DESCRIBE, lambda version, body, error: _all_in_one(version, body, error) | {"results": []}
-)
+describe_users = needs_cluster(DESCRIBE, _per_named_user)
 alter_users = needs_cluster(ALTER, _per_user)
 alter_replica_log_dirs = needs_cluster(ALTER, _per_log)
 list_config_resources = needs_cluster(

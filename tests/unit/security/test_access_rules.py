@@ -8,6 +8,7 @@ import pytest
 from shmbroker.apis import table
 from shmbroker.metadata.security_image import Acl, Token
 from shmbroker.security.access.asker import Asker, Outcome, Partly, Refused
+from shmbroker.security.access.needs import NEEDS
 from shmbroker.security.access.rules import RULES
 from shmbroker.security.acls import (
     ALL,
@@ -77,6 +78,11 @@ def judge(asker: Asker, key: int, version: int, body: dict[str, Any]) -> Outcome
 
 def test_every_api_has_its_rule() -> None:
     assert {module.API_KEY for module in table.JUDGED} == set(RULES)
+
+
+def test_every_api_says_what_it_needs() -> None:
+    assert NEEDS.keys() == RULES.keys() | {api.API_KEY for api in table.HOT}
+    assert all(not NEEDS[key] for key, rule in RULES.items() if rule is None)
 
 
 ONE_TOPIC = {"topics": [{"name": "mine", "partitions": [{"partition_index": 0}]}]}
@@ -169,6 +175,10 @@ def test_what_is_refused_without_a_right_and_goes_on_with_it(
     path: tuple[Any, ...],
     error: int,
 ) -> None:
+    kind, _, operation = right
+    assert any(need[:3] == (operation, kind, error) for need in NEEDS[key]) or (
+        (key, kind) == (keys.INIT_PRODUCER_ID, TOPIC)  # instead of the cluster's
+    )
     refused = judge(may(), key, version, body)
     assert isinstance(refused, Refused)
     row: Any = refused.answer
