@@ -25,6 +25,7 @@ from shmbroker.controller.bootstrap import (
     write_bootstrap_checkpoint,
 )
 from shmbroker.controller.decisions import (
+    bounds,
     configs,
     election,
     in_sync,
@@ -39,7 +40,7 @@ from shmbroker.controller.mutation_quotas import UNBOUNDED
 from shmbroker.controller.raft.metadata_log import DecisionTooLargeFault, encode_records
 from shmbroker.controller.raft.quorum_description import describe_quorum
 from shmbroker.controller.raft.voter import Voter
-from shmbroker.controller.served import SERVED
+from shmbroker.controller.served import SERVED, Served
 from shmbroker.ids import random_uuid
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.metadata.follower import MetadataFollower
@@ -238,6 +239,8 @@ class ActiveController:
             self._mutations = mutations
             records, response = served.decide(self, request, version, now_ms, identity)
             self._mutations = UNBOUNDED
+            if records and (full := bounds.complaint(records, self.image, self.config)):
+                return _refused(served, response, full)
             encoded: list[bytes] | None = None
             if len(records) > STEP_RECORDS and served.is_in_steps:
                 encoded = []
@@ -632,6 +635,13 @@ def _fail(results: list[dict[str, Any]], error: int, message: str) -> None:
         if result["error_code"] == NONE:
             result["error_code"] = error
             result["error_message"] = message
+
+
+def _refused(served: Served, response: dict[str, Any], message: str) -> dict[str, Any]:
+    """The answer where there is no room for what was decided."""
+    _fail(response[served.results] if served.results else [response], POLICY_VIOLATION, message)
+    # What proves a token that does not come to be is nobody's.
+    return response | {"token_id": "", "hmac": b""} if "hmac" in response else response
 
 
 def _named(partitions: list[str]) -> str:

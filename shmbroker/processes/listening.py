@@ -32,7 +32,7 @@ def open_all(config: BrokerConfig) -> list[Listener]:
     """Every listener of every broker; the first listener's come first. ConfigFault, which names
     what to change, where one can't be had."""
     passed = activation.passed()
-    key_of(config, os.environ)  # so that what is wrong is said now
+    check(config)
     if config["listeners"] is None:
         return _open_default(config, passed)
     found = []

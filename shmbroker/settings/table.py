@@ -1240,6 +1240,22 @@ _broker(
     least=1 << 20,
 )
 _broker(
+    "shmbroker.metadata.partitions",
+    INT,
+    "500000",
+    "Partitions of all topics together; more are refused (POLICY_VIOLATION). Each takes some "
+    "hundred bytes in every process.",
+    least=1,
+)
+_broker(
+    "shmbroker.metadata.entries",
+    INT,
+    "100000",
+    "ACLs that are kept, and as many passwords of users, quotas, delegation tokens, and groups, "
+    "subscriptions and other resources with settings; more are refused (POLICY_VIOLATION).",
+    least=1,
+)
+_broker(
     "shmbroker.transactional.ids",
     INT,
     "100000",

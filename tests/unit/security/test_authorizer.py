@@ -170,3 +170,11 @@ def test_index_finds_what_a_look_at_every_acl_finds(
     allowed = any(one.permission == ALLOW and one.operation in implied for one in mine)
     authorizer = Authorizer(entries)
     assert authorizer.allows(ALICE, HERE, operation, TOPIC, name) == (allowed and not denied)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shmbroker.security.authorizer.REMEMBERED_MAX", 3)
+    authorizer = Authorizer([acl()])
+    for number in range(10):
+        assert not authorizer.allows(ALICE, HERE, READ, TOPIC, f"other-{number}")
+        assert len(authorizer._known) <= 3
