@@ -148,7 +148,8 @@ class JwtValidator:
         if not _is_time(expires) or not _is_time(issued) or not _is_time(begins):
             return Invalid("it does not say when it was issued and when it expires")
         assert isinstance(expires, int | float) and isinstance(begins, int | float)
-        if now_s - skew_s >= expires:
+        assert isinstance(issued, int | float)
+        if now_s - skew_s >= expires or expires < issued:
             return Invalid("it has expired")
         if now_s + skew_s < begins:
             return Invalid("it does not hold yet")
@@ -158,10 +159,7 @@ class JwtValidator:
         named = audience if isinstance(audience, list) else [audience]
         if expected.audience and not any(each in expected.audience for each in named):
             return Invalid("it is for another audience")
-        scope = claims.get(expected.scope_claim, ())
-        if not isinstance(scope, str) and not (
-            isinstance(scope, list | tuple) and all(isinstance(each, str) for each in scope)
-        ):
+        if not _are_scopes(claims.get(expected.scope_claim)):
             return Invalid(f"its {expected.scope_claim} is no scope")
         name = claims.get(expected.sub_claim)
         if not isinstance(name, str) or not name.strip():
@@ -172,6 +170,16 @@ class JwtValidator:
 def _is_time(value: object) -> bool:
     """Whether this is a number of seconds since 1970; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LATEST_S
+
+
+def _are_scopes(value: object) -> bool:
+    """Whether these are scopes in Kafka's eyes: a word or several, each once; what is neither is
+    none, and fine."""
+    if not isinstance(value, str | list):
+        return True
+    words = [value] if isinstance(value, str) else value
+    names = [each.strip() for each in words if isinstance(each, str)]
+    return len(names) == len(words) == len(set(names)) and "" not in names
 
 
 _LATEST_S = 1 << 40

@@ -49,7 +49,10 @@ def test_a_signed_token_holds_until_it_expires(key: Any, algorithm: str) -> None
 @pytest.mark.parametrize(
     "claims",
     [
-        {"exp": NOW_S - 29},
+        {"iat": NOW_S - 60, "exp": NOW_S - 29},
+        {"iat": NOW_S + 50},
+        {"scope": 7},
+        {"scope": []},
         {"nbf": NOW_S + 30},
         {"aud": ["x", "other"]},
         {"scope": "read write"},
@@ -64,7 +67,8 @@ def test_it_holds_within_the_skew_and_for_one_of_the_audiences(claims: dict[str,
 @pytest.mark.parametrize(
     ("claims", "reason"),
     [
-        ({"exp": NOW_S - 30}, "expired"),
+        ({"iat": NOW_S - 60, "exp": NOW_S - 30}, "expired"),
+        ({"exp": NOW_S - 11}, "expired"),
         ({"nbf": NOW_S + 31}, "not hold yet"),
         ({"exp": ...}, "when it was issued"),
         ({"iat": ...}, "when it was issued"),
@@ -80,7 +84,10 @@ def test_it_holds_within_the_skew_and_for_one_of_the_audiences(claims: dict[str,
         ({"sub": ...}, "names nobody"),
         ({"sub": " "}, "names nobody"),
         ({"sub": 7}, "names nobody"),
-        ({"scope": 7}, "no scope"),
+        ({"scope": ""}, "no scope"),
+        ({"scope": ["read", "read "]}, "no scope"),
+        ({"scope": ["read", " "]}, "no scope"),
+        ({"scope": ["read", 7]}, "no scope"),
     ],
 )
 def test_one_that_does_not_hold_is_refused(claims: dict[str, Any], reason: str) -> None:
