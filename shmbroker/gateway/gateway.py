@@ -27,7 +27,7 @@ from shmbroker.apis.broker import join_group, sync_group
 from shmbroker.apis.contexts import MetadataLink
 from shmbroker.audit import Audit
 from shmbroker.clock import Clock
-from shmbroker.errors import ProtocolFault
+from shmbroker.errors import ConfigFault, ProtocolFault
 from shmbroker.gateway import fetch, produce
 from shmbroker.gateway import forwarding as plain
 from shmbroker.gateway.audited import Audited, who_is
@@ -589,6 +589,11 @@ class Gateway:
         self._apply_configs()
         if self.tls is not None:
             self.tls.on_settings()
+        for name, door in self._doors.items():
+            try:
+                door.renew(offered(self.config, name, os.environ))
+            except ConfigFault as fault:
+                logger.warning("listener %s keeps the users that it had: %s", name, fault)
         self.plain.cache.clear()  # DescribeConfigs tells them
 
     def _apply_configs(self) -> None:

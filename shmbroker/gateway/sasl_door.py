@@ -94,12 +94,13 @@ class SaslDoor:
         self.receiver = receiver
         self.frame_bytes_max = frame_bytes_max
         self.delay_s = delay_s
+        self._plain_users = offered.plain_users
         self.offers: dict[str, Offer] = {}
         """In the order in which clients are told them."""
         for name, session_ms_max in offered.mechanisms.items():
             begin: Callable[[], Mechanism]
             if name == plain.NAME:
-                begin = partial(plain.Plain, offered.plain_users)
+                begin = self._begin_plain
             elif name == bearer.NAME:
                 assert offered.tokens is not None
                 begin = partial(bearer.Bearer, _validator(offered.tokens, receiver.clock))
@@ -107,6 +108,13 @@ class SaslDoor:
                 mechanism = scram.MECHANISMS[name]
                 begin = partial(scram.Scram, mechanism, scram_users, _new_nonce)
             self.offers[name] = Offer(begin, session_ms_max)
+
+    def _begin_plain(self) -> plain.Plain:
+        return plain.Plain(self._plain_users)
+
+    def renew(self, offered: Offered) -> None:
+        """The users that the settings name may be others now."""
+        self._plain_users = offered.plain_users
 
     def open(self, connection: Connection) -> None:
         """It may ask for nothing until it is known."""

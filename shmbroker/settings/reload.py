@@ -22,8 +22,8 @@ LIVE_TOO = frozenset(
 )
 """Not for clients to change, but looked up whenever they are needed, or told to everybody."""
 
-TLS_PREFIX = "ssl."
-"""Not for clients to change either; new connections go by them."""
+NEW_CONNECTIONS_GO_BY = ("ssl.", "sasl.jaas.config")
+"""How such settings begin: not for clients to change either."""
 
 
 class Reload(NamedTuple):
@@ -55,7 +55,7 @@ def is_live(name: str) -> bool:
     setting = broker_setting(name)
     if setting is None or setting.name in WITHOUT_EFFECT:
         return False
-    return setting.is_dynamic or setting.name.startswith(TLS_PREFIX)
+    return setting.is_dynamic or setting.name.startswith(NEW_CONNECTIONS_GO_BY)
 
 
 def judge(now: BrokerConfig, read: BrokerConfig) -> Reload:

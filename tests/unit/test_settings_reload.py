@@ -10,10 +10,12 @@ LIVE = "log.retention.ms"
 LIVE_TOO = "shmbroker.watchdog.kill.ms"
 FIXED = "shmbroker.disk.reserve.bytes"
 IDLE = "log.cleaner.threads"
+USERS = "listener.name.clients.plain.sasl.jaas.config"
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [(LIVE, True), (LIVE_TOO, True), (FIXED, False), (IDLE, False)]
+    ("name", "expected"),
+    [(LIVE, True), (LIVE_TOO, True), (FIXED, False), (IDLE, False), (USERS, True)],
 )
 def test_live_is_what_clients_may_change_and_has_an_effect(name: str, expected: bool) -> None:
     assert is_live(name) == expected

@@ -4,6 +4,7 @@ and when."""
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,6 +198,22 @@ def test_bare_messages_have_bare_answers(family: GatewayFamily) -> None:
     family.turn()
     assert family.receive(4) == bytes(4)
     assert the_connection(family).principal == "User:alice"
+
+
+def test_users_are_read_again_with_the_settings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "alice").write_text("secret")
+    settings = [setting.replace('"secret"', f'"${{dir:{tmp_path}:alice}}"') for setting in SETTINGS]
+    other = {"auth_bytes": b"\0alice\0other"}
+    with gateway_family(*settings) as family:
+        (tmp_path / "alice").write_text("other")
+        family.gateway.on_settings()
+        (tmp_path / "alice").unlink()
+        family.gateway.on_settings()
+        assert "listener SASL keeps the users that it had" in caplog.text
+        asked(family, SASL_HANDSHAKE, PLAIN)
+        assert asked(family, SASL_AUTHENTICATE, other)["error_code"] == NONE
 
 
 # ── sessions ────────────────────────────────────────────────────────────────────────────────────
