@@ -58,6 +58,9 @@ class Submits(Protocol):
 class GatewayContext(Protocol):
     """A network worker, as the APIs see it that answer from the metadata image."""
 
+    guard: Guard | None
+    """Who is asked for rights; None: everybody has all."""
+
     @property
     def image(self) -> MetadataImage:
         """The cluster as of the last committed record that this process has read."""
@@ -179,8 +182,6 @@ class RequestContext(GatewayContext, Protocol):
     """The last token that was given to an operation."""
     append_bytes: int
     """Of the last request with appends."""
-    guard: Guard | None
-    """Who is asked for rights; None: everybody has all."""
     pending: dict[int, Request]
     """Requests that wait for a result, by the token of the operation."""
     touched: set[Connection]

@@ -61,7 +61,7 @@ class TopicMeaning:
         """Whether the topic is the same in a newer image: then this is of that one."""
         if image.topics_by_id.get(self.topic_image.topic_id) is not self.topic_image:
             return False
-        if image.security is not self.image.security:
+        if image.security.acls is not self.image.security.acls:
             return False  # who was allowed to may be no more
         self.image = image
         return True

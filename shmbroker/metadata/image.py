@@ -591,10 +591,12 @@ def _set_producer_ids(draft: Draft, message: dict[str, Any], offset: int) -> Non
 
 
 def _change_security(name: str, draft: Draft, message: dict[str, Any], offset: int) -> None:
-    image = draft.image
-    if image.security is draft.before.security:
-        image.security = image.security.copy()
-    SECURITY_APPLIERS[name](image.security, message)
+    image, before = draft.image, draft.before.security
+    if image.security is before:
+        image.security = before.copy()
+    part, change = SECURITY_APPLIERS[name]
+    image.security.begin(part, before)
+    change(image.security, message)
 
 
 def _nothing(draft: Draft, message: dict[str, Any], offset: int) -> None:

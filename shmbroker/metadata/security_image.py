@@ -1,7 +1,8 @@
 """Who may do what and how much, and how users show who they are, as of one offset of the metadata
-log: ACLs, client quotas, SCRAM credentials.
+log: ACLs, client quotas, SCRAM credentials, delegation tokens.
 
-* Part of the metadata image, and like it never changed: a draft copies what its records touch.
+* Part of the metadata image, and like it never changed: a draft copies the parts that its records
+  touch. So who goes by the ACLs sees by `is` that they are the same, however often tokens change.
 * The records are Kafka's, so all of it moves from one to the other with the directory.
 """
 
@@ -87,11 +88,16 @@ class SecurityImage:
     __hash__ = None  # type: ignore[assignment]
 
     def copy(self) -> SecurityImage:
-        """One that may be changed."""
+        """One whose parts are these, until others take their place."""
         made = SecurityImage()
         for slot in self.__slots__:
-            setattr(made, slot, dict(getattr(self, slot)))
+            setattr(made, slot, getattr(self, slot))
         return made
+
+    def begin(self, part: str, before: SecurityImage) -> None:
+        """A part is about to be changed: it gets one of its own, unless it has it already."""
+        if getattr(self, part) is getattr(before, part):
+            setattr(self, part, dict(getattr(before, part)))
 
     def records(self) -> Iterator[Record]:
         """What makes this image: a part of a metadata snapshot."""
@@ -183,13 +189,13 @@ def _remove_token(image: SecurityImage, message: dict[str, Any]) -> None:
     image.tokens.pop(message["token_id"], None)
 
 
-APPLIERS: dict[str, Callable[[SecurityImage, dict[str, Any]], None]] = {
-    "AccessControlEntryRecord": _add_acl,
-    "RemoveAccessControlEntryRecord": _remove_acl,
-    "UserScramCredentialRecord": _set_scram,
-    "RemoveUserScramCredentialRecord": _remove_scram,
-    "ClientQuotaRecord": _change_quota,
-    "DelegationTokenRecord": _put_token,
-    "RemoveDelegationTokenRecord": _remove_token,
+APPLIERS: dict[str, tuple[str, Callable[[SecurityImage, dict[str, Any]], None]]] = {
+    "AccessControlEntryRecord": ("acls", _add_acl),
+    "RemoveAccessControlEntryRecord": ("acls", _remove_acl),
+    "UserScramCredentialRecord": ("scram", _set_scram),
+    "RemoveUserScramCredentialRecord": ("scram", _remove_scram),
+    "ClientQuotaRecord": ("quotas", _change_quota),
+    "DelegationTokenRecord": ("tokens", _put_token),
+    "RemoveDelegationTokenRecord": ("tokens", _remove_token),
 }
-"""By record; KeyError for a removal of an ACL that isn't there."""
+"""By record: which part it changes, and how; KeyError for a removal of an ACL that isn't there."""

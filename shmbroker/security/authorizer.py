@@ -58,6 +58,7 @@ class Authorizer:
             else:
                 self._prefixed[key].append(acl)
                 lengths[acl.resource_type].add(len(acl.resource_name))
+        self._types = {type_ for table in (self._literal, self._prefixed) for type_, _ in table}
         self._lengths = {type_: sorted(found) for type_, found in lengths.items()}
         self._known: dict[tuple[str, str, int, int, str], bool] = {}
 
@@ -72,6 +73,11 @@ class Authorizer:
                 self._known.clear()
             known = self._known[key] = self._decide(*key)
         return known
+
+    def is_about_any(self, resource_type: int) -> bool:
+        """Whether there can be a right to a resource of this type, but for super users: without an
+        ACL there is none, unless that opens all."""
+        return resource_type in self._types or self._allows_where_no_acl_is
 
     def is_super(self, principal: str) -> bool:
         """Whether nothing is denied to this principal."""

@@ -28,7 +28,7 @@ class Rights:
     def on_image(self, image: MetadataImage) -> None:
         """The metadata have changed."""
         before, self._image = self._image, image
-        if image.security is not before.security:
+        if image.security.acls is not before.security.acls:
             self._authorizer = None
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shmbroker.security.access.tokens import may_see
 from shmbroker.security.tokens import Principal, concerns
 from shmbroker.wire.error_codes import (
     DELEGATION_TOKEN_AUTH_DISABLED,
@@ -32,8 +33,8 @@ IS_CACHED = False
 
 
 def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    """All, or those that concern one of the owners; whose are not to be seen is taken out behind
-    this, where there is an authorizer (`security.access.tokens`)."""
+    """All, or those that concern one of the owners; where there is an authorizer, those of them
+    that its client may see."""
     key = gateway.token_key
     if not request.connection.identity.may_have_tokens:
         return {"error_code": DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "tokens": []}
@@ -41,12 +42,14 @@ def answer(gateway: GatewayContext, request: Request, body: dict[str, Any]) -> d
         return {"error_code": DELEGATION_TOKEN_AUTH_DISABLED, "tokens": []}
     owners = body["owners"]
     wanted = None if owners is None else [str(Principal.of(row)) for row in owners]
+    asker = None if gateway.guard is None else gateway.guard.asker(request.connection)
     return {
         "error_code": NONE,
         "tokens": [
             _row(token, key, request.api_version)
             for token in gateway.image.security.tokens.values()
-            if wanted is None or any(concerns(token, principal) for principal in wanted)
+            if (wanted is None or any(concerns(token, principal) for principal in wanted))
+            and (asker is None or may_see(asker, token))
         ],
     }
 

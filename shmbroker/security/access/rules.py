@@ -1,6 +1,7 @@
 """The rule of every API that is served, by key; None: everybody may ask.
 
-Produce and Fetch are judged where they are decoded (`gateway.produce`, `gateway.fetch`).
+Produce and Fetch are judged where they are decoded (`gateway.produce`, `gateway.fetch`), each token
+where it is described (`apis.gateway.describe_delegation_token`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ RULES: dict[int, Rule | None] = {
     keys.CREATE_DELEGATION_TOKEN: tokens.create_delegation_token,
     keys.RENEW_DELEGATION_TOKEN: None,
     keys.EXPIRE_DELEGATION_TOKEN: None,
-    keys.DESCRIBE_DELEGATION_TOKEN: tokens.describe_delegation_token,
+    keys.DESCRIBE_DELEGATION_TOKEN: None,
     keys.DELETE_GROUPS: groups.delete_groups,
     keys.ELECT_LEADERS: cluster.elect_leaders,
     keys.INCREMENTAL_ALTER_CONFIGS: cluster.incremental_alter_configs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shmbroker.security.access.asker import Asker, Message, Outcome, Partly, Refused
+from shmbroker.security.access.asker import Asker, Message, Outcome, Refused
 from shmbroker.security.acls import (
     CREATE_TOKENS,
     DELEGATION_TOKEN,
@@ -12,6 +12,10 @@ from shmbroker.security.acls import (
 )
 from shmbroker.security.tokens import Principal, concerns
 from shmbroker.wire.error_codes import DELEGATION_TOKEN_AUTHORIZATION_FAILED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.metadata.security_image import Token
 
 
 def create_delegation_token(asker: Asker, version: int, body: Message) -> Outcome:
@@ -39,19 +43,14 @@ def create_delegation_token(asker: Asker, version: int, body: Message) -> Outcom
     )
 
 
-def describe_delegation_token(asker: Asker, version: int, body: Message) -> Outcome:
-    """Those that are not one's own by DESCRIBE of the token, or DESCRIBE_TOKENS of its owner."""
-
-    def is_seen(row: Message) -> bool:
-        token = asker.image.security.tokens.get(row["token_id"])
-        return (
-            (token is not None and concerns(token, asker.principal))
-            or asker.may(DESCRIBE, DELEGATION_TOKEN, row["token_id"])
-            or asker.may(DESCRIBE_TOKENS, USER, f"{row['principal_type']}:{row['principal_name']}")
+def may_see(asker: Asker, token: Token) -> bool:
+    """Whether it is one's own, by DESCRIBE_TOKENS of its owner, or by DESCRIBE of the token: the
+    last where anybody has such a right, as it is asked of thousands."""
+    return (
+        concerns(token, asker.principal)
+        or asker.may(DESCRIBE_TOKENS, USER, token.owner)
+        or (
+            asker.authorizer.is_about_any(DELEGATION_TOKEN)
+            and asker.may(DESCRIBE, DELEGATION_TOKEN, token.token_id)
         )
-
-    def after(answer: Message) -> Message:
-        answer["tokens"] = [row for row in answer["tokens"] if is_seen(row)]
-        return answer
-
-    return Partly(None, after)
+    )

@@ -15,7 +15,7 @@ from shmbroker.ipc.operation_layout import (
     EXECUTED_HEAD,
     TOKEN,
 )
-from shmbroker.metadata.security_image import Acl, acl_record
+from shmbroker.metadata.security_image import Acl, Token, acl_record, token_record
 from shmbroker.security.acls import ALLOW, ANONYMOUS, DELETE, LITERAL, READ, TOPIC, WRITE
 from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.wire import codec
@@ -180,3 +180,22 @@ def test_without_an_authorizer_changes_are_logged_where_that_is_asked_for(
             FETCH: family.gateway.fetch.submit,
         }
         assert is_as_ever == (not lines), "who is not audited pays nothing"
+
+
+def test_decisions_stay_known_when_tokens_come_and_are_dropped_when_acls_do(
+    family: GatewayFamily,
+) -> None:
+    allow(family, MAY_WRITE, WRITE)
+    family.quiet_turn()
+    guard = family.gateway.guard
+    assert guard is not None
+    [connection] = family.gateway.loop.connections.values()
+    before = guard.asker(connection).authorizer
+    token = Token("one", "User:a", "User:a", (), 1, 2, 3)
+    family.link.commit(("DelegationTokenRecord", 0, token_record(token)))
+    family.quiet_turn()
+    asker = guard.asker(connection)
+    assert asker.authorizer is before and "one" in asker.image.security.tokens
+    allow(family, b"r" * 16, READ)
+    family.quiet_turn()
+    assert guard.asker(connection).authorizer is not before

@@ -8,6 +8,7 @@ from shmbroker.metadata.changes import (
     ConfigChanged,
     MetadataChange,
     PartitionChanged,
+    SecurityChanged,
     TopicCreated,
     TopicDeleted,
 )
@@ -308,3 +309,40 @@ def test_values_are_equal_by_their_fields(image: MetadataImage) -> None:
     assert again == image
     assert applied(again, change(A, 0))[0] != image
     assert "topic_id" in repr(image.topics_by_id[A])
+
+
+def test_what_changes_of_security_leaves_the_other_parts_as_they_are(image: MetadataImage) -> None:
+    token = {
+        "owner": "User:a",
+        "requester": "User:a",
+        "renewers": ["User:b"],
+        "issue_timestamp": 1,
+        "max_timestamp": 3,
+        "expiration_timestamp": 2,
+        "token_id": "t",
+    }
+    acl = {
+        "id": A,
+        "resource_type": 2,
+        "resource_name": "a",
+        "pattern_type": 3,
+        "principal": "User:a",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+    judged, _ = applied(image, ("AccessControlEntryRecord", 0, acl))
+    issued, changes = applied(judged, ("DelegationTokenRecord", 0, token))
+    assert are(changes, SecurityChanged())
+    assert issued.security.acls is judged.security.acls
+    assert list(issued.security.tokens) == ["t"] and not judged.security.tokens
+    other = token | {"token_id": "u"}
+    again, _ = applied(
+        issued,
+        ("DelegationTokenRecord", 0, other),
+        ("RemoveDelegationTokenRecord", 0, {"token_id": "t"}),
+        ("RemoveDelegationTokenRecord", 0, {"token_id": "never"}),
+        ("RemoveAccessControlEntryRecord", 0, {"id": A}),
+    )
+    assert list(again.security.tokens) == ["u"] and not again.security.acls
+    assert list(issued.security.tokens) == ["t"] and issued.security.acls

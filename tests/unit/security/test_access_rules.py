@@ -10,6 +10,7 @@ from shmbroker.metadata.security_image import Acl, Token
 from shmbroker.security.access.asker import Asker, Outcome, Partly, Refused
 from shmbroker.security.access.needs import NEEDS
 from shmbroker.security.access.rules import RULES
+from shmbroker.security.access.tokens import may_see
 from shmbroker.security.acls import (
     ALL,
     ALLOW,
@@ -378,12 +379,12 @@ TOKENS = {
 def test_tokens_of_others_are_seen_by_who_may(
     right: tuple[int, str, int] | None, seen: list[str]
 ) -> None:
-    image: Any = SimpleNamespace(security=SimpleNamespace(tokens=TOKENS))
-    asker = may(*([right] if right else []))._replace(image=image)
-    outcome = judge(asker, keys.DESCRIBE_DELEGATION_TOKEN, 3, {"owners": None})
-    assert isinstance(outcome, Partly) and outcome.body is None
-    rows = []
-    for token in TOKENS.values():
-        type_, name = token.owner.split(":")
-        rows.append({"token_id": token.token_id, "principal_type": type_, "principal_name": name})
-    assert [row["token_id"] for row in outcome.after({"tokens": rows})["tokens"]] == seen
+    asker = may(*([right] if right else []))
+    assert [token.token_id for token in TOKENS.values() if may_see(asker, token)] == seen
+
+
+def test_who_may_do_everything_and_everybody_where_no_acl_closes_it_sees_all_tokens() -> None:
+    mine = Acl(TOPIC, "mine", LITERAL, ME, "*", READ, ALLOW)
+    for authorizer in (Authorizer([mine], [ME]), Authorizer([mine], [], True)):
+        asker = Asker(ME, HERE, authorizer, IMAGE)
+        assert all(may_see(asker, token) for token in TOKENS.values())
