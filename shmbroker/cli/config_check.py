@@ -12,7 +12,6 @@ from shmbroker.cli.output import print_json, print_table
 from shmbroker.cli.run_broker import flags_of, secrets_complaint
 from shmbroker.cli.serve_flags import FLAGS, REPEATED
 from shmbroker.errors import ConfigFault
-from shmbroker.gateway.tls_context import complaints, load
 from shmbroker.gateway.tls_context import complaints
 from shmbroker.processes.listening import check
 from shmbroker.settings import listener_doubts

@@ -32,7 +32,7 @@ def open_all(config: BrokerConfig) -> list[Listener]:
     """Every listener of every broker; the first listener's come first. ConfigFault, which names
     what to change, where one can't be had."""
     passed = activation.passed()
-    check(config)
+    key_of(config, os.environ)  # so that what is wrong is said now
     if config["listeners"] is None:
         return _open_default(config, passed)
     found = []
@@ -53,6 +53,7 @@ def open_all(config: BrokerConfig) -> list[Listener]:
 def check(config: BrokerConfig, one: ListenerConfig) -> TlsContext | None:
     """What its TLS is made of, if it has any. ConfigFault where what a listener asks of its clients
     can't be asked with these settings."""
+    key_of(config, os.environ)
     if one.has_sasl:
         offered(config, one.name, os.environ)
     return _tls_of(config, one) if one.has_tls else None
