@@ -311,3 +311,35 @@ def test_passwords_are_nowhere(broker: Broker) -> None:
     found = entries["listener.name.sasl.plain.sasl.jaas.config"]
     assert found.value is None and found.is_sensitive
     assert not any("alice-secret" in str(entry.value) for entry in entries.values())
+
+
+def test_a_quota_is_of_the_user_who_has_shown_who_it_is(broker: Broker) -> None:
+    def change(value: float) -> None:
+        op = {"key": "producer_byte_rate", "value": value, "remove": not value}
+        entity = [{"entity_type": "user", "entity_name": "alice"}]
+        body = {"entries": [{"entity": entity, "ops": [op]}], "validate_only": False}
+        with RawClient(broker.address) as admin:
+            [entry] = admin.ask("AlterClientQuotas", 1, body)["entries"]
+            assert entry["error_code"] == 0
+
+    def throttled(user: str, password: str) -> list[float]:
+        """How long a producer was told to wait, by a connection from before the quota."""
+        times: list[float] = []
+        own = {"client.id": "same", "linger.ms": "0", "batch.num.messages": "1"}
+        producer = Producer(
+            settings(broker, user, password)
+            | own
+            | {"throttle_cb": lambda event: times.append(event.throttle_time)}
+        )
+        producer.produce("limited", b"first")
+        assert producer.flush(WAIT_S) == 0
+        change(20_000.0)
+        for _ in range(7):
+            producer.produce("limited", b"x" * 35_000)
+        assert producer.flush(WAIT_S) == 0
+        producer.poll(0)
+        change(0.0)
+        return [time for time in times if time]
+
+    assert throttled("alice", "alice-secret")
+    assert not throttled("bob", 'bob secret; "quoted"')
