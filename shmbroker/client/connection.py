@@ -150,9 +150,9 @@ class Connection:
             raise AuthenticationFault(f"{self.name} speaks TLS: set security.protocol")
         size = frame.frame_size(head, 0, FRAME_BYTES_MAX)
         content = self._exactly(size)
-        waiting = self.exchange.waiting
-        if waiting and waiting[0][1] != API_VERSIONS:  # which is answered to anybody
-            self._has_answered = True
+        if not self._has_answered and self.exchange.waiting:
+            # ApiVersions is answered to anybody
+            self._has_answered = self.exchange.waiting[0][1] != API_VERSIONS
         return self.exchange.answer(content)
 
     def _exactly(self, size: int) -> bytearray:

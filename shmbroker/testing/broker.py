@@ -98,15 +98,24 @@ class Broker:
 
     `flags` are those of `shmbroker serve`; where they name `listeners`, {port1}, {port2} … in them
     stand for free ports. With `faults` clients of `address` go through a proxy,
-    which `delay`, `fail_next` and `disk_full` need. RuntimeError, with what it printed, if it does
-    not start.
+    which `delay`, `fail_next` and `disk_full` need. With `users` (passwords by name) it lets only
+    these in, by SASL/PLAIN; `client_settings` has what a client needs. RuntimeError, with what it
+    printed, if it does not start.
     """
 
     def __init__(
-        self, *flags: str, data: Path | None = None, port: int = 0, faults: bool = False
+        self,
+        *flags: str,
+        data: Path | None = None,
+        port: int = 0,
+        faults: bool = False,
+        users: Mapping[str, str] | None = None,
     ) -> None:
         self._owns_data = data is None
         self.data = data or Path(tempfile.mkdtemp(prefix="shmbroker-test-"))
+        self._users = dict(users or {})
+        if self._users:
+            flags = (*flags, *_flags_of_users(self.data, self._users))
         self.flags = flags
         self.address = ""
         self._proxy: Proxy | None = None
@@ -131,6 +140,19 @@ class Broker:
 
             self._proxy = Proxy(range(self.port, self.port + workers))
             self.address = self._proxy.moved(self.address)
+
+    def client_settings(self, user: str | None = None) -> dict[str, str]:
+        """What a client needs to come as one of `users`, the first by default; by Kafka's names."""
+        settings = {"bootstrap.servers": self.address}
+        if not self._users:
+            return settings
+        user = user or next(iter(self._users))
+        return settings | {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": user,
+            "sasl.password": self._users[user],
+        }
 
     def port_of_listener(self, place: int) -> int:
         """Where a listener, from 0, of the first broker listens: what {port1}, {port2} … in
@@ -281,6 +303,8 @@ class Broker:
         It goes to the broker past the proxy. ClusterFault if it refuses.
         """
         from shmbroker.client import admin, faults
+        from shmbroker.client.addresses import Addresses
+        from shmbroker.client.security import security_of
         from shmbroker.wire.api_keys import CREATE_TOPICS
 
         topic = {
@@ -293,7 +317,10 @@ class Broker:
             ],
         }
         body = {"topics": [topic], "timeout_ms": round(1000 * ASK_S), "validate_only": False}
-        answer = admin.ask([("127.0.0.1", self.port)], CREATE_TOPICS, body, version=7)
+        settings = self.client_settings()
+        settings.pop("bootstrap.servers")
+        addresses = Addresses([("127.0.0.1", self.port)], security_of(settings))
+        answer = admin.ask(addresses, CREATE_TOPICS, body, version=7)
         (row,) = answer["topics"]
         faults.refuse(row["error_code"], f"topic {name}", row["error_message"])
 
@@ -323,6 +350,24 @@ class Broker:
         self.stop()
         if self._owns_data:
             shutil.rmtree(self.data, ignore_errors=True)
+
+
+def _flags_of_users(data: Path, users: Mapping[str, str]) -> list[str]:
+    """Flags of a listener that lets these in. Their passwords are in files below the data
+    directory: whoever lists processes doesn't see them."""
+    secrets = data / "test-users"
+    secrets.mkdir(mode=0o700, parents=True, exist_ok=True)
+    entries = ""
+    for number, (name, password) in enumerate(users.items()):
+        (secrets / str(number)).write_text(password)
+        entries += f' user_{name}="${{dir:{secrets}:{number}}}"'
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:{port1}",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module}{entries};",
+    }
+    return [word for pair in settings.items() for word in ("--set", "=".join(pair))]
 
 
 def _wait_until_stopped(pid: int) -> None:

@@ -203,3 +203,18 @@ def test_commands_take_profiles(place: Path) -> None:
     assert "knows no Unix sockets: give HOST:PORT" in refused.stderr
     asked = run("profile", "check", "sock")
     assert asked.stdout.startswith(f"sock: PLAINTEXT, let in by unix:{place}/k.sock")
+
+
+def test_broker_for_tests_lets_its_users_in() -> None:
+    with Broker(users={"anna": 'an "anna-secret"', "otto": "otto-secret"}, faults=True) as broker:
+        broker.create_topic("t")
+        for user in (None, "otto"):
+            settings = broker.client_settings(user)
+            servers = settings.pop("bootstrap.servers")
+            assert servers == broker.address
+            write(TABLE, "t", bootstrap_servers=servers, security=settings)
+        settings["sasl.password"] = "anna-secret"
+        with pytest.raises(AuthenticationFault, match="does not let user otto in"):
+            read("t", bootstrap_servers=servers, security=settings)
+        assert "user_anna=" in str(broker.flags)
+        assert "-secret" not in f"{broker.flags} {broker.log}"

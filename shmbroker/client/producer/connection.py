@@ -90,21 +90,26 @@ class LeaderConnection:
 
     def can_send(self) -> bool:
         """Whether there is room for another request; none while the session waits to be renewed."""
-        if self.requests and self._connection.is_due():
+        if self._connection.renew_s is not None and self.requests and self._connection.is_due():
             return False
         return len(self.requests) < REQUESTS_MAX
 
     def send(self, batches: Sent, acks: int, timeout_ms: int, now_s: float) -> None:
         """Put sealed batches on their way, in a session that is renewed where that is due."""
-        if self._connection.is_due() and not self.requests and not self._out:
-            self.socket.settimeout(CONNECT_S_MAX)
-            self._connection.authenticate()
-            self.socket.setblocking(False)
+        if self._connection.renew_s is not None and not self.requests and not self._out:
+            self._renew()
         correlation_id = self._exchange.next_id(PRODUCE, VERSION, is_answered=acks != 0)
         head = self._transactional_id + _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
         self._out += _frame(correlation_id, self._exchange.client_id, head, batches)
         self.requests.append(SentRequest(batches, now_s))
         self.on_writable()
+
+    def _renew(self) -> None:
+        """Renew the session where that is due; that is waited for, as a connection is."""
+        if self._connection.is_due():
+            self.socket.settimeout(CONNECT_S_MAX)
+            self._connection.authenticate()
+            self.socket.setblocking(False)
 
     def on_writable(self) -> None:
         """Give the socket what it takes."""
