@@ -19,7 +19,7 @@ from functools import partial
 from shmbroker.gateway.inflight import Request
 from shmbroker.security.access.asker import Asker, Refused
 from shmbroker.security.access.rules import RULES
-from shmbroker.security.acls import WILDCARD
+from shmbroker.security.acls import CLUSTER, WILDCARD
 from shmbroker.security.authorizer import Authorizer
 from shmbroker.security.rights import Rights
 from shmbroker.wire import codec
@@ -128,7 +128,7 @@ class Guard:
         """Ask once more, and note what was denied: only who is denied something pays for it."""
         noted = Noted(self._authorizer)
         rule(self.asker(connection)._replace(authorizer=noted), version, body)
-        self._on_denied(connection, api.NAME, noted.denials)
+        self._on_denied(connection, api.NAME, noted.told())
 
 
 class Noted(Authorizer):
@@ -137,6 +137,11 @@ class Noted(Authorizer):
     def __init__(self, other: Authorizer) -> None:
         self._other = other
         self.denials: list[Denial] = []
+
+    def told(self) -> list[Denial]:
+        """Without the right on the cluster that would have stood for one on each thing."""
+        of_things = {operation for operation, type_, _ in self.denials if type_ != CLUSTER}
+        return [each for each in self.denials if each[1] != CLUSTER or each[0] not in of_things]
 
     def allows(
         self, principal: str, host: str, operation: int, resource_type: int, name: str
