@@ -38,12 +38,17 @@ def test_the_oldest_goes_first() -> None:
 def test_a_meaning_lives_as_long_as_its_topic() -> None:
     topic: Any = SimpleNamespace(topic_id=b"id")
 
-    def image(*topics: Any) -> Any:
-        return SimpleNamespace(topics_by_id={one.topic_id: one for one in topics}, security=None)
+    acls: dict[bytes, Any] = {}
+
+    def image(*topics: Any, acls: Any = acls) -> Any:
+        security = SimpleNamespace(acls=acls)
+        return SimpleNamespace(
+            topics_by_id={one.topic_id: one for one in topics}, security=security
+        )
 
     meaning = TopicMeaning()
     meaning.image, meaning.topic_image = image(topic), topic
     newer = image(topic)
     assert meaning.holds(newer) and meaning.image is newer
-    for later in (image(), image(SimpleNamespace(topic_id=b"id"))):
+    for later in (image(), image(SimpleNamespace(topic_id=b"id")), image(topic, acls={})):
         assert not meaning.holds(later) and meaning.image is newer

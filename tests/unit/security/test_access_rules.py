@@ -83,7 +83,9 @@ def test_every_api_has_its_rule() -> None:
 
 def test_every_api_says_what_it_needs() -> None:
     assert NEEDS.keys() == RULES.keys() | {api.API_KEY for api in table.HOT}
-    assert all(not NEEDS[key] for key, rule in RULES.items() if rule is None)
+    # Tokens are judged before they are described, by who describes them.
+    unjudged = {key for key, rule in RULES.items() if rule is None}
+    assert {key for key in unjudged if NEEDS[key]} == {keys.DESCRIBE_DELEGATION_TOKEN}
 
 
 ONE_TOPIC = {"topics": [{"name": "mine", "partitions": [{"partition_index": 0}]}]}
