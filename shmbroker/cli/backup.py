@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import click
 
 from shmbroker import clock
-from shmbroker.cli.client import DEFAULT_SERVER, VARIABLE, Cluster, json_option
+from shmbroker.cli.client import Cluster, cluster_options, json_option
 from shmbroker.cli.hints import HintingGroup
 from shmbroker.cli.output import print_json, print_table
 from shmbroker.client.faults import NAME_DIRECTORY, RUN_AS_OWNER, told_in
@@ -91,15 +91,6 @@ def command() -> None:
 @command.command()
 @click.argument("target", metavar=TARGET)
 @click.option(
-    "-b",
-    "--bootstrap-server",
-    "servers",
-    metavar="HOST:PORT[,…]",
-    envvar=VARIABLE,
-    default=DEFAULT_SERVER,
-    help=f"Address of the family.  [default: ${VARIABLE}, else {DEFAULT_SERVER}]",
-)
-@click.option(
     "--data",
     metavar="DIR",
     help="The family's data directory, where its log directories lie elsewhere (--log-dir).",
@@ -107,9 +98,10 @@ def command() -> None:
 @click.option("--copy", "copies", is_flag=True, help="Copy segments, make no hard links.")
 @s3_options
 @json_option
+@cluster_options
 def take(
+    cluster: Cluster,
     target: str,
-    servers: str,
     data: str | None,
     copies: bool,
     s3_endpoint: str | None,
@@ -134,9 +126,9 @@ def take(
     from shmbroker.processes.data_access import private
 
     store = open_target(target, s3_endpoint, s3_region)
-    Cluster(servers, {}).check_reachable()
+    cluster.check_reachable()
     progress = Progress()
-    consumer = Consumer(servers, "shmbroker-backup")
+    consumer = Consumer(cluster.servers, "shmbroker-backup", security=cluster.entering())
     where = data and os.path.abspath(data)
     with private(), told_in(_ADVICE), FamilyClient(consumer, where) as client:
         try:

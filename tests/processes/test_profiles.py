@@ -218,3 +218,11 @@ def test_broker_for_tests_lets_its_users_in() -> None:
             read("t", bootstrap_servers=servers, security=settings)
         assert "user_anna=" in str(broker.flags)
         assert "-secret" not in f"{broker.flags} {broker.log}"
+
+
+def test_backup_is_let_in(broker: Broker, tmp_path: Path) -> None:
+    write(TABLE, "kept", profile="scram")
+    for profile, status in (("scram", 0), ("otto", 1)):
+        taken = run("backup", "take", str(tmp_path / profile), "--profile", profile)
+        assert taken.returncode == status, taken.stderr
+        assert "-secret" not in taken.stderr
