@@ -684,10 +684,14 @@ class Gateway:
             logger.debug("a connection of %s", connection.peer_name())
         listener = connection.listener
         if listener.door is not None:
-            connection.deadline = self._now + self._patience_s[listener.config.name]
+            self.wait_for_who(connection)
             listener.door.open(connection)
         elif (self.guard is not None or self.quotas.is_active) and not listener.is_control:
             self.admit(connection, ANONYMOUS)
+
+    def wait_for_who(self, connection: Connection) -> None:
+        """It has to show who it is within shmbroker.authentication.timeout.ms."""
+        connection.deadline = self._now + self._patience_s[connection.listener.config.name]
 
     def admit(self, connection: Connection, principal: str, is_by_token: bool = False) -> None:
         """It is known who a connection is: it may ask for what its principal may. is_by_token: a

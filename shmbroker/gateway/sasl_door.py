@@ -73,6 +73,9 @@ class Receiver(Protocol):
     def admit(self, connection: Connection, principal: str, is_by_token: bool = False) -> None:
         """It is known who a connection is."""
 
+    def wait_for_who(self, connection: Connection) -> None:
+        """It has to show in time who it is."""
+
     def follow_metadata(self) -> None:
         """Know the users as they are now."""
 
@@ -288,6 +291,7 @@ class Visit:
         if connection.stranger is not None:
             return self._take_at_once  # it comes in the same read as the handshake before it
         if api_key == SASL_HANDSHAKE and self._exchange.may_begin_again(receiver.now()):
+            receiver.wait_for_who(connection)
             connection.stranger = self
             return self._take_at_once
         if receiver.now() >= self._ends:

@@ -8,7 +8,8 @@ A talk is bytes, read as pieces: a kind, a length of two bytes, and so many byte
       for the mechanism named     6  seconds pass: as many as the first byte says, up to 60
    7  SaslHandshake, version 0: bare frames follow
 
-What comes behind the last whole piece is sent as it is. `Trial.talk` holds a talk with a real
+What comes behind the last whole piece is sent as it is. With TLS, pieces of kind 0 go in between
+its records, and all others into them, behind a handshake. `Trial.talk` holds a talk with a real
 gateway over a real socket, in this process and on a clock of its own.
 
 After each: no exception has left the gateway, no line of the log has a traceback or is an error;
@@ -21,30 +22,37 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from pathlib import Path
 
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.sasl_door import SaslDoor
 from shmbroker.metadata.security_image import ScramCredential, scram_record
 from shmbroker.security.acls import ANONYMOUS
-from shmbroker.settings.listeners import SASL_PLAINTEXT, ListenerConfig
+from shmbroker.settings.listeners import SASL_PLAINTEXT, SASL_SSL, ListenerConfig
 from shmbroker.wire import codec
 from shmbroker.wire.frame import request_frame
+from tests.support.certificates import Authority
 from tests.support.gateway_family import GatewayFamily
 
 USER, PASSWORD = "alice", "alice-secret"
 AS_THEY_ARE, FRAME, HANDSHAKE, AUTHENTICATE, AUTHENTICATE_0, VERSIONS, TIME, HANDSHAKE_0 = range(8)
 KEPT_BYTES_MAX = 128 * 1024
+HANDSHAKE_STEPS = 20
 TURNS_MAX = 5000
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SETTINGS = (
     "listeners=DOOR://127.0.0.1:9092",
-    "listener.security.protocol.map=DOOR:SASL_PLAINTEXT",
-    "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+    # Nobody has the private key to it.
+    f"sasl.oauthbearer.jwks.endpoint.url={Path(__file__).with_name('jwks.json').as_uri()}",
     f'listener.name.door.plain.sasl.jaas.config={PLAIN_MODULE} user_{USER}="{PASSWORD}";',
     "connections.max.reauth.ms=30000",
 )
-LISTENER = ListenerConfig("DOOR", SASL_PLAINTEXT, "127.0.0.1", 0)
+CLEAR = ListenerConfig("DOOR", SASL_PLAINTEXT, "127.0.0.1", 0)
+TLS = ListenerConfig("DOOR", SASL_SSL, "127.0.0.1", 0)
 
 
 def piece(kind: int, content: bytes = b"") -> bytes:
@@ -98,11 +106,80 @@ class Lines(logging.Handler):
         self.records.append(record)
 
 
+class Clear:
+    """The client's side of a connection."""
+
+    def __init__(self, client: socket.socket, turns: Callable[[int], None]) -> None:
+        self.client = client
+        self.turns = turns
+
+    def send(self, kind: int, content: bytes) -> None:
+        """One piece."""
+        _send(self.client, frame_of(kind, content))
+
+    def received(self) -> bytes:
+        """What has come."""
+        return _received(self.client)
+
+
+class Sealed(Clear):
+    """The same with TLS."""
+
+    def __init__(self, client: socket.socket, turns: Callable[[int], None]) -> None:
+        super().__init__(client, turns)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing)
+        self.is_open = False
+
+    def send(self, kind: int, content: bytes) -> None:
+        if kind == AS_THEY_ARE:
+            _send(self.client, content)
+            return
+        try:
+            self._shake_hands()
+            self.tls.write(frame_of(kind, content))
+        except (ssl.SSLError, OSError):
+            pass  # it was closed, or is not open
+        _send(self.client, self.outgoing.read())
+
+    def _shake_hands(self) -> None:
+        for _ in range(HANDSHAKE_STEPS):
+            if self.is_open:
+                return
+            try:
+                self.tls.do_handshake()
+                self.is_open = True
+            except ssl.SSLWantReadError:
+                _send(self.client, self.outgoing.read())
+                self.turns(3)
+                self.incoming.write(_received(self.client))
+
+    def received(self) -> bytes:
+        self.incoming.write(_received(self.client))
+        try:
+            return self.tls.read(1 << 20)
+        except (ssl.SSLError, OSError):
+            return b""
+
+
 class Trial:
     """A gateway behind a door, for one talk after the other."""
 
-    def __init__(self) -> None:
-        self.family = GatewayFamily(*SETTINGS, listener=LISTENER)
+    def __init__(self, listener: ListenerConfig = CLEAR) -> None:
+        """listener: CLEAR or TLS."""
+        self.side = Sealed if listener is TLS else Clear
+        more = ()
+        if listener is TLS:
+            signed = Authority().sign("CN=localhost")
+            more = (
+                f"ssl.keystore.certificate.chain={signed.certificate_pem}",
+                f"ssl.keystore.key={signed.key_pem()}",
+            )
+        protocol = f"listener.security.protocol.map=DOOR:{listener.protocol}"
+        self.family = GatewayFamily(*SETTINGS, protocol, *more, listener=listener)
         mechanisms = ((1, 32), (2, 64))
         for code, size in mechanisms:
             kept = ScramCredential(b"salt" * 4, bytes(size), bytes(size), 4096)
@@ -127,24 +204,25 @@ class Trial:
             client.setblocking(False)
             self._until(lambda: bool(loop.connections))
             [connection] = loop.connections.values()
+            side = self.side(client, self._turns)
             said = b""
             for kind, content in pieces(talk):
                 if kind == TIME:
                     self.family.clock.now += min(content[0], 60) if content else 1
                 else:
                     said += content
-                    _send(client, frame_of(kind, content))
+                    side.send(kind, content)
                 self._turns(3)
                 self._check(connection)
             is_known = connection.principal != ANONYMOUS
             assert not is_known or PASSWORD.encode() in said + talk, "admitted without the password"
-            answered = _received(client)
+            answered = side.received()
             outcome = "closed" if connection.is_closed else "admitted" if is_known else "open"
-            if outcome == "open":
+            if outcome == "open" or connection.stranger is not None:
                 # Who says nothing more has its time, and no more.
                 self.family.clock.now += 61
                 self._until(lambda: connection.is_closed)
-            elif outcome == "closed":
+            if connection.is_closed:
                 closed = [each for each in self.lines.records if _is_of(each, client)]
                 assert len(closed) <= 1, [each.getMessage() for each in closed]
         self.family.clock.now += 1  # the answer to who was refused comes late
@@ -181,9 +259,11 @@ class Trial:
     def _serve(self) -> None:
         """The next client is served."""
         with socket.create_connection(self.family.listening.getsockname()) as client:
-            client.sendall(frame_of(VERSIONS, b"\3"))
             client.setblocking(False)
-            self._until(lambda: bool(_received(client)))
+            side = self.side(client, self._turns)
+            self._until(lambda: bool(self.family.gateway.loop.connections))
+            side.send(VERSIONS, b"\3")
+            self._until(lambda: bool(side.received()))
         self._until(lambda: not self.family.gateway.loop.connections)
 
 
@@ -218,6 +298,16 @@ def first_messages() -> dict[str, bytes]:
     said = (VERSIONS, b"\3"), (HANDSHAKE, b"PLAIN"), (AUTHENTICATE, plain)
     frames = [frame_of(*each) for each in said]
 
+    by_bearer = piece(HANDSHAKE, b"OAUTHBEARER")
+    es256 = b'{"alg":"ES256","kid":"door"}'
+
+    def jwt(head: bytes, signature: bytes) -> bytes:
+        claims = b'{"sub":"alice","iat":1,"exp":9999999999}'
+        return b".".join(urlsafe_b64encode(each).rstrip(b"=") for each in (head, claims, signature))
+
+    def bearer(token: bytes) -> bytes:
+        return piece(AUTHENTICATE, b"n,,\x01auth=Bearer " + token + b"\x01\x01")
+
     def size_of(size: int) -> bytes:
         return size.to_bytes(4, "big")
 
@@ -231,6 +321,7 @@ def first_messages() -> dict[str, bytes]:
         "plain_not_utf8": by_plain + piece(AUTHENTICATE, b"\0\xff\0\xff"),
         "again_in_time": good + piece(TIME, b"\x14") + by_plain + piece(AUTHENTICATE, plain),
         "again_by_another_mechanism": good + piece(TIME, b"\x14") + scram,
+        "again_begun_and_left": good + piece(TIME, b"\x14") + by_plain,
         "again_too_late": good + piece(TIME, b"\x3c") + piece(AS_THEY_ARE, metadata),
         "scram": scram + piece(AUTHENTICATE, final) + piece(TIME),
         "scram_512": piece(HANDSHAKE, b"SCRAM-SHA-512") + piece(AUTHENTICATE_0, first),
@@ -240,6 +331,12 @@ def first_messages() -> dict[str, bytes]:
         "scram_of_nobody": by_scram + piece(AUTHENTICATE, b"n,,n=nobody,r=x"),
         "scram_without_handshake": piece(AUTHENTICATE, first),
         "mechanism_switched_half_way": scram + by_plain + piece(AUTHENTICATE, plain),
+        "bearer_unsigned": by_bearer + bearer(jwt(b'{"alg":"none"}', b"")),
+        "bearer_signed_by_nobody": by_bearer + bearer(jwt(es256, bytes(64))),
+        "bearer_by_hmac_of_the_key": by_bearer + bearer(jwt(b'{"alg":"HS256"}', bytes(32))),
+        "bearer_of_garbage": by_bearer + bearer(b"a.b.c") + piece(AUTHENTICATE, b"\x01"),
+        "bearer_of_nothing": by_bearer + piece(AUTHENTICATE, b"n,a=bob,\x01auth=Bearer \x01\x01"),
+        "bearer_without_end": by_bearer + bearer(b"e" * 60000),
         "unknown_mechanism": piece(HANDSHAKE, b"GSSAPI"),
         "versions_after_handshake": by_plain + piece(VERSIONS, b"\3"),
         "versions_twice": piece(VERSIONS, b"\3") * 2,

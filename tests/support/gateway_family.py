@@ -9,6 +9,7 @@ from typing import Any
 
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
+from shmbroker.gateway.tls_context import load
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.settings.broker_config import BrokerConfig
@@ -68,13 +69,16 @@ class GatewayFamily:
         self.poller = select.epoll()
         self.listening = socket.create_server(("127.0.0.1", 0))
         config = BrokerConfig.load(assignments=settings)
+        made = Listener(self.listening, BROKER_ID, False, listener or config.listeners[0])
+        if made.config.has_tls:
+            made.tls = load(config, made.config)
         self.gateway = Gateway(
             self.clock,
             member,
             config,
             self.link,
             self.poller,
-            [Listener(self.listening, BROKER_ID, False, listener or config.listeners[0])],
+            [made],
             Brokers({BROKER_ID: peer}, self.files, {}),
             Siblings(
                 0,
