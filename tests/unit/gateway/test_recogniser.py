@@ -45,9 +45,6 @@ def test_a_meaning_lives_as_long_as_its_topic() -> None:
         return SimpleNamespace(
             topics_by_id={one.topic_id: one for one in topics}, security=security
         )
-    def image(*topics: Any) -> Any:
-        found = {one.topic_id: one for one in topics}
-        return SimpleNamespace(topics_by_id=found, security=SimpleNamespace(acls=None))
 
     meaning = TopicMeaning()
     meaning.image, meaning.topic_image = image(topic), topic
