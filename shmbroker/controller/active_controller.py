@@ -22,6 +22,7 @@ from shmbroker.controller.bootstrap import (
     FEATURE_LEVELS,
     bootstrap_records,
     grown,
+    users_of,
     write_bootstrap_checkpoint,
 )
 from shmbroker.controller.decisions import (
@@ -175,7 +176,8 @@ class ActiveController:
             log.append([("AbortTransactionRecord", 0, {"reason": "controller ended"})], now_ms)
             self._catch_up()
         if not self.image.features:
-            log.append(bootstrap_records(config["min.insync.replicas"]), now_ms)
+            users = users_of(os.path.dirname(log.directory))
+            log.append(bootstrap_records(config["min.insync.replicas"], users), now_ms)
             self._catch_up()
         else:
             self._commit(grown(self.image, config), now_ms)

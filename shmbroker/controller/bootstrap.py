@@ -18,10 +18,15 @@ import os
 from shmbroker.controller.decisions.topics import config_record
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.metadata.image import BROKER_RESOURCE
+from shmbroker.records.batch import iterate_batches, iterate_records
+from shmbroker.records.batch_layout import CONTROL_BIT
 from shmbroker.signs import waiting_for_disk
+from shmbroker.wire.metadata_records import decode_metadata_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.settings.broker_config import BrokerConfig
@@ -40,8 +45,8 @@ FEATURE_LEVELS = (
 )
 
 
-def bootstrap_records(min_insync_replicas: int) -> list[Record]:
-    """The first records of a new log, as Kafka's controller writes them.
+def bootstrap_records(min_insync_replicas: int, users: Sequence[Record] = ()) -> list[Record]:
+    """The first records of a new log, as Kafka's controller writes them. users: `users_of`.
 
     The last one makes min.insync.replicas a value of the cluster: with eligible leader replicas on
     it can't be a broker's own.
@@ -50,8 +55,29 @@ def bootstrap_records(min_insync_replicas: int) -> list[Record]:
         ("BeginTransactionRecord", 0, {"name": "Bootstrap records"}),
         *_feature_records(),
         config_record(BROKER_RESOURCE, "", _MIN_ISR, str(min_insync_replicas)),
+        *users,
         ("EndTransactionRecord", 0, {}),
     ]
+
+
+def users_of(node_directory: str) -> list[Record]:
+    """The users of SCRAM that `kafka-storage format --add-scram` has put into bootstrap.checkpoint,
+    of a directory that nothing was started on; ProtocolFault if it holds what
+    is no record."""
+    found: list[Record] = []
+    try:
+        with open(os.path.join(node_directory, BOOTSTRAP_CHECKPOINT), "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return found
+    for position, header in iterate_batches(data):
+        if header[5] & CONTROL_BIT:
+            continue
+        for _, _, _, value, _ in iterate_records(data, position):
+            name, version, fields = decode_metadata_record(value or b"")
+            if name == "UserScramCredentialRecord":
+                found.append((name, version, fields))
+    return found
 
 
 def grown(image: MetadataImage, config: BrokerConfig) -> list[Record]:

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 from controller_at_work import NOW_MS
 
-from shmbroker.controller.bootstrap import FEATURE_LEVELS, bootstrap_checkpoint, bootstrap_records
+from shmbroker.controller.bootstrap import (
+    FEATURE_LEVELS,
+    bootstrap_checkpoint,
+    bootstrap_records,
+    users_of,
+)
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.controller.raft.quorum_state import QuorumState
+from shmbroker.controller.raft.snapshots import snapshot
 from shmbroker.controller.raft.voter import Voter
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.metadata.log_reader import MetadataLogReader
@@ -245,3 +251,22 @@ def test_a_directory_that_can_not_be_made_durable_is_a_fault(
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StorageFault, match=r"can't open .*Input/output error"):
         MetadataLog.open(str(tmp_path), lambda: 0)
+
+
+def test_users_of_a_formatted_directory_are_among_the_first_records(tmp_path: Path) -> None:
+    fields = {
+        "name": "alice",
+        "mechanism": 2,
+        "salt": b"salt",
+        "stored_key": b"stored",
+        "server_key": b"server",
+        "iterations": 4096,
+    }
+    user = ("UserScramCredentialRecord", 0, fields)
+    (tmp_path / "bootstrap.checkpoint").write_bytes(
+        b"".join(snapshot([("FeatureLevelRecord", 0, {"name": "f", "feature_level": 1}), user],
+                          0, 0, 1))
+    )  # fmt: skip
+    ((name, version, found),) = users = users_of(str(tmp_path))
+    assert (name, version, dict(found)) == user
+    assert bootstrap_records(1, users)[-2:] == [*users, ("EndTransactionRecord", 0, {})]
