@@ -1,5 +1,6 @@
 """What `shmbroker serve` does once its flags are read: run the broker family in the foreground."""
 
+import errno
 import logging
 import os
 import stat
@@ -81,7 +82,9 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     except Fault as fault:
         say(logging.ERROR, str(fault))
         status = supervisor.EXIT_CONFIG
-    except MemoryError:
+    except (MemoryError, OSError) as fault:
+        if isinstance(fault, OSError) and fault.errno != errno.ENOMEM:
+            raise
         say(
             logging.ERROR,
             "There is no memory to start with: lift the limit of address space "

@@ -53,9 +53,7 @@ from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.later import Later
 from shmbroker.gateway.quotas import Quotas
 from shmbroker.gateway.results import Results
-from shmbroker.gateway.sasl_door import SaslDoor
 from shmbroker.gateway.standing import StandingRepeats
-from shmbroker.gateway.token_users import TokenUsers
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.passed_files import FileTable
@@ -63,8 +61,6 @@ from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.changes import BrokerChanged, ConfigChanged
 from shmbroker.metadata.image import BROKER_RESOURCE, TopicImage
 from shmbroker.security.acls import ANONYMOUS
-from shmbroker.security.sasl.offered import offered
-from shmbroker.security.sasl.scram_users import ScramUsers
 from shmbroker.security.tokens import key_of
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.settings.layers import broker_layers, effective_broker_config
@@ -95,6 +91,7 @@ if TYPE_CHECKING:
     import socket
 
     from shmbroker.apis.contexts import Submit
+    from shmbroker.gateway.sasl_door import SaslDoor
     from shmbroker.gateway.tls import TlsListeners
 
 logger = logging.getLogger(__name__)
@@ -249,12 +246,8 @@ class Gateway:
             for name in self._listener_names
         }
         """How long who comes by a listener may take to show who it is."""
-        token_users = TokenUsers(
-            lambda: self.image.security, self.token_key, clock.now_ms, os.urandom, do_aside
-        )
-        self.scram_users = ScramUsers(
-            lambda: self.image.security, stranger_secret, token_users.token
-        )
+        self._stranger_secret = stranger_secret
+        self._do_aside = do_aside
         for listener in listeners:
             listener.door = self._door(listener)
             self.loop.add_listener(listener)
@@ -310,12 +303,28 @@ class Gateway:
         return None
 
     def _sasl_door(self, name: str) -> SaslDoor:
+        # Who has no such listener does without OpenSSL, which is a few MiB.
+        from shmbroker.gateway.sasl_door import SaslDoor
+        from shmbroker.gateway.token_users import TokenUsers
+        from shmbroker.security.sasl.offered import offered
+        from shmbroker.security.sasl.scram_users import ScramUsers
+
         config = self.config
+        token_users = TokenUsers(
+            lambda: self.image.security,
+            self.token_key,
+            self.clock.now_ms,
+            os.urandom,
+            self._do_aside,
+        )
+        scram_users = ScramUsers(
+            lambda: self.image.security, self._stranger_secret, token_users.token
+        )
         frame_bytes_max = config.of_listener(name, "sasl.server.max.receive.size")
         return SaslDoor(
             self,
             offered(config, name, os.environ),
-            self.scram_users,
+            scram_users,
             min(frame_bytes_max, STRANGER_FRAME_BYTES_MAX),
             config["connection.failed.authentication.delay.ms"] / 1000,
         )
@@ -590,6 +599,8 @@ class Gateway:
         if self.tls is not None:
             self.tls.on_settings()
         for name, door in self._doors.items():
+            from shmbroker.security.sasl.offered import offered
+
             try:
                 door.renew(offered(self.config, name, os.environ))
             except ConfigFault as fault:

@@ -15,7 +15,6 @@ import logging
 import threading
 from os import stat
 from urllib.parse import unquote, urlsplit
-from urllib.request import Request, urlopen
 
 from shmbroker import clock
 from shmbroker.security.sasl.jwt import keys_of
@@ -113,6 +112,8 @@ def read_url(url: str) -> bytes:
     if path is not None:
         with open(path, "rb") as file:
             return _bounded(file.read(KEYS_BYTES_MAX + 1))
+    from urllib.request import Request, urlopen  # with TLS: nothing for a start
+
     request = Request(url, headers={"Accept": "application/json"})
     with urlopen(request, timeout=ANSWER_S) as answer:
         return _bounded(answer.read(KEYS_BYTES_MAX + 1))

@@ -26,7 +26,6 @@ Rules of this file:
 from __future__ import annotations
 
 from functools import partial
-from hashlib import blake2b
 from typing import NamedTuple
 
 from shmbroker.metadata.quota_image import (
@@ -444,4 +443,6 @@ def _with_throttle_time(request: Request, throttle_ms: int, body: bytes) -> byte
 def _key(*parts: object) -> int:
     """A number for what is counted together; never 0."""
     packed = repr(parts).encode()
+    from hashlib import blake2b  # OpenSSL is a few MiB: nothing for a start
+
     return int.from_bytes(blake2b(packed, digest_size=_KEY_BYTES).digest(), "little") or 1

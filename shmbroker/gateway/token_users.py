@@ -15,9 +15,6 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-
 from shmbroker.metadata.security_image import ScramCredential
 from shmbroker.security.sasl.outcome import NOT_YET
 from shmbroker.security.sasl.scram import (
@@ -91,22 +88,3 @@ class TokenUsers:
         mechanism = MECHANISMS[place[0]]
         salted_password = salted(mechanism, password, salt, ITERATIONS_MIN)
         self._kept[place] = credential_of(mechanism, salted_password, salt, ITERATIONS_MIN)
-
-
-class Aside:
-    """A thread that does one thing after another, from the first on."""
-
-    def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def __call__(self, work: Work) -> None:
-        """Have something done there. It must not fail."""
-        self._work.put(work)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="aside", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            self._work.get()()

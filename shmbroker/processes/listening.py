@@ -12,7 +12,6 @@ import stat
 from shmbroker.errors import ConfigFault
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.processes import activation
-from shmbroker.security.sasl.offered import offered
 from shmbroker.security.tokens import key_of
 from shmbroker.settings.listener_doubts import doubts
 from shmbroker.settings.listeners import PLAINTEXT, address_text
@@ -55,6 +54,8 @@ def check(config: BrokerConfig, one: ListenerConfig) -> TlsContext | None:
     can't be asked with these settings."""
     key_of(config, os.environ)
     if one.has_sasl:
+        from shmbroker.security.sasl.offered import offered  # OpenSSL is a few MiB
+
         offered(config, one.name, os.environ)
     return _tls_of(config, one) if one.has_tls else None
 

@@ -5,9 +5,9 @@ import select
 from shmbroker import clock
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import RETRY_S, Brokers, Gateway, Siblings
-from shmbroker.gateway.token_users import Aside
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.processes.active_link import ActiveLink
+from shmbroker.processes.aside import Aside
 from shmbroker.processes.child import Child
 from shmbroker.processes.heap import give_back_freed, keep_large_apart
 from shmbroker.processes.shared_resources import (

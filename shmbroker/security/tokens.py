@@ -6,8 +6,6 @@ holds both authenticates by SCRAM with the id as his name and the HMAC, as base6
 
 from __future__ import annotations
 
-import base64
-import hmac
 from typing import NamedTuple
 
 from shmbroker.metadata.security_image import Token
@@ -66,18 +64,24 @@ class TokenKey:
         if known is None:
             if len(self._hmacs) >= HMACS_KEPT_MAX:
                 self._hmacs.clear()
+            import hmac  # OpenSSL is a few MiB: nothing for a start
+
             known = hmac.digest(self._secret, token_id.encode(), "sha512")
             self._hmacs[token_id] = known
         return known
 
     def password_of(self, token_id: str) -> str:
         """The same, as SCRAM has it for a password."""
+        import base64
+
         return base64.b64encode(self.hmac_of(token_id)).decode()
 
     def find(self, tokens: Mapping[str, Token], shown: bytes) -> Token | None:
         """The token that an HMAC proves."""
+        from hmac import compare_digest
+
         for token_id, token in tokens.items():
-            if hmac.compare_digest(self.hmac_of(token_id), shown):
+            if compare_digest(self.hmac_of(token_id), shown):
                 return token
         return None
 

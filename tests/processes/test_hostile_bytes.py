@@ -32,7 +32,10 @@ def header(key: int, version: int) -> bytes:
 
 OPENINGS = {
     "HTTP": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "frame of 1195725856 bytes"),
-    "TLS": (bytes.fromhex("16030102000100 01fc0303") + bytes(500), "frame of 369295618 bytes"),
+    "TLS": (
+        bytes.fromhex("16030102000100 01fc0303") + bytes(500),
+        "it speaks TLS, but this listener does not: the client needs the port of one that does",
+    ),
     "SSH": (b"SSH-2.0-OpenSSH_9.2\r\n", "frame of 1397966893 bytes"),
     "Redis": (b"*1\r\n$4\r\nPING\r\n", "frame of 707857674 bytes"),
     "zeros": (bytes(64), "frame of 0 bytes"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from shmbroker.metadata.features import METADATA_VERSION
 from shmbroker.metadata.security_image import scram_record
-from shmbroker.security.sasl.scram import BY_CODE, ITERATIONS_MAX, ITERATIONS_MIN, credential_of
 from shmbroker.wire.error_codes import (
     DUPLICATE_RESOURCE,
     NONE,
@@ -63,6 +62,8 @@ def alter_users(
 
 def _complaint(change: dict[str, Any], image: MetadataImage) -> Complaint | None:
     """Why this is not done; None if it is."""
+    from shmbroker.security.sasl.scram import BY_CODE, ITERATIONS_MAX, ITERATIONS_MIN
+
     user, mechanism = change["name"], change["mechanism"]
     if image.features.get(METADATA_VERSION, 0) < METADATA_VERSION_OF_SCRAM:
         return UNSUPPORTED_VERSION, "The current metadata version does not support SCRAM"
@@ -84,6 +85,8 @@ def _complaint(change: dict[str, Any], image: MetadataImage) -> Complaint | None
 
 
 def _record(change: dict[str, Any]) -> Record:
+    from shmbroker.security.sasl.scram import BY_CODE, credential_of
+
     user, code = change["name"], change["mechanism"]
     if "salt" not in change:
         return "RemoveUserScramCredentialRecord", 0, {"name": user, "mechanism": code}
