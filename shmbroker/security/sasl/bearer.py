@@ -4,7 +4,8 @@
    refusal   {"status":"invalid_token"}, to which the client says ^A; then it is told the error
 
 * The extensions of a client are passed over, as Kafka's own handler does.
-* Who was refused gets no second try: Kafka takes another token then.
+* Who was refused gets no second try: Kafka takes another token then. Who says anything but ^A is
+  told the error of every mechanism, as by Kafka.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Bearer:
 
     def on_message(self, message: bytes) -> Outcome:
         if self._refused is not None:
-            return self._refused
+            return self._refused if message == b"\1" else Refused(self._refused.reason)
         try:
             match = _MESSAGE.fullmatch(message.decode("ascii"))
         except UnicodeDecodeError:
