@@ -766,9 +766,7 @@ class Broker:
         if own is None or own.is_fenced or own.broker_epoch != self.registration.epoch:
             return
         placement = self.placement
-        placement.is_in_doubt = False
-        for partition in placement.copies(self.image)[0]:
-            placement.apply_again(partition, self.image)
+        placement.end_doubt(self.image)
 
     def _apply_some(self) -> None:
         """Delete and open some logs; say how far we are when that is done."""

@@ -131,6 +131,17 @@ class Placement:
         if topic is not None and self.partitions.get(partition.key) is partition:
             self.add(topic, topic.partitions[partition.partition])
 
+    def end_doubt(self, image: MetadataImage) -> None:
+        """The controller lets this broker serve: it takes its part in what is open. Where it was
+        not asked for all, as it is back from the death of its process alone, it tells what it found
+        lost meanwhile."""
+        self.is_in_doubt = False
+        log_ends = self.replication.log_ends
+        for partition in self.copies(image)[0]:
+            if partition.lost_below >= 0 and not log_ends.is_told:
+                log_ends.tell(partition, LACKS)
+            self.apply_again(partition, image)
+
     def look_for_coordinators(self) -> None:
         """Groups and transactions whose partitions may be here soon are not refused meanwhile."""
         topics = {topic.name for topic, _ in self.to_apply}

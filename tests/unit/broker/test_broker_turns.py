@@ -9,6 +9,7 @@ import pytest
 from shmbroker.broker.broker import MARKER_TIMEOUT_MS, STOP_TAKE_S, TAKE_S
 from shmbroker.broker.disk_reserve import Space
 from shmbroker.broker.placement import APPLY_S
+from shmbroker.broker.replication.log_ends import LACKS
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
@@ -290,7 +291,11 @@ def test_a_log_that_the_process_before_had_not_made_yet_is_not_lost(
     row = partition | {"replicas": [1, 2], "directories": [b"d" * 16] * 2, "leader_epoch": 1}
     with broker_family(tmp_path, applied=applied) as family:
         family.boot(named, (kind, version, row))
-        assert family.broker.partitions[KEY].lost_below == (0 if is_lost else -1)
+        partition = family.broker.partitions[KEY]
+        assert partition.lost_below == (0 if is_lost else -1)
+        # Found before the controller let it serve, and told all the same: else it would lead.
+        waiting = family.broker.replication.log_ends.waiting
+        assert waiting == ({partition: LACKS} if is_lost else {})
 
 
 def test_questions_to_a_controller_that_died_are_answered(family: BrokerFamily) -> None:
