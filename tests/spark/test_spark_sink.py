@@ -188,7 +188,8 @@ def test_a_pipeline_that_writes_changes_writes_each_once(
 
     def run(count: int) -> list[tuple[bytes, bytes]]:
         write(spark.range(count).selectExpr("string(id % 3) value"), broker, topic="ticks")
-        job = Job(spark, {"kafka.bootstrap.servers": broker.address}, tmp_path, {"availableNow": True}, {})
+        cluster = {"kafka.bootstrap.servers": broker.address}
+        job = Job(spark, cluster, tmp_path, {"availableNow": True}, {})
         totals = job.stream("ticks").groupBy(F.col("value").alias("key")).count()
         query = job.write(totals.withColumnRenamed("count", "value"), "totals", "update")
         query.awaitTermination()
