@@ -13,7 +13,7 @@ import struct
 import threading
 from typing import Any, NamedTuple
 
-from shmbroker import clock
+from shmbroker import clock, unix
 from shmbroker.client.addresses import Address, is_unix
 
 CONNECT_S = 4.0
@@ -55,12 +55,10 @@ def refusal_of(address: Address, is_tls: bool, wait_s: float = CONNECT_S) -> Pro
 
 
 def _unix_refusal(address: Address, wait_s: float) -> ProbeRefusal | None:
-    from shmbroker.client.connection import connect_unix
-
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
         connected.settimeout(wait_s)
         try:
-            connect_unix(connected, address[0])
+            unix.at(address[0], connected.connect)
         except OSError as error:
             return ProbeRefusal(_words(error, wait_s), is_reached=False)
         return _plain_refusal(connected, address)

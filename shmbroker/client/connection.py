@@ -21,7 +21,7 @@ import socket
 from collections import deque
 from collections.abc import Mapping
 
-from shmbroker import clock, tcp
+from shmbroker import clock, tcp, unix
 from shmbroker.client.addresses import Address, addresses_text, is_unix
 from shmbroker.client.faults import AuthenticationFault
 from shmbroker.client.security import OPEN, Security
@@ -205,7 +205,7 @@ def _dial(address: Address, timeout_s: float) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout_s)
-        connect_unix(connected, path)
+        unix.at(path, connected.connect)
     except PermissionError:
         connected.close()
         from shmbroker.client.reader.access import forbidden
@@ -217,17 +217,6 @@ def _dial(address: Address, timeout_s: float) -> socket.socket:
     return connected
 
 
-def connect_unix(connected: socket.socket, path: str) -> None:
-    """Connect to a Unix socket. Its address holds 108 bytes, so the directory is named by a
-    descriptor."""
-    directory, name = os.path.split(path)
-    opened = os.open(directory, os.O_PATH | os.O_DIRECTORY)
-    try:
-        connected.connect(f"/proc/self/fd/{opened}/{name}")
-    finally:
-        os.close(opened)
-
-
 def connect_control(
     data: str, timeout_s: float, client_id: str, versions: Mapping[int, int]
 ) -> Connection:
@@ -236,7 +225,7 @@ def connect_control(
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     control.settimeout(timeout_s)
     try:
-        connect_unix(control, os.path.join(data, CONTROL_SOCKET))
+        unix.at(os.path.join(data, CONTROL_SOCKET), control.connect)
     except OSError:
         control.close()
         raise

@@ -19,11 +19,11 @@ from shmbroker.gateway.door import peer_credentials
 from shmbroker.security.changes import CHANGES
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import CREATE_TOPICS
-from shmbroker.wire.frame import parse_request_header, parse_response_header
+from shmbroker.wire.frame import parse_request_header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from shmbroker.apis.contexts import Api, Submit
     from shmbroker.gateway.connection import Connection
@@ -78,33 +78,15 @@ class Audited:
         frame = bytes(buffer[start:end])
         if not submit(connection, buffer, start, end, version, correlation_id):
             return False
-        request = connection.inflight[-1]
-        told = partial(self._told, who_is(connection), api, version, frame)
-        if request.response:
-            answer = b"".join(request.response)
-            told(answer[parse_response_header(api.API_KEY, version, answer, 4)[-1] :])
-        else:
-            request.mended = _both(request.mended, told)
+        connection.inflight[-1].mend(partial(self._told, who_is(connection), api, version, frame))
         return True
 
-    def _told(self, who: Who, api: Api, version: int, frame: bytes, answer: bytes) -> None:
+    def _told(self, who: Who, api: Api, version: int, frame: bytes, answer: bytes) -> bytes:
+        """The answer as it is, when it has been told of."""
         view = memoryview(frame)
         body_at = parse_request_header(view, 0, len(frame))[-1]
         asked = codec.decode_request(api.NAME, version, view, body_at)
         said = codec.decode_all(f"{api.NAME}Response", version, answer)
         if not asked.get("validate_only"):
             self._audit.changed(who, api.NAME, api.API_KEY, CHANGES[api.API_KEY](asked, said))
-
-
-def _both(
-    mend: Callable[[bytes], bytes] | None, told: Callable[[bytes], None]
-) -> Callable[[bytes], bytes]:
-    """What is done to an answer, and then told of it."""
-
-    def mended(body: bytes) -> bytes:
-        if mend is not None:
-            body = mend(body)
-        told(body)
-        return body
-
-    return mended
+        return answer

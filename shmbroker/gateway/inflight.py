@@ -70,9 +70,15 @@ class Request:
         self.response = [response_frame(self.api_key, self.api_version, self.correlation_id, body)]
 
     def mend(self, mended: Callable[[bytes], bytes]) -> None:
-        """Have the answer changed, be it there already or not."""
-        self.mended = mended
+        """Have the answer changed, be it there already or not, and after what was to be done to it
+        before."""
+        before = self.mended
         if self.response:
             frame = b"".join(self.response)
             _, at = parse_response_header(self.api_key, self.api_version, frame, 4)
+            self.mended = mended
             self.answer(frame[at:])
+        elif before is None:
+            self.mended = mended
+        else:
+            self.mended = lambda body: mended(before(body))

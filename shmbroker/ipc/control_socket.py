@@ -11,9 +11,7 @@ from __future__ import annotations
 import os
 import socket
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from shmbroker import unix
 
 NAME = "control.sock"
 _AT = "@"
@@ -33,7 +31,7 @@ def broker_of(client_id: bytes | None) -> int | None:
 def bind(directory: str | os.PathLike[str]) -> socket.socket:
     """A socket bound there, that does not listen yet; OSError if it can't be."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    _at_short_path(directory, bound.bind)
+    unix.at(os.path.join(directory, NAME), bound.bind)
     return bound
 
 
@@ -42,17 +40,8 @@ def connect(directory: str | os.PathLike[str], timeout_s: float) -> socket.socke
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connected.settimeout(timeout_s)
     try:
-        _at_short_path(directory, connected.connect)
+        unix.at(os.path.join(directory, NAME), connected.connect)
     except OSError:
         connected.close()
         raise
     return connected
-
-
-def _at_short_path(directory: str | os.PathLike[str], do: Callable[[str], object]) -> None:
-    """108 bytes are all that a Unix address holds."""
-    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY)
-    try:
-        do(f"/proc/self/fd/{directory_fd}/{NAME}")
-    finally:
-        os.close(directory_fd)

@@ -47,7 +47,7 @@ from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.wire import schema
 from tests.processes.wire_side import ANSWER_S, CLOSED, Side
 from tests.support.raw_client import RawClient, batch_of, key_of, produce_body
-from tests.support.sasl_client import SaslClient
+from tests.support.scram_client import ScramClient
 
 Acl = tuple[str, int, str, int, int, int, str]
 """Principal, resource type, name, pattern, operation, permission, host."""
@@ -216,7 +216,7 @@ class AclSide(Side):
         """One more connection of a principal."""
         if who == ANYBODY:
             return RawClient(self.address, ANSWER_S)
-        return SaslClient(self.sasl_address, who, password_of(who), ANSWER_S)
+        return ScramClient(self.sasl_address, ANSWER_S).plain(who, password_of(who))
 
     def asked_by(self, who: str, api: str, version: int, body: dict[str, Any]) -> Any:
         """The comparable answer to one request of a principal."""

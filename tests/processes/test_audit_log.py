@@ -8,7 +8,7 @@ from shmbroker.settings.table import STANDARD_AUTHORIZER
 from shmbroker.testing.broker import Broker
 from shmbroker.wire.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED
 from tests.support.acknowledged_load import batch_now, wait_until
-from tests.support.sasl_client import SaslClient
+from tests.support.scram_client import ScramClient
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SETTINGS = {
@@ -33,8 +33,8 @@ def test_lines_say_who_did_what() -> None:
     with Broker("--log-format", "json", *words) as broker:
         address = f"127.0.0.1:{broker.port_of_listener(0)}"
         with (
-            SaslClient(address, "admin", "admin-secret") as admin,
-            SaslClient(address, "alice", "alice-secret") as alice,
+            ScramClient(address).plain("admin", "admin-secret") as admin,
+            ScramClient(address).plain("alice", "alice-secret") as alice,
         ):
             admin.create_topic("orders")
             assert alice.produce("orders", batch_now(b"x"))["error_code"] == (
