@@ -188,11 +188,11 @@ class Bench:
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────
 
-    def write(self) -> None:
-        """The result file, and where it is."""
+    def write(self) -> tuple[Path, dict[str, Any]]:
+        """The result file: where it is and what it says."""
         kept = ("rounds", "seconds", "only", "serve", "against")
         options = {key: value for key in kept if (value := getattr(self.options, key))}
-        write_result(self.name, self.environment, options, self.cases, self.options.out)
+        return write_result(self.name, self.environment, options, self.cases, self.options.out)
 
 
 def write_result(
@@ -221,8 +221,12 @@ def write_result(
     return out, result
 
 
-def main(bench: Bench, run: Callable[[Bench], None]) -> None:
-    """Run a program's cases on its sides, and write what came out."""
+def main(
+    bench: Bench,
+    run: Callable[[Bench], None],
+    plot: Callable[[Path, dict[str, Any]], None] | None = None,
+) -> None:
+    """Run a program's cases on its sides, and write what came out. plot: draws the result."""
     try:
         with bench:
             run(bench)
@@ -233,7 +237,9 @@ def main(bench: Bench, run: Callable[[Bench], None]) -> None:
     except KeyboardInterrupt:
         print("\nstopped")
     if bench.cases:
-        bench.write()
+        path, result = bench.write()
+        if plot is not None and bench.options.out:
+            plot(path, result)
 
 
 def topic_name(prefix: str) -> str:

@@ -60,7 +60,37 @@ def plot(path: Path, result: dict[str, Any], goals: Goals | None = None) -> None
         patch = importlib.import_module("matplotlib.patches").Patch
         handles = [patch(color=colour, label=kind) for kind, colour in colours.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
-    figure.suptitle(_title(result), fontsize=8)
+    figure.suptitle(title_of(result), fontsize=8)
+    picture = path.with_suffix(".png")
+    figure.savefig(picture, dpi=130)
+    plt.close(figure)
+    print(f"drawn in {picture}")
+
+
+def plot_lines(
+    path: Path,
+    title: str,
+    x_label: str,
+    drawn: dict[str, dict[str, tuple[list[float], list[float]]]],
+) -> None:
+    """Draw panels of lines, label → name → (x, y), beside a result file."""
+    try:
+        mpl = importlib.import_module("matplotlib")
+    except ImportError:
+        print("no plot: pip install matplotlib")
+        return
+    mpl.use("Agg")
+    plt = importlib.import_module("matplotlib.pyplot")
+    size = (8, 2.5 * len(drawn))
+    figure, axes = plt.subplots(len(drawn), 1, figsize=size, squeeze=False, layout="constrained")
+    for axis, (label, named) in zip(axes[:, 0], drawn.items(), strict=True):
+        for name, (across, up) in named.items():
+            axis.plot(across, up, label=name, lw=1)
+        axis.set_ylabel(label)
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=7)
+    axes[-1, 0].set_xlabel(x_label)
+    figure.suptitle(title, fontsize=8)
     picture = path.with_suffix(".png")
     figure.savefig(picture, dpi=130)
     plt.close(figure)
@@ -136,7 +166,8 @@ def _draw_goals(axis: Any, panel: Panel, goals: Goals) -> None:
             axis.text(x + half, above, f"goal: {what}", ha="right", va="bottom", fontsize=6)
 
 
-def _title(result: dict[str, Any]) -> str:
+def title_of(result: dict[str, Any]) -> str:
+    """What ran, and on what machine."""
     machine = result["environment"]
     options = ", ".join(f"{name} {value}" for name, value in result["options"].items() if value)
     return (
