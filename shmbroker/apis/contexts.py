@@ -170,9 +170,9 @@ class MetadataLink(ControllerLink, Protocol):
     def has_news(self) -> bool:
         """Whether something was committed since `is_behind` or `catch_up` looked."""
 
-    def catch_up(self, end_offset: int | None = None) -> list[MetadataChange] | None:
-        """One step towards what is committed, or to `end_offset` if that is less, for
-        `follower.image`: what has changed, or None while there are more."""
+    def catch_up(self) -> list[MetadataChange] | None:
+        """One step towards what is committed, for `follower.image`: what has changed, or None
+        while there are more."""
 
 
 class RequestContext(GatewayContext, Protocol):

@@ -297,8 +297,6 @@ class Broker:
         self._next_fault_line: dict[bytes, float] = {}
         at = member.counters.at
         self._applied_index = at(member.index, METADATA_APPLIED)
-        self._applied_before = self.words[self._applied_index]
-        """How much of the metadata the process before this one had applied; 0: there was none."""
         self._disk_index = at(member.index, DISK)
 
     def _handler(self, module: BrokerApi) -> Handler:
@@ -725,7 +723,7 @@ class Broker:
         if self._has_stepped or not link.is_behind():
             return
         epoch = link.epoch
-        changes = link.catch_up(self._applied_before or None)
+        changes = link.catch_up()
         if link.epoch != epoch:
             for peer in link.others():
                 self._fail_asked(peer, error_codes.NOT_CONTROLLER)
@@ -733,9 +731,6 @@ class Broker:
             self._has_stepped = True
             return
         self.image = link.follower.image
-        if self._applied_before:
-            placement.on_image_before(self.image)
-            self._applied_before = 0
         placement.on_image()
         self.groups.consumers.on_image(self.image, changes)
         configured: set[str] = set()

@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_INTERVAL_MS = 60_000
 RETENTION_DELAY_MS = 30_000
 """Before the first look at retention (Kafka: log.initial.task.delay.ms)."""
-FORGET_MS = 1000
+SOON_MS = 1000
 FAULT_LINE_INTERVAL_MS = 10_000
 RETENTION_CHECKS_PER_ROUND = 100
 """Partitions: 2 µs each where nothing is to do, whatever the number of its segments; 0.25 ms where
@@ -95,8 +95,9 @@ class PartitionStore:
         self.submit_flush = submit_flush
         self.retention_check_ms = retention_check_ms
         self.partitions: dict[bytes, Partition] = {}
-        self.made: set[bytes] = set()
-        """Keys of the partitions whose directories were not there, and were made."""
+        self.lost: set[bytes] = set()
+        """Keys of the partitions whose directories were here, by the checkpoints or the process
+        before, and had to be made again."""
         self.dropped_file_ids: list[int] = []
         self.segments_deleted = 0
         self.is_fenced = False
@@ -139,7 +140,7 @@ class PartitionStore:
             self.log_directory.high_watermarks.get(name, 0), self.positions.high_watermark(key)
         )
         is_only_replica = len(topic.partitions[index].replicas) == 1
-        directory, is_new = self._directory_of(topic, index, trusted)
+        directory, is_new = self._directory_of(topic, index, trusted, now_ms)
         position_slot = PositionSlot(self.positions, slot) if slot is not None else None
         try:
             log = PartitionLog.open(
@@ -203,7 +204,7 @@ class PartitionStore:
         return max(known, default=-1)
 
     def _directory_of(
-        self, topic: TopicImage, index: int, trusted: tuple[int, int, int] | None
+        self, topic: TopicImage, index: int, trusted: tuple[int, int, int] | None, now_ms: int
     ) -> tuple[str, bool]:
         """Its directory, with the right topic id in it, and whether it was made just now."""
         path = os.path.join(self.log_directory.path, partition_directory(topic.name, index))
@@ -218,14 +219,17 @@ class PartitionStore:
                 self.count("partitions_lost")
         else:
             self._name_loss(path, (topic.name, index), trusted)
+        if trusted is not None or self.log_directory.knows((topic.name, index)):
+            self.lost.add(partition_key(topic.topic_id, index))
         self.log_directory.begin((topic.name, index))
+        # Soon, so that a loss of the directory can be told from its never having been durable.
+        self._next_checkpoint_ms = min(self._next_checkpoint_ms, now_ms + SOON_MS)
         try:
             os.mkdir(path)
         except OSError as fault:
             raise StorageFault(f"can't make {path}: {fault}") from fault
         write_partition_metadata(metadata, topic.topic_id)
         mark_directory(path, topic.topic_id)
-        self.made.add(partition_key(topic.topic_id, index))
         return path, True
 
     def _name_loss(
@@ -305,10 +309,10 @@ class PartitionStore:
         """Take the log away at once, its files after file.delete.delay.ms."""
         sign()
         del self.partitions[partition.key]
-        self.made.discard(partition.key)
+        self.lost.discard(partition.key)
         self.log_directory.forget((partition.topic, partition.partition))
         # Soon, as a checkpoint that knows it would let the next of that name look lost.
-        self._next_checkpoint_ms = min(self._next_checkpoint_ms, now_ms + FORGET_MS)
+        self._next_checkpoint_ms = min(self._next_checkpoint_ms, now_ms + SOON_MS)
         partition.is_leader = False
         self._clean_ms.pop(partition.key, None)
         self._sizes.pop(partition.key, None)

@@ -73,9 +73,6 @@ class Placement:
         """By the topic whose leaders coordinate."""
         self.is_in_doubt = True
         """Until the controller lets this broker serve."""
-        self.had: frozenset[bytes] | None = None
-        """Keys of what the process before was to hold, as far as it had applied the metadata; None
-        if there was none."""
         self.to_drop: deque[bytes] = deque()
         """Keys of partitions whose topics were deleted."""
         self.to_apply: deque[tuple[TopicImage, PartitionImage]] = deque()
@@ -96,15 +93,6 @@ class Placement:
         return bool(self.to_apply or self.to_drop)
 
     # ── what the metadata says ──────────────────────────────────────────────────────────────────
-
-    def on_image_before(self, image: MetadataImage) -> None:
-        """What the process before this one had applied; the rest it can't have made."""
-        self.had = frozenset(
-            partition_key(topic.topic_id, partition.partition)
-            for topic in image.topics_by_id.values()
-            for partition in topic.partitions
-            if self.broker_id in partition.replicas
-        )
 
     def on_image(self) -> None:
         """The image has changed: settings may be others."""
@@ -222,13 +210,12 @@ class Placement:
 
     def _look_whether_lost(self, partition: Partition, image: PartitionImage) -> None:
         """Tell the controller of a log that is not what it was; while it asks for all, it is told
-        anyway. Before it serves, this broker has the directory of what it is in sync with."""
+        anyway. One that was not here before is of a topic that was created a moment ago."""
         if (
             partition.lost_below < 0
             and not self._has_served()
-            and partition.key in self.store.made
+            and partition.key in self.store.lost
             and self.broker_id in image.in_sync_replicas
-            and self._may_have_had(partition.key, image)
         ):
             partition.lost_below = 0
             logger.error(
@@ -237,12 +224,6 @@ class Placement:
             )
         if partition.lost_below >= 0 and not self.is_in_doubt:
             self.replication.log_ends.tell(partition, LACKS)
-
-    def _may_have_had(self, key: bytes, image: PartitionImage) -> bool:
-        """Whether a log was here before: one whose topic was created a moment ago was not."""
-        if self.had is not None:
-            return key in self.had
-        return self.is_in_doubt or image.leader_epoch > 0
 
     def _drop(self, partition: Partition) -> None:
         """Its log goes: deleted, or moved to other brokers."""

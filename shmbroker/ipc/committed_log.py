@@ -45,15 +45,12 @@ class CommittedLog:
         sleep."""
         return self.follower.is_midway or self._words[METADATA_END_OFFSET_WORD] != self._seen
 
-    def catch_up(self, end_offset: int | None = None) -> list[MetadataChange] | None:
-        """One step towards what is committed, or to `end_offset` if that is less, for
-        `follower.image`; see `MetadataFollower.advance`. What was begun in one controller's
-        directory is ended there."""
+    def catch_up(self) -> list[MetadataChange] | None:
+        """One step towards what is committed, for `follower.image`; see `MetadataFollower.advance`.
+        What was begun in one controller's directory is ended there."""
         if self.follower.is_midway:
             return self.follower.advance(self._seen)
         self._seen = committed = self._words[METADATA_END_OFFSET_WORD]
-        if end_offset is not None:
-            committed = min(committed, end_offset)
         if committed <= self.follower.image.offset:
             return []
         epoch, number, _ = self._counters.metadata_leader()

@@ -64,6 +64,7 @@ class LogDirectory:
 
     __slots__ = (
         "_gone",
+        "_has_begun",
         "_lock_fd",
         "are_cleaned_known",
         "clean_broker_epoch",
@@ -100,6 +101,8 @@ class LogDirectory:
         self.descriptors = Descriptors()
         """Bounds the open files of all logs here: hand it to `PartitionLog.open`."""
         self._gone: set[tuple[str, int]] = set()
+        self._has_begun = False
+        """Logs were made since the last checkpoint."""
         self._lock_fd = -1
 
     @classmethod
@@ -240,11 +243,20 @@ class LogDirectory:
         }
         return {meaning: offset for meaning, offset in told.items() if offset}
 
+    def knows(self, log: tuple[str, int]) -> bool:
+        """Whether a checkpoint names a log; not one that was deleted."""
+        named = (self.recovery_points, self.high_watermarks, self.log_start_offsets)
+        return log not in self._gone and any(log in offsets for offsets in named)
+
     def checkpoint(self, logs: Logs, high_watermarks: Offsets | None = None) -> None:
         """Write the recovery points and log start offsets of these logs, and high watermarks.
 
-        What the files say of logs that could not be opened stays.
+        What the files say of logs that could not be opened stays. Directories are durable before
+        they are named here for the first time: one that is named and not there was lost.
         """
+        if self._has_begun:
+            _sync(self.path)
+            self._has_begun = False
         logs = list(logs)
         points = {(topic, partition): log.recovery_point for topic, partition, log in logs}
         self.recovery_points = self._store(
@@ -299,6 +311,7 @@ class LogDirectory:
 
     def begin(self, log: tuple[str, int]) -> None:
         """A log is made: what the files say of one of its name, deleted before, must not count."""
+        self._has_begun = True
         self.note_cleaned(log, None)
         if self.is_cleaned_moved:
             # Else a start after a power cut would take what is lost for what compaction removed.

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     INCARNATION,
-    METADATA_APPLIED,
     STATE,
     STATE_RUNNING,
     Counters,
@@ -94,8 +93,8 @@ class InlineFlusher:
 class BrokerFamily:
     """Broker 1, registered once `boot` has returned; nothing is placed on it yet."""
 
-    def __init__(self, root: Path, *settings: str, applied: int = 0) -> None:
-        """applied: how much of the metadata the process before had applied, if there was one."""
+    def __init__(self, root: Path, *settings: str, had: Sequence[bytes] | None = None) -> None:
+        """had: the partitions that the process before had opened, if there was one."""
         self.latencies = memoryview(bytearray(latencies_bytes()))
         self.counters = Counters(memoryview(bytearray(layout_size(4))), 4)
         words = self.words = self.counters.words
@@ -105,7 +104,13 @@ class BrokerFamily:
         for slot in (GATEWAY, CONTROLLER):
             words[at(slot, STATE)] = STATE_RUNNING
             words[self.counters.acknowledgement(BROKER, slot)] = 1
-        words[at(BROKER, METADATA_APPLIED)] = applied
+        positions = PositionTable(memoryview(bytearray(table_bytes(POSITIONS))), POSITIONS)
+        if had is not None:
+            words[at(BROKER, INCARNATION)] = 2
+        for key in had or ():
+            slot = positions.allocate(key)
+            assert slot is not None
+            positions.store(slot, 0, 0, 0)
         asleep = words_of(memoryview(bytearray(32)))
         self.eventfds = [make_eventfd() for _ in range(4)]
         doorbells = [Doorbell(fd, asleep, at) for at, fd in enumerate(self.eventfds)]
@@ -138,7 +143,7 @@ class BrokerFamily:
             Peers([self.gateway.peer], {}, None, None, {}, {GATEWAY: self.passing}, lambda: None),
             Disk(directory, self.flusher, lambda: self.space, str(root / "tier-cache")),
             Tables(
-                PositionTable(memoryview(bytearray(table_bytes(POSITIONS))), POSITIONS),
+                positions,
                 StandingAnswers(memoryview(bytearray(standing_bytes())), 1),
                 {},
                 Latencies(self.latencies),
@@ -195,7 +200,9 @@ class BrokerFamily:
 
 
 @contextmanager
-def broker_family(root: Path, *settings: str, applied: int = 0) -> Iterator[BrokerFamily]:
-    made = BrokerFamily(root, *settings, applied=applied)
+def broker_family(
+    root: Path, *settings: str, had: Sequence[bytes] | None = None
+) -> Iterator[BrokerFamily]:
+    made = BrokerFamily(root, *settings, had=had)
     yield made
     made.close()

@@ -7,7 +7,8 @@ Looked at as soon as a client learns it:
     M  the last stable offset that readers are told never goes back; it is not beyond the high
        watermark, and no record is given beyond it *
     N  nothing is given of a transaction whose commit nobody has asked for, or that was aborted
-    O  up to the last stable offset, all of a transaction's records in a partition are there or none
+    O  up to the last stable offset, all of a transaction's records in a partition are there or
+       none, unless another one is open in between: then what lies behind its begin is not stable
     P  an instance is fenced by a successor, or as its transaction has taken too long; not before
     Q  what it asks for once its successor has begun is refused
     R  a producer id is of one transactional id, and its epoch goes up with each instance
@@ -212,15 +213,18 @@ class TransactionsSeen:
                 f"{where} is of {transaction.name}, which was aborted"
             )
 
-    def on_read_to_end(self, place: Place, began: int, end: int) -> int:
+    def on_read_to_end(self, place: Place, began: int, end: int, high: int) -> int:
         """A reader has come from `began` to the last stable offset of now; how many records there
-        are from the partition's start on."""
+        are from the partition's start on. -1: part of a transaction is not stable yet. high: the
+        high watermark, told with `end`."""
         view = self._view.get(place, [])
         values = {value for at, value in view if at < end}
         for number in {value[0] for at, value in view if began <= at < end}:
             transaction = self.by_number.get(number)
             if transaction is not None:
                 missing = set(transaction.values[place]) - values
+                if missing and end < high:
+                    return -1
                 assert not missing, f"{place} to {end} lacks {missing} of {transaction.name}"  # O
         count = len(values)
         self.reads.append((place, count))

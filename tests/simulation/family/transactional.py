@@ -116,7 +116,7 @@ class CommittedClient(FamilyClient):
             transactions.on_read(place, offset, end, found, stable)
             offset = end
             if offset == stable:
-                return transactions.on_read_to_end(place, began, offset)
+                return transactions.on_read_to_end(place, began, offset, row["high_watermark"])
             if offset > stable:
                 return -1  # a new leader does not know yet how far it goes
         return -1

@@ -22,6 +22,7 @@ from shmbroker.ipc.operation_layout import (
     READ_HEAD,
     READ_PARTITION,
 )
+from shmbroker.log.checkpoints import RECOVERY_POINT, Offsets, write_offsets
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     DISK,
@@ -38,7 +39,7 @@ from shmbroker.wire import codec
 from shmbroker.wire.api_keys import BROKER_HEARTBEAT, OFFSET_COMMIT
 from shmbroker.wire.error_codes import NOT_CONTROLLER, REQUEST_TIMED_OUT
 from tests.support.broker_family import BROKER, CONTROLLER, BrokerFamily, broker_family
-from tests.support.family_memory import TOPIC_ID, registration, topic
+from tests.support.family_memory import TOPIC, TOPIC_ID, registration, topic
 from tests.support.raw_client import batch_of
 
 TAKES_S = 0.0005
@@ -282,14 +283,24 @@ def test_a_marker_that_is_not_replicated_is_given_up_in_time(family: BrokerFamil
         assert told == expected
 
 
-@pytest.mark.parametrize("applied, is_lost", [(1, False), (3, True)])
-def test_a_log_that_the_process_before_had_not_made_yet_is_not_lost(
-    tmp_path: Path, applied: int, is_lost: bool
+@pytest.mark.parametrize(
+    "had, checkpoint, is_lost",
+    [
+        (None, {}, False),
+        (None, {("other", 0): 7}, False),
+        (None, {(TOPIC, 0): 0}, True),
+        ([], {}, False),
+        ([KEY], {}, True),
+    ],
+)
+def test_a_log_that_was_not_here_before_is_not_lost(
+    tmp_path: Path, had: list[bytes] | None, checkpoint: Offsets, is_lost: bool
 ) -> None:
-    """applied: the registration, or the topic as well."""
+    """The process before tells, or a checkpoint from before the end of the whole family."""
     named, (kind, version, partition) = topic()
     row = partition | {"replicas": [1, 2], "directories": [b"d" * 16] * 2, "leader_epoch": 1}
-    with broker_family(tmp_path, applied=applied) as family:
+    write_offsets(str(tmp_path / RECOVERY_POINT), checkpoint)
+    with broker_family(tmp_path, had=had) as family:
         family.boot(named, (kind, version, row))
         partition = family.broker.partitions[KEY]
         assert partition.lost_below == (0 if is_lost else -1)
