@@ -83,6 +83,7 @@ class Replication:
         self.delayed = appender.delayed
         self.siblings = siblings
         self._steady_ms = appender.steady_ms
+        self._want_durable = appender.group_commit.want
         self._on_high_watermark = on_high_watermark
         self.reads = FollowerReads(
             appender.partitions,
@@ -192,6 +193,9 @@ class Replication:
             told = self.siblings.get(before)
             if not was_leader and told is not None:
                 partition.take_over(told.high_watermark(partition.key))
+            if partition.is_fsync and partition.log.recovery_point < partition.log.log_end_offset:
+                # What it took as a follower: the high watermark waits for this disk, too.
+                self._want_durable(partition)
         elif image.leader_id in self.fetcher.links:
             self.fetcher.follow(partition)
             if partition.in_sync_replicas != in_sync:

@@ -309,6 +309,22 @@ def test_a_log_that_was_not_here_before_is_not_lost(
         assert waiting == ({partition: LACKS} if is_lost else {})
 
 
+def test_what_a_follower_had_not_on_its_disk_is_flushed_when_it_leads(tmp_path: Path) -> None:
+    """Else no ack that waits for it would ever be given, until the next append."""
+    named, (kind, version, row) = topic()
+    row |= {"replicas": [1, 2], "leader": 2, "isr": [1, 2], "directories": [b"d" * 16] * 2}
+    with broker_family(tmp_path, "shmbroker.ack.durability=fsync") as family:
+        family.boot(named, (kind, version, row))
+        partition = family.broker.partitions[KEY]
+        partition.log.append(memoryview(BATCH), 0, 0, 0, 0)
+        change = {"topic_id": TOPIC_ID, "partition_id": 0, "leader": 1, "isr": [1]}
+        family.link.commit(("PartitionChangeRecord", 2, change))
+        family.broker.turn()
+        family.broker.turn()
+        assert partition.is_leader
+        assert partition.high_watermark == partition.log.log_end_offset == 1
+
+
 def test_questions_to_a_controller_that_died_are_answered(family: BrokerFamily) -> None:
     family.boot()
     family.asked()
