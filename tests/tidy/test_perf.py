@@ -49,6 +49,25 @@ def test_bench_writes_a_result_that_compare_reads(program, case, tmp_path):
     assert "1.00" in compared
 
 
+def test_a_workload_file_is_run_at_its_rate(tmp_path):
+    workload, out = tmp_path / "small.yaml", tmp_path / "result.json"
+    workload.write_text("name: a small one\ntopics: 2\npartitionsPerTopic: 3\nproducerRate: 400\n")
+    run("workloads", "--workload", workload, "--rounds", "1", "--seconds", "0.5", "--out", out)
+    (row,) = json.loads(out.read_text())["cases"]
+    assert row["case"] == "small"
+    assert row["A"]["consumed_share"] == 1
+    assert {"publish_p99_us", "end_to_end_p99_us", "requests_per_s"} <= set(row["A"])
+
+
+def test_a_soak_loses_nothing_and_tells_the_slope_of_memory(tmp_path):
+    out = tmp_path / "result.json"
+    run("soak", "--seconds", "6", "--every", "1", "--out", out)
+    (row,) = json.loads(out.read_text())["cases"]
+    assert row["A"]["records consumed"] > 0
+    assert "records lost" not in row["A"]
+    assert "slope_mib_per_hour" in row["A"]
+
+
 def test_micro_measures_every_step_once():
     printed = run("micro.py", "--repeats", "1")
     steps = [line.split()[0] for line in printed.splitlines()[1:-1]]
