@@ -61,9 +61,9 @@ def test_a_workload_file_is_run_at_its_rate(tmp_path):
 
 def test_a_soak_loses_nothing_and_tells_the_slope_of_memory(tmp_path):
     out = tmp_path / "result.json"
-    run("soak", "--seconds", "6", "--every", "1", "--out", out)
+    run("soak", "--seconds", "3", "--every", "0.5", "--out", out)
     (row,) = json.loads(out.read_text())["cases"]
-    assert row["A"]["records consumed"] > 0
+    assert row["A"]["records consumed"] >= row["A"]["records produced"] > 0
     assert "records lost" not in row["A"]
     assert "slope_mib_per_hour" in row["A"]
 
