@@ -339,7 +339,6 @@ class ReplicaFetcher:
             if file_id:
                 read = self._read(row, file_id, position, length)
                 if read is None:
-                    self._again(row, RETRY_MS)
                     return
                 data, position = read, 0
             else:
@@ -373,15 +372,29 @@ class ReplicaFetcher:
         self._retries.append((self._steady_ms() + delay_ms, row))
 
     def _read(self, row: CopiedRow, file_id: int, position: int, length: int) -> memoryview | None:
-        """Bytes of the leader's file; None while its descriptor is not here."""
+        """Bytes of the leader's file; None if the row is to be read again, as its descriptor is not
+        here or the disk refuses."""
         file = row.link.files.find(file_id)
         if file is None:
             row.link.peer.send(NEED_FILE, TOKEN.pack(file_id))
+            self._again(row, RETRY_MS)
             return None
         if length > len(self._scratch):
             self._scratch = memoryview(bytearray(length))
         view = self._scratch[:length]
-        if os.preadv(file.fd, [view], position) != length:
+        try:
+            count = os.preadv(file.fd, [view], position)
+        except OSError as fault:
+            partition = row.partition
+            logger.error(
+                "%s-%d: the log of broker %d can't be read at offset %d: %s",
+                partition.topic, partition.partition, partition.leader_id,
+                partition.log.log_end_offset, fault, extra=logs.seldom("a leader's log"),
+            )  # fmt: skip
+            self._again(row, STORAGE_RETRY_MS)
+            return None
+        if count != length:
+            self._again(row, RETRY_MS)
             return None
         return view
 

@@ -1,6 +1,7 @@
 """Leader and follower against each other: real logs, sessions and fetchers, rings made of lists."""
 
 import itertools
+import errno
 import os
 from collections import deque
 from types import SimpleNamespace
@@ -280,6 +281,23 @@ def test_slices_of_files_are_read_by_descriptor(nodes):
     settle(nodes)
     assert nodes[0].partition.high_watermark == 20
     assert nodes[1].content() == nodes[0].content()
+
+
+def test_a_leaders_log_that_can_not_be_read_is_tried_again(nodes, monkeypatch):
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+
+    def refuse(*_):
+        raise OSError(errno.EIO, "bad sector")
+
+    with monkeypatch.context() as bad:
+        bad.setattr(os, "preadv", refuse)
+        nodes[0].append(os.urandom(300_000))
+        settle(nodes)
+        assert nodes[0].partition.high_watermark == 0
+    later(nodes, STORAGE_RETRY_MS)
+    assert nodes[0].partition.high_watermark == 1
 
 
 def test_acks_wait_for_the_in_sync_replicas(nodes):
