@@ -1,7 +1,7 @@
 """Leader and follower against each other: real logs, sessions and fetchers, rings made of lists."""
 
-import itertools
 import errno
+import itertools
 import os
 from collections import deque
 from types import SimpleNamespace
