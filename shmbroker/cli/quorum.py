@@ -58,7 +58,8 @@ def status(cluster: Cluster, as_json: bool) -> None:
 @json_option
 @cluster_options
 def replication(cluster: Cluster, as_json: bool) -> None:
-    """Show each voter and observer: where its log ends, and when it was heard of.
+    """Show the leader, then each other voter and observer: where its log ends, and when it was
+    heard of.
 
     \b
     shmbroker quorum replication
@@ -75,7 +76,7 @@ def replication(cluster: Cluster, as_json: bool) -> None:
             "last_caught_up_ms": row["last_caught_up_timestamp"],
         }
         for role, key in (("follower", "current_voters"), ("observer", "observers"))
-        for row in found[key]
+        for row in sorted(found[key], key=lambda one: one["replica_id"] != found["leader_id"])
     ]
     if as_json:
         print_json(rows)
