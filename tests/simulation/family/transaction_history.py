@@ -213,13 +213,13 @@ class TransactionsSeen:
                 f"{where} is of {transaction.name}, which was aborted"
             )
 
-    def on_read_to_end(self, place: Place, began: int, end: int, high: int) -> int:
-        """A reader has come from `began` to the last stable offset of now; how many records there
-        are from the partition's start on. -1: part of a transaction is not stable yet. high: the
+    def on_read_to_end(self, place: Place, end: int, high: int) -> int:
+        """A reader has come to the last stable offset of now; how many records there are from the
+        partition's start on. -1: part of a transaction is not stable yet. high: the
         high watermark, told with `end`."""
         view = self._view.get(place, [])
         values = {value for at, value in view if at < end}
-        for number in {value[0] for at, value in view if began <= at < end}:
+        for number in {number for number, _ in values}:
             transaction = self.by_number.get(number)
             if transaction is not None:
                 missing = set(transaction.values[place]) - values

@@ -95,7 +95,6 @@ class CommittedClient(FamilyClient):
         """From an offset to the last stable one of now; how many committed records there are up to
         it. -1: it came to nothing."""
         transactions = self.transactions
-        began = offset
         for _ in range(100):
             port = yield from self.leader(place)
             body = fetch_body(place, offset, self.random.choice((0, 50)))
@@ -116,7 +115,7 @@ class CommittedClient(FamilyClient):
             transactions.on_read(place, offset, end, found, stable)
             offset = end
             if offset == stable:
-                return transactions.on_read_to_end(place, began, offset, row["high_watermark"])
+                return transactions.on_read_to_end(place, offset, row["high_watermark"])
             if offset > stable:
                 return -1  # a new leader does not know yet how far it goes
         return -1
