@@ -210,21 +210,22 @@ class Voter:
             quorum.on_appended(self._now())
             self._send()
             self.log.flush()
+            quorum.on_flushed(self._now())
+            self._send()
+            while quorum.high_watermark < end_offset:
+                assert self.links is not None, "the only voter is a majority"
+                self.links.wait(min(self.rest_s(), WAIT_S))
+                self.on_wait()
+                self.turn()
+                if quorum.epoch != epoch or quorum.state != LEADER:
+                    raise NotControllerFault("This controller is not the active one any more.")
         except DiskFullFault:
             raise
         except StorageFault as fault:
-            # Whoever asks before this process ends must not have it flushed again as if it were.
+            # Whoever asks before this process ends must not have it flushed again as if it were,
+            # nor decide by an image that lacks what is in the log.
             self._fault = fault
             raise
-        quorum.on_flushed(self._now())
-        self._send()
-        while quorum.high_watermark < end_offset:
-            assert self.links is not None, "the only voter is a majority"
-            self.links.wait(min(self.rest_s(), WAIT_S))
-            self.on_wait()
-            self.turn()
-            if quorum.epoch != epoch or quorum.state != LEADER:
-                raise NotControllerFault("This controller is not the active one any more.")
         return quorum.high_watermark
 
     def replicas(self, now_ms: int) -> list[Replica]:

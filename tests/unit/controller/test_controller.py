@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -465,6 +466,30 @@ def test_after_a_fault_of_the_disk_nothing_is_decided_any_more(
     with pytest.raises(StorageFault, match="gone"):
         family.controllers[1].turn()
     assert len(flushes) == 1 and voter.committed_offset == committed
+
+
+def test_after_a_fault_while_the_others_are_waited_for_nothing_is_decided_any_more(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what is to be sent to another voter can't be read: the decision may be committed."""
+    family = make()
+    at_work(family)
+    voter = family.controllers[1].voter
+    monkeypatch.setattr(voter.quorum, "on_flushed", lambda _: None)  # others are waited for
+    monkeypatch.setattr(voter, "links", SimpleNamespace(wait=lambda _: None))
+    turns: list[None] = []
+
+    def fail_once() -> bool:
+        turns.append(None)
+        raise StorageFault("gone")
+
+    records = [("NoOpRecord", 0, {})]
+    monkeypatch.setattr(voter, "_send", lambda: None)
+    monkeypatch.setattr(voter, "turn", fail_once)
+    for _ in range(2):
+        with pytest.raises(StorageFault, match="gone"):
+            voter.append(records, 0)
+    assert len(turns) == 1
 
 
 def test_a_successor_knows_what_was_decided_and_who_died_meanwhile(make: Make) -> None:
