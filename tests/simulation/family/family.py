@@ -317,8 +317,13 @@ class Family:
         ]
 
     def image(self) -> MetadataImage | None:
-        """The metadata, if some process knows all that is committed."""
+        """The metadata, if some process knows all that is committed, or may be yet: what is in the
+        log of any controller."""
         committed = self.words[METADATA_END_OFFSET_WORD] if self.members else 0
+        for member in self.members.values():
+            controller = getattr(member.child, "controller", None)
+            if controller is not None and controller.voter.log_end_offset > committed:
+                return None
         for member in self.members.values():
             child = member.child
             if isinstance(child, NetworkWorker) and child.gateway.image.offset == committed:
