@@ -41,7 +41,9 @@ from shmbroker.shm.counters import (
     METADATA_END_OFFSET_WORD,
     STATE,
     STATE_NONE,
+    STATE_RUNNING,
     STATE_STARTING,
+    STATE_UNABLE,
 )
 from tests.simulation.family.scheduler import Killed, Process
 from tests.simulation.family.system import Listening, System
@@ -238,7 +240,9 @@ class Family:
             self.crashes.append(fault)
         generation = self.generation
         index = member.slot.index
-        self.words[self.at(index, STATE)] = STATE_NONE
+        state = self.at(index, STATE)
+        can_not_boot = isinstance(fault, Fault) and self.words[state] != STATE_RUNNING
+        self.words[state] = STATE_UNABLE if can_not_boot else STATE_NONE
 
         def tell() -> None:
             if generation != self.generation:

@@ -43,6 +43,7 @@ from typing import NamedTuple
 
 from shmbroker.errors import Fault
 from shmbroker.groups.transactions import transaction
+from shmbroker.log.meta_properties import FILE_NAME as META_PROPERTIES
 from shmbroker.log.transaction_index import AbortedTransaction
 from shmbroker.metadata.topic_names import TRANSACTION_TOPIC
 from shmbroker.processes.shared_resources import IO_WORKER
@@ -434,6 +435,9 @@ class Simulation:
                 member.process.calls_left = -1
                 member.process.pause_until = 0.0
                 member.process.call_s = CALL_S
+        nodes = range(1, self.size.brokers + 1)
+        if not all((Path(self.root) / f"node-{n}" / META_PROPERTIES).exists() for n in nodes):
+            self.end()  # as the log lines of the process ask its operator
 
     def _end_slowness(self) -> None:
         self.scheduler.slow_wakes = self.system.slow_flushes = 0.0
