@@ -84,6 +84,14 @@ def sync_directory(directory: str) -> None:
         os.close(fd)
 
 
+def sync_names(directory: str) -> None:
+    """The same where a log needs it; StorageFault if the disk refuses."""
+    try:
+        sync_directory(directory)
+    except OSError as error:
+        raise StorageFault(f"can't fsync {directory}: {error}") from error
+
+
 def read_file(path: str) -> str | None:
     """The text of a small file; None if there is none; CorruptFault if it is no text."""
     try:

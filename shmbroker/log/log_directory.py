@@ -32,6 +32,7 @@ from shmbroker.log.checkpoints import (
     Offsets,
     read_offsets,
     sync_directory,
+    sync_names,
     write_file,
     write_offsets,
 )
@@ -255,7 +256,7 @@ class LogDirectory:
         they are named here for the first time: one that is named and not there was lost.
         """
         if self._has_begun:
-            _sync(self.path)
+            sync_names(self.path)
             self._has_begun = False
         logs = list(logs)
         points = {(topic, partition): log.recovery_point for topic, partition, log in logs}
@@ -285,7 +286,7 @@ class LogDirectory:
             if start > log.segments[0].base_offset or log.config.is_tiered:
                 offsets[name] = start
             elif offsets.pop(name, None) is not None or log.is_start_raised:
-                _sync(log.directory)
+                sync_names(log.directory)
             log.is_start_raised = False
         self.log_start_offsets = self._store(LOG_START_OFFSET, offsets, self.log_start_offsets)
 
@@ -372,13 +373,6 @@ class LogDirectory:
         """Let go of the directory as it is; the next start scans."""
         self.descriptors.close_all()
         self.unlock()
-
-
-def _sync(directory: str) -> None:
-    try:
-        sync_directory(directory)
-    except OSError as error:
-        raise StorageFault(f"can't fsync {directory}: {error}") from error
 
 
 def remove_deleted(path: str) -> None:

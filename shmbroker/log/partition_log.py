@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, StorageFault
-from shmbroker.log.checkpoints import sync_directory
+from shmbroker.log.checkpoints import sync_names
 from shmbroker.log.compaction.cleaned_files import (
     CLEANED,
     DELETED,
@@ -748,7 +748,7 @@ class PartitionLog:
         position, header = segment.find(offset)
         end_offset = header[H_BASE_OFFSET] if header is not None else offset
         segment.truncate(position, min(end_offset, offset))
-        sync_directory(self.directory)
+        sync_names(self.directory)
         self._end_at(segment.end_offset)
         return True
 
@@ -767,7 +767,7 @@ class PartitionLog:
         segment = self.new_segment(new_start_offset, 0)
         segment.create_files()
         self.add_segment(segment)
-        sync_directory(self.directory)
+        sync_names(self.directory)
         self.log_start_offset = new_start_offset if log_start is None else log_start
         self._end_at(new_start_offset)
 

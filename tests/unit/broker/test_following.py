@@ -21,6 +21,7 @@ from shmbroker.broker.replication.replica_fetcher import (
 )
 from shmbroker.errors import StorageFault
 from shmbroker.ipc.operation_layout import NEED_FILE, READ, READ_DONE, TOKEN
+from shmbroker.log import checkpoints
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import LOG, file_name
 from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
@@ -384,6 +385,30 @@ def lead_with_nothing(nodes, in_sync=(1, 2, 3), recovery=0):
         node.fetcher.on_peer_lost(node.peers[1])
     for node in nodes:
         node.lead(1, 1, in_sync, recovery=recovery)
+
+
+def test_a_cut_that_the_disk_refuses_is_tried_again(nodes, monkeypatch):
+    first, second, third = nodes
+    for node in nodes:
+        node.lead(1, 0)
+    settle(nodes)
+    first.append(b"a")
+    settle(nodes)
+    first.append(b"b")
+    end = second.partition.log.log_end_offset
+
+    def refuse(_):
+        raise OSError(errno.EIO, "bad sector")
+
+    with monkeypatch.context() as bad:
+        bad.setattr(checkpoints, "sync_directory", refuse)
+        bad.setattr(first, "is_full", True)  # it is to note its faults
+        for node in nodes:
+            node.lead(2, 1)
+        settle(nodes)
+        assert first.faults
+    later(nodes, STORAGE_RETRY_MS)
+    assert first.partition.log.log_end_offset == end == third.partition.log.log_end_offset
 
 
 def test_nothing_is_cut_below_the_high_watermark(nodes, caplog):
