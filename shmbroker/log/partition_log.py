@@ -1050,6 +1050,7 @@ class PartitionLog:
         for segment in self.segments:
             segment.close()
         self._limit = 0
+        self.aborted.forget_log()
         parent, name = os.path.split(self.directory)
         parsed = parse_partition_directory(name)
         assert parsed is not None, name

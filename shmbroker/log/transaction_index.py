@@ -94,6 +94,11 @@ class AbortedTransactions:
     def __bool__(self) -> bool:
         return bool(self._bases)
 
+    def forget_log(self) -> None:
+        """The log is deleted. It is freed at once if nothing here refers to it any more: the
+        garbage collector seldom looks at what has lived for long."""
+        self._find_again = lambda _: []
+
     def path(self, base_offset: int) -> str:
         """The index of the segment that begins there."""
         return os.path.join(self.directory, file_name(base_offset, TXN_INDEX))

@@ -1,5 +1,6 @@
 """Turns of a broker: what it begins with, none longer than it should be, and when it may sleep."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from shmbroker.ipc.operation_layout import (
     READ_PARTITION,
 )
 from shmbroker.log.checkpoints import RECOVERY_POINT, Offsets, write_offsets
+from shmbroker.log.partition_log import PartitionLog
 from shmbroker.shm.counters import (
     CONTROL_GENERATION_WORD,
     DISK,
@@ -323,6 +325,28 @@ def test_what_a_follower_had_not_on_its_disk_is_flushed_when_it_leads(tmp_path: 
         family.broker.turn()
         assert partition.is_leader
         assert partition.high_watermark == partition.log.log_end_offset == 1
+
+
+def test_a_deleted_partition_is_freed_without_the_garbage_collector(
+    family: BrokerFamily,
+) -> None:
+    """Which looks at what has lived for long once in millions of objects."""
+    family.boot(*topic())
+    family.append(1, KEY, BATCH)
+    family.broker.turn()
+    family.gateway.taken()
+    directory = family.broker.partitions[KEY].log.directory
+    gc.collect()
+    gc.disable()
+    try:
+        family.link.commit(("RemoveTopicRecord", 0, {"topic_id": TOPIC_ID}))
+        family.broker.turn()
+        family.broker.turn()
+        assert not family.broker.partitions
+        logs = [each for each in gc.get_objects() if isinstance(each, PartitionLog)]
+        assert not [log for log in logs if log.directory == directory]
+    finally:
+        gc.enable()
 
 
 def test_questions_to_a_controller_that_died_are_answered(family: BrokerFamily) -> None:
