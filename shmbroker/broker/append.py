@@ -29,8 +29,13 @@ from shmbroker.ipc.operation_layout import (
     APPEND_FLAG_PARTS,
     APPEND_FLAG_TRANSACTIONAL,
     APPEND_HEAD,
+    APPEND_MANY_HEAD,
+    APPEND_ROW,
     APPENDED,
     APPENDED_HEAD,
+    APPENDED_MANY,
+    APPENDED_MANY_HEAD,
+    APPENDED_ROW,
     NAME_LENGTH,
     pack_record_errors,
 )
@@ -144,30 +149,88 @@ class Appender:
         token, acks, flags, timeout_ms, key, _ = APPEND_HEAD.unpack_from(data, index)
         at = index + APPEND_BATCH_AT
         end = index + length
+        payload_at = index
         if flags & _HAS_MORE:
             if flags & APPEND_FLAG_PARTS:
                 part = self.parts.pop((peer.slot, token), bytearray())
-                data, index = _whole(data, index, end, part, flags & ~APPEND_FLAG_PARTS)
-                at, end = index + APPEND_BATCH_AT, len(data)
+                data, payload_at = _whole(data, index, end, part, flags & ~APPEND_FLAG_PARTS)
+                at, end = payload_at + APPEND_BATCH_AT, len(data)
             if flags & APPEND_FLAG_TRANSACTIONAL:
                 at += NAME_LENGTH.size + NAME_LENGTH.unpack_from(data, at)[0]
         partition = self.partitions.get(key)
+        base_offset = self._append(
+            peer, token, acks, flags, timeout_ms, partition, data, at, end, payload_at, verified
+        )
+        if base_offset < 0 or partition is None:
+            return
+        # The result, written where it goes.
+        writer = peer.writer
+        index = -1 if peer.backlog else writer.claim(APPENDED, 40)
+        if index < 0:
+            self.done(peer, token, base_offset, -1, partition.log.log_start_offset)
+            return
+        APPENDED_HEAD.pack_into(
+            writer.data, index, token, 0, 0, 0, base_offset, -1, partition.log.log_start_offset
+        )
+        peer.unpublished = True
+
+    def on_append_many(self, peer: Peer, data: memoryview, index: int) -> None:
+        """One APPEND_MANY entry, from its payload at data[index:] to its APPENDED_MANY."""
+        token, acks, flags, timeout_ms, count, _ = APPEND_MANY_HEAD.unpack_from(data, index)
+        at = index + APPEND_MANY_HEAD.size
+        partitions = self.partitions
+        unpack_row, pack_row = APPEND_ROW.unpack_from, APPENDED_ROW.pack
+        rows = []
+        for which in range(count):
+            key, size = unpack_row(data, at)
+            at += APPEND_ROW.size
+            end = at + size
+            partition = partitions.get(key)
+            base_offset = self._append(
+                peer, token + which, acks, flags, timeout_ms, partition, data, at, end
+            )
+            if base_offset >= 0 and partition is not None:
+                rows.append(pack_row(which, base_offset, partition.log.log_start_offset))
+            at = end
+        if rows:
+            head = APPENDED_MANY_HEAD.pack(token, len(rows), 0)
+            peer.send(APPENDED_MANY, head + b"".join(rows))
+
+    def _append(
+        self,
+        peer: Peer,
+        token: int,
+        acks: int,
+        flags: int,
+        timeout_ms: int,
+        partition: Partition | None,
+        data: memoryview,
+        at: int,
+        end: int,
+        payload_at: int = -1,
+        verified: Asked | None = None,
+    ) -> int:
+        """Judge and store the batch in data[at:end]: its base offset, which the caller answers. -1:
+        it is answered, or will be, with an APPENDED of its own.
+
+        payload_at: where the APPEND begins, which is kept if a coordinator is to be asked.
+        """
         if partition is None or not partition.is_leader:
             error = not_led_error(partition)
             self.refuse(peer, token, error, None)
             note_refused(partition, data, at, end, error)
-            return
+            return -1
         if self.is_disk_low and not partition.is_internal:
             self.refuse(peer, token, _STORAGE, "the disk is nearly full")
-            return
+            return -1
         if acks == ACKS_ALL and partition.is_under_min_in_sync:
             self.refuse(peer, token, _NOT_ENOUGH, None)
             note_refused(partition, data, at, end, _NOT_ENOUGH)
-            return
+            return -1
         error, header = check_batch(data, at, end, partition.message_bytes_max)
         if error:
             self.refuse(peer, token, error, None, (), partition)
-            return
+            return -1
         batch_end = at + LOG_OVERHEAD + header[H_LENGTH]
         (
             _, _, _, _, _, attributes, last_offset_delta, _, max_timestamp,
@@ -187,13 +250,13 @@ class Appender:
             batch.release()
             if refusal is not None:
                 self.refuse(peer, token, *refusal, partition)
-                return
+                return -1
             if attributes & TRANSACTIONAL_BIT and not self._is_known(partition, header, verified):
                 if verified is None or verified.epoch != producer_epoch:
-                    self._hold(peer, data[index:end], partition, header)
+                    self._hold(peer, data[payload_at:end], partition, header)
                 else:
                     self.refuse(peer, token, _OUT_OF_ORDER, None, (), partition)
-                return
+                return -1
             must_stamp = found_timestamp != max_timestamp or attributes & TIMESTAMP_TYPE_BIT != 0
             max_timestamp = found_timestamp
             if partition.is_log_append_time:
@@ -208,7 +271,7 @@ class Appender:
             if error or duplicate_offset >= 0:
                 if error:
                     self.refuse(peer, token, error, None, (), partition)
-                    return
+                    return -1
                 end_offset = duplicate_offset + last_offset_delta + 1
                 deadline_ms = self.steady_ms() + timeout_ms if acks == ACKS_ALL else 0
                 ack = (
@@ -219,17 +282,17 @@ class Appender:
                     self.group_commit.add(ack)
                 else:
                     self.on_durable(ack, None)
-                return
+                return -1
             if (
                 producers.open
                 and not attributes & TRANSACTIONAL_BIT
                 and producer_id in producers.open
             ):
                 self.refuse(peer, token, error_codes.INVALID_TXN_STATE, None, (), partition)
-                return
+                return -1
         if batch_end - at > partition.segment_bytes_max:
             self.refuse(peer, token, error_codes.RECORD_LIST_TOO_LARGE, None)
-            return
+            return -1
         batch = data[at:batch_end]
         try:
             if must_stamp:
@@ -243,7 +306,7 @@ class Appender:
         except StorageFault as fault:
             self.on_storage_fault(partition, fault)
             self.refuse(peer, token, _STORAGE, str(fault))
-            return
+            return -1
         finally:
             batch.release()
         if producer_id >= 0:
@@ -262,23 +325,17 @@ class Appender:
                 peer, token, partition, base_offset, append_time, log.log_end_offset,
                 self.steady_ms() + timeout_ms if acks == ACKS_ALL else 0,
             ))  # fmt: skip
-            return
+            return -1
         if acks == ACKS_ALL and partition.high_watermark < log.log_end_offset:
             self.delayed.add((
                 peer, token, partition, base_offset, append_time, log.log_end_offset,
                 self.steady_ms() + timeout_ms,
             ))  # fmt: skip
-            return
-        # The result, written where it goes.
-        writer = peer.writer
-        index = -1 if peer.backlog else writer.claim(APPENDED, 40)
-        if index < 0:
+            return -1
+        if append_time >= 0:
             self.done(peer, token, base_offset, append_time, log.log_start_offset)
-            return
-        APPENDED_HEAD.pack_into(
-            writer.data, index, token, 0, 0, 0, base_offset, append_time, log.log_start_offset
-        )
-        peer.unpublished = True
+            return -1
+        return base_offset
 
     def look_closer(
         self,

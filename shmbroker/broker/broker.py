@@ -53,6 +53,7 @@ from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
 from shmbroker.ipc.operation_layout import (
     APPEND,
+    APPEND_MANY,
     APPEND_PART,
     CANCEL,
     DROP_FILE,
@@ -537,12 +538,14 @@ class Broker:
                 left -= 1
                 if operation == APPEND:
                     on_append(peer, data, index, length)
-                    if appender.bytes_in - published_at > PUBLISH_BYTES:
-                        published_at = appender.bytes_in
-                        reader.release()
-                        peer.publish()
+                elif operation == APPEND_MANY:
+                    appender.on_append_many(peer, data, index)
                 else:
                     self._take_other(peer, operation, data, index, length)
+                if appender.bytes_in - published_at > PUBLISH_BYTES:
+                    published_at = appender.bytes_in
+                    reader.release()
+                    peer.publish()
                 if not left:
                     left, now = ENTRIES_BETWEEN_LOOKS, self.clock.monotonic()
                     deadline = deadline or now + seconds

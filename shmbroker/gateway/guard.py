@@ -78,12 +78,16 @@ class Guard:
         self, connection: Connection, api: str, operation: int, resource_type: int, name: str
     ) -> bool:
         """Whether the client of a connection may do this, as a request of this API asks for."""
-        is_allowed = self._authorizer.allows(
-            connection.principal, connection.address, operation, resource_type, name
-        )
+        is_allowed = self.lets(connection, operation, resource_type, name)
         if not is_allowed:
             self._on_denied(connection, api, [(operation, resource_type, name)])
         return is_allowed
+
+    def lets(self, connection: Connection, operation: int, resource_type: int, name: str) -> bool:
+        """The same, told to nobody: `may` is asked again where it is not so."""
+        return self._authorizer.allows(
+            connection.principal, connection.address, operation, resource_type, name
+        )
 
     def _judge(
         self,

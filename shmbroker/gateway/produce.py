@@ -6,7 +6,8 @@ Version notes: 5 log start offset; 7 zstd; 8 record errors; 9 flexible; 10 Curre
 NodeEndpoints tags (KIP-951); 12 implicit add to a transaction (KIP-890); 13 topic ids (KIP-516).
 
 Rules of this file:
-* One APPEND for each partition; the request is answered when each has its APPENDED.
+* One APPEND for each partition; the request is answered when each has its APPENDED. Small batches
+  of a plain request go together, as APPEND_MANY (`produce_many`).
 * A client sends the same bytes again and again between the correlation id and the records: client
   id, acks, timeout, topic, partition. `FastProduce` keeps them, with what they mean; a request that
   repeats them for its only partition needs no decoding.
@@ -21,7 +22,9 @@ from struct import Struct
 
 from shmbroker.apis.table import PRODUCE
 from shmbroker.errors import ProtocolFault
+from shmbroker.gateway import produce_many
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.produce_many import NO_APPEND_TIME, ManyProduce, Walked
 from shmbroker.gateway.recogniser import Known, TopicMeaning, key_of
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
@@ -34,7 +37,10 @@ from shmbroker.ipc.operation_layout import (
     APPEND_FLAG_NO_ZSTD,
     APPEND_FLAG_PARTS,
     APPEND_FLAG_TRANSACTIONAL,
+    APPEND_MANY,
+    APPEND_MANY_HEAD,
     APPEND_PART,
+    APPEND_ROW_PARTS,
     NAME_LENGTH,
 )
 from shmbroker.ipc.peer import Peer
@@ -52,7 +58,7 @@ from shmbroker.wire.primitives import uvarint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
     from typing import Any
 
     from shmbroker.apis.contexts import RequestContext
@@ -77,6 +83,13 @@ FAST_ENDS_MAX = 4
 """Lengths of the constant bytes that a connection looks for: one for each topic name, mostly."""
 
 _REQUEST_END = b"\0\0\0"
+
+TOGETHER_MAX = 25
+"""So many batches in one APPEND_MANY,"""
+TOGETHER_BYTES_MAX = 64 * 1024
+"""and about so many bytes. A batch of more goes alone."""
+ADMIN_CLIENT = b"__admin_client"
+_pack_row = APPEND_ROW_PARTS.pack_into
 
 
 class FastProduce(TopicMeaning):
@@ -124,10 +137,11 @@ class ProduceRequest(Request):
     """`topics`: of a general request, with their answers so far; `answers`: those that are not
     known yet, by the token of their APPEND."""
 
-    __slots__ = ("acks", "answers", "fast", "topics")
+    __slots__ = ("acks", "answers", "fast", "many", "topics")
     acks: int
     answers: dict[int, dict[str, Any]]
     fast: FastProduce | None
+    many: ManyProduce | None
     topics: list[dict[str, Any]]
 
 
@@ -225,12 +239,20 @@ class ProduceApi:
             raise ProtocolFault(f"Produce version {version}")
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
+        if version >= produce_many.VERSION_MIN:
+            walked = produce_many.walk(view, body_at, end - start, version)
+            if walked is not None:
+                request = ProduceRequest(connection, API_KEY, version, correlation_id)
+                request.client_id = client_id
+                is_started = self._submit_many(request, walked, view)
+                if is_started is not None:
+                    return is_started
         body = codec.decode_request("Produce", version, view, body_at)
         worker = self.worker
         peer = worker.io_peer(connection)
         request = ProduceRequest(connection, API_KEY, version, correlation_id)
         request.client_id = client_id
-        request.fast = None
+        request.fast = request.many = None
         request.peer = peer
         request.acks = acks = body["acks"]
         request.topics = topics = []
@@ -246,7 +268,7 @@ class ProduceApi:
         ):
             refusal = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         form_errors = iter(errors)
-        is_admin = client_id == b"__admin_client"
+        is_admin = client_id == ADMIN_CLIENT
         for topic in body["topic_data"]:
             if not topic["partition_data"]:
                 continue
@@ -333,6 +355,57 @@ class ProduceApi:
                 connection, view, records_at, version, acks, peer, topics[0], constant, named
             )
         view.release()
+        return True
+
+    def _submit_many(
+        self, request: ProduceRequest, walked: Walked, view: memoryview
+    ) -> bool | None:
+        """A plain request of several batches, all of which its client may write; as `submit`. None:
+        it is none, and nothing was done."""
+        worker, connection = self.worker, request.connection
+        version = request.api_version
+        peer = worker.io_peer(connection)
+        guard = worker.guard
+        if peer is None or not -1 <= walked.acks <= 1 or request.client_id == ADMIN_CLIENT:
+            return None
+        if len(walked.topics) == 1 and len(walked.topics[0].batches) == 1:
+            return None  # it is learnt
+        images = []
+        needed = 0
+        for topic in walked.topics:
+            image = worker.topic_of(
+                {"name": topic.name, "topic_id": topic.topic_id},
+                version >= produce_many.TOPIC_IDS_FROM,
+            )
+            if image is None or image.is_internal:
+                return None
+            if guard is not None and not guard.lets(connection, WRITE, TOPIC, image.name):
+                return None
+            partitions = len(image.partitions)
+            for index, _, size in topic.batches:
+                if not 0 <= index < partitions:
+                    return None
+                needed += size + 128
+            images.append(image)
+        if not _has_room(peer, needed):
+            return False
+        worker.append_bytes = needed
+        many = request.many = ManyProduce(walked, worker.token + 1)
+        request.fast = None
+        request.peer = peer
+        request.acks = walked.acks
+        request.pending = count = len(many.results)
+        tokens = range(many.first_token, many.first_token + count)
+        worker.token += count
+        worker.pending.update(dict.fromkeys(tokens, request))
+        if request.acks:
+            connection.inflight.append(request)
+        rows = [
+            (image.topic_id, *batch)
+            for image, topic in zip(images, walked.topics, strict=True)
+            for batch in topic.batches
+        ]
+        _send_batches(peer, many.first_token, walked, rows, view)
         return True
 
     def _judge(self, body: dict[str, Any], version: int) -> tuple[int, list[int]]:
@@ -461,6 +534,15 @@ class ProduceApi:
             answer: dict[str, Any] = {"index": fast.key}
             request.topics = [fast.topic | {"partition_responses": [answer]}]
             request.pending = 1
+        elif (many := request.many) is not None:
+            n = token - many.first_token
+            if error_code:
+                many.errors[n] = error_code, detail
+            many.results[n] = base_offset, append_time_ms, log_start_offset
+            request.pending -= 1
+            if request.pending == 0:
+                self._finish_many(request, many)
+            return
         else:
             answer = request.answers.pop(token)
         answer["error_code"] = error_code
@@ -475,6 +557,33 @@ class ProduceApi:
         request.pending -= 1
         if request.pending == 0:
             self._finish(request)
+
+    def on_appended_many(
+        self, request: ProduceRequest, first: int, rows: Iterable[tuple[int, int, int]]
+    ) -> int:
+        """Some batches of a walked request were stored, the first of that entry with the token
+        `first`; how many."""
+        many = request.many
+        assert many is not None, "who else sends an APPEND_MANY"
+        pending, results = self.worker.pending, many.results
+        n = first - many.first_token
+        count = 0
+        for which, base_offset, log_start_offset in rows:
+            pending.pop(first + which, None)
+            results[n + which] = base_offset, NO_APPEND_TIME, log_start_offset
+            count += 1
+        request.pending -= count
+        if request.pending == 0:
+            self._finish_many(request, many)
+        return count
+
+    def _finish_many(self, request: ProduceRequest, many: ManyProduce) -> None:
+        """Encode the answer of a walked request."""
+        if many.errors or request.acks == 0:
+            request.topics = produce_many.answers_of(many)
+            self._finish(request)
+        else:
+            request.answer(produce_many.encode_answer(many, request.api_version))
 
     def _finish(self, request: ProduceRequest) -> None:
         """Encode the answer of a general request."""
@@ -538,6 +647,53 @@ def _send_batch(peer: Peer, token: int, constant: bytes, named: bytes, records: 
             at += largest
         records = records[at:]
     peer.send(APPEND, _HEAD.pack(token, constant, length) + named, records)
+
+
+def _send_batches(
+    peer: Peer,
+    token: int,
+    walked: Walked,
+    rows: list[tuple[bytes, int, int, int]],
+    view: memoryview,
+) -> None:
+    """Batches to the ring: (topic id, partition, position in the view, bytes) each, small ones
+    together. What is written is published before more is: the I/O worker begins meanwhile."""
+    timeout_ms = max(0, walked.timeout_ms)
+    writer = peer.writer
+    at = 0
+    while at < len(rows):
+        total = 0
+        begin = at
+        for _, _, _, size in rows[begin : begin + TOGETHER_MAX]:
+            if size > TOGETHER_BYTES_MAX or total > TOGETHER_BYTES_MAX:
+                break
+            total += APPEND_ROW_PARTS.size + size
+            at += 1
+        if at == begin:
+            topic_id, index, position, size = rows[at]
+            key = partition_key(topic_id, index)
+            constant = APPEND_CONSTANT.pack(walked.acks, 0, timeout_ms, key, 0)[:CONSTANT_BYTES]
+            _send_batch(peer, token + at, constant, b"", view[position : position + size])
+            at += 1
+            continue
+        head = APPEND_MANY_HEAD.pack(token + begin, walked.acks, 0, timeout_ms, at - begin, 0)
+        total += len(head)
+        place = -1 if peer.backlog else writer.claim(APPEND_MANY, total)
+        data: memoryview | bytearray = writer.data if place >= 0 else bytearray(total)
+        to = max(place, 0)
+        data[to : to + len(head)] = head
+        to += len(head)
+        for topic_id, index, position, size in rows[begin:at]:
+            _pack_row(data, to, topic_id, index, size)
+            to += APPEND_ROW_PARTS.size
+            data[to : to + size] = view[position : position + size]
+            to += size
+        if place < 0:
+            peer.send(APPEND_MANY, bytes(data))
+        elif at < len(rows):
+            peer.publish()
+        else:
+            peer.unpublished = True
 
 
 def _uvarint(buffer: bytearray, at: int, end: int) -> tuple[int, int]:

@@ -14,6 +14,9 @@ from shmbroker.gateway import fetch, produce
 from shmbroker.ipc.operation_layout import (
     APPENDED,
     APPENDED_HEAD,
+    APPENDED_MANY,
+    APPENDED_MANY_HEAD,
+    APPENDED_ROW,
     DROP_FILE,
     EXECUTED,
     EXECUTED_FLAG_CLOSE,
@@ -105,6 +108,14 @@ class Results:
             request = self.gateway.pending.pop(token, None)
             if type(request) is fetch.FetchRequest:
                 self._finish_read(request, peer, data, index, length)
+        elif operation == APPENDED_MANY:
+            token = TOKEN.unpack_from(data, index)[0]
+            rows = APPENDED_ROW.iter_unpack(data[index + APPENDED_MANY_HEAD.size : index + length])
+            found = list(rows)
+            request = self.gateway.pending.get(token + found[0][0])
+            if type(request) is produce.ProduceRequest:
+                self.gateway.produce.on_appended_many(request, token, found)
+                self.gateway.touched.add(request.connection)
         elif operation == EXECUTED_PART:
             self.partial.add(data, index, length)
         elif operation == EXECUTED:

@@ -16,6 +16,21 @@ APPEND (network worker to I/O worker): one record batch for one partition
     40     …  batch          as the client sent it; with APPEND_FLAG_TRANSACTIONAL behind the
                              transactional id, which has its length before it (NAME_LENGTH)
 
+APPEND_MANY (network worker to I/O worker): small batches for several partitions
+
+     0     8  token          of the first batch; each behind it has the next number
+     8     2  acks           } as in APPEND, for all of them
+    10     2  flags          } neither PARTS nor TRANSACTIONAL
+    12     4  timeout_ms     }
+    16     4  count
+    20     4  (zero)
+    24     …  for each batch APPEND_ROW, then the batch
+
+APPEND_ROW
+
+     0    20  partition_key
+    20     4  record_bytes   big-endian
+
 A batch over the ring's largest entry comes as APPEND_PARTs (token, then bytes), each a piece in
 order, ended by an APPEND with the last piece.
 
@@ -32,6 +47,20 @@ APPENDED (back)
      …     4  index          in the batch; for each record at fault
      …     2  text_bytes
      …     …  text           utf-8, what is wrong with it
+
+APPENDED_MANY (back): those of an APPEND_MANY that were stored, without an append time, and wait for
+nobody. Each other one has an APPENDED of its own.
+
+     0     8  token          of the first batch of the APPEND_MANY
+     8     4  count
+    12     4  (zero)
+    16     …  APPENDED_ROW each
+
+APPENDED_ROW
+
+     0     4  which          place among the batches, from 0
+     4     8  base_offset
+    12     8  log_start_offset
 
 READ (network worker to I/O worker): one fetch; the partitions follow, READ_PARTITION each
 
@@ -138,12 +167,14 @@ EXECUTE = 4
 CANCEL = 5
 NEED_FILE = 6
 EXECUTE_PART = 7
+APPEND_MANY = 8
 
 APPENDED = 17
 READ_DONE = 18
 EXECUTED = 19
 EXECUTED_PART = 20
 DROP_FILE = 21
+APPENDED_MANY = 22
 
 TOKEN = Struct("<Q")
 APPEND_HEAD = Struct("<QhhI20sI")
@@ -152,6 +183,12 @@ APPEND_CONSTANT = Struct("<hhI20sI")
 APPEND_BATCH_AT = 40
 NAME_LENGTH = Struct("<H")
 APPENDED_HEAD = Struct("<Qhhiqqq")
+APPEND_MANY_HEAD = Struct("<QhhIII")
+APPEND_ROW = Struct(">20sI")
+APPEND_ROW_PARTS = Struct(">16siI")
+"""The same by topic id and partition."""
+APPENDED_MANY_HEAD = Struct("<QII")
+APPENDED_ROW = Struct("<Iqq")
 _RECORD_ERROR = Struct("<IH")
 RECORD_ERROR_BYTES_MAX = 512
 READ_HEAD = Struct("<QiiihhiI")
@@ -255,6 +292,10 @@ def unpack_detail(
 
 assert APPEND_HEAD.size == APPEND_BATCH_AT
 assert APPENDED_HEAD.size == 40
+assert APPEND_MANY_HEAD.size == 24
+assert APPEND_ROW.size == APPEND_ROW_PARTS.size == 24
+assert APPENDED_MANY_HEAD.size == 16
+assert APPENDED_ROW.size == 20
 assert READ_HEAD.size == 32
 assert READ_PARTITION.size == 56
 assert READ_SLICE.size == 64

@@ -99,7 +99,11 @@ def test_batch_example_is_a_batch():
 # ── operations ──────────────────────────────────────────────────────────────────────────────────
 
 OPERATIONS = {
+    "APPENDED_MANY": "APPENDED_MANY_HEAD",
+    "APPENDED_ROW": "APPENDED_ROW",
     "APPENDED": "APPENDED_HEAD",
+    "APPEND_MANY": "APPEND_MANY_HEAD",
+    "APPEND_ROW": "APPEND_ROW",
     "APPEND": "APPEND_HEAD",
     "READ_PARTITION": "READ_PARTITION",
     "READ_DONE": "READ_DONE_HEAD",

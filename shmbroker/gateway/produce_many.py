@@ -1,0 +1,245 @@
+"""Produce requests that name several partitions, walked without decoding them.
+
+A producer with many partitions sends one batch for each in one request. Decoded into dicts, such a
+request costs more than its appends do; here it is a list of places in the connection's buffer.
+
+Rules of this file:
+* A request that is anything but plain is not walked, and `produce` decodes it: one with a
+  transactional id, tags, null or old or doubtful records, odd acks. So there is one place that
+  knows what to answer to those.
+* `walk` looks at each batch as far as Kafka does before it stores any: whole, alone, of magic 2.
+* Nothing behind the end of the frame is looked at, though the buffer goes on.
+
+Source: ProduceRequest.json and ProduceResponse.json of Kafka 4.2 (field by field in `wire`).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    HEADER_SIZE,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
+)
+from shmbroker.wire.primitives import uvarint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+VERSION_MIN = 8
+"""Below it answers have other fields, and clients are of before 2019."""
+FLEXIBLE_FROM = 9
+TOPIC_IDS_FROM = 13
+NO_APPEND_TIME = -1
+
+_ACKS_TIMEOUT = Struct(">hi")
+_INT = Struct(">i")
+_SHORT = Struct(">h")
+_ATTRIBUTES_AT = ATTRIBUTES_POSITION + 1
+_ROWS = {
+    # index, error, base offset, append time, log start; then no record errors, no message, no tags
+    False: Struct(">ihqqq6s"),
+    True: Struct(">ihqqq3s"),
+}
+_TAILS = {False: b"\0\0\0\0\xff\xff", True: b"\1\0\0"}
+
+
+class WalkedTopic(NamedTuple):
+    """One topic of a request, and where its batches lie: (partition, position, bytes)."""
+
+    name: str
+    """Empty where `topic_id` says which."""
+    topic_id: bytes
+    batches: list[tuple[int, int, int]]
+
+
+class Walked(NamedTuple):
+    """A request that is plain."""
+
+    acks: int
+    timeout_ms: int
+    topics: list[WalkedTopic]
+
+
+class ManyProduce:
+    """What is known of the answers to a walked request. Batch n of it has the token
+    `first_token` + n."""
+
+    __slots__ = ("errors", "first_token", "results", "topics")
+
+    def __init__(self, walked: Walked, first_token: int) -> None:
+        self.topics = walked.topics
+        self.first_token = first_token
+        count = sum(len(topic.batches) for topic in walked.topics)
+        self.results: list[tuple[int, int, int]] = [(-1, NO_APPEND_TIME, -1)] * count
+        """(base offset, append time, log start offset) by n."""
+        self.errors: dict[int, tuple[int, Any]] = {}
+        """(error code, detail) by n."""
+
+
+def walk(buffer: bytearray | memoryview, at: int, end: int, version: int) -> Walked | None:
+    """The plain request whose body is buffer[at:end]; None for any other one."""
+    try:
+        return _walk(buffer, at, end, version)
+    except (IndexError, StructError, UnicodeDecodeError):
+        return None
+
+
+def _walk(buffer: bytearray | memoryview, at: int, end: int, version: int) -> Walked | None:
+    is_flexible = version >= FLEXIBLE_FROM
+    unpack_int = _INT.unpack_from
+    if is_flexible:
+        if buffer[at]:
+            return None
+        at += 1
+    else:
+        if _SHORT.unpack_from(buffer, at)[0] != -1:
+            return None
+        at += 2
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, at)
+    at += _ACKS_TIMEOUT.size
+    topics: list[WalkedTopic] = []
+    count, at = _length(buffer, at, is_flexible)
+    for _ in range(count):
+        name, topic_id = "", bytes(16)
+        if version >= TOPIC_IDS_FROM:
+            topic_id = bytes(buffer[at : at + 16])
+            at += 16
+        else:
+            if is_flexible:
+                size, at = _length(buffer, at, True)
+            else:
+                size = _SHORT.unpack_from(buffer, at)[0]
+                at += 2
+            if size < 0:
+                return None
+            name = str(buffer[at : at + size], "utf-8")
+            at += size
+        rows, at = _length(buffer, at, is_flexible)
+        if rows <= 0 or at > end:
+            return None
+        batches = []
+        for _ in range(rows):
+            index = unpack_int(buffer, at)[0]
+            at += 4
+            if is_flexible:
+                size = buffer[at]
+                at += 1
+                if size > 127:
+                    size += (buffer[at] << 7) - 128
+                    at += 1
+                    if size > 16383:
+                        size, at = _length(buffer, at - 2, True)
+                        size += 1
+                size -= 1
+            else:
+                size = unpack_int(buffer, at)[0]
+                at += 4
+            if (
+                size < HEADER_SIZE
+                or at + size > end
+                or buffer[at + MAGIC_POSITION] != MAGIC
+                or unpack_int(buffer, at + LENGTH_POSITION)[0] != size - LOG_OVERHEAD
+                or buffer[at + _ATTRIBUTES_AT] & TRANSACTIONAL_BIT
+            ):
+                return None
+            batches.append((index, at, size))
+            at += size
+            if is_flexible:
+                if buffer[at]:
+                    return None
+                at += 1
+        topics.append(WalkedTopic(name, topic_id, batches))
+        if is_flexible:
+            if buffer[at]:
+                return None
+            at += 1
+    if is_flexible:
+        if buffer[at]:
+            return None
+        at += 1
+    return Walked(acks, timeout_ms, topics) if at == end and topics else None
+
+
+def _length(buffer: bytearray | memoryview, at: int, is_flexible: bool) -> tuple[int, int]:
+    """A count or a size, and the position behind it; -1: null."""
+    if not is_flexible:
+        return _INT.unpack_from(buffer, at)[0], at + 4
+    value = shift = 0
+    while shift < 35:
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value - 1, at
+        shift += 7
+    raise IndexError("no varint")
+
+
+def encode_answer(many: ManyProduce, version: int) -> bytes:
+    """The body of the answer where no batch was refused."""
+    is_flexible = version >= FLEXIBLE_FROM
+    pack, tail = _ROWS[is_flexible].pack, _TAILS[is_flexible]
+    parts = [_count(len(many.topics), is_flexible)]
+    first = 0
+    for name, topic_id, batches in many.topics:
+        if version >= TOPIC_IDS_FROM:
+            parts.append(topic_id)
+        else:
+            encoded = name.encode()
+            size = len(encoded)
+            parts.append(uvarint(size + 1) if is_flexible else _SHORT.pack(size))
+            parts.append(encoded)
+        parts.append(_count(len(batches), is_flexible))
+        results: Sequence[tuple[int, int, int]] = many.results[first : first + len(batches)]
+        parts += [
+            pack(batch[0], 0, base, time, start, tail)
+            for batch, (base, time, start) in zip(batches, results, strict=True)
+        ]
+        first += len(batches)
+        if is_flexible:
+            parts.append(b"\0")
+    parts.append(b"\0\0\0\0\0" if is_flexible else b"\0\0\0\0")  # throttle time, tags
+    return b"".join(parts)
+
+
+def _count(count: int, is_flexible: bool) -> bytes:
+    return uvarint(count + 1) if is_flexible else _INT.pack(count)
+
+
+def answers_of(many: ManyProduce) -> list[dict[str, Any]]:
+    """The same for the codec, where some were refused."""
+    topics = []
+    n = 0
+    for name, topic_id, batches in many.topics:
+        rows = []
+        for index, _, _ in batches:
+            base, time, start = many.results[n]
+            row: dict[str, Any] = {
+                "index": index,
+                "error_code": 0,
+                "base_offset": base,
+                "log_append_time_ms": time,
+                "log_start_offset": start,
+            }
+            if n in many.errors:
+                row["error_code"], detail = many.errors[n]
+                if detail is not None:
+                    row["error_message"], errors = detail
+                    row["record_errors"] = [
+                        {"batch_index": at, "batch_index_error_message": text}
+                        for at, text in errors
+                    ]
+            rows.append(row)
+            n += 1
+        topics.append({"name": name, "topic_id": topic_id, "partition_responses": rows})
+    return topics
