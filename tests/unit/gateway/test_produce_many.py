@@ -12,7 +12,6 @@ from shmbroker.ipc.operation_layout import (
     APPEND,
     APPEND_MANY,
     APPEND_MANY_HEAD,
-    APPEND_PART,
     APPEND_ROW_PARTS,
     APPENDED,
     APPENDED_HEAD,
@@ -27,7 +26,7 @@ from tests.support.gateway_family import GatewayFamily, gateway_family
 
 PRODUCE = 0, 9, "Produce"
 BATCH = encode_batch([(1_700_000_000_000, None, b"value", ())])
-LARGE = encode_batch([(1_700_000_000_000, None, bytes(produce.TOGETHER_BYTES_MAX), ())])
+LARGE = encode_batch([(1_700_000_000_000, None, bytes(4000), ())])
 
 
 def request_of(*rows: tuple[int, bytes | None], **more: Any) -> dict[str, Any]:
@@ -82,11 +81,9 @@ def answered(family: GatewayFamily) -> list[dict[str, Any]]:
 
 
 def taken(family: GatewayFamily) -> list[tuple[int, int, list[int]]]:
-    """(operation, first token, partitions) of what is on the ring, but for pieces."""
+    """(operation, first token, partitions) of what is on the ring."""
     found = []
     for operation, payload in family.taken():
-        if operation == APPEND_PART:
-            continue
         token, _, _, _, count, _ = APPEND_MANY_HEAD.unpack_from(payload)
         indexes = []
         if operation == APPEND_MANY:
@@ -103,7 +100,10 @@ def taken(family: GatewayFamily) -> list[tuple[int, int, list[int]]]:
     return found
 
 
-def test_small_batches_go_together_and_large_ones_alone(family: GatewayFamily) -> None:
+def test_small_batches_go_together_and_large_ones_alone(
+    family: GatewayFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "TOGETHER_BYTES_MAX", 4000)
     family.ask(*PRODUCE, request_of(*((n, BATCH) for n in range(30)), (30, LARGE), (31, BATCH)))
     entries = taken(family)
     first = entries[0][1]
