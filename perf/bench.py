@@ -201,9 +201,10 @@ def write_result(
     options: dict[str, Any],
     cases: list[dict[str, Any]],
     out: Path | None,
+    **more: Any,
 ) -> tuple[Path, dict[str, Any]]:
     """A result file; where it is and what it says. measured_in: `environment()`, taken before the
-    first case."""
+    first case. more: what follows from the cases."""
     moment = datetime.now().astimezone()
     result = {
         "bench": name,
@@ -211,6 +212,7 @@ def write_result(
         "environment": measured_in,
         "options": options,
         "cases": cases,
+        **more,
     }
     if out is None:
         commit = measured_in["commit"][:9]

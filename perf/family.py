@@ -35,6 +35,27 @@ def own_cpu_s(pid: int) -> dict[tuple[int, int], float]:
     return found
 
 
+def cpu_by_role(pid: int) -> dict[str, float]:
+    """Seconds that the living threads of each role ran, by the scheduler's own count (ns, where
+    `stat` counts in ticks); a role is what `ps` shows without its number, else the name."""
+    found: dict[str, float] = {}
+    for member in list(members(pid)):
+        role = role_of(member)
+        for task in _list(f"/proc/{member}/task"):
+            ran = _read(f"/proc/{member}/task/{task}/schedstat").split()
+            if ran:
+                found[role] = found.get(role, 0.0) + int(ran[0]) / 1e9
+    return found
+
+
+def role_of(pid: int) -> str:
+    """"io-worker" of "shmbroker: io-worker-1"; the name of any other program."""
+    title = _read(f"/proc/{pid}/cmdline").split("\0")[0]
+    if not title.startswith("shmbroker: "):
+        return _read(f"/proc/{pid}/comm").strip()
+    return title.removeprefix("shmbroker: ").rstrip("0123456789").rstrip("-")
+
+
 def pss_without_files_mib(pid: int) -> float:
     """Proportional set size without file pages: anonymous memory and shared memory, each page of
     which counts once for the family. The page cache, which the kernel takes back, is left out."""

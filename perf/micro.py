@@ -77,10 +77,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=50)
     options = parser.parse_args()
     budget = {step: float(us) for step, us in BUDGET_ROW.findall(readme())}
+    cost = measure(options.repeats)
+    print(f"{'step':<4} {'':<46} {'µs':>6} {'budget':>7}")
+    for step, name in STEPS.items():
+        over = "  over" if cost[step] > budget[step] else ""
+        print(f"{step:<4} {name:<46} {cost[step]:>6.2f} {budget[step]:>7.1f}{over}")
+    print(f"{'':<4} {'all':<46} {sum(cost.values()):>6.2f} {sum(budget.values()):>7.1f}")
+
+
+def measure(repeats: int) -> dict[str, float]:
+    """What each step costs, in µs."""
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as directory:
         family = Family(directory)
-        for _ in range(options.repeats + 1):
+        for _ in range(repeats + 1):
             for what, seconds in family.requests().items():
                 best[what] = min(best.get(what, seconds), seconds)
         family.log.close(clean=True)
@@ -88,11 +98,7 @@ def main() -> None:
     # What can only be run together with others is what is left of them.
     cost["P2"] = cost.pop("P2 and P3") - cost["P3"]
     cost["P8"] = cost.pop("P6 to P9") - cost["P6"] - cost["P7"] - cost["P9"]
-    print(f"{'step':<4} {'':<46} {'µs':>6} {'budget':>7}")
-    for step, name in STEPS.items():
-        over = "  over" if cost[step] > budget[step] else ""
-        print(f"{step:<4} {name:<46} {cost[step]:>6.2f} {budget[step]:>7.1f}{over}")
-    print(f"{'':<4} {'all':<46} {sum(cost.values()):>6.2f} {sum(budget.values()):>7.1f}")
+    return cost
 
 
 def readme() -> str:

@@ -97,6 +97,41 @@ def plot_lines(
     print(f"drawn in {picture}")
 
 
+def plot_points(
+    path: Path,
+    title: str,
+    drawn: dict[str, dict[str, tuple[list[float], list[float], list[float]]]],
+) -> None:
+    """Draw panels of points and the lines fitted to them, label → name → (x, y, y of the line),
+    beside a result file; both axes by powers of ten."""
+    try:
+        mpl = importlib.import_module("matplotlib")
+    except ImportError:
+        print("no plot: pip install matplotlib")
+        return
+    mpl.use("Agg")
+    plt = importlib.import_module("matplotlib.pyplot")
+    rows = -(-len(drawn) // 2)
+    figure, axes = plt.subplots(
+        rows, 2, figsize=(11, 3.2 * rows), squeeze=False, layout="constrained"
+    )
+    for axis, (label, named) in zip(axes.flat, drawn.items(), strict=False):
+        for n, (name, (across, up, fitted)) in enumerate(named.items()):
+            axis.plot(across, up, "o", color=f"C{n}", ms=4, label=name)
+            axis.plot(across, fitted, color=f"C{n}", lw=1)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_title(label, fontsize=8)
+        axis.legend(fontsize=6)
+    for axis in list(axes.flat)[len(drawn) :]:
+        axis.axis("off")
+    figure.suptitle(title, fontsize=8)
+    picture = path.with_suffix(".png")
+    figure.savefig(picture, dpi=130)
+    plt.close(figure)
+    print(f"drawn in {picture}")
+
+
 def panels(rows: list[dict[str, Any]]) -> list[Panel]:
     """What there is to draw of a result's rows, from above."""
     found = []

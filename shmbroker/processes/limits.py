@@ -3,6 +3,7 @@
 What may be raised is raised: children inherit it.
 """
 
+import os
 import resource
 from contextlib import suppress
 
@@ -19,6 +20,12 @@ def open_files_needed(network_workers: int, io_workers: int, controllers: int) -
     that pass descriptors (`shared_resources`)."""
     processes = network_workers + io_workers + controllers + 4
     return OPEN_FILES_MIN + processes + 2 * io_workers * (network_workers + io_workers - 1)
+
+
+def network_workers(wanted: int | None) -> int:
+    """How many: as the setting says, else two, or one where this process may run on one core only
+    (a machine's other cores are not a container's, nor those of `taskset`)."""
+    return wanted or min(2, len(os.sched_getaffinity(0)))
 
 
 def raise_limits(open_files: int, segment_bytes: int) -> None:

@@ -60,6 +60,7 @@ from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child
 from shmbroker.processes.limits import (
     keep_secrets_out_of_cores,
     open_files_needed,
+    network_workers,
     raise_limits,
 )
 from shmbroker.processes.sd_notify import notify
@@ -227,7 +228,7 @@ class Supervisor:
         self._listen()
         self.shared = SharedResources(
             str(self.data_directory),
-            config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1),
+            network_workers(config["shmbroker.network.workers"]),
             config.nodes,
             plan.controllers,
             config["shmbroker.ring.data.bytes"],
@@ -308,7 +309,7 @@ class Supervisor:
             config["shmbroker.watchdog.warn.ms"], config["shmbroker.watchdog.kill.ms"], standing_of
         )
         open_files = open_files_needed(
-            config["shmbroker.network.workers"] or min(2, os.cpu_count() or 1),
+            network_workers(config["shmbroker.network.workers"]),
             config["shmbroker.io.workers"],
             config["shmbroker.controllers"],
         )

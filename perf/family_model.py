@@ -1,0 +1,672 @@
+"""A model of the family: Produce through clients, network workers, rings and I/O workers on cores.
+
+A discrete-event simulation. It knows nothing of a real broker but `Costs`, which are measured, and
+these rules, which are the code's:
+
+* A process sleeps until something comes, then works in turns: a turn takes all that has come, and
+  costs something by itself beside each item. So a busy process is cheaper than an idle one.
+* What a turn makes is published at its end, or after 64 KiB of batches (`broker/append.py`). A
+  client sends each request at once.
+* Who publishes to a sleeper rings its doorbell, which costs the ringer, the sleeper (its way into
+  sleep and out of it), and time, if the core has gone to rest.
+* Before it sleeps, a worker looks for more (`gateway/awake.py`, `broker/replication/`): that takes
+  a core, but gives it to whoever wants it.
+* A core that is free takes whoever has waited longest; nobody is interrupted but who only looks.
+* Frames over 64 KiB come in pieces, so that sender and receiver work at the same time.
+* Network card and memory are servers of their own: bytes wait for them in order.
+
+Time is in µs. Nothing here reads a clock; each cost varies by a fifth to both sides, drawn from a
+seeded `Random`. Same arguments, same answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import Any, NamedTuple
+
+PIECE_BYTES = 64 * 1024
+"""What of a large frame is sent, and received, before the rest."""
+PUBLISHED_BYTES = 64 * 1024
+VARIES_BY = 0.2
+SHARE_RECEIVED = 0.5
+"""Of what a byte costs a network worker: from the socket; the rest is its copy into the ring."""
+MEMORY_TOUCHES = 7
+"""How often a byte of a batch crosses the memory bus of a host that is busy: in from the card, out
+of the socket's buffer and into ours (2), into the ring (2), CRC, into the page cache (1)."""
+SEED = 27
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What is done, in µs of a core; bytes in µs per KiB. wake: until a core that rests runs."""
+
+    client_turn: float = 3.0
+    client_request: float = 9.0
+    client_kib: float = 0.1
+    network_turn: float = 5.0
+    network_request: float = 9.0
+    network_kib: float = 0.15
+    io_turn: float = 4.0
+    io_request: float = 4.0
+    io_kib: float = 0.15
+    ring: float = 3.0
+    sleep: float = 4.0
+    wake: float = 15.0
+    network_look: float = 100.0
+    """As long as a network worker looks for more before it sleeps,"""
+    io_look: float = 60.0
+    """and an I/O worker."""
+
+
+class Row(NamedTuple):
+    """One closed loop that was measured: bytes of a batch, requests in flight, cores."""
+
+    bytes: int
+    depth: int
+    cores: int
+    is_calibration: bool
+
+    @property
+    def name(self) -> str:
+        size = f"{self.bytes} B" if self.bytes < 1024 else f"{self.bytes // 1024} KiB"
+        cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
+        return f"{size}, {self.depth} in flight, {cores}"
+
+
+LARGE = 900 * 1024
+ROWS = [
+    # The smallest and the largest on two cores, and the smallest on one, are what the costs are
+    # fitted to; all that lies between, and the largest on one core, is predicted.
+    Row(size, depth, cores, size == 100 or (size == LARGE and cores == 2))
+    for cores in (2, 1)
+    for size in (100, 1024, 16384, LARGE)
+    for depth in (1, 16)
+]
+
+
+class Host(NamedTuple):
+    """Where a family runs. has_remote_clients: their CPU is another machine's.
+
+    memory_gb_s, network_gbit_s: 0 is no limit.
+    """
+
+    cores: int
+    network_workers: int = 1
+    io_workers: int = 1
+    has_remote_clients: bool = False
+    network_gbit_s: float = 0.0
+    memory_gb_s: float = 0.0
+
+
+class Load(NamedTuple):
+    """Closed loops: connections that each keep `depth` batches of `bytes` in flight. A connection
+    is one network worker's and, by its port, one I/O worker's, in turn."""
+
+    bytes: int
+    depth: int
+    connections: int = 1
+    think_us: float = 0.0
+    """From an answer until the next request is at the host: a remote client, and the way."""
+
+
+class Outcome(NamedTuple):
+    """Of the requests after the first fifth. CPU in µs of a request; use: share of what there is."""
+
+    rate: float
+    p50_us: float
+    mean_us: float
+    client_us: float
+    network_us: float
+    io_us: float
+    use: dict[str, float]
+
+    @property
+    def full(self) -> str:
+        """What is nearest to its limit."""
+        return max(self.use, key=lambda what: self.use[what])
+
+
+SLEEPS, READY, RUNS, LOOKS = range(4)
+
+
+class Process:
+    """One process: its inbox, its state, what it has spent."""
+
+    __slots__ = (
+        "inbox", "is_fresh", "is_free", "look_left", "look_us", "looks_since", "name", "role",
+        "spent", "state", "token",
+    )  # fmt: skip
+
+    def __init__(self, name: str, role: str, look_us: float, is_free: bool = False) -> None:
+        self.name, self.role = name, role
+        self.inbox: deque[tuple[Any, ...]] = deque()
+        self.state = SLEEPS
+        self.look_us = look_us
+        self.look_left = 0.0
+        self.looks_since = 0.0
+        self.spent = 0.0
+        self.token = 0
+        """Of its last look: one that was ended leaves an event that means nothing."""
+        self.is_fresh = True
+        """It has slept, and pays for that."""
+        self.is_free = is_free
+        """It needs no core here."""
+
+
+class Family:
+    """One run: `run` gives what came of it."""
+
+    def __init__(self, costs: Costs, host: Host, load: Load, seed: int = SEED) -> None:
+        self.costs, self.host, self.load = costs, host, load
+        self._random = Random(seed)
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = 0
+        self._idle = host.cores
+        self._queue: deque[Process] = deque()
+        self._lookers: deque[Process] = deque()
+        self.networks = [
+            Process(f"network-worker-{n}", "network", costs.network_look)
+            for n in range(host.network_workers)
+        ]
+        self.ios = [Process(f"io-worker-{n}", "io", costs.io_look) for n in range(host.io_workers)]
+        # Clients on this host share its cores; one process drives all connections, as drive does.
+        self.client = Process("client", "client", 0.0, host.has_remote_clients)
+        self._network_free = self._memory_free = 0.0
+        self._network_used = self._memory_used = 0.0
+        self.sent = 0
+        self.times: list[float] = []
+        self.ended: list[float] = []
+        self.answered: list[int] = []
+        """Numbers of the requests in the order of their answers."""
+
+    # ── events ──────────────────────────────────────────────────────────────────────────────────
+
+    def _at(self, time: float, act: Callable[..., None], *arguments: Any) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (time, self._order, act, arguments))
+
+    def _varied(self, cost: float) -> float:
+        return cost * (1 + VARIES_BY * (2 * self._random.random() - 1))
+
+    def run(self, requests: int) -> Outcome:
+        """Until so many are answered."""
+        load, first = self.load, requests // 5
+        for number in range(load.connections * load.depth):
+            connection = number % load.connections
+            if self.host.has_remote_clients:
+                self._at(self._varied(max(1.0, load.think_us)), self._send_remote, connection)
+            else:
+                self.client.inbox.append(("start", connection))
+        if self.client.inbox:
+            self._wake(self.client)
+        events, pop = self._events, heapq.heappop
+        marked = False
+        began, spent = 0.0, {"client": 0.0, "network": 0.0, "io": 0.0}
+        used = (0.0, 0.0)
+        while events and len(self.times) < requests:
+            self.now, _, act, arguments = pop(events)
+            act(*arguments)
+            if not marked and len(self.times) >= first:
+                marked, began, spent = True, self.now, self._spent()
+                used = (self._network_used, self._memory_used)
+                first = len(self.times)
+        elapsed = max(self.now - began, 1e-9)
+        taken = self.times[first:]
+        count = max(len(taken), 1)
+        each = {role: cpu - spent[role] for role, cpu in self._spent().items()}
+        use = {
+            "network workers": each["network"] / elapsed / self.host.network_workers,
+            "I/O workers": each["io"] / elapsed / self.host.io_workers,
+            "network": (self._network_used - used[0]) / elapsed,
+            "memory": (self._memory_used - used[1]) / elapsed,
+        }
+        ordered = sorted(taken) or [0.0]
+        return Outcome(
+            count / elapsed * 1e6,
+            ordered[len(ordered) // 2],
+            sum(ordered) / len(ordered),
+            each["client"] / count,
+            each["network"] / count,
+            each["io"] / count,
+            use,
+        )
+
+    def _spent(self) -> dict[str, float]:
+        found = {"client": self.client.spent, "network": 0.0, "io": 0.0}
+        for process in (*self.networks, *self.ios):
+            found[process.role] += process.spent
+            if process.state == LOOKS and process.looks_since >= 0:
+                found[process.role] += self.now - process.looks_since
+        return found
+
+    # ── cores ───────────────────────────────────────────────────────────────────────────────────
+
+    def _deliver(self, process: Process, item: tuple[Any, ...]) -> bool:
+        """Put it into an inbox; whether its owner slept, and was woken."""
+        process.inbox.append(item)
+        if process.state == SLEEPS:
+            self._wake(process)
+            return True
+        if process.state == LOOKS:
+            self._end_look(process)
+            if process in self._lookers:  # it has given its core away: it waits with the others
+                self._lookers.remove(process)
+                process.state = READY
+                self._queue.append(process)
+                self._dispatch()
+            else:
+                process.state = RUNS
+                self._at(self.now, self._turn, process)
+        return False
+
+    def _wake(self, process: Process) -> None:
+        process.is_fresh = True
+        process.state = READY
+        if process.is_free:
+            process.state = RUNS
+            self._at(self.now, self._turn, process)
+        elif self._idle:
+            self._idle -= 1
+            process.state = RUNS
+            self._at(self.now + self._varied(self.costs.wake), self._turn, process)
+        else:
+            self._queue.append(process)
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Give cores that are free, or of those who only look, to those who wait."""
+        while self._queue:
+            if self._idle:
+                self._idle -= 1
+            else:
+                looker = next(
+                    (
+                        each
+                        for each in (*self.networks, *self.ios)
+                        if each.state == LOOKS and each.looks_since >= 0
+                    ),
+                    None,
+                )
+                if looker is None:
+                    return
+                self._end_look(looker)
+                looker.looks_since = -1.0
+                self._lookers.append(looker)
+            process = self._queue.popleft()
+            process.state = RUNS
+            self._at(self.now, self._turn, process)
+
+    def _leave_core(self) -> None:
+        self._idle += 1
+        self._dispatch()
+        while self._idle and self._lookers:
+            self._idle -= 1
+            self._begin_look(self._lookers.popleft())
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────
+
+    def _begin_look(self, process: Process) -> None:
+        process.state = LOOKS
+        process.looks_since = self.now
+        process.token += 1
+        self._at(self.now + process.look_left, self._look_over, process, process.token)
+        self._dispatch()
+
+    def _end_look(self, process: Process) -> None:
+        """Count what it has looked."""
+        if process.looks_since >= 0:
+            looked = self.now - process.looks_since
+            process.spent += looked
+            process.look_left = max(0.0, process.look_left - looked)
+            process.token += 1
+
+    def _look_over(self, process: Process, token: int) -> None:
+        if process.token != token or process.state != LOOKS:
+            return
+        self._end_look(process)
+        process.state = SLEEPS
+        self._leave_core()
+
+    # ── turns ───────────────────────────────────────────────────────────────────────────────────
+
+    def _turn(self, process: Process) -> None:
+        """All that has come; what it makes leaves at the moments that `_work` says."""
+        costs, now = self.costs, self.now
+        role = process.role
+        start = now
+        if process.is_fresh:
+            start += costs.sleep
+            process.is_fresh = False
+        start += self._varied(getattr(costs, f"{role}_turn"))
+        items, process.inbox = process.inbox, deque()
+        made: list[tuple[Process, tuple[Any, ...]]] = []
+        unpublished = 0
+        at = start
+        for item in items:
+            cost, size, results = self._work(process, item)
+            at = max(at + self._varied(cost), self._memory(role, size, at))
+            made += results
+            unpublished += size
+            if made and (role == "client" or unpublished > PUBLISHED_BYTES):
+                self._at(at, self._publish, process, made, False)
+                made, unpublished = [], 0
+                # The bell that it may ring is paid for here: who sleeps is known only then.
+        process.spent += at - now
+        self._at(at, self._publish, process, made, True)
+
+    def _publish(
+        self, process: Process, made: list[tuple[Process, tuple[Any, ...]]], is_end: bool
+    ) -> None:
+        rung = 0
+        for target, item in made:
+            if target.is_free:
+                self._at(self.now + self._varied(self.load.think_us), self._answer_remote, item)
+            else:
+                rung += self._deliver(target, item)
+        if rung:
+            process.spent += rung * self.costs.ring
+        if is_end:
+            self._at(self.now + rung * self.costs.ring, self._end_turn, process)
+
+    def _end_turn(self, process: Process) -> None:
+        if process.inbox:
+            if self._queue and not process.is_free:  # others have waited longer
+                process.state = READY
+                self._queue.append(process)
+                self._leave_core()
+            else:
+                self._turn(process)
+            return
+        if process.is_free:
+            process.state = SLEEPS
+            return
+        if process.look_us:
+            process.look_left = process.look_us
+            self._begin_look(process)
+            return
+        process.state = SLEEPS
+        self._leave_core()
+
+    # ── the work ────────────────────────────────────────────────────────────────────────────────
+
+    def _work(
+        self, process: Process, item: tuple[Any, ...]
+    ) -> tuple[float, int, list[tuple[Process, tuple[Any, ...]]]]:
+        """What an item costs, the bytes of batches that it moves, and what it makes.
+
+        start      client: a request goes out        → piece …, to its network worker
+        piece      network worker: part of a frame   → append (of the last one), to the I/O worker
+        append     I/O worker                        → result, to the network worker
+        result     network worker                    → answer, to the client
+        answer     client: its next request goes out → piece …
+        """
+        costs, size = self.costs, self.load.bytes
+        kind = item[0]
+        if kind == "piece":
+            _, request, bytes_, is_last = item
+            cost = bytes_ / 1024 * costs.network_kib * SHARE_RECEIVED
+            if not is_last:
+                return cost, 0, []
+            cost += costs.network_request / 2 + size / 1024 * costs.network_kib * (
+                1 - SHARE_RECEIVED
+            )
+            return cost, size, [(self.ios[request[1] % len(self.ios)], ("append", request))]
+        if kind == "append":
+            request = item[1]
+            cost = costs.io_request + size / 1024 * costs.io_kib
+            network = self.networks[request[1] % len(self.networks)]
+            return cost, size, [(network, ("result", request))]
+        if kind == "result":
+            return costs.network_request / 2, 0, [(self.client, ("answer", item[1]))]
+        connection = item[1]
+        if kind == "answer":
+            self._answered(item[1])
+            connection = item[1][1]
+        elif kind == "rest":
+            _, request, left = item
+            return self._sends(request, left)
+        request = (self.sent, connection, self.now)
+        self.sent += 1
+        cost, moved, made = self._sends(request, size)
+        return cost + costs.client_request, moved, made
+
+    def _sends(
+        self, request: tuple[int, int, float], left: int
+    ) -> tuple[float, int, list[tuple[Process, tuple[Any, ...]]]]:
+        """One piece of a frame, and the client's own note that there is more."""
+        piece = min(left, PIECE_BYTES)
+        network = self.networks[request[1] % len(self.networks)]
+        if left > piece:
+            self.client.inbox.appendleft(("rest", request, left - piece))
+        cost = piece / 1024 * self.costs.client_kib
+        return cost, 0, [(network, ("piece", request, piece, left == piece))]
+
+    def _answered(self, request: tuple[int, int, float]) -> None:
+        self.times.append(self.now - request[2])
+        self.answered.append(request[0])
+
+    def _send_remote(self, connection: int) -> None:
+        """A request of another machine goes through the network card, piece by piece."""
+        request = (self.sent, connection, self.now)
+        self.sent += 1
+        network = self.networks[connection % len(self.networks)]
+        left = self.load.bytes
+        while left:
+            piece = min(left, PIECE_BYTES)
+            left -= piece
+            if self.host.network_gbit_s:
+                takes = piece * 8 / self.host.network_gbit_s / 1000
+                self._network_free = max(self._network_free, self.now) + takes
+                self._network_used += takes
+            arrives = max(self._network_free, self.now)
+            self._at(arrives, self._arrive, network, ("piece", request, piece, not left))
+
+    def _arrive(self, network: Process, item: tuple[Any, ...]) -> None:
+        self._deliver(network, item)
+
+    def _answer_remote(self, item: tuple[Any, ...]) -> None:
+        self._answered(item[1])
+        self._send_remote(item[1][1])
+
+    def _memory(self, role: str, size: int, at: float) -> float:
+        """When the bytes of a batch have been through the memory bus; who appends counts them."""
+        if role != "io" or not self.host.memory_gb_s:
+            return at
+        takes = size * MEMORY_TOUCHES / self.host.memory_gb_s / 1000
+        # Turns that overlap are begun in order, but their items are not: the bus is asked for as of
+        # the turn's begin, which only grows.
+        self._memory_free = max(self._memory_free, self.now) + takes
+        self._memory_used += takes
+        return max(at, self._memory_free)
+
+
+def simulate(
+    costs: Costs, host: Host, load: Load, requests: int = 400, seed: int = SEED
+) -> Outcome:
+    """What comes of a load on a host."""
+    return Family(costs, host, load, seed).run(requests)
+
+
+def of_row(costs: Costs, row: Row, requests: int = 400) -> Outcome:
+    """A measured row: one connection, so one network worker and one I/O worker."""
+    count = min(requests, 120) if row.bytes > 4 * PIECE_BYTES else requests
+    return simulate(costs, Host(row.cores), Load(row.bytes, row.depth), max(count, 8 * row.depth))
+
+
+# ── calibration ─────────────────────────────────────────────────────────────────────────────────
+
+NAMES = [field.name for field in fields(Costs)]
+PRIOR_WEIGHT = 0.05
+"""How much a cost is held to what was measured of it alone: where rows say nothing, it stays."""
+WEIGHTS = {"rate": 3.0, "p50_us": 1.0, "client_us": 1.0, "network_us": 1.0, "io_us": 1.0}
+
+Measured = Mapping[str, Mapping[str, float]]
+"""Row's name → the figures of an `Outcome`, measured."""
+
+
+def calibrate(start: Costs, measured: Measured, rows: Iterable[Row], steps: int = 14) -> Costs:
+    """Costs with which the rows come out as measured: Levenberg and Marquardt's least squares, over
+    logarithms. start: what was measured of each step alone."""
+    import numpy as np
+
+    chosen = [row for row in rows if row.name in measured]
+
+    def costs_at(point: Any) -> Costs:
+        return Costs(**{name: float(np.exp(at)) for name, at in zip(NAMES, point, strict=True)})
+
+    def misses(point: Any) -> Any:
+        costs, found = costs_at(point), []
+        for row in chosen:
+            outcome = of_row(costs, row)
+            for figure, weight in WEIGHTS.items():
+                told = max(getattr(outcome, figure), 1e-6)
+                found.append(weight * np.log(told / measured[row.name][figure]))
+        found += list(PRIOR_WEIGHT * (point - origin))
+        return np.array(found)
+
+    origin = np.log([getattr(start, name) for name in NAMES])
+    point, damping = origin.copy(), 0.1
+    at = misses(point)
+    for _ in range(steps):
+        slopes = np.empty((len(at), len(point)))
+        for place in range(len(point)):
+            aside = point.copy()
+            aside[place] += 0.08
+            slopes[:, place] = (misses(aside) - at) / 0.08
+        for _ in range(5):
+            square = slopes.T @ slopes
+            step = np.linalg.solve(square + damping * np.diag(np.diag(square) + 0.01), -slopes.T @ at)
+            step = np.clip(step, -0.7, 0.7)
+            then = misses(point + step)
+            if then @ then < at @ at:
+                point, at, damping = point + step, then, damping / 3
+                break
+            damping *= 4
+        else:
+            break
+    return costs_at(point)
+
+
+def predictions(costs: Costs, measured: Measured) -> list[dict[str, Any]]:
+    """Each row: what was measured, what the model says, and by how much they differ."""
+    found = []
+    for row in ROWS:
+        if row.name not in measured:
+            continue
+        outcome = of_row(costs, row, 1500)
+        figures = {}
+        for figure in WEIGHTS:
+            told, was = getattr(outcome, figure), measured[row.name][figure]
+            figures[figure] = {"measured": was, "model": told, "off": told / was - 1}
+        found.append(
+            {"row": row.name, "is_calibration": row.is_calibration, "figures": figures}
+        )
+    return found
+
+
+# ── larger machines ─────────────────────────────────────────────────────────────────────────────
+
+WORKERS_MAX = 64
+"""Of each kind: the bound of both settings."""
+SPARE_CORES = {8: 1, 32: 2, 128: 8}
+"""For the controller, the kernel's own threads and the interrupts of the network card."""
+MEMORY_GB_S = {8: 40.0, 32: 150.0, 128: 400.0}
+"""What such machines have, by their makers; a tenth of it is not to be had."""
+NETWORKS = (25, 100, 200)
+SIZES = (1024, 16384, LARGE)
+REMOTE_THINK_US = 40.0
+DEPTH = 8
+
+
+def _remote(cores: int, networks: int, ios: int, gbit_s: float, memory: bool = True) -> Host:
+    return Host(cores, networks, ios, True, gbit_s, MEMORY_GB_S[cores] if memory else 0.0)
+
+
+def _load(host: Host, size: int) -> Load:
+    """Enough connections that all workers have some, and none is alone."""
+    each = max(host.network_workers, host.io_workers)
+    other = min(host.network_workers, host.io_workers)
+    # A count that both kinds share out evenly.
+    return Load(size, DEPTH, each * max(2, other if other < 4 else 4), REMOTE_THINK_US)
+
+
+def _try(costs: Costs, host: Host, size: int) -> Outcome:
+    load = _load(host, size)
+    in_flight = load.connections * load.depth
+    return simulate(costs, host, load, 4 * in_flight if size < LARGE else 2 * in_flight)
+
+
+def hot_partition(costs: Costs) -> list[dict[str, Any]]:
+    """One partition, so one I/O worker: with how many network workers it is full, and how fast."""
+    found = []
+    for size in SIZES:
+        best: dict[str, Any] = {}
+        for networks in (1, 2, 3, 4, 6):
+            outcome = _try(costs, _remote(8, networks, 1, 0, memory=False), size)
+            if not best or outcome.rate > 1.05 * best["rate"]:
+                best = {
+                    "bytes": size,
+                    "network_workers": networks,
+                    "rate": outcome.rate,
+                    "gb_s": outcome.rate * size / 1e9,
+                    "full": outcome.full,
+                }
+        found.append(best)
+    return found
+
+
+def best_split(costs: Costs, cores: int, size: int) -> tuple[int, int]:
+    """Network workers and I/O workers with which such a machine takes most, its network aside."""
+    workers = cores - SPARE_CORES[cores]
+    kib = size / 1024
+    network = costs.network_request + kib * costs.network_kib
+    io = costs.io_request + kib * costs.io_kib
+    guess = workers * network / (network + io)
+    best, found = (1, 1), 0.0
+    tried = set()
+    for shift in (-0.15, 0.0, 0.15):
+        networks = min(WORKERS_MAX, max(1, round(guess + shift * workers)), workers - 1)
+        ios = min(WORKERS_MAX, workers - networks)
+        networks = min(networks, workers - ios)
+        if (networks, ios) in tried:
+            continue
+        tried.add((networks, ios))
+        rate = _try(costs, _remote(cores, networks, ios, 0), size).rate
+        if rate > found:
+            best, found = (networks, ios), rate
+    return best
+
+
+def machines(costs: Costs) -> list[dict[str, Any]]:
+    """Many partitions, spread: for each machine, size of batch and network."""
+    found = []
+    for cores in MEMORY_GB_S:
+        for size in SIZES:
+            networks, ios = best_split(costs, cores, size)
+            for gbit_s in NETWORKS:
+                outcome = _try(costs, _remote(cores, networks, ios, gbit_s), size)
+                found.append(
+                    {
+                        "cores": cores,
+                        "bytes": size,
+                        "network_gbit_s": gbit_s,
+                        "network_workers": networks,
+                        "io_workers": ios,
+                        "rate": outcome.rate,
+                        "gb_s": outcome.rate * size / 1e9,
+                        "p50_us": outcome.p50_us,
+                        "full": outcome.full,
+                        "use": outcome.use,
+                    }
+                )
+    return found
+
+
+def with_costs(start: Costs, **known: float) -> Costs:
+    """`start`, with what was measured in its place; nothing is for free."""
+    return replace(start, **{name: max(value, 1e-4) for name, value in known.items()})
