@@ -49,7 +49,7 @@ def cpu_by_role(pid: int) -> dict[str, float]:
 
 
 def role_of(pid: int) -> str:
-    """"io-worker" of "shmbroker: io-worker-1"; the name of any other program."""
+    """ "io-worker" of "shmbroker: io-worker-1"; the name of any other program."""
     title = _read(f"/proc/{pid}/cmdline").split("\0")[0]
     if not title.startswith("shmbroker: "):
         return _read(f"/proc/{pid}/comm").strip()

@@ -31,6 +31,10 @@ from typing import Any, NamedTuple
 PIECE_BYTES = 64 * 1024
 """What of a large frame is sent, and received, before the rest."""
 PUBLISHED_BYTES = 64 * 1024
+LARGE_FRAME_BYTES = 128 * 1024
+"""From here on a network worker reads a frame into the connection's buffer at once."""
+WRITTEN_BYTES = 32 * 1024
+"""From here on a batch is written with `pwrite`."""
 VARIES_BY = 0.2
 SHARE_RECEIVED = 0.5
 """Of what a byte costs a network worker: from the socket; the rest is its copy into the ring."""
@@ -49,10 +53,14 @@ class Costs:
     client_kib: float = 0.1
     network_turn: float = 5.0
     network_request: float = 9.0
-    network_kib: float = 0.15
+    network_kib: float = 0.2
+    network_large_kib: float = 0.13
+    """Of frames that are read straight into a buffer of their own."""
     io_turn: float = 4.0
     io_request: float = 4.0
-    io_kib: float = 0.15
+    io_kib: float = 0.5
+    io_written_kib: float = 0.45
+    """Of batches that are written, not stored into the mapped segment."""
     ring: float = 3.0
     sleep: float = 4.0
     wake: float = 15.0
@@ -60,6 +68,14 @@ class Costs:
     """As long as a network worker looks for more before it sleeps,"""
     io_look: float = 60.0
     """and an I/O worker."""
+
+
+def network_kib(costs: Costs, size: int) -> float:
+    return costs.network_large_kib if size >= LARGE_FRAME_BYTES else costs.network_kib
+
+
+def io_kib(costs: Costs, size: int) -> float:
+    return costs.io_written_kib if size >= WRITTEN_BYTES else costs.io_kib
 
 
 class Row(NamedTuple):
@@ -114,7 +130,7 @@ class Load(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Of the requests after the first fifth. CPU in µs of a request; use: share of what there is."""
+    """Of the requests after the first fifth. CPU in µs a request; use: share of what there is."""
 
     rate: float
     p50_us: float
@@ -126,7 +142,10 @@ class Outcome(NamedTuple):
 
     @property
     def full(self) -> str:
-        """What is nearest to its limit."""
+        """What is nearest to its limit. Who waits for memory is busy, too: so those go before."""
+        for what in ("network", "memory"):
+            if self.use[what] > 0.95:
+                return what
         return max(self.use, key=lambda what: self.use[what])
 
 
@@ -137,8 +156,17 @@ class Process:
     """One process: its inbox, its state, what it has spent."""
 
     __slots__ = (
-        "inbox", "is_fresh", "is_free", "look_left", "look_us", "looks_since", "name", "role",
-        "spent", "state", "token",
+        "inbox",
+        "is_free",
+        "is_fresh",
+        "look_left",
+        "look_us",
+        "looks_since",
+        "name",
+        "role",
+        "spent",
+        "state",
+        "token",
     )  # fmt: skip
 
     def __init__(self, name: str, role: str, look_us: float, is_free: bool = False) -> None:
@@ -409,16 +437,15 @@ class Family:
         kind = item[0]
         if kind == "piece":
             _, request, bytes_, is_last = item
-            cost = bytes_ / 1024 * costs.network_kib * SHARE_RECEIVED
+            kib = network_kib(costs, size)
+            cost = bytes_ / 1024 * kib * SHARE_RECEIVED
             if not is_last:
                 return cost, 0, []
-            cost += costs.network_request / 2 + size / 1024 * costs.network_kib * (
-                1 - SHARE_RECEIVED
-            )
+            cost += costs.network_request / 2 + size / 1024 * kib * (1 - SHARE_RECEIVED)
             return cost, size, [(self.ios[request[1] % len(self.ios)], ("append", request))]
         if kind == "append":
             request = item[1]
-            cost = costs.io_request + size / 1024 * costs.io_kib
+            cost = costs.io_request + size / 1024 * io_kib(costs, size)
             network = self.networks[request[1] % len(self.networks)]
             return cost, size, [(network, ("result", request))]
         if kind == "result":
@@ -540,7 +567,9 @@ def calibrate(start: Costs, measured: Measured, rows: Iterable[Row], steps: int 
             slopes[:, place] = (misses(aside) - at) / 0.08
         for _ in range(5):
             square = slopes.T @ slopes
-            step = np.linalg.solve(square + damping * np.diag(np.diag(square) + 0.01), -slopes.T @ at)
+            step = np.linalg.solve(
+                square + damping * np.diag(np.diag(square) + 0.01), -slopes.T @ at
+            )
             step = np.clip(step, -0.7, 0.7)
             then = misses(point + step)
             if then @ then < at @ at:
@@ -563,9 +592,7 @@ def predictions(costs: Costs, measured: Measured) -> list[dict[str, Any]]:
         for figure in WEIGHTS:
             told, was = getattr(outcome, figure), measured[row.name][figure]
             figures[figure] = {"measured": was, "model": told, "off": told / was - 1}
-        found.append(
-            {"row": row.name, "is_calibration": row.is_calibration, "figures": figures}
-        )
+        found.append({"row": row.name, "is_calibration": row.is_calibration, "figures": figures})
     return found
 
 
@@ -624,8 +651,8 @@ def best_split(costs: Costs, cores: int, size: int) -> tuple[int, int]:
     """Network workers and I/O workers with which such a machine takes most, its network aside."""
     workers = cores - SPARE_CORES[cores]
     kib = size / 1024
-    network = costs.network_request + kib * costs.network_kib
-    io = costs.io_request + kib * costs.io_kib
+    network = costs.network_request + kib * network_kib(costs, size)
+    io = costs.io_request + kib * io_kib(costs, size)
     guess = workers * network / (network + io)
     best, found = (1, 1), 0.0
     tried = set()

@@ -114,26 +114,31 @@ def measured_rows(cases: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def first_costs(
-    lines_: Mapping[str, Mapping[str, Mapping[str, float]]], steps: Mapping[str, float]
-) -> Costs:
-    """What was measured of parts alone: steps by perf/micro.py, bytes by the lines of batches."""
+BATCHES = "bytes of a batch, 16 in flight"
+SMALL_MOST, LARGE_LEAST = 16384, 65536
+
+
+def first_costs(cases: list[dict[str, Any]], steps: Mapping[str, float]) -> Costs:
+    """What was measured of parts alone: steps by perf/micro.py, bytes by the batches up to 16 KiB,
+    and from 64 KiB on, as other code takes them."""
     known = {
         "network_request": sum(steps[step] for step in ("P1", "P2", "P3", "P4", "P10", "P11")),
         "io_request": sum(steps[step] for step in ("P5", "P6", "P7", "P8", "P9")),
     }
-    batches = lines_.get("bytes of a batch, 16 in flight", {})
-    for figure, cost in (("network_worker_cpu_us", "network_kib"), ("io_worker_cpu_us", "io_kib")):
-        if figure in batches:
-            known[cost] = batches[figure]["slope"] * 1024
+    rows = [row for row in cases if row["axis"] == BATCHES]
+    for names, chosen in (
+        (("network_kib", "io_kib"), [row for row in rows if row["x"] <= SMALL_MOST]),
+        (("network_large_kib", "io_written_kib"), [row for row in rows if row["x"] >= LARGE_LEAST]),
+    ):
+        for name, role in zip(names, ("network-worker", "io-worker"), strict=True):
+            figure = figure_of_role(role)
+            if len(chosen) > 1:
+                line = fit([row["x"] for row in chosen], [row["A"][figure] for row in chosen])
+                known[name] = line["slope"] * 1024
     return family_model.with_costs(Costs(), **known)
 
 
-def model_of(
-    cases: list[dict[str, Any]],
-    lines_: Mapping[str, Mapping[str, Mapping[str, float]]],
-    steps: Mapping[str, float],
-) -> dict[str, Any]:
+def model_of(cases: list[dict[str, Any]], steps: Mapping[str, float]) -> dict[str, Any]:
     """The model's costs, what it says of the measured rows, and of larger machines; {} where rows
     that it is calibrated on were not measured."""
     measured = measured_rows(cases)
@@ -141,7 +146,7 @@ def model_of(
     if not all(row.name in measured for row in calibration):
         return {}
     print("\ncalibrating the model …", flush=True)
-    start = first_costs(lines_, steps)
+    start = first_costs(cases, steps)
     costs = family_model.calibrate(start, measured, calibration)
     return {
         "start": _rounded(start),
@@ -160,7 +165,7 @@ def recalibrate(path: Path) -> None:
     """The model anew, from the rows that a result file has, into that file."""
     result = json.loads(path.read_text())
     result["lines"] = lines(result["cases"])
-    result["model"] = model_of(result["cases"], result["lines"], result["micro"])
+    result["model"] = model_of(result["cases"], result["micro"])
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     for row in result["model"].get("rows", ()):
         print(f"{row['row']:<34} {_off_text(row)}")
@@ -242,8 +247,9 @@ def _validation(rows: list[Mapping[str, Any]]) -> str:
              "io_us": "I/O worker"}  # fmt: skip
     table = [("closed loop", "", *(f"{name}: measured, model" for name in shown.values()))]
     if not rows:
-        for row in family_model.ROWS:
-            table.append((row.name, _use(row.is_calibration), *[""] * len(shown)))
+        table += [
+            (row.name, _use(row.is_calibration), *[""] * len(shown)) for row in family_model.ROWS
+        ]
         return _table(table)
     for each in rows:
         cells = [
@@ -272,8 +278,8 @@ def verdict(rows: Iterable[Mapping[str, Any]]) -> str:
         for name, share in off.items():
             worst[name] = max(worst.get(name, 0.0), share)
     return (
-        f"Of {len(predicted)} rows that it was not calibrated on, the model has rate, p50 and CPU of"
-        f" the family within {SHARE_MOST:.0%} in {within}. At worst it is off by"
+        f"Of {len(predicted)} rows that it was not calibrated on, the model has rate, p50 and CPU"
+        f" of the family within {SHARE_MOST:.0%} in {within}. At worst it is off by"
         f" {worst.get('rate', 0):.0%} in the rate, {worst.get('p50_us', 0):.0%} in the p50 and"
         f" {worst.get('CPU', 0):.0%} in CPU."
         + (
@@ -359,8 +365,9 @@ def draw(path: Path, result: dict[str, Any]) -> None:
         drawn = {}
         for figure, line in figures.items():
             xs = [row["x"] for row in rows]
-            drawn[FIGURES[figure]] = (xs, [row["A"][figure] for row in rows],
-                                      [line["intercept"] + line["slope"] * x for x in xs])  # fmt: skip
+            ys = [row["A"][figure] for row in rows]
+            fitted = [line["intercept"] + line["slope"] * x for x in xs]
+            drawn[FIGURES[figure]] = (xs, ys, fitted)
         panels[axis] = drawn
     if panels:
         plot_points(path, title_of(result), panels)

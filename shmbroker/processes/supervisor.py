@@ -59,8 +59,8 @@ from shmbroker.processes import (
 from shmbroker.processes.child import EXIT_BOOT_FAULT, EXIT_TRY_AGAIN, run_child, set_title
 from shmbroker.processes.limits import (
     keep_secrets_out_of_cores,
-    open_files_needed,
     network_workers,
+    open_files_needed,
     raise_limits,
 )
 from shmbroker.processes.sd_notify import notify

@@ -1123,8 +1123,8 @@ _broker(
     "shmbroker.network.workers",
     INT,
     None,
-    "Network workers, which own the client connections; unset, two, or one where the broker may run "
-    "on a single core.",
+    "Network workers, which own the client connections; unset, two, or one where the broker may "
+    "run on a single core.",
     least=1,
     most=64,
 )

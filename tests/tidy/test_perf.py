@@ -68,6 +68,18 @@ def test_a_soak_loses_nothing_and_tells_the_slope_of_memory(tmp_path):
     assert "slope_mib_per_hour" in row["A"]
 
 
+def test_scaling_writes_rows_with_the_cpu_of_each_role_and_their_lines(tmp_path):
+    pytest.importorskip("numpy")
+    out = tmp_path / "result.json"
+    run("scaling", "--only", "segments", "--rounds", "1", "--seconds", "0.05", "--out", str(out))
+    result = json.loads(out.read_text())
+    assert [row["x"] for row in result["cases"]] == [1, 50, 500]
+    for row in result["cases"]:
+        assert set(row["A"]) >= (FIGURES - {"p99_us", "p99.9_us"}) | {"io_worker_cpu_us"}
+    assert set(result["lines"]) == {"segments"}
+    assert result["model"] == {}
+
+
 def test_micro_measures_every_step_once():
     printed = run("micro.py", "--repeats", "1")
     steps = [line.split()[0] for line in printed.splitlines()[1:-1]]

@@ -1,5 +1,6 @@
 """Limits that a family can't live under."""
 
+import os
 import resource
 
 import pytest
@@ -8,6 +9,7 @@ from shmbroker.errors import ConfigFault
 from shmbroker.processes.limits import (
     OPEN_FILES_MAX,
     OPEN_FILES_MIN,
+    network_workers,
     open_files_needed,
     raise_limits,
 )
@@ -73,3 +75,13 @@ def test_kernel_that_raises_nothing_leaves_what_is_there(limits, monkeypatch):
 def test_larger_families_need_more_and_room_behind_the_lock():
     small, large = open_files_needed(2, 1, 1), open_files_needed(4, 16, 5)
     assert LOCK_FD_MIN < small < large
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cores", "workers"), [(None, {3}, 1), (None, {0, 1, 2}, 2), (5, {0}, 5)]
+)
+def test_network_workers_go_by_the_cores_that_the_process_may_use(
+    wanted, cores, workers, monkeypatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    assert network_workers(wanted) == workers

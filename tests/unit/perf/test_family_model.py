@@ -1,0 +1,125 @@
+"""The simulation of the family: laws that any queue obeys, order, and that it repeats itself."""
+
+from dataclasses import replace
+
+import pytest
+
+from perf.family_model import (
+    LARGE,
+    ROWS,
+    Costs,
+    Family,
+    Host,
+    Load,
+    Row,
+    best_split,
+    calibrate,
+    of_row,
+    simulate,
+)
+
+COSTS = Costs()
+REMOTE = Host(8, 2, 1, has_remote_clients=True)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8])
+@pytest.mark.parametrize(("size", "depth"), [(100, 1), (100, 16), (16384, 4), (LARGE, 16)])
+def test_requests_in_flight_are_rate_times_time(cores, size, depth):
+    outcome = simulate(COSTS, Host(cores), Load(size, depth), 2000 if size < LARGE else 300)
+    assert outcome.rate * outcome.mean_us / 1e6 == pytest.approx(depth, rel=0.05)
+
+
+@pytest.mark.parametrize("networks", [4, 6])
+def test_saturated_io_worker_serves_as_fast_as_its_work_takes(networks):
+    """So busy that turns, doorbells and sleeps are shared by many requests."""
+    outcome = simulate(COSTS, Host(8, networks, 1, True), Load(100, 64, 4 * networks, 10.0), 20_000)
+    assert outcome.full == "I/O workers"
+    each_us = COSTS.io_request + 100 / 1024 * COSTS.io_kib
+    assert outcome.rate * each_us / 1e6 == pytest.approx(1, rel=0.05)
+
+
+def test_one_core_is_never_more_than_busy():
+    outcome = simulate(COSTS, Host(1), Load(100, 16), 3000)
+    cpu_us = outcome.client_us + outcome.network_us + outcome.io_us
+    assert outcome.rate * cpu_us / 1e6 == pytest.approx(1, rel=0.03)
+
+
+def test_network_card_is_the_limit_where_it_is_slow():
+    outcome = simulate(COSTS, REMOTE._replace(network_gbit_s=1), Load(65536, 8, 4, 10.0), 2000)
+    assert outcome.full == "network"
+    assert outcome.rate * 65536 * 8 == pytest.approx(1e9, rel=0.03)
+
+
+def test_memory_is_the_limit_where_it_is_slow():
+    outcome = simulate(COSTS, REMOTE._replace(memory_gb_s=1), Load(65536, 8, 4, 10.0), 2000)
+    assert outcome.full == "memory"
+    assert outcome.rate * 65536 * 7 == pytest.approx(1e9, rel=0.03)
+
+
+@pytest.mark.parametrize("depth", [1, 16])
+@pytest.mark.parametrize("size", [100, LARGE])
+def test_answers_of_a_connection_come_in_order(size, depth):
+    family = Family(COSTS, Host(2), Load(size, depth))
+    family.run(200)
+    assert family.answered == list(range(len(family.answered)))
+
+
+def test_same_seed_gives_the_same_and_another_one_does_not():
+    first, second = (simulate(COSTS, Host(2), Load(100, 16), 500, seed=5) for _ in range(2))
+    assert first == second
+    assert simulate(COSTS, Host(2), Load(100, 16), 500, seed=6) != first
+
+
+def test_more_in_flight_make_a_request_cheaper():
+    alone, many = (simulate(COSTS, Host(2), Load(100, depth), 2000) for depth in (1, 16))
+    assert many.io_us < alone.io_us
+    assert many.network_us < alone.network_us
+    assert many.rate > alone.rate
+
+
+def test_second_core_does_not_make_it_slower():
+    one, two = (simulate(COSTS, Host(cores), Load(100, 16), 2000) for cores in (1, 2))
+    assert two.rate > one.rate
+
+
+def test_look_takes_cpu_and_saves_the_wake_up():
+    looks = replace(COSTS, network_look=200.0, io_look=200.0, wake=50.0)
+    sleeps = replace(looks, network_look=0.0, io_look=0.0)
+    quick, slow = (simulate(costs, Host(4), Load(100, 1), 1000) for costs in (looks, sleeps))
+    assert quick.p50_us < slow.p50_us
+    assert quick.network_us > slow.network_us
+
+
+def test_calibration_finds_costs_that_make_the_same_rows():
+    """From rows that the model itself made with other costs."""
+    pytest.importorskip("numpy")
+    truth = replace(COSTS, io_request=9.0, network_request=5.0)
+    rows = [row for row in ROWS if row.is_calibration and row.bytes == 100]
+    measured = {}
+    for row in rows:
+        outcome = of_row(truth, row)
+        measured[row.name] = {
+            "rate": outcome.rate,
+            "p50_us": outcome.p50_us,
+            "client_us": outcome.client_us,
+            "network_us": outcome.network_us,
+            "io_us": outcome.io_us,
+        }
+    found = calibrate(COSTS, measured, rows, steps=6)
+    unseen = Row(1024, 16, 2, False)
+    assert of_row(found, unseen).rate == pytest.approx(of_row(truth, unseen).rate, rel=0.1)
+
+
+def test_rows_of_the_model_are_those_of_the_issue_and_some_are_kept_for_validation():
+    names = [row.name for row in ROWS]
+    assert len(names) == len(set(names)) == 16
+    assert {row.cores for row in ROWS if not row.is_calibration} == {1, 2}
+    assert {row.bytes for row in ROWS if not row.is_calibration} == {1024, 16384, LARGE}
+
+
+@pytest.mark.parametrize("size", [1024, LARGE])
+def test_split_uses_the_cores_that_are_there(size):
+    networks, ios = best_split(COSTS, 8, size)
+    assert networks >= 1
+    assert ios >= 1
+    assert networks + ios <= 7
