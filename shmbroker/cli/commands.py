@@ -34,6 +34,7 @@ COMMANDS = {
     "top": "shmbroker.cli.top",
     "topic": "shmbroker.cli.topic",
     "transaction": "shmbroker.cli.transaction",
+    "tune": "shmbroker.cli.tune",
     "user": "shmbroker.cli.user",
 }
 
@@ -67,11 +68,12 @@ def main() -> None:
     shmbroker status                                 is all well?
     shmbroker top                                    what does it do right now?
     shmbroker doctor                                 what is wrong on this host?
+    shmbroker tune                                   which settings would be better on it?
     shmbroker log verify ~/.local/state/shmbroker    check the files, without a broker
 
     Commands that ask brokers take any Kafka cluster: --bootstrap-server HOST:PORT, or
     $SHMBROKER_BOOTSTRAP_SERVER, or 127.0.0.1:9092. serve, top, log, backup, restore, systemd,
-    embedded and doctor are for this host.
+    embedded, doctor and tune are for this host.
 
     Exit status: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C. serve has more: see its help.
     """
