@@ -105,7 +105,7 @@ def test_calibration_finds_costs_that_make_the_same_rows():
             "network_us": outcome.network_us,
             "io_us": outcome.io_us,
         }
-    found = calibrate(COSTS, measured, rows, steps=6)
+    found = calibrate(COSTS, measured, rows, steps=6, wakes=[COSTS.wake])
     unseen = Row(1024, 16, 2, False)
     assert of_row(found, unseen).rate == pytest.approx(of_row(truth, unseen).rate, rel=0.1)
 
