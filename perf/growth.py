@@ -34,8 +34,8 @@ AXES = {
     "partitions": (1000, "1,000 partitions"),
     "groups": (1000, "1,000 groups"),
     "segments": (1000, "1,000 segments"),
-    "replicas, 100 B": (1, "replica"),
-    "replicas, 64 KiB": (1, "replica"),
+    "followers, 100 B": (1, "follower"),
+    "followers, 64 KiB": (1, "follower"),
     "bytes of a batch, 1 in flight": (1024, "KiB"),
     "bytes of a batch, 16 in flight": (1024, "KiB"),
 }
