@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from perf import growth
+from perf import family_model, growth
 
 pytest.importorskip("numpy")
 
@@ -87,3 +87,41 @@ def test_document_is_what_the_result_says():
 def test_rings_of_one_worker_each_are_a_ring_to_and_one_from():
     assert growth.ring_mib(1, 1) == 10
     assert growth.ring_mib(2, 3) == 60 + 12
+
+
+def result_of_the_model():
+    """A result whose closed loops are the model's own: it predicts them all."""
+    costs = family_model.Costs()
+    measured = {}
+    for each in family_model.ROWS:
+        outcome = family_model.of_row(costs, each, 1500)
+        measured[each.name] = {name: getattr(outcome, name) for name in family_model.WEIGHTS}
+    machine = {"cores": 8, "bytes": 1024, "network_workers": 4, "io_workers": 3, "gb_s": 0.25}
+    machine |= {"network_gbit_s": 25, "rate": 250_000.0, "full": "I/O workers"}
+    cases = [row("partitions", x, p50_us=10 + x, pss_mib=30) for x in (1, 100, 2000)]
+    return {
+        "environment": {
+            "cpu": "a processor", "cores": 2, "memory_gib": 8.0, "kernel": "6.1", "python": "3.11",
+            "load_average_before": 0.1, "commit": "0123456789ab",
+        },
+        "lines": growth.lines(cases),
+        "model": {
+            "rows": family_model.predictions(costs, measured),
+            "hot_partition": [machine],
+            "machines": [machine],
+        },
+    }  # fmt: skip
+
+
+def test_figures_of_a_result_get_into_the_document(tmp_path):
+    path, document = tmp_path / "scaling.json", tmp_path / "scaling.md"
+    path.write_text(json.dumps(result_of_the_model()))
+    document.write_text(growth.DOCUMENT.read_text(encoding="utf-8"), encoding="utf-8")
+    growth.write_document(path, document)
+    text = document.read_text(encoding="utf-8")
+    assert "| partitions | 1,000 partitions |  |  |  | 10 + 1,000 (0%) | 30 (0%) |" in text
+    assert "Of 10 rows that it was not calibrated on" in text
+    assert f"within {growth.SHARE_MOST:.0%} in 10." in text
+    assert "| 8 | 1 KiB | 0.25, I/O workers |  |  |" in text
+    assert "| 8 | 1 KiB | 4 | 3 | 132 |" in text
+    assert "a processor, 2 cores" in text
