@@ -1,11 +1,14 @@
 """`shmbroker tune`: advice from facts, by table; settings put into files that are there."""
 
+import json
 import os
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 from shmbroker.cli.outcome import CommandFault
+from shmbroker.cli.tune import command, measuring
 from shmbroker.cli.tune.advice import (
     IO_WORKERS,
     NETWORK_WORKERS,
@@ -239,3 +242,39 @@ def test_form_that_is_not_known_stays_as_it_is(text, tmp_path):
 def test_directory_that_is_not_ours_is_one_sentence(tmp_path):
     with pytest.raises(CommandFault, match=r"can't be changed: .*; run it as the file's owner"):
         apply(str(tmp_path / "nowhere" / "broker.properties"), {NETWORK_WORKERS: "4"})
+
+
+# ── the command ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def tuned(monkeypatch, tmp_path):
+    """The command on a host that was measured: four network workers gain by half."""
+    found = facts(replace(FINE, somaxconn=128), baseline=BASE, trials=[trial(FOUR, 1.5, 1.5, 1.5)])
+    monkeypatch.setattr(measuring, "measure", lambda *_: found)
+    config = tmp_path / "broker.properties"
+    config.write_text("# ours\nshmbroker.network.workers=2\n")
+
+    def run(*words):
+        return CliRunner().invoke(command, ["--config", str(config), *words]), config
+
+    return run
+
+
+def test_what_would_change_is_shown_and_nothing_is_written(tuned):
+    told, config = tuned()
+    assert told.exit_code == 0
+    rows = [line.split()[:4] for line in told.output.splitlines()]
+    assert [NETWORK_WORKERS, "2", "4", "1.50"] in rows
+    assert "  sysctl -w net.core.somaxconn=4096\n" in told.output
+    assert "--config FILE --apply writes the settings there" in told.output
+    assert config.read_text() == "# ours\nshmbroker.network.workers=2\n"
+
+
+def test_apply_writes_settings_but_no_commands(tuned):
+    told, config = tuned("--apply", "--json")
+    report = json.loads(told.output)
+    assert [row["name"] for row in report["advice"]] == [NETWORK_WORKERS, "net.core.somaxconn"]
+    assert report["written"] == str(config)
+    assert report["backup"] == f"{config}.bak"
+    assert config.read_text() == "# ours\nshmbroker.network.workers=4\n"
