@@ -1,10 +1,10 @@
 """What the programs here have in common: sides, alternation, figures, result files.
 
 A *side* is a broker that is measured: A is this project's (started here, or running already), B,
-with --against, another one. A *case* is one load. Each case runs its rounds in turn, A B A B …,
-so that whatever else the machine does strikes both; the figure of a side is the median of its
-rounds, and the ratio that of the medians. Only ratios within one run mean anything on a machine
-that is not quiet.
+with --against, another one; L, beside some cases, a program that does the unavoidable and nothing
+else (`limits`). A *case* is one load. Each case runs its rounds in turn, A B L A B L …, so that
+whatever else the machine does strikes all; the figure of a side is the median of its rounds, and a
+ratio that of the medians. Only ratios within one run mean anything on a machine that is not quiet.
 """
 
 import argparse
@@ -16,13 +16,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from perf import family
+from perf import family, limits
 from perf.driver import Refused
 from shmbroker.testing.broker import Broker
 
@@ -43,6 +45,9 @@ SHOWN = (
     ("cpu_s_per_gb", "CPU s/GB", ",.2f"),
     ("pss_mib", "PSS MiB", ",.0f"),
 )
+
+
+PAIRS = (("A", "B"), ("A", "L"), ("B", "L"))
 
 
 class Side:
@@ -79,8 +84,11 @@ class Bench:
         name: str,
         description: str,
         add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+        *,
+        has_broker: bool = True,
     ) -> None:
-        """`add_options`: those of one program alone."""
+        """`add_options`: those of one program alone. has_broker: False, if it measures none."""
+        self.has_broker = has_broker
         self.name = name
         parser = argparse.ArgumentParser(
             description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -92,6 +100,7 @@ class Bench:
         parser.add_argument("--pid", type=int, help="its process, or the parent of its processes")
         parser.add_argument("--serve", default="", help="flags for the `serve` that is started")
         parser.add_argument("--data", type=Path, help="where it keeps its data meanwhile")
+        parser.add_argument("--no-limit", action="store_true", help="run no limit programs")
         parser.add_argument("--against", metavar="HOST:PORT", help="another broker, in turn")
         parser.add_argument("--against-pid", type=int, metavar="PID")
         parser.add_argument("--out", type=Path, help="result file  [default: perf/results/…]")
@@ -111,7 +120,9 @@ class Bench:
     def __enter__(self) -> "Bench":
         options = self.options
         self._data: str | None = None
-        if options.broker:
+        if not self.has_broker:
+            self.sides: list[Side] = []
+        elif options.broker:
             self.sides = [Side("A", options.broker, options.pid)]
         else:
             self._data = tempfile.mkdtemp(prefix="shmbroker-perf-", dir=options.data)
@@ -140,12 +151,36 @@ class Bench:
         make: Callable[[Side], Round],
         rounds: int = 0,
         sides: list[Side] | None = None,
+        limit: str = "",
     ) -> None:
-        """Run a case and print it. `make` prepares a side and gives what its rounds run."""
+        """Run a case and print it. `make` prepares a side and gives what its rounds run. limit: the
+        program of `limits.KINDS` that this load is limited by."""
         if self.options.only not in name:
             return
-        rounds = rounds or self.options.rounds
-        sides = sides or self.sides
+        with self._limit(limit) as beside:
+            self._run_case(
+                name, make, rounds or self.options.rounds, [*(sides or self.sides), *beside]
+            )
+
+    @contextmanager
+    def _limit(self, kind: str) -> Iterator[list[Side]]:
+        """Side L, if there is one."""
+        if not kind or self.options.no_limit:
+            yield []
+            return
+        try:
+            limits.program()
+        except limits.NoCompiler as fault:
+            print(fault)
+            self.options.no_limit = True
+            yield []
+            return
+        with limits.serving(kind, self.options.data) as (address, pid):
+            yield [Side("L", address, pid)]
+
+    def _run_case(
+        self, name: str, make: Callable[[Side], Round], rounds: int, sides: list[Side]
+    ) -> None:
         taken: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
         runs = {side.name: make(side) for side in sides}
         for _ in range(rounds):
@@ -161,8 +196,9 @@ class Bench:
             row[f"rounds {side}"] = [
                 {key: significant(value) for key, value in each.items()} for each in figures
             ]
-        if len(sides) > 1:
-            row["A/B"] = ratios(row["A"], row["B"])
+        for first, second in PAIRS:
+            if first in taken and second in taken:
+                row[f"{first}/{second}"] = ratios(row[first], row[second])
         self.cases.append(row)
         self._print(row)
 
@@ -171,13 +207,13 @@ class Bench:
             heading = " ".join(f"{heading:>10}" for _, heading, _ in SHOWN)
             print(f"{'case':<44} {'':<3} {heading}")
         name = row["case"]
-        for side in ("A", "B", "A/B"):
+        for side in ("A", "B", "L", "A/B", "A/L", "B/L"):
             if side not in row:
                 continue
             cells = []
             for key, _, how in SHOWN:
                 value = row[side].get(key)
-                how = ".2f" if side == "A/B" else how
+                how = ".2f" if "/" in side else how
                 cells.append(f"{'–' if value is None else format(value, how):>10}")
             print(f"{name:<44} {side:<3} {' '.join(cells)}", flush=True)
             name = ""
@@ -242,6 +278,11 @@ def main(
         path, result = bench.write()
         if plot is not None and bench.options.out:
             plot(path, result)
+
+
+def now() -> float:
+    """Seconds by the clock that rounds are measured with."""
+    return time.perf_counter()
 
 
 def topic_name(prefix: str) -> str:

@@ -266,7 +266,7 @@ static uint8_t *put_name(uint8_t *to, const uint8_t *name, uint32_t size) {
 }
 
 /* One frame, without its size: the answer is sent. */
-static void serve_frame(int fd, uint8_t *frame, size_t size) {
+static void serve_frame(int fd, uint8_t *frame) {
     uint16_t key = get16(frame);
     const uint8_t *p = frame + 8;
     int16_t client = (int16_t)get16(p);
@@ -385,7 +385,7 @@ static int serve_connection(int fd) {
     size_t end = filled[fd] + count, at = 0;
     while (end - at >= 4 && end - at - 4 >= get32(buffer + at)) {
         size_t size = get32(buffer + at);
-        serve_frame(fd, buffer + at + 4, size);
+        serve_frame(fd, buffer + at + 4);
         at += 4 + size;
     }
     memmove(buffer, buffer + at, end - at);

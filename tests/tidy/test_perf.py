@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,6 +48,28 @@ def test_bench_writes_a_result_that_compare_reads(program, case, tmp_path):
     compared = run("compare.py", out, out).splitlines()[-1]
     assert compared.startswith(case)
     assert "1.00" in compared
+
+
+def test_limit_programs_answer_what_is_sent(tmp_path):
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    out = tmp_path / "result.json"
+    run("limit", "--rounds", "1", "--seconds", "0.02", "--only", ", 1", "--out", out)
+    rows = json.loads(out.read_text())["cases"]
+    kinds = {row["case"].split(",")[0] for row in rows}
+    assert kinds == {"write", "check", "copies", "wakeups", "spin", "sendfile"}
+    assert all(row["L"]["requests_per_s"] > 0 for row in rows)
+
+
+def test_a_limit_is_a_side_of_its_own(tmp_path):
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    out = tmp_path / "result.json"
+    case = "1 x 100 B, 1 in flight, acks 1"
+    run("produce", "--only", case, "--rounds", "1", "--seconds", "0.05", "--out", out)
+    row = json.loads(out.read_text())["cases"][-1]
+    assert {"A", "L", "A/L"} <= set(row)
+    assert case in run("limit", "--table", out)
 
 
 def test_a_workload_file_is_run_at_its_rate(tmp_path):
