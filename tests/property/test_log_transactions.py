@@ -209,9 +209,10 @@ class Transactions(RuleBasedStateMachine):
     def flush(self) -> None:
         self.log.flush()
 
-    @rule(number=st.integers(0, 3), damage=st.sampled_from([None, 0, 17, 40]))
+    @rule(number=st.integers(0, 3), damage=st.sampled_from([None, 0, 17, 51]))
     def damage_index(self, number: int, damage: int | None) -> None:
-        """Of a closed segment, while nobody looks: it is noticed when it is read."""
+        """Of a closed segment, while nobody looks: it is noticed when it is read. A producer id may
+        be any number, so the damage is in versions and offsets."""
         paths = self.log.aborted.paths
         paths = [
             path for path in paths if path != self.log.aborted.path(self.log.active.base_offset)
