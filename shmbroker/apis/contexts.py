@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shmbroker.metadata.follower import MetadataFollower
     from shmbroker.metadata.image import MetadataImage, TopicImage
     from shmbroker.records.end_marker import EndMarker
-    from shmbroker.replica.partition import Partition
+    from shmbroker.replica.partition import Partition, Partitions
     from shmbroker.security.tokens import TokenKey
     from shmbroker.settings.broker_config import BrokerConfig
 
@@ -256,7 +256,7 @@ class BrokerContext(Protocol):
         """The cluster as of the last committed record that this process has read."""
 
     @property
-    def partitions(self) -> Mapping[bytes, Partition]:
+    def partitions(self) -> Partitions:
         """The partitions with a log here, by `ids.partition_key`."""
 
     @property

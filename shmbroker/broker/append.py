@@ -69,7 +69,7 @@ from shmbroker.records.validation import (
     plain_bytes_max,
     refuse_stamps,
 )
-from shmbroker.replica.partition import Partition, not_led_error
+from shmbroker.replica.partition import Partition, Partitions, not_led_error
 from shmbroker.wire import error_codes
 
 ACKS_ALL = -1
@@ -95,7 +95,7 @@ class Appender:
 
     def __init__(
         self,
-        partitions: dict[bytes, Partition],
+        partitions: Partitions,
         now_ms: Callable[[], int],
         on_storage_fault: Callable[[Partition, StorageFault], None],
         sync: Callable[..., None],
@@ -157,7 +157,7 @@ class Appender:
                 at, end = payload_at + APPEND_BATCH_AT, len(data)
             if flags & APPEND_FLAG_TRANSACTIONAL:
                 at += NAME_LENGTH.size + NAME_LENGTH.unpack_from(data, at)[0]
-        partition = self.partitions.get(key)
+        partition = self.partitions.get(key) or self.partitions.find(key)
         base_offset = self._append(
             peer, token, acks, flags, timeout_ms, partition, data, at, end, payload_at, verified
         )
@@ -185,7 +185,7 @@ class Appender:
             key, size = unpack_row(data, at)
             at += APPEND_ROW.size
             end = at + size
-            partition = partitions.get(key)
+            partition = partitions.get(key) or partitions.find(key)
             base_offset = self._append(
                 peer, token + which, acks, flags, timeout_ms, partition, data, at, end
             )

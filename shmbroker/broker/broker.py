@@ -742,8 +742,7 @@ class Broker:
             placement.delete(deleted)
         for change in changes:
             if isinstance(change, TopicCreated):
-                for partition in change.topic.partitions:
-                    placement.add(change.topic, partition)
+                placement.add_new(change.topic)
             elif isinstance(change, PartitionChanged):
                 placement.add(change.topic, change.after)
             elif isinstance(change, ConfigChanged):
@@ -767,12 +766,12 @@ class Broker:
         placement.end_doubt(self.image)
 
     def _apply_some(self) -> None:
-        """Delete and open some logs; say how far we are when that is done."""
+        """Delete and open some logs; say how far we are when clients find everything."""
         placement = self.placement
         placement.apply_some()
         self.passing.drop(self.store.dropped_file_ids)
         # While it is in doubt, a controller counts it as one that has not come.
-        if not placement.has_work and not placement.is_in_doubt:
+        if placement.is_applied and not placement.is_in_doubt:
             self.words[self._applied_index] = self.image.offset
             if (controller := self.link.peer()) is not None:
                 controller.doorbell.ring()

@@ -52,7 +52,7 @@ from shmbroker.log.retention import delete_records, retain
 from shmbroker.log.segment import Segment
 from shmbroker.metadata.image import TopicImage
 from shmbroker.metadata.topic_names import METADATA_TOPIC
-from shmbroker.replica.partition import Partition
+from shmbroker.replica.partition import Partition, Partitions
 from shmbroker.shm.positions import PositionSlot, PositionTable
 from shmbroker.signs import sign
 
@@ -97,7 +97,7 @@ class PartitionStore:
         self.is_successor = is_successor
         self.submit_flush = submit_flush
         self.retention_check_ms = retention_check_ms
-        self.partitions: dict[bytes, Partition] = {}
+        self.partitions = Partitions()
         self.lost: set[bytes] = set()
         """Keys of the partitions whose directories were here, by the checkpoints or the process
         before, and had to be made again."""

@@ -76,6 +76,10 @@ class Placement:
         self.to_drop: deque[bytes] = deque()
         """Keys of partitions whose topics were deleted."""
         self.to_apply: deque[tuple[TopicImage, PartitionImage]] = deque()
+        self.due: dict[bytes, tuple[TopicImage, PartitionImage]] = {}
+        """By key, what of `to_apply` is new: its log is made when a client asks for it, if not
+        before."""
+        store.partitions.open_due = self.open_due
         self.unopened: dict[bytes, tuple[TopicImage, PartitionImage]] = {}
         """By key, what the disk had no room for."""
         self._configs: dict[str, LogConfig] = {}
@@ -92,6 +96,11 @@ class Placement:
         """Whether something is to be opened or to go."""
         return bool(self.to_apply or self.to_drop)
 
+    @property
+    def is_applied(self) -> bool:
+        """Whether clients find everything here as the image has it: what is left is due."""
+        return not self.to_drop and len(self.to_apply) <= len(self.due)
+
     # ── what the metadata says ──────────────────────────────────────────────────────────────────
 
     def on_image(self) -> None:
@@ -99,13 +108,29 @@ class Placement:
         self._configs.clear()
 
     def add(self, topic: TopicImage, image: PartitionImage) -> None:
-        """A partition is new, or its replicas or leader have changed."""
+        """Replicas or leader of a partition have changed."""
         self.to_apply.append((topic, image))
+
+    def add_new(self, topic: TopicImage) -> None:
+        """A topic was created. Its logs take a while where they are thousands."""
+        may_wait = self._has_served() and topic.name not in self.coordinators
+        for image in topic.partitions:
+            self.to_apply.append((topic, image))
+            if may_wait and self.broker_id in image.replicas:
+                self.due[partition_key(topic.topic_id, image.partition)] = topic, image
+
+    def open_due(self, key: bytes) -> Partition | None:
+        """Make a log that is due, as a client asks for it; the partition, if it is here then. Not
+        while something is to go, which may be of the same name."""
+        if key in self.due and not self.to_drop:
+            self._apply(*self.due[key])
+        return self.partitions.get(key)
 
     def delete(self, topics: list[TopicImage]) -> None:
         """These topics are gone."""
         ids = {topic.topic_id for topic in topics}
         self.to_apply = deque(each for each in self.to_apply if each[0].topic_id not in ids)
+        self.due = {key: each for key, each in self.due.items() if each[0].topic_id not in ids}
         for topic in topics:
             for index in range(len(topic.partitions)):
                 key = partition_key(topic.topic_id, index)
@@ -182,6 +207,7 @@ class Placement:
     def _apply(self, topic: TopicImage, image: PartitionImage) -> None:
         """Open the log of a partition that is placed here, and take over who leads it."""
         key = partition_key(topic.topic_id, image.partition)
+        self.due.pop(key, None)
         partition = self.partitions.get(key)
         if self.broker_id not in image.replicas:
             if partition is not None:

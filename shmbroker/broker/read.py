@@ -40,7 +40,7 @@ from shmbroker.log.segment import Segment
 from shmbroker.log.transaction_index import AbortedTransaction
 from shmbroker.purgatory import DelayedOperation, Purgatory
 from shmbroker.records.batch_layout import H_LENGTH, H_PRODUCER_ID, LOG_OVERHEAD
-from shmbroker.replica.partition import Partition, not_led_error
+from shmbroker.replica.partition import Partition, Partitions, not_led_error
 from shmbroker.shm.latencies import Histogram
 from shmbroker.wire import error_codes
 
@@ -138,7 +138,7 @@ class Reader:
 
     def __init__(
         self,
-        partitions: dict[bytes, Partition],
+        partitions: Partitions,
         purgatory: Purgatory,
         now_ms: Callable[[], int],
         pass_file: Callable[[Peer, Any], None],
@@ -258,7 +258,7 @@ class Reader:
         must_answer = False
         has_valid = False
         for key, partition_max_bytes, epoch, last_fetched_epoch, offset, _, _ in asked:
-            partition = self.partitions.get(key)
+            partition = self.partitions.get(key) or self.partitions.find(key)
             if partition is None or not partition.is_leader:
                 results.append((not_led_error(partition), partition))
                 continue

@@ -27,7 +27,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shmbroker.log.config import LogConfig
     from shmbroker.log.partition_log import PartitionLog
@@ -278,6 +278,23 @@ class Partition:
         if producers.open or producers.ended:
             return producers.stable_end(self.high_watermark, self.log.log_start_offset)
         return self.high_watermark
+
+
+class Partitions(dict[bytes, Partition]):
+    """Those that a broker holds, by key. The log of a topic that was just created may not be made
+    yet: who is asked for it by a client looks with `find`, which has it made first."""
+
+    __slots__ = ("open_due",)
+
+    def __init__(self, *of: Mapping[bytes, Partition]) -> None:
+        super().__init__(*of)
+        self.open_due: Callable[[bytes], Partition | None] = lambda _: None
+        """Makes the log of a key, if that is due here."""
+
+    def find(self, key: bytes) -> Partition | None:
+        """The partition of a key, with its log."""
+        found = self.get(key)
+        return self.open_due(key) if found is None else found
 
 
 def not_led_error(partition: Partition | None) -> int:

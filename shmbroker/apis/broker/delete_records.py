@@ -57,7 +57,7 @@ def _delete(broker: BrokerContext, name: str, index: int, offset: int) -> tuple[
         return error_codes.UNKNOWN_TOPIC_OR_PARTITION, NO_LOW_WATERMARK
     if topic.is_internal:
         return error_codes.INVALID_TOPIC_EXCEPTION, NO_LOW_WATERMARK
-    partition = broker.partitions.get(partition_key(topic.topic_id, index))
+    partition = broker.partitions.find(partition_key(topic.topic_id, index))
     if partition is None or not partition.is_leader:
         return not_led_error(partition), NO_LOW_WATERMARK
     if not partition.log.config.is_deleted:

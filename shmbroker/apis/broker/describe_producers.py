@@ -63,7 +63,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
 def _describe(broker: BrokerContext, image: TopicImage, index: int) -> dict[str, Any]:
     if not 0 <= index < len(image.partitions):
         return {"error_code": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
-    partition = broker.partitions.get(partition_key(image.topic_id, index))
+    partition = broker.partitions.find(partition_key(image.topic_id, index))
     if partition is None or not partition.is_leader:
         return {"error_code": not_led_error(partition)}
     return {

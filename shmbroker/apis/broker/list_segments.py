@@ -49,7 +49,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             index = asked["partition"]
             found = {"topic_id": topic["topic_id"], "partition": index}
             partitions.append(found)
-            partition = broker.partitions.get(partition_key(topic["topic_id"], index))
+            partition = broker.partitions.find(partition_key(topic["topic_id"], index))
             if partition is None or not partition.is_leader:
                 found["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
                 continue

@@ -45,7 +45,7 @@ def _look_up(
     if image is None or not 0 <= index < len(image.partitions):
         found["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
         return
-    partition = broker.partitions.get(partition_key(image.topic_id, index))
+    partition = broker.partitions.find(partition_key(image.topic_id, index))
     if partition is None or not partition.is_leader:
         found["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
         return

@@ -49,7 +49,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
         if marker.producer_id < 0 or marker.producer_epoch < 0:
             result["error_code"] = error_codes.UNKNOWN_SERVER_ERROR
             return
-        partition = broker.partitions.get(partition_key(image.topic_id, index))
+        partition = broker.partitions.find(partition_key(image.topic_id, index))
         if partition is None:
             result["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
             return

@@ -9,7 +9,7 @@ from shmbroker.apis.broker import list_offsets
 from shmbroker.broker.tier_port import NoTier
 from shmbroker.ids import partition_key
 from shmbroker.log.config import LogConfig
-from shmbroker.replica.partition import Partition
+from shmbroker.replica.partition import Partition, Partitions
 from shmbroker.wire import error_codes
 
 TOPIC_ID = bytes(15) + b"\x07"
@@ -47,7 +47,7 @@ def ask(high_watermark: int, epoch_start: int, timestamp: int, version: int) -> 
         image=SimpleNamespace(
             topics_by_name={"t": SimpleNamespace(topic_id=TOPIC_ID, partitions=[None])}
         ),
-        partitions={partition_key(TOPIC_ID, 0): partition},
+        partitions=Partitions({partition_key(TOPIC_ID, 0): partition}),
         tiering=NoTier(),
     )
     asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from shmbroker.apis.broker import list_segments
+from shmbroker.replica.partition import Partitions
 from shmbroker.wire import codec
 
 
@@ -18,7 +19,7 @@ def test_an_answer_has_what_its_version_has(version: int, stop_ms: int) -> None:
         body["stop_ms"] = stop_ms
     request = codec.encode(f"{name}Request", version, body)
     asked = codec.decode_request(name, version, request)
-    broker: Any = SimpleNamespace(partitions={})
+    broker: Any = SimpleNamespace(partitions=Partitions())
     call: Any = SimpleNamespace(api_version=version)
     answer = list_segments.answer(broker, call, asked)
     read = codec.decode_all(

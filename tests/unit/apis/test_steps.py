@@ -22,6 +22,7 @@ from shmbroker.apis.broker import (
 from shmbroker.broker.tier_port import NoTier
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import STEP_ROWS
+from shmbroker.replica.partition import Partitions
 from shmbroker.wire import codec, error_codes
 
 ROWS = 5 * STEP_ROWS
@@ -67,7 +68,7 @@ def worker() -> Any:
     image = SimpleNamespace(
         topics_by_name={"t": topic}, topics_by_id={bytes(16): topic}, features={"group.version": 1}
     )
-    return SimpleNamespace(image=image, partitions={}, groups=Groups(), tiering=NoTier())
+    return SimpleNamespace(image=image, partitions=Partitions(), groups=Groups(), tiering=NoTier())
 
 
 def partitions(**more: Any) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from shmbroker.groups.transactions.transaction import (
 )
 from shmbroker.ids import partition_key
 from shmbroker.records.end_marker import EndMarker
+from shmbroker.replica.partition import Partitions
 from shmbroker.wire import error_codes as e
 
 TOPIC_ID, OFFSETS_ID = bytes(15) + b"\1", bytes(15) + b"\2"
@@ -66,10 +67,11 @@ class Broker:
             }
         )
         self.config = {"offsets.topic.num.partitions": 10}
-        self.partitions = {
+        held: Any = {
             partition_key(TOPIC_ID, 0): Partition(),
             partition_key(OFFSETS_ID, 0): Partition(),
         }
+        self.partitions = Partitions(held)
         self.asked: list[tuple[Any, ...]] = []
         self.waiting: list[Callable[[int], None]] = []
         self.marked: list[tuple[Any, ...]] = []

@@ -39,7 +39,11 @@ from shmbroker.shm.counters import (
 from shmbroker.shm.latencies import STAGE_APPEND, STAGE_RING, read_table
 from shmbroker.wire import codec
 from shmbroker.wire.api_keys import BROKER_HEARTBEAT, OFFSET_COMMIT
-from shmbroker.wire.error_codes import NOT_CONTROLLER, REQUEST_TIMED_OUT
+from shmbroker.wire.error_codes import (
+    NOT_CONTROLLER,
+    NOT_LEADER_OR_FOLLOWER,
+    REQUEST_TIMED_OUT,
+)
 from tests.support.broker_family import BROKER, CONTROLLER, BrokerFamily, broker_family
 from tests.support.family_memory import TOPIC, TOPIC_ID, registration, topic
 from tests.support.raw_client import batch_of
@@ -162,7 +166,8 @@ def test_a_topic_of_thousands_of_partitions_is_deleted_in_steps(family: BrokerFa
     turns = 0
     while broker.placement.has_work or not turns:
         begin = family.clock.now
-        assert family.words[applied] < broker.link.follower.image.offset or not turns
+        is_gone = not broker.placement.to_drop
+        assert family.words[applied] < broker.link.follower.image.offset or is_gone or not turns
         broker.turn()
         assert family.clock.now - begin < 3 * APPLY_S
         turns += 1
@@ -347,6 +352,46 @@ def test_a_deleted_partition_is_freed_without_the_garbage_collector(
         assert not [log for log in logs if log.directory == directory]
     finally:
         gc.enable()
+
+
+def test_a_log_that_is_due_is_made_when_a_client_asks_for_it(family: BrokerFamily) -> None:
+    """A large topic is there for its creator before all of its logs are."""
+    family.boot()
+    broker = family.broker
+    many = 400
+    broker.store.open = slow(family, broker.store.open)  # type: ignore[method-assign]
+    family.link.commit(*topic_of(many))
+    broker.turn()
+    applied = family.counters.at(BROKER, METADATA_APPLIED)
+    assert family.words[applied] == broker.image.offset
+    assert len(broker.partitions) < many / 2
+    last = partition_key(TOPIC_ID, many - 1)
+    family.append(1, last, BATCH)
+    family.append(2, partition_key(TOPIC_ID, many), BATCH)
+    broker.take_operations(TAKE_S)
+    broker.publish()
+    assert family.appended() == [(1, 0, 0), (2, NOT_LEADER_OR_FOLLOWER, -1)]
+    assert last in broker.partitions and len(broker.partitions) < many / 2
+    while broker.placement.has_work:
+        broker.turn()
+    assert len(broker.partitions) == many and not broker.placement.due
+    assert broker.partitions[last].log.log_end_offset == 1
+
+
+def test_a_topic_that_is_deleted_before_its_logs_were_made_is_never_made(
+    family: BrokerFamily,
+) -> None:
+    family.boot()
+    broker = family.broker
+    broker.store.open = slow(family, broker.store.open)  # type: ignore[method-assign]
+    family.link.commit(*topic_of(400))
+    broker.turn()
+    family.link.commit(("RemoveTopicRecord", 0, {"topic_id": TOPIC_ID}))
+    broker.turn()
+    family.append(1, partition_key(TOPIC_ID, 399), BATCH)
+    while broker.placement.has_work:
+        broker.turn()
+    assert not broker.partitions and not broker.placement.due
 
 
 def test_questions_to_a_controller_that_died_are_answered(family: BrokerFamily) -> None:

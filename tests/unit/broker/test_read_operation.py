@@ -19,6 +19,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.log import residency
 from shmbroker.purgatory import Purgatory
+from shmbroker.replica.partition import Partitions
 from shmbroker.wire import error_codes
 
 BATCH = b"b" * 100
@@ -60,7 +61,7 @@ class Peer:
 class Reading:
     def __init__(self, count: int) -> None:
         self.keys = [partition_key(bytes(16), index) for index in range(count)]
-        self.partitions = {
+        held: Any = {
             key: SimpleNamespace(
                 key=key,
                 is_leader=True,
@@ -72,11 +73,12 @@ class Reading:
             )
             for key in self.keys
         }
+        self.partitions = Partitions(held)
         self.passed: list[Any] = []
         self.now_ms = 0
         self.peer = Peer()
         self.reader = Reader(
-            self.partitions,  # type: ignore[arg-type]
+            self.partitions,
             Purgatory(),
             lambda: self.now_ms,
             lambda peer, segment: self.passed.append(segment),
