@@ -5,6 +5,8 @@ group); whoever changes what a key stands for calls `check` with it, and the ope
 there are asked whether they are complete now. Pure: the time comes in as an argument.
 
 Rules
+* Whoever watches many keys is told which of them changed (`try_complete_of`): it may leave the
+  others as it found them last.
 * An operation completes exactly once: by a check, by its deadline, or not at all because it was
   cancelled. `is_done` says that it has.
 * `try_complete` and `on_expire` may call back into the purgatory: watch others, check other keys
@@ -20,7 +22,7 @@ from heapq import heapify, heappop, heappush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from typing import Any
 
 HEAP_BYPASS = 64
@@ -38,6 +40,10 @@ class DelayedOperation:
     def try_complete(self) -> bool:
         """Complete if the condition holds now: set `is_done`, have the effect, answer True."""
         raise NotImplementedError
+
+    def try_complete_of(self, keys: Sequence[Hashable]) -> bool:
+        """As `try_complete`: since it was last asked, only what these keys stand for changed."""
+        return self.try_complete()
 
     def on_expire(self) -> None:
         """The deadline has passed and `is_done` was set: answer with what there is."""
@@ -90,15 +96,29 @@ class Purgatory:
         operations = self.watched.get(key)
         if operations is None:
             return 0
-        completed = 0
-        for operation in list(operations):
-            # Done already: by a check inside one of these calls, or by its owner.
-            if operation.is_done:
-                self._forget(operation)
-            elif operation.try_complete():
-                self._forget(operation)
-                completed += 1
-        return completed
+        keys = (key,)
+        return sum([self._try(operation, keys) for operation in list(operations)])
+
+    def check_together(self, keys: Sequence[Hashable]) -> int:
+        """As `check` of each; who watches several of them is asked once."""
+        if len(keys) == 1:
+            return self.check(keys[0])
+        watched = self.watched
+        changed: dict[DelayedOperation, list[Hashable]] = {}
+        for key in keys:
+            for operation in watched.get(key, ()):
+                changed.setdefault(operation, []).append(key)
+        return sum([self._try(operation, theirs) for operation, theirs in changed.items()])
+
+    def _try(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> bool:
+        # Done already: by a check inside one of these calls, or by its owner.
+        if operation.is_done:
+            self._forget(operation)
+            return False
+        if not operation.try_complete_of(keys):
+            return False
+        self._forget(operation)
+        return True
 
     def expire(self, now_ms: int) -> list[DelayedOperation]:
         """End the operations whose deadline is not after now; returns them."""

@@ -433,11 +433,11 @@ class Broker:
         if appended:
             told = tuple(appended)
             appended.clear()
-            check = self.purgatory.check
             for partition in told:
                 if partition.followed_rows:
                     self.replication.reads.on_appended(partition)
-                check(partition.key)
+            if self.purgatory.watched:
+                self.purgatory.check_together([partition.key for partition in told])
         if self.appender.moved:
             had_work = True
             self.replication.tell_moved()

@@ -12,6 +12,8 @@ Rules of this file:
   ones keep to them.
 * A read that may wait does, watched by its partitions, until there are min_bytes, an error of the
   log, a diverging epoch, or its time is over.
+* Where a read waits for many partitions, those that an append has not touched are as they were:
+  only the others are looked at again.
 * What lies before the local start is read through `broker.tiering`. While it is on the way the
   read waits, for the remote store's time (remote.fetch.max.wait.ms) in place of its own.
 * What is on the disk alone is not waited for here, as everybody else would wait, too: the kernel is
@@ -61,6 +63,8 @@ others have their turn with the next, as where a fetch has as many bytes as it m
 READ_COMMITTED = 1
 """The isolation level."""
 
+Asked = tuple[bytes, int, int, int, int, int, int]
+"""READ_PARTITION: key, most bytes, leader epoch, last fetched epoch, offset, and what is known."""
 Found = tuple[Segment, int, int]
 """Segment, position, length."""
 FindAborted = Callable[[Segment, int, int], list[AbortedTransaction] | int | None]
@@ -78,14 +82,14 @@ class DelayedRead(DelayedOperation):
     """A read that waits for bytes. Watched by the keys of its partitions."""
 
     __slots__ = ("began_ms", "cold_until_ms", "isolation", "max_bytes", "min_bytes", "partitions",
-                 "peer", "reader", "results", "token")  # fmt: skip
+                 "peer", "places", "reader", "results", "token")  # fmt: skip
 
     def __init__(
         self,
         reader: "Reader",
         peer: Peer,
         token: int,
-        partitions: list[tuple[bytes, int, int, int, int, int, int]],
+        partitions: list[Asked],
         min_bytes: int,
         max_bytes: int,
         isolation: int,
@@ -105,6 +109,8 @@ class DelayedRead(DelayedOperation):
         self.results: list[Any] | None = None
         """What was found last, if that is nothing at all: an append asks `try_complete` again, so
         it is still so when the time is over."""
+        self.places: dict[Any, int] | None = None
+        """Of partition keys among `partitions`, once that is asked for."""
 
     def try_complete(self) -> bool:
         """Answer if there is enough to answer with."""
@@ -118,6 +124,33 @@ class DelayedRead(DelayedOperation):
             return False
         self.is_done = True
         self.reader.answer(self, results)
+        return True
+
+    def try_complete_of(self, keys: Sequence[Any]) -> bool:
+        """As `try_complete`, by a look at the partitions of these keys, where it had nothing of
+        any before."""
+        results, partitions = self.results, self.partitions
+        count = len(partitions)
+        if results is None or count < 2 * len(keys):
+            return self.try_complete()
+        places = self.places
+        if places is None:
+            self.places = places = {row[0]: which for which, row in enumerate(partitions)}
+        if len(places) < count:
+            return self.try_complete()  # a request that names one twice
+        which = sorted([places[key] for key in keys])
+        reader = self.reader
+        found, total, must_answer = reader.look_up(self, [partitions[place] for place in which])
+        for place, result in zip(which, found, strict=True):
+            if reader.is_cold or (type(result) is tuple and type(result[0]) is int):
+                return self.try_complete()  # whether an error is answered with depends on all
+            results[place] = result
+        if total < self.min_bytes and not must_answer:
+            if total:
+                self.results = None
+            return False
+        self.is_done = True
+        reader.answer(self, results)
         return True
 
     def on_expire(self) -> None:
@@ -174,9 +207,12 @@ class Reader:
             data, index
         )
         at = index + READ_HEAD.size
-        size = READ_PARTITION.size
-        unpack = READ_PARTITION.unpack_from
-        partitions = [unpack(data, at + size * which) for which in range(count)]
+        if count == 1:
+            partitions = [READ_PARTITION.unpack_from(data, at)]
+        else:
+            rows = data[at : at + READ_PARTITION.size * count]
+            partitions = list(READ_PARTITION.iter_unpack(rows))
+            rows.release()
         read = DelayedRead(self, peer, token, partitions, min_bytes, max_bytes, isolation)
         self._is_tier_awaited = False
         if max_wait_ms <= 0:
@@ -226,19 +262,23 @@ class Reader:
                 if not read.is_done:
                     self.purgatory.cancel(read)
 
-    def look_up(self, read: DelayedRead) -> tuple[list[Any], int, bool]:
+    def look_up(
+        self, read: DelayedRead, asked: list[Asked] | None = None
+    ) -> tuple[list[Any], int, bool]:
         """(one result for each partition, bytes in all, whether to answer at once); sets `is_cold`.
+        asked: some of its partitions; None for all.
 
         A result is (error code, partition or None), a partition that there are no bytes of, or
         (partition, segment, position, length, diverging epoch and end or None, aborted
         transactions).
         """
         self.is_cold = False
+        asked = asked or read.partitions
         if read.cold_until_ms and self.now_ms() >= read.cold_until_ms:
-            return self._look_up(read.partitions, read.max_bytes, read.isolation)
+            return self._look_up(asked, read.max_bytes, read.isolation)
         refuse_waiting()
         try:
-            found = self._look_up(read.partitions, read.max_bytes, read.isolation)
+            found = self._look_up(asked, read.max_bytes, read.isolation)
         finally:
             allow_waiting()
         if self.is_cold and not read.cold_until_ms:
@@ -247,7 +287,7 @@ class Reader:
 
     def _look_up(
         self,
-        asked: list[tuple[bytes, int, int, int, int, int, int]],
+        asked: list[Asked],
         max_bytes: int,
         isolation: int,
     ) -> tuple[list[Any], int, bool]:
@@ -257,8 +297,24 @@ class Reader:
         left = READS_MAX
         must_answer = False
         has_valid = False
+        find_partition = self.partitions.get
+        add = results.append
         for key, partition_max_bytes, epoch, last_fetched_epoch, offset, _, _ in asked:
-            partition = self.partitions.get(key) or self.partitions.find(key)
+            partition = find_partition(key) or self.partitions.find(key)
+            if (
+                partition is not None
+                and offset == partition.high_watermark
+                and partition.is_leader
+                and (epoch < 0 or epoch == partition.leader_epoch)
+                and (
+                    last_fetched_epoch < 0
+                    or last_fetched_epoch == partition.log.leader_epochs.latest
+                )
+            ):
+                # Nothing new, as with most of many. What is below would find the same.
+                has_valid = True
+                add(partition)
+                continue
             if partition is None or not partition.is_leader:
                 results.append((not_led_error(partition), partition))
                 continue

@@ -17,7 +17,8 @@ Rules of this file:
   anew.
 * A client that waits in a session sends the same bytes each time, but for correlation id and
   epoch; one that reads a single partition without a session the same but for correlation id and
-  offset. They are remembered with what they mean, and not decoded again.
+  offset. They are remembered with what they mean, and not decoded again. What is larger is walked
+  (`gateway.fetch_rows`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from struct import Struct
 
 from shmbroker.apis.table import FETCH
 from shmbroker.errors import ProtocolFault
+from shmbroker.gateway import fetch_rows
+from shmbroker.gateway.fetch_rows import FLEXIBLE_FROM, SESSIONS_FROM, TOPIC_IDS_FROM
 from shmbroker.gateway.fetch_session import (
     PARAMETERS,
     SESSION_IDS,
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.fetch_rows import Asked
     from shmbroker.gateway.quotas import Throttle
     from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.image import TopicImage
@@ -75,9 +79,6 @@ if TYPE_CHECKING:
     """What a session is made of: by topic and partition, `PARAMETERS` and the answer."""
 
 API_KEY, NAME, VERSION_MIN, VERSION_MAX, VERSION_MIN_ADVERTISED = FETCH
-FLEXIBLE_FROM = 12
-SESSIONS_FROM = 7
-TOPIC_IDS_FROM = 13
 
 _INT = Struct(">i")
 _HEAD = Struct(">ihi")
@@ -126,6 +127,10 @@ assert _KNOWN_READ.size == READ_HEAD.size + READ_PARTITION.size
 
 KNOWN_MAX = 1024
 """Requests of one partition that are remembered for all connections."""
+TOPICS_MAX = 256
+"""Topics whose partitions' keys are kept."""
+_UNKNOWN_PARTITION = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+_pack_row = READ_PARTITION.pack
 
 
 class KnownFetch(TopicMeaning):
@@ -167,11 +172,11 @@ class Limits:
     prefix: bytes
     version: int
 
-    def __init__(self, body: dict[str, Any], client_id: bytes | None, bytes_max: int) -> None:
-        self.max_wait_ms = max(0, body["max_wait_ms"])
-        self.min_bytes = max(0, body["min_bytes"])
-        self.max_bytes = max(0, min(body["max_bytes"], bytes_max))
-        self.isolation = body["isolation_level"]
+    def __init__(self, body: Asked, client_id: bytes | None, bytes_max: int) -> None:
+        self.max_wait_ms = max(0, body.max_wait_ms)
+        self.min_bytes = max(0, body.min_bytes)
+        self.max_bytes = max(0, min(body.max_bytes, bytes_max))
+        self.isolation = body.isolation
         self.client_id = client_id
 
     def pack_head(self, token: int, count: int) -> bytes:
@@ -188,6 +193,7 @@ class FetchApi:
         self.worker = worker
         self.known: Known[tuple[Hashable, bytes], KnownFetch] = Known(KNOWN_MAX)
         """By the scope of the connection and the bytes that stay the same."""
+        self._keys: Known[bytes, list[bytes]] = Known(TOPICS_MAX)
         ids = SESSION_IDS // workers
         self.sessions = FetchSessions(
             range(place * ids, (place + 1) * ids),
@@ -226,72 +232,83 @@ class FetchApi:
                     )
         view = memoryview(buffer)[start:end]
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
-        body = codec.decode_request("Fetch", version, view, body_at)
         request = FetchRequest(connection, API_KEY, version, correlation_id)
         request.client_id = client_id
-        request.isolation = body["isolation_level"]
         request.session = request.wanted = None
-        if version >= SESSIONS_FROM and body["session_epoch"] != NO_SESSION:
-            if body["session_epoch"] != NEW_SESSION:
-                view.release()
-                return self._submit_incremental(request, body, buffer, start, end)
-            request.wanted = {} if _replica_id(body, version) < 0 else None
-        elif same and len(body["topics"]) == 1 == len(body["topics"][0]["partitions"]):
-            self._remember(request, body, same, view[body_at:])
+        body = None
+        if end - start > REPEATED_BYTES_MAX:
+            body = fetch_rows.walk(buffer, start + body_at, end, version)
+        if body is None:
+            decoded = codec.decode_request("Fetch", version, view, body_at)
+            body = fetch_rows.of_body(decoded, version)
+            if (
+                same
+                and body.session_epoch == NO_SESSION
+                and len(body.topics) == 1 == len(body.topics[0][2])
+            ):
+                self._remember(request, decoded, body, same, view[body_at:])
         view.release()
-        if version >= SESSIONS_FROM and body["session_id"]:
-            old = self.sessions.get(body["session_id"], connection.scope)
+        request.isolation = body.isolation
+        if version >= SESSIONS_FROM and body.session_epoch != NO_SESSION:
+            if body.session_epoch != NEW_SESSION:
+                return self._submit_incremental(request, body, buffer, start, end)
+            request.wanted = {} if body.replica_id < 0 else None
+        if version >= SESSIONS_FROM and body.session_id:
+            old = self.sessions.get(body.session_id, connection.scope)
             if old is not None:
                 self.sessions.remove(old)
         return self._submit_full(request, body)
 
-    def _submit_full(self, request: FetchRequest, body: dict[str, Any]) -> bool:
+    def _submit_full(self, request: FetchRequest, body: Asked) -> bool:
         """A request that names all its partitions. With `wanted` it gets a session."""
         worker = self.worker
         version = request.api_version
         request.topics = topics = []
         request.asked = asked = []
         isolation, wanted = request.isolation, request.wanted
-        is_client = _replica_id(body, version) < 0
+        is_client = body.replica_id < 0
         peer = worker.io_peer(request.connection) if is_client else None
         by_id = version >= TOPIC_IDS_FROM
         entries: list[bytes] = []
-        for topic in body["topics"]:
-            if not topic["partitions"]:
+        for name, topic_id, rows in body.topics:
+            if not rows:
                 continue
             answers: list[Answer] = []
-            topics.append((topic["topic"], topic["topic_id"], answers))
-            image = worker.topic_of({"name": topic["topic"], "topic_id": topic["topic_id"]}, by_id)
+            topics.append((name, topic_id, answers))
+            image = worker.topic_of({"name": name, "topic_id": topic_id}, by_id)
             is_forbidden = image is not None or not by_id or not is_client
             if is_forbidden:
-                name = image.name if image is not None else topic["topic"]
-                is_forbidden = not self._may_read(request.connection, name, not is_client)
-            if wanted is not None and len(topic["topic"]) > TOPIC_NAME_CHARACTERS_MAX:
+                known_name = image.name if image is not None else name
+                is_forbidden = not self._may_read(request.connection, known_name, not is_client)
+            if wanted is not None and len(name) > TOPIC_NAME_CHARACTERS_MAX:
                 wanted = request.wanted = None  # no name that could be; nor is it worth the room
-            for partition in topic["partitions"]:
-                index = partition["partition"]
-                answer: Answer = [index, 0, -1, -1, -1, None, 0, -1, -1, None]
+            refused, count, keys = error_codes.NONE, 0, []
+            if isolation not in (0, 1):
+                refused = error_codes.UNKNOWN_SERVER_ERROR
+            elif is_forbidden:
+                refused = error_codes.TOPIC_AUTHORIZATION_FAILED
+            elif image is None:
+                refused = error_codes.UNKNOWN_TOPIC_ID if by_id else _UNKNOWN_PARTITION
+            else:
+                count = len(image.partitions)
+                keys = self._keys_of(image)
+            for index, epoch, offset, last_fetched_epoch, max_bytes in rows:
+                answer: Answer = [index, refused, -1, -1, -1, None, 0, -1, -1, None]
                 answers.append(answer)
                 if wanted is not None:
-                    key = (topic["topic_id"] if by_id else topic["topic"], index)
-                    wanted[key] = (_parameters(partition), answer)
-                if isolation not in (0, 1):
-                    answer[1] = error_codes.UNKNOWN_SERVER_ERROR
-                elif is_forbidden:
-                    answer[1] = error_codes.TOPIC_AUTHORIZATION_FAILED
-                elif image is None:
-                    answer[1] = (
-                        error_codes.UNKNOWN_TOPIC_ID
-                        if by_id
-                        else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                    )
-                elif not 0 <= index < len(image.partitions):
-                    answer[1] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                    parameters = PARAMETERS.pack(max_bytes, epoch, last_fetched_epoch, offset)
+                    wanted[topic_id if by_id else name, index] = (parameters, answer)
+                if refused:
+                    continue
+                if not 0 <= index < count:
+                    answer[1] = _UNKNOWN_PARTITION
                 elif peer is None:
                     answer[1] = error_codes.NOT_LEADER_OR_FOLLOWER
                 elif len(entries) < READ_PARTITIONS_MAX:
                     asked.append(answer)
-                    entries.append(_pack_entry(image.topic_id, index, partition))
+                    entries.append(
+                        _pack_row(keys[index], max_bytes, epoch, last_fetched_epoch, offset, -1, -1)
+                    )
         if peer is None or not entries:
             self._finish(request)
             request.connection.inflight.append(request)
@@ -316,27 +333,42 @@ class FetchApi:
         request.connection.inflight.append(request)
         return True
 
+    def _keys_of(self, image: TopicImage) -> list[bytes]:
+        """The keys on the rings of a topic's partitions, and perhaps of more."""
+        keys = self._keys.get(image.topic_id)
+        if keys is None or len(keys) < len(image.partitions):
+            count = len(image.partitions)
+            keys = [partition_key(image.topic_id, index) for index in range(count)]
+            self._keys.keep(image.topic_id, keys)
+        return keys
+
     # ── single partitions, again and again ──────────────────────────────────────────────────────
 
     def _remember(
-        self, request: FetchRequest, body: dict[str, Any], same: bytes, encoded: memoryview
+        self,
+        request: FetchRequest,
+        decoded: dict[str, Any],
+        body: Asked,
+        same: bytes,
+        encoded: memoryview,
     ) -> None:
         """Note what the same bytes with another offset will mean."""
         version = request.api_version
-        topic = body["topics"][0]
-        partition = topic["partitions"][0]
+        topic = decoded["topics"][0]
+        name, topic_id, rows = body.topics[0]
+        index, epoch, offset, last_fetched_epoch, max_bytes = rows[0]
         worker = self.worker
         image = worker.topic_of(topic, version >= TOPIC_IDS_FROM)
         if (
             image is None
-            or not 0 <= partition["partition"] < len(image.partitions)
+            or not 0 <= index < len(image.partitions)
             or not self._may_read(request.connection, image.name)
-            or body["isolation_level"] not in (0, 1)
-            or _replica_id(body, version) >= 0
-            or body["session_id"]
-            or body["rack_id"]
-            or body["forgotten_topics_data"]
-            or codec.encode("FetchRequest", version, body) != encoded
+            or body.isolation not in (0, 1)
+            or body.replica_id >= 0
+            or body.session_id
+            or decoded["rack_id"]
+            or body.forgotten
+            or codec.encode("FetchRequest", version, decoded) != encoded
         ):
             return
         limits = Limits(body, request.client_id, worker.fetch_bytes_max)
@@ -345,11 +377,12 @@ class FetchApi:
         known.isolation = limits.isolation
         known.image = worker.image
         known.topic_image = image
-        known.name = topic["topic"]
-        known.topic_id = topic["topic_id"]
-        known.index = index = partition["partition"]
+        known.name = name
+        known.topic_id = topic_id
+        known.index = index
         known.head = limits.pack_head(0, 1)[TOKEN.size :]
-        entry = _pack_entry(image.topic_id, index, partition)
+        key = partition_key(image.topic_id, index)
+        entry = _pack_row(key, max_bytes, epoch, last_fetched_epoch, offset, -1, -1)
         known.before, known.after = entry[:32], entry[40:]
         self.known.keep((request.connection.scope, same), known)
 
@@ -406,32 +439,32 @@ class FetchApi:
         return session
 
     def _submit_incremental(
-        self, request: FetchRequest, body: dict[str, Any], buffer: bytearray, start: int, end: int
+        self, request: FetchRequest, body: Asked, buffer: bytearray, start: int, end: int
     ) -> bool:
         """A request that says what has changed."""
         version = request.api_version
         connection = request.connection
         by_id = version >= TOPIC_IDS_FROM
-        session = self.sessions.get(body["session_id"], connection.scope)
-        if session is None or _replica_id(body, version) >= 0:
+        session = self.sessions.get(body.session_id, connection.scope)
+        if session is None or body.replica_id >= 0:
             self._answer_top(request, error_codes.FETCH_SESSION_ID_NOT_FOUND)
             connection.inflight.append(request)
             return True
         error = 0
-        if session.epoch != body["session_epoch"]:
+        if session.epoch != body.session_epoch:
             error = error_codes.INVALID_FETCH_SESSION_EPOCH
         elif session.uses_topic_ids != by_id:
             error = error_codes.FETCH_SESSION_TOPIC_ID_ERROR
         else:
-            name = "topic_id" if by_id else "topic"
             changed = [
-                ((topic[name], partition["partition"]), _parameters(partition))
-                for topic in body["topics"]
-                for partition in topic["partitions"]
+                (
+                    (topic_id if by_id else name, index),
+                    PARAMETERS.pack(max_bytes, epoch, last_fetched_epoch, offset),
+                )
+                for name, topic_id, rows in body.topics
+                for index, epoch, offset, last_fetched_epoch, max_bytes in rows
             ]
-            is_long = any(
-                len(topic["topic"]) > TOPIC_NAME_CHARACTERS_MAX for topic in body["topics"]
-            )
+            is_long = any(len(name) > TOPIC_NAME_CHARACTERS_MAX for name, _, _ in body.topics)
             if is_long or (changed and not self.sessions.can_grow(session, len(changed))):
                 self.sessions.remove(session)
                 error = error_codes.FETCH_SESSION_ID_NOT_FOUND
@@ -439,12 +472,7 @@ class FetchApi:
             self._answer_top(request, error)
             connection.inflight.append(request)
             return True
-        forgotten = [
-            (topic[name], index)
-            for topic in body["forgotten_topics_data"]
-            for index in topic["partitions"]
-        ]
-        session.change(changed, forgotten)
+        session.change(changed, body.forgotten)
         if not session.partitions:
             if not self._submit_full(request, body):
                 return False
@@ -454,7 +482,7 @@ class FetchApi:
         limits.version = version
         session.repeated = None
         end_bytes = _ENDS[version]
-        if not changed and not forgotten and buffer.endswith(end_bytes, start, end):
+        if not changed and not body.forgotten and buffer.endswith(end_bytes, start, end):
             epoch_at = end - len(end_bytes) - 4
             if _SESSION.unpack_from(buffer, epoch_at - 4) == (session.id, session.epoch):
                 limits.prefix = bytes(buffer[start + 8 : epoch_at])
@@ -716,6 +744,8 @@ class FetchApi:
         if is_flexible:
             aborted = b"\0" if request.isolation == 0 else b"\x01"
         middle = aborted + (b"\xff\xff\xff\xff" if version >= 11 else b"")
+        nothing = middle + (b"\x01\0" if is_flexible else b"\0\0\0\0")
+        pack_v5 = _PARTITION_V5.pack
         for name, topic_id, answers in request.topics:
             if version >= 13:
                 piece(topic_id)
@@ -729,7 +759,11 @@ class FetchApi:
             for row in answers:
                 index, error, high, stable, log_start, where, length, epoch, end, ended = row
                 if version >= 5:
-                    piece(_PARTITION_V5.pack(index, error, high, stable, log_start))
+                    head = pack_v5(index, error, high, stable, log_start)
+                    if not length and not error and epoch < 0 and ended is None:
+                        piece(head + nothing)  # as most of many
+                        continue
+                    piece(head)
                 else:
                     piece(_PARTITION_V4.pack(index, error, high, stable))
                 piece(middle if ended is None else _aborted(ended, version))
@@ -820,33 +854,6 @@ def _aborted(ended: list[tuple[int, int]], version: int) -> bytes:
     rows = [_ABORTED.pack(*row) + end for row in ended]
     return b"".join(
         (_array_head(len(rows), is_flexible), *rows, b"\xff\xff\xff\xff" if version >= 11 else b"")
-    )
-
-
-def _replica_id(body: dict[str, Any], version: int) -> int:
-    """Who claims to be a replica; negative for clients."""
-    replica_id: int = body["replica_id"] if version < 15 else body["replica_state"]["replica_id"]
-    return replica_id
-
-
-def _pack_entry(topic_id: bytes, index: int, partition: dict[str, Any]) -> bytes:
-    return READ_PARTITION.pack(
-        partition_key(topic_id, index),
-        partition["partition_max_bytes"],
-        partition["current_leader_epoch"],
-        partition["last_fetched_epoch"],
-        partition["fetch_offset"],
-        -1,
-        -1,
-    )
-
-
-def _parameters(partition: dict[str, Any]) -> bytes:
-    return PARAMETERS.pack(
-        partition["partition_max_bytes"],
-        partition["current_leader_epoch"],
-        partition["last_fetched_epoch"],
-        partition["fetch_offset"],
     )
 
 

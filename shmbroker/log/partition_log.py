@@ -537,7 +537,10 @@ class PartitionLog:
                 return None
             if offset >= end_offset:
                 return self.active, 0, 0
-            place = self._locate(offset)
+            if offset == self.active.base_offset:
+                place = self.active, 0  # without a look at the file
+            else:
+                place = self._locate(offset)
         segment, position = place
         if segment is self.active:
             if end_offset >= self.log_end_offset:
