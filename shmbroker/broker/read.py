@@ -303,15 +303,22 @@ class Reader:
             partition = find_partition(key) or self.partitions.find(key)
             if (
                 partition is not None
-                and offset == partition.high_watermark
                 and partition.is_leader
+                and (
+                    offset == partition.high_watermark
+                    or (
+                        0 < max_bytes <= total
+                        and partition.log.log_start_offset <= offset <= partition.high_watermark
+                    )
+                )
                 and (epoch < 0 or epoch == partition.leader_epoch)
                 and (
                     last_fetched_epoch < 0
                     or last_fetched_epoch == partition.log.leader_epochs.latest
                 )
             ):
-                # Nothing new, as with most of many. What is below would find the same.
+                # Nothing new, or no room for it, as with most of many. What is below would find
+                # the same.
                 has_valid = True
                 add(partition)
                 continue

@@ -24,7 +24,7 @@ from typing import Any
 
 from shmbroker.gateway.arriving import Sender
 from shmbroker.gateway.inflight import Request
-from shmbroker.ipc.passed_files import ColdSlice, FileSlice
+from shmbroker.ipc.passed_files import INLINE_BYTES, ColdSlice, FileSlice
 from shmbroker.security.acls import ANONYMOUS
 from shmbroker.security.identity import Identity
 
@@ -39,6 +39,9 @@ MSG_MORE = socket.MSG_MORE
 
 SENDFILE_BYTES_MAX = 1 << 20
 """For one call: what is looked at beforehand is its first and its last byte."""
+
+GATHERED_BYTES = 256 << 10
+"""From here on parts are sent: what is joined is copied, and stays in memory until it is taken."""
 
 SEND_BYTES_PER_TURN = 4 << 20
 """What one connection may send before the others of its worker have their turn."""
@@ -234,7 +237,7 @@ class Connection(Sender):
         budget = SEND_BYTES_PER_TURN
         while out:
             part = out[0]
-            if type(part) is FileSlice:
+            if type(part) is FileSlice and not self._has_read_front():
                 try:
                     sent = self._send_file(part)
                 except BlockingIOError:
@@ -246,9 +249,11 @@ class Connection(Sender):
                 part.length -= sent
                 if part.length == 0:
                     out.popleft()
+                elif sent < SENDFILE_BYTES_MAX:
+                    return False  # the socket took what it could
             else:
                 if len(out) == 1:
-                    data, flags = part, 0
+                    data, flags = out[0], 0
                     out.clear()
                 else:
                     data, flags = self._gather()
@@ -284,17 +289,28 @@ class Connection(Sender):
         traffic.sent_file_bytes += sent
         return sent
 
+    def _has_read_front(self) -> bool:
+        """Read the slice in front, if it is small and in the page cache: then it is bytes."""
+        out = self.out
+        part = out[0]
+        if part.length > INLINE_BYTES or (data := part.try_read()) is None:
+            return False
+        out[0] = data
+        return True
+
     def _gather(self) -> tuple[Any, int]:
-        """The parts in front, joined up to the next file slice, and the flags to send them with."""
+        """The parts in front, joined up to the next large file slice, and the flags to send them
+        with."""
         out = self.out
         parts = [out.popleft()]
         size = len(parts[0])
         flags = 0
         while out:
             if type(out[0]) is FileSlice:
-                flags = MSG_MORE
-                break
-            if size > 262144:
+                if size > GATHERED_BYTES or not self._has_read_front():
+                    flags = MSG_MORE
+                    break
+            elif size > GATHERED_BYTES:
                 break
             part = out.popleft()
             size += len(part)

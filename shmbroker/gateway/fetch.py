@@ -127,6 +127,7 @@ assert _KNOWN_READ.size == READ_HEAD.size + READ_PARTITION.size
 
 KNOWN_MAX = 1024
 """Requests of one partition that are remembered for all connections."""
+CORRELATION_ID_BYTES = 4
 TOPICS_MAX = 256
 """Topics whose partitions' keys are kept."""
 _UNKNOWN_PARTITION = error_codes.UNKNOWN_TOPIC_OR_PARTITION
@@ -136,8 +137,14 @@ _pack_row = READ_PARTITION.pack
 class KnownFetch(TopicMeaning):
     """What the bytes around correlation id and offset mean; of one topic, as it was then."""
 
-    __slots__ = ("after", "before", "client_id", "head", "index", "isolation", "name", "topic_id")
+    __slots__ = ("after", "answer_end", "answer_head", "answer_middle", "before", "client_id",
+                 "head", "index", "isolation", "name", "topic_id")  # fmt: skip
     after: bytes
+    answer_end: bytes
+    """Of an answer: what is behind the records, what stands before the partition's numbers (all but
+    the frame's size and the correlation id), what stands between those and the records' length."""
+    answer_head: bytes
+    answer_middle: bytes
     before: bytes
     client_id: bytes | None
     head: bytes
@@ -154,11 +161,13 @@ class FetchRequest(Request):
     its partitions; `found` then has the answers, by their place in `asked`.
     """
 
-    __slots__ = ("asked", "epoch", "found", "isolation", "session", "topics", "wanted")
+    __slots__ = ("asked", "epoch", "found", "isolation", "known", "session", "topics", "wanted")
     asked: list[Any]
     epoch: int
     found: dict[int, Answer]
     isolation: int
+    known: KnownFetch | None
+    """What its bytes were recognised as."""
     session: FetchSession | None
     topics: list[tuple[str, bytes, list[Answer]]]
     wanted: Wanted | None
@@ -234,7 +243,7 @@ class FetchApi:
         _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
         request = FetchRequest(connection, API_KEY, version, correlation_id)
         request.client_id = client_id
-        request.session = request.wanted = None
+        request.known = request.session = request.wanted = None
         body = None
         if end - start > REPEATED_BYTES_MAX:
             body = fetch_rows.walk(buffer, start + body_at, end, version)
@@ -384,6 +393,18 @@ class FetchApi:
         key = partition_key(image.topic_id, index)
         entry = _pack_row(key, max_bytes, epoch, last_fetched_epoch, offset, -1, -1)
         known.before, known.after = entry[:32], entry[40:]
+        is_flexible = version >= FLEXIBLE_FROM
+        known.answer_head = b"".join(
+            (
+                response_header(API_KEY, version, 0)[CORRELATION_ID_BYTES:],
+                _HEAD.pack(0, 0, 0) if version >= SESSIONS_FROM else b"\0\0\0\0",
+                _array_head(1, is_flexible),
+                _named(name, topic_id, version),
+                _array_head(1, is_flexible),
+            )
+        )
+        known.answer_middle = _no_aborted(known.isolation, version)
+        known.answer_end = b"\0\0\0" if is_flexible else b""
         self.known.keep((request.connection.scope, same), known)
 
     def _send_known(
@@ -406,6 +427,7 @@ class FetchApi:
         request = FetchRequest(connection, API_KEY, version, correlation_id)
         request.client_id = known.client_id
         request.isolation = known.isolation
+        request.known = known
         request.session = request.wanted = None
         answer = [known.index, 0, -1, -1, -1, None, 0, -1, -1, None]
         request.asked = [answer]
@@ -503,6 +525,7 @@ class FetchApi:
         request = FetchRequest(connection, API_KEY, limits.version, correlation_id)
         request.client_id = limits.client_id
         request.isolation = limits.isolation
+        request.known = None
         request.session = session
         request.epoch = next_epoch(session.epoch)
         request.wanted = None
@@ -618,6 +641,13 @@ class FetchApi:
         missing: list[int] = []
         _, count, aborted_count = READ_DONE_HEAD.unpack_from(data, index)
         at = index + READ_DONE_HEAD.size
+        if (
+            request.known is not None
+            and count == 1
+            and not aborted_count
+            and self._has_answered_known(request, request.known, data, at)
+        ):
+            return missing
         files = self.worker.files[peer.slot]
         aborted_at = at + count * READ_SLICE.size
         inline_at = aborted_at + aborted_count * READ_ABORTED.size
@@ -662,6 +692,32 @@ class FetchApi:
                     answer[9].append((producer_id, first_offset))
             self._finish(request)
         return missing
+
+    def _has_answered_known(
+        self, request: FetchRequest, known: KnownFetch, data: memoryview, at: int
+    ) -> bool:
+        """The usual answer to a request that was recognised: few records, or none, in one piece.
+        False where it is not that: then `_finish` builds it, to the same bytes."""
+        (
+            error, _, length, high_watermark, stable, log_start,
+            file_id, position, diverging_epoch, _, _,
+        ) = READ_SLICE.unpack_from(data, at)  # fmt: skip
+        if error or file_id or diverging_epoch >= 0 or request.connection.throttle is not None:
+            return False
+        version = request.api_version
+        start = at + READ_SLICE.size + position
+        numbers = (known.index, 0, high_watermark, stable, log_start)
+        parts = (
+            known.answer_head,
+            _PARTITION_V5.pack(*numbers) if version >= 5 else _PARTITION_V4.pack(*numbers[:4]),
+            known.answer_middle,
+            uvarint(length + 1) if version >= FLEXIBLE_FROM else _INT.pack(length),
+            data[start : start + length],
+            known.answer_end,
+        )
+        size = CORRELATION_ID_BYTES + sum(map(len, parts))
+        request.response = [b"".join((_SESSION.pack(size, request.correlation_id), *parts))]
+        return True
 
     def on_failed(self, request: FetchRequest, error_code: int) -> None:
         """The I/O worker died: every partition that it was asked for gets this error."""
@@ -729,7 +785,7 @@ class FetchApi:
         is_flexible = version >= FLEXIBLE_FROM
         parts: list[Any] = []
         add = parts.append
-        pieces: list[bytes] = [b""]
+        pieces: list[Any] = [b""]
         piece = pieces.append
         size = 0
         total = sum(answer[6] for _, _, answers in request.topics for answer in answers)
@@ -740,21 +796,11 @@ class FetchApi:
             piece(b"\0\0\0\0")
         piece(_array_head(len(request.topics), is_flexible))
         hints = None
-        aborted = b"\xff\xff\xff\xff" if request.isolation == 0 else b"\0\0\0\0"
-        if is_flexible:
-            aborted = b"\0" if request.isolation == 0 else b"\x01"
-        middle = aborted + (b"\xff\xff\xff\xff" if version >= 11 else b"")
+        middle = _no_aborted(request.isolation, version)
         nothing = middle + (b"\x01\0" if is_flexible else b"\0\0\0\0")
         pack_v5 = _PARTITION_V5.pack
         for name, topic_id, answers in request.topics:
-            if version >= 13:
-                piece(topic_id)
-            else:
-                encoded = name.encode()
-                if is_flexible:
-                    piece(uvarint(len(encoded) + 1) + encoded)
-                else:
-                    piece(len(encoded).to_bytes(2, "big") + encoded)
+            piece(_named(name, topic_id, version))
             piece(_array_head(len(answers), is_flexible))
             for row in answers:
                 index, error, high, stable, log_start, where, length, epoch, end, ended = row
@@ -844,6 +890,25 @@ def _bounded(throttle: Throttle, client_id: bytes | None, read: bytes) -> bytes:
     max_bytes = min(max_bytes, throttle.fetch_bytes_most(client_id))
     head = READ_HEAD.pack(token, max_wait_ms, min(min_bytes, max_bytes), max_bytes, *rest)
     return head + read[READ_HEAD.size :]
+
+
+def _named(name: str, topic_id: bytes, version: int) -> bytes:
+    """How an answer names a topic."""
+    if version >= TOPIC_IDS_FROM:
+        return topic_id
+    encoded = name.encode()
+    if version >= FLEXIBLE_FROM:
+        return uvarint(len(encoded) + 1) + encoded
+    return len(encoded).to_bytes(2, "big") + encoded
+
+
+def _no_aborted(isolation: int, version: int) -> bytes:
+    """As `_aborted` where there are none: null, unless read_committed was asked for."""
+    if version >= FLEXIBLE_FROM:
+        aborted = b"\0" if isolation == 0 else b"\x01"
+    else:
+        aborted = b"\xff\xff\xff\xff" if isolation == 0 else b"\0\0\0\0"
+    return aborted + (b"\xff\xff\xff\xff" if version >= 11 else b"")
 
 
 def _aborted(ended: list[tuple[int, int]], version: int) -> bytes:

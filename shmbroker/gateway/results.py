@@ -35,6 +35,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.gateway import Gateway
 
 ASK_AGAIN_S = 1.0
@@ -50,6 +51,8 @@ class Results:
         self.unread: list[tuple[fetch.FetchRequest, Peer, bytes, tuple[int, ...]]] = []
         """Reads that wait for descriptors: request, its peer, the READ_DONE, file ids."""
         self.asked_files: set[int] = set()
+        self.reader: Connection | None = None
+        """A connection among those touched whose read is done."""
         self._ask_again_at = 0.0
 
     def take(self) -> None:
@@ -96,6 +99,12 @@ class Results:
             reader.release()
         if touched:
             flush = gateway.loop.flush
+            if self.reader is not None:
+                # A consumer before the producer's ack that came with its records: somebody waits
+                # for the first, and each send takes some 10 us. Only one: acks wait meanwhile.
+                flush(self.reader)
+                touched.discard(self.reader)
+                self.reader = None
             for connection in touched:
                 flush(connection)
             touched.clear()
@@ -155,6 +164,7 @@ class Results:
         missing = self.gateway.fetch.on_read_done(request, peer, data, index)
         if not missing:
             self.gateway.touched.add(request.connection)
+            self.reader = request.connection
             return
         # Descriptors that the LRU has dropped, or that did not fit into the socket pair: ask for
         # them, look again when they are here.
