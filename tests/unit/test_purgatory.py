@@ -191,3 +191,34 @@ def test_tidying_keeps_the_deadlines_of_those_that_wait_in_order(purgatory):
     for deadline_ms in sorted(number * 377 % 1009 for number in range(0, 1000, 10)):
         assert purgatory.next_deadline() == deadline_ms
         assert len(purgatory.expire(deadline_ms)) == 1
+
+
+class Told(Operation):
+    """Notes the keys that it is told of."""
+
+    def __init__(self, can_complete=False):
+        super().__init__(can_complete)
+        self.told = []
+
+    def try_complete_of(self, keys):
+        self.told.append(list(keys))
+        return super().try_complete_of(keys)
+
+
+def test_keys_checked_together_are_told_at_once_to_who_watches_several(purgatory):
+    several, one, elsewhere, done = Told(), Told(can_complete=True), Told(), Told()
+    purgatory.watch(several, ["a", "b", "c"], 10)
+    purgatory.watch(one, ["b"], 10)
+    purgatory.watch(elsewhere, ["d"], 10)
+    purgatory.watch(done, ["c"], 10)
+    done.is_done = True
+    assert purgatory.check_together(["a", "c", "b", "nobody"]) == 1
+    assert (several.told, one.told, elsewhere.told, done.told) == (
+        [["a", "c", "b"]],
+        [["b"]],
+        [],
+        [],
+    )
+    assert len(purgatory) == 2
+    assert purgatory.check("c") == purgatory.check_together(["a"]) == 0
+    assert several.told[1:] == [["c"], ["a"]]

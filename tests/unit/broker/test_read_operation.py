@@ -263,3 +263,80 @@ def test_what_is_warm_goes_without_what_is_cold(page_cache: SimpleNamespace) -> 
     reading = Reading(2)
     cold(reading, 0)
     assert list(reading.read((0, 1, 0), (1, 1, 0), offset=0)) == [1]
+
+
+# ── a wait for many partitions ──────────────────────────────────────────────────────────────────
+
+
+class Looked(Reading):
+    """Counts how many partitions are looked at."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.looked: list[int] = []
+        look_up = self.reader._look_up
+        self.reader._look_up = lambda asked, *rest: (  # type: ignore[method-assign]
+            self.looked.append(len(asked)) or look_up(asked, *rest)
+        )
+
+    def append(self, *indexes: int) -> None:
+        for index in indexes:
+            partition = self.partitions[self.keys[index]]
+            partition.high_watermark = partition.log.log_end_offset = 2
+        self.reader.purgatory.check_together([self.keys[index] for index in indexes])
+
+
+def test_an_append_has_only_its_partition_looked_at_again() -> None:
+    reading = Looked(20)
+    reading.begin(*[(index, 1, 0) for index in range(20)], max_wait_ms=500)
+    assert (reading.looked, reading.peer.sent) == ([20], [])
+    reading.append(7)
+    assert reading.looked == [20, 1]
+    assert {which: found[2] for which, found in reading.peer.slices().items()} == {7: len(BATCH)}
+    assert not reading.reader.purgatory.watched and not reading.reader.waiting
+
+
+def test_what_was_appended_together_is_answered_together() -> None:
+    reading = Looked(20)
+    reading.begin(*[(index, -1, -1) for index in range(20)], max_wait_ms=500)
+    reading.append(7, 3)
+    assert reading.looked == [20, 2]
+    found = reading.peer.slices()
+    assert list(found) == list(range(20))
+    assert [which for which in found if found[which][2]] == [3, 7]
+
+
+def test_a_check_without_news_goes_on_waiting_until_there_is_some() -> None:
+    reading = Looked(20)
+    reading.begin(*[(index, 1, 0) for index in range(20)], max_wait_ms=500)
+    assert reading.reader.purgatory.check(reading.keys[4]) == 0
+    reading.append(5)
+    assert reading.looked == [20, 1, 1]
+    assert list(reading.peer.slices()) == [5]
+
+
+def test_all_are_looked_at_where_one_has_gone_or_is_named_twice() -> None:
+    reading = Looked(20)
+    reading.begin(*[(index, 1, 0) for index in range(20)], max_wait_ms=500)
+    del reading.partitions[reading.keys[4]]
+    reading.reader.purgatory.check(reading.keys[4])
+    assert (reading.looked, reading.peer.sent) == ([20, 1, 20], [])
+    twice = Looked(3)
+    twice.begin((0, 1, 0), (1, 1, 0), (1, 1, 0), max_wait_ms=500)
+    twice.append(1)
+    assert twice.looked == [3, 3]
+    assert list(twice.peer.slices()) == [1, 2]
+
+
+def test_partitions_behind_a_full_answer_are_as_if_nothing_was_there() -> None:
+    reading = Reading(3)
+    reading.partitions[reading.keys[2]].log.log_start_offset = 1
+    entries = [READ_PARTITION.pack(key, 1000, -1, -1, 0, -1, -1) for key in reading.keys]
+    data = memoryview(READ_HEAD.pack(9, 0, 1, 1, 0, 0, 3, 0) + b"".join(entries))
+    reading.reader.on_read(reading.peer, data, 0, len(data))  # type: ignore[arg-type]
+    found = reading.peer.slices()
+    assert [(found[which][0], found[which][2]) for which in range(3)] == [
+        (0, len(BATCH)),
+        (0, 0),
+        (error_codes.OFFSET_OUT_OF_RANGE, 0),
+    ]

@@ -1,10 +1,11 @@
 """What a connection still holds of its answers."""
 
+import os
 import socket
 from types import SimpleNamespace
 
 from shmbroker.gateway.connection import Connection
-from shmbroker.ipc.passed_files import FileSlice
+from shmbroker.ipc.passed_files import FileSlice, OpenFile
 
 
 def test_unsent_bytes_shrink_as_the_client_reads():
@@ -23,3 +24,28 @@ def test_unsent_bytes_shrink_as_the_client_reads():
         theirs.recv(1 << 20)
         assert not connection.send()
         assert connection.unsent_bytes() < before
+
+
+def test_small_slices_go_with_what_stands_around_them_and_large_ones_by_themselves(tmp_path):
+    content = bytes(range(256)) * 1024
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    file = OpenFile(os.open(path, os.O_RDONLY))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
+        connection = Connection(ours, SimpleNamespace(broker_id=1, is_control=False), 0.0, {})
+        expected = b""
+        for number in range(40):
+            at, length = number * 1000, 60_000 if number % 9 == 5 else 10 + number * 800
+            connection.out.extend([b"head %d" % number, FileSlice(file, at, length)])
+            expected += b"head %d" % number + content[at : at + length]
+        got, is_sent = b"", False
+        while len(got) < len(expected):
+            is_sent = is_sent or connection.send()
+            got += theirs.recv(1 << 20)
+        assert got == expected
+        assert not connection.out
+    assert connection.traffic.sent_bytes == len(expected)
+    assert 0 < connection.traffic.sent_file_bytes <= 5 * 60_000

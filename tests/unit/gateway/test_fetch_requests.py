@@ -8,7 +8,13 @@ import pytest
 
 from shmbroker.gateway import fetch
 from shmbroker.gateway.fetch import FetchApi
-from shmbroker.ipc.operation_layout import READ, TOKEN
+from shmbroker.ipc.operation_layout import (
+    READ,
+    READ_ABORTED,
+    READ_DONE_HEAD,
+    READ_SLICE,
+    TOKEN,
+)
 from shmbroker.wire import codec
 from shmbroker.wire.frame import request_frame
 
@@ -18,6 +24,7 @@ VERSIONS = range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1)
 
 class Peer:
     incarnation = 1
+    slot = 4
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -36,6 +43,7 @@ class Worker:
     def __init__(self) -> None:
         self.config = {"max.incremental.fetch.session.cache.slots": 10}
         self.token = 0
+        self.files: dict[int, Any] = {Peer.slot: None}
         self.guard = None
         self.fetch_bytes_max = 1 << 20
         self.pending: dict[int, Any] = {}
@@ -66,6 +74,9 @@ class Worker:
 
     def now(self) -> float:
         return 0.0
+
+    def leader_hint(self, *_: Any) -> None:
+        return None
 
     def submit(self, version: int, body: bytes, client_id: str = "c") -> bool:
         frame = bytearray(b"before" + request_frame(1, version, 77, client_id, body) + b"behind")
@@ -181,3 +192,71 @@ def test_short_frames_are_refused_as_such(size: int) -> None:
         del frame[size + 4 :]
         with pytest.raises(ProtocolFault):
             worker.api.submit(worker.connection, frame, 4, len(frame), version, 77)
+
+
+# ── answers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_done(*rows: tuple[int, bytes, int], aborted: bool = False) -> memoryview:
+    """A READ_DONE entry. rows: error, records, diverging epoch."""
+    inline = b"".join(records for _, records, _ in rows)
+    slices, at = [], 0
+    for which, (error, records, diverging) in enumerate(rows):
+        slices.append(
+            READ_SLICE.pack(
+                error, which, len(records), 90, 80, 70, 0, at, diverging, 3, diverging * 2
+            )
+        )
+        at += len(records)
+    ended = [READ_ABORTED.pack(0, 5, 6)] if aborted else []
+    head = READ_DONE_HEAD.pack(1, len(rows), len(ended))
+    return memoryview(b"".join((head, *slices, *ended, inline)))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_the_answer_to_a_recognised_request_has_the_bytes_of_any(
+    version: int, isolation: int
+) -> None:
+    worker = Worker()
+    body = encoded(version, 7, isolation_level=isolation)
+    for entry in (
+        read_done((0, b"", -1)),
+        read_done((0, b"records", -1)),
+        read_done((0, bytes(2000), -1)),
+        read_done((6, b"", -1)),
+        read_done((0, b"", 2)),
+        read_done((0, b"records", -1), aborted=isolation == 1),
+    ):
+        answers = []
+        worker.api.known.clear()
+        for is_known in (False, True):
+            assert worker.submit(version, body)
+            request = worker.connection.inflight.pop()
+            assert (request.known is not None) is is_known
+            assert worker.api.on_read_done(request, worker.peer, entry, 0) == []
+            answers.append(b"".join(request.response))
+        assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_many_partitions_are_asked_for_as_the_codec_would(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = {"topic_id": TOPIC_ID} if version >= 13 else {"topic": "t"}
+    rows = [
+        {"partition": index, "fetch_offset": index * 3, "partition_max_bytes": 9}
+        for index in (*range(60), -1, 1)
+    ]
+    body = encoded(version, 0, topics=[name | {"partitions": rows}, name | {"partitions": []}])
+    walks = fetch.fetch_rows.walk
+    found = []
+    for walk in (walks, lambda *_: None):
+        monkeypatch.setattr(fetch.fetch_rows, "walk", walk)
+        worker = Worker()
+        worker.image.topics_by_id[TOPIC_ID].partitions = [0] * 50
+        assert worker.submit(version, body)
+        request = worker.connection.inflight.pop()
+        found.append((worker.peer.sent, request.topics, request.asked, request.isolation))
+    assert found[0] == found[1]
+    assert len(found[0][2]) == 51
