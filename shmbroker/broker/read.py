@@ -60,6 +60,10 @@ READS_MAX = 1000
 """Partitions of which one fetch gets bytes: each costs 20 us and more, so that is some 20 ms. The
 others have their turn with the next, as where a fetch has as many bytes as it may."""
 
+MISSES_MAX = 4
+"""Partitions in a row with nothing as small as the room that is left: then the answer is full. Each
+look at another opens its file and reads there, which was most of what a fetch of many cost."""
+
 READ_COMMITTED = 1
 """The isolation level."""
 
@@ -295,6 +299,7 @@ class Reader:
         total = 0
         aborted_left = ABORTED_MAX
         left = READS_MAX
+        misses = MISSES_MAX
         must_answer = False
         has_valid = False
         find_partition = self.partitions.get
@@ -400,6 +405,12 @@ class Reader:
                     results.append((found, partition))
                     continue
             segment, position, length = found
+            if length:
+                misses = MISSES_MAX
+            elif total and limit < partition_max_bytes:
+                misses -= 1
+                if not misses:
+                    max_bytes = total
             total += length
             if aborted:
                 aborted_left -= len(aborted)

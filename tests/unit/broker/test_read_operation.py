@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from shmbroker.broker import read
-from shmbroker.broker.read import COLD_WAIT_MS, INLINE_BYTES, INLINE_SLICE_BYTES, READS_MAX, Reader
+from shmbroker.broker.read import (
+    COLD_WAIT_MS,
+    INLINE_BYTES,
+    INLINE_SLICE_BYTES,
+    MISSES_MAX,
+    READS_MAX,
+    Reader,
+)
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
     READ_DONE,
@@ -340,3 +347,26 @@ def test_partitions_behind_a_full_answer_are_as_if_nothing_was_there() -> None:
         (0, 0),
         (error_codes.OFFSET_OUT_OF_RANGE, 0),
     ]
+
+
+def test_an_answer_is_full_when_some_partitions_have_nothing_small_enough() -> None:
+    reading = Looked(40)
+    tried: list[int] = []
+    room = 2 * len(BATCH) + 10
+    for number, partition in enumerate(reading.partitions.values()):
+        log = partition.log
+
+        def read(
+            offset: int, limit: int, end: int, is_first: bool, number: int = number, log: Any = log
+        ) -> Any:
+            tried.append(number)
+            return log.segment, 0, len(BATCH) if limit >= len(BATCH) else 0
+
+        log.read = read
+    entries = [READ_PARTITION.pack(key, 1000, -1, -1, 0, -1, -1) for key in reading.keys]
+    data = memoryview(READ_HEAD.pack(9, 0, 1, room, 0, 0, 40, 0) + b"".join(entries))
+    reading.reader.on_read(reading.peer, data, 0, len(data))  # type: ignore[arg-type]
+    found = reading.peer.slices()
+    assert [which for which in found if found[which][2]] == [0, 1]
+    assert len(found) == 40 and not any(row[0] for row in found.values())
+    assert tried == list(range(2 + MISSES_MAX))
