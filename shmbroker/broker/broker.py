@@ -576,6 +576,7 @@ class Broker:
             self.reader.on_cancel(peer, TOKEN.unpack_from(data, index)[0])
         elif operation == NEED_FILE:
             self.passing.pass_again(peer, TOKEN.unpack_from(data, index)[0])
+            peer.doorbell.ring_if_sleeping()  # a descriptor wakes nobody, and a read waits for it
         elif operation == DROP_FILE:
             self.replication.fetcher.drop_file(peer, TOKEN.unpack_from(data, index)[0])
         elif operation == EXECUTED_PART:

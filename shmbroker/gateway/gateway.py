@@ -387,9 +387,9 @@ class Gateway:
         if self._turns % SAMPLED == 0:
             self._sample()
         member.publish()
-        results.take()
         if results.unread:
-            results.retry_reads()
+            results.retry_reads()  # before the others: these send what is answered
+        results.take()
         if plain.to_ask_again:
             plain.retry_asking(now)
         if loop.cold:

@@ -170,6 +170,8 @@ class Results:
         # them, look again when they are here.
         for file_id in missing:
             if file_id not in self.asked_files:
+                if not self.asked_files:
+                    self._ask_again_at = self.gateway.clock.monotonic() + ASK_AGAIN_S
                 self.asked_files.add(file_id)
                 peer.send(NEED_FILE, TOKEN.pack(file_id))
         result = bytes(data[index : index + length])
@@ -178,13 +180,14 @@ class Results:
     def retry_reads(self) -> None:
         """Reads that waited for descriptors."""
         unread, self.unread = self.unread, []
-        now = self.gateway.clock.monotonic()
-        if now >= self._ask_again_at:
-            self._ask_again_at = now + ASK_AGAIN_S
+        if self.gateway.clock.monotonic() >= self._ask_again_at:
             self.asked_files.clear()
-        for request, peer, result, _ in unread:
+        for request, peer, result, missing in unread:
             if not request.connection.is_closed:
                 self._finish_read(request, peer, memoryview(result), 0, len(result))
+                if request.response is not None:
+                    # They are here. With more files than are kept, they may be missed again soon.
+                    self.asked_files.difference_update(missing)
 
     # ── failures ────────────────────────────────────────────────────────────────────────────────
 

@@ -230,6 +230,23 @@ def test_a_read_waits_for_its_descriptor(family: GatewayFamily, tmp_path: Path) 
     assert (row["error_code"], row["high_watermark"], row["records"]) == (0, 5, BATCH)
 
 
+def test_a_descriptor_that_came_and_went_is_asked_for_at_once(
+    family: GatewayFamily, tmp_path: Path
+) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(BATCH)
+    for _ in range(3):
+        token = ask_to_read(family)
+        family.reply(READ_DONE, slice_of_file(token, len(BATCH)))
+        family.quiet_turn()
+        assert set(family.taken()) == {(NEED_FILE, TOKEN.pack(FILE))}
+        with path.open("rb") as file:
+            assert pass_file(family.passing, FILE, file.fileno())
+        family.quiet_turn()
+        assert fetched(family)["records"] == BATCH
+        family.gateway.files[BROKER].drop(FILE)  # as where there are more files than are kept
+
+
 def test_a_read_of_a_file_that_is_deleted_meanwhile_is_answered(family: GatewayFamily) -> None:
     token = ask_to_read(family)
     family.reply(READ_DONE, slice_of_file(token, len(BATCH)))
