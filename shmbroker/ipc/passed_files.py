@@ -18,6 +18,7 @@ connection.
 
 import array
 import os
+import resource
 import socket
 from collections import OrderedDict
 
@@ -27,8 +28,11 @@ INLINE_BYTES = 32768
 """Slices up to this size are read, and sent with what stands around them in one call: cheaper than
 sendfile with its two looks beforehand, once for each of many partitions."""
 
-FILES_MAX = 1024
-"""Descriptors kept for each owner, least recently used first out."""
+FILES_MIN, FILES_MAX = 1024, 2560
+"""Descriptors kept for each owner, least recently used first out: a consumer of 2,000 partitions
+comes back to each of them. The fewer where the limit of open files is low."""
+OPEN_FILES_SHARE = 8
+"""What part of that limit they may take, of all owners together: one in so many."""
 
 
 COLD_RETRIES_MAX = 200
@@ -111,10 +115,11 @@ class FileSlice:
 class FileTable:
     """The descriptors that one owner has passed to this process, by file id."""
 
-    __slots__ = ("_files", "_socket")
+    __slots__ = ("_files", "_files_max", "_socket")
 
-    def __init__(self, passing: socket.socket) -> None:
+    def __init__(self, passing: socket.socket, files_max: int = FILES_MIN) -> None:
         self._socket = passing
+        self._files_max = files_max
         self._files: OrderedDict[int, OpenFile] = OrderedDict()
 
     def find(self, file_id: int) -> OpenFile | None:
@@ -141,7 +146,7 @@ class FileTable:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds = array.array("i", payload[:4])
                     self._files[int.from_bytes(data, "little")] = OpenFile(fds[0])
-            while len(self._files) > FILES_MAX:
+            while len(self._files) > self._files_max:
                 self._files.popitem(last=False)
 
     def drop(self, file_id: int) -> None:
@@ -153,6 +158,14 @@ class FileTable:
         """The owner is dead: its ids mean nothing any more."""
         self.receive()
         self._files.clear()
+
+
+def files_kept(owners: int) -> int:
+    """How many to keep for each of so many owners."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return FILES_MAX
+    return max(FILES_MIN, min(FILES_MAX, soft // (OPEN_FILES_SHARE * max(1, owners))))
 
 
 def pass_file(passing: socket.socket, file_id: int, fd: int) -> bool:

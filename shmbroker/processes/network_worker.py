@@ -5,7 +5,7 @@ import select
 from shmbroker import clock
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import RETRY_S, Brokers, Gateway, Siblings
-from shmbroker.ipc.passed_files import FileTable
+from shmbroker.ipc.passed_files import FileTable, files_kept
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.aside import Aside
 from shmbroker.processes.child import Child
@@ -43,7 +43,12 @@ class NetworkWorker(Child):
         io_peers = [peer for peer in self.peers if peer.role == IO_WORKER]
         brokers = Brokers(
             {peer.number: peer for peer in io_peers},
-            {peer.slot: FileTable(shared.passing[peer.slot, slot.index][1]) for peer in io_peers},
+            {
+                peer.slot: FileTable(
+                    shared.passing[peer.slot, slot.index][1], files_kept(len(io_peers))
+                )
+                for peer in io_peers
+            },
             {
                 other.index: words_of(shared.standing_of(other.index))
                 for other in shared.of_role(IO_WORKER)

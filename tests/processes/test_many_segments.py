@@ -15,7 +15,7 @@ from tests.support.raw_client import RawClient
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS, SEGMENTS = 200, 20
-SEGMENTS_READ = 8
+SEGMENTS_READ = 16
 OPEN_MAX = Descriptors().limit
 OTHERS_MAX = 120
 """Descriptors of a process besides those of segments: rings, sockets, doorbells, pidfds."""
