@@ -47,11 +47,19 @@ class FilePassing:
             self.waiting[peer.slot, file_id] = peer
 
     def pass_waiting(self) -> None:
-        """Try again what the socket pairs had no room for."""
+        """Try again what the socket pairs had no room for; of each pair no more than it takes."""
         waiting, self.waiting = self.waiting, {}
-        for (_, file_id), peer in waiting.items():
+        full: set[int] = set()
+        for key, peer in waiting.items():
+            slot, file_id = key
+            if slot in full:
+                self.waiting[key] = peer
+                continue
             self.pass_again(peer, file_id)
-            peer.doorbell.ring_if_sleeping()
+            if key in self.waiting:
+                full.add(slot)  # until somebody there takes in what lies in it
+            else:
+                peer.doorbell.ring_if_sleeping()
 
     def drop(self, file_ids: list[int]) -> None:
         """Have these files closed wherever they are open; the list is empty after."""

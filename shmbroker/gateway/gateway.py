@@ -490,6 +490,8 @@ class Gateway:
         if memory.peak >= MUCH_BYTES:
             memory.peak = memory.used
             self._give_back()
+        for files in self.files.values():
+            files.receive()  # a full socket pair has its broker try again, though nobody reads now
         if self.told.forget_gone(now):
             self.plain.cache.clear()
         self._show_counts()
