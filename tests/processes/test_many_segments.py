@@ -10,6 +10,7 @@ from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import retain
 from shmbroker.testing.broker import Broker
+from tests.support.acknowledged_load import wait_until
 from tests.support.many_segments import BATCHES, fill, write_log
 from tests.support.raw_client import RawClient
 
@@ -101,6 +102,8 @@ def test_descriptors_and_maps_stay_bounded(tmp_path):
     try:
         with RawClient(broker.address) as client:
             client.create_topic("many", PARTITIONS)
+        node = broker.data / "node-1"
+        wait_until(lambda: len(list(node.glob("many-*"))) == PARTITIONS, "all logs")
         assert broker.stop() == 0
         fill(broker.data / "node-1", "many", PARTITIONS, SEGMENTS, NOW_MS)
         broker.start()
