@@ -86,6 +86,7 @@ def test_failed_fdatasync_takes_the_directory_offline_and_nothing_else(failing: 
                 assert client.produce(topic, batch_now(b"v"))["error_code"] == STORAGE_ERROR
                 assert client.fetch(topic, 0)["error_code"] == STORAGE_ERROR
         assert log_dir_of(client)["error_code"] == STORAGE_ERROR
+        wait_until(lambda: "it is offline" in broker.log, "the line that says so")
         assert broker.log.count("it is offline") == 1
         with RawClient(other_address) as other:
             assert other.produce("other", batch_now(b"v"))["error_code"] == 0
