@@ -157,7 +157,7 @@ class Appender:
                 at, end = payload_at + APPEND_BATCH_AT, len(data)
             if flags & APPEND_FLAG_TRANSACTIONAL:
                 at += NAME_LENGTH.size + NAME_LENGTH.unpack_from(data, at)[0]
-        partition = self.partitions.get(key) or self.partitions.find(key)
+        partition = self.partitions.get(key) or self.partitions.open_due(key)
         base_offset = self._append(
             peer, token, acks, flags, timeout_ms, partition, data, at, end, payload_at, verified
         )
@@ -185,7 +185,7 @@ class Appender:
             key, size = unpack_row(data, at)
             at += APPEND_ROW.size
             end = at + size
-            partition = partitions.get(key) or partitions.find(key)
+            partition = partitions.get(key) or partitions.open_due(key)
             base_offset = self._append(
                 peer, token + which, acks, flags, timeout_ms, partition, data, at, end
             )

@@ -302,10 +302,10 @@ class Reader:
         misses = MISSES_MAX
         must_answer = False
         has_valid = False
-        find_partition = self.partitions.get
+        find_partition, open_due = self.partitions.get, self.partitions.open_due
         add = results.append
         for key, partition_max_bytes, epoch, last_fetched_epoch, offset, _, _ in asked:
-            partition = find_partition(key) or self.partitions.find(key)
+            partition = find_partition(key) or open_due(key)
             if (
                 partition is not None
                 and partition.is_leader

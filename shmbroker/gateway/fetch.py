@@ -57,7 +57,7 @@ from shmbroker.security.acls import CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, TOPIC
 from shmbroker.security.acls import READ as READ_RIGHT
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_header
-from shmbroker.wire.primitives import uvarint
+from shmbroker.wire.primitives import array_head, uvarint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -398,9 +398,9 @@ class FetchApi:
             (
                 response_header(API_KEY, version, 0)[CORRELATION_ID_BYTES:],
                 _HEAD.pack(0, 0, 0) if version >= SESSIONS_FROM else b"\0\0\0\0",
-                _array_head(1, is_flexible),
+                array_head(1, is_flexible),
                 _named(name, topic_id, version),
-                _array_head(1, is_flexible),
+                array_head(1, is_flexible),
             )
         )
         known.answer_middle = _no_aborted(known.isolation, version)
@@ -794,14 +794,14 @@ class FetchApi:
             piece(_HEAD.pack(0, 0, session_id))
         else:
             piece(b"\0\0\0\0")
-        piece(_array_head(len(request.topics), is_flexible))
+        piece(array_head(len(request.topics), is_flexible))
         hints = None
         middle = _no_aborted(request.isolation, version)
         nothing = middle + (b"\x01\0" if is_flexible else b"\0\0\0\0")
         pack_v5 = _PARTITION_V5.pack
         for name, topic_id, answers in request.topics:
             piece(_named(name, topic_id, version))
-            piece(_array_head(len(answers), is_flexible))
+            piece(array_head(len(answers), is_flexible))
             for row in answers:
                 index, error, high, stable, log_start, where, length, epoch, end, ended = row
                 if version >= 5:
@@ -918,9 +918,5 @@ def _aborted(ended: list[tuple[int, int]], version: int) -> bytes:
     end = b"\0" if is_flexible else b""
     rows = [_ABORTED.pack(*row) + end for row in ended]
     return b"".join(
-        (_array_head(len(rows), is_flexible), *rows, b"\xff\xff\xff\xff" if version >= 11 else b"")
+        (array_head(len(rows), is_flexible), *rows, b"\xff\xff\xff\xff" if version >= 11 else b"")
     )
-
-
-def _array_head(count: int, is_flexible: bool) -> bytes:
-    return uvarint(count + 1) if is_flexible else _INT.pack(count)

@@ -22,7 +22,7 @@ from struct import Struct
 from struct import error as StructError
 
 from shmbroker.errors import ProtocolFault
-from shmbroker.wire.primitives import read_uvarint
+from shmbroker.wire.primitives import read_length, read_uvarint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def walk(buffer: bytearray, at: int, end: int, version: int) -> Asked | None:
         if version >= SESSIONS_FROM:
             session = _SESSION.unpack_from(buffer, at)
             at += 8
-        count, at = _array(buffer, at, is_flexible)
+        count, at = read_length(buffer, at, is_flexible)
         topics: Topics = []
         for _ in range(count):
             if at >= end:
@@ -131,7 +131,7 @@ def walk(buffer: bytearray, at: int, end: int, version: int) -> Asked | None:
                 if not encoded.isascii():
                     return None
                 name = encoded.decode()
-            rows, at = _array(buffer, at, is_flexible)
+            rows, at = read_length(buffer, at, is_flexible)
             following = at + rows * _row(version).size
             if rows < 0 or following > end:
                 return None
@@ -145,7 +145,7 @@ def walk(buffer: bytearray, at: int, end: int, version: int) -> Asked | None:
         if count < 0:
             return None
         if version >= SESSIONS_FROM:
-            count, at = _array(buffer, at, is_flexible)
+            count, at = read_length(buffer, at, is_flexible)
             if count:
                 return None
         if version >= RACK_FROM:
@@ -174,14 +174,6 @@ def _rows(buffer: bytearray, at: int, end: int, version: int) -> Iterator[Any]:
     if version >= 9:
         return ((index, epoch, offset, -1, most) for index, epoch, offset, most in found)
     return ((index, -1, offset, -1, most) for index, offset, most in found)
-
-
-def _array(buffer: bytearray, at: int, is_flexible: bool) -> tuple[int, int]:
-    """(how many elements, where they begin); -1: null."""
-    if is_flexible:
-        count, at = read_uvarint(buffer, at)
-        return count - 1, at
-    return _INT.unpack_from(buffer, at)[0], at + 4
 
 
 def _text(buffer: bytearray, at: int, end: int, is_flexible: bool) -> tuple[bytes, int]:

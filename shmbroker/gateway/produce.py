@@ -58,7 +58,7 @@ from shmbroker.wire.primitives import uvarint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Sequence
     from typing import Any
 
     from shmbroker.apis.contexts import RequestContext
@@ -559,23 +559,20 @@ class ProduceApi:
             self._finish(request)
 
     def on_appended_many(
-        self, request: ProduceRequest, first: int, rows: Iterable[tuple[int, int, int]]
-    ) -> int:
+        self, request: ProduceRequest, first: int, rows: list[tuple[int, int, int]]
+    ) -> None:
         """Some batches of a walked request were stored, the first of that entry with the token
-        `first`; how many."""
+        `first`."""
         many = request.many
         assert many is not None, "who else sends an APPEND_MANY"
         pending, results = self.worker.pending, many.results
         n = first - many.first_token
-        count = 0
         for which, base_offset, log_start_offset in rows:
             pending.pop(first + which, None)
             results[n + which] = base_offset, NO_APPEND_TIME, log_start_offset
-            count += 1
-        request.pending -= count
+        request.pending -= len(rows)
         if request.pending == 0:
             self._finish_many(request, many)
-        return count
 
     def _finish_many(self, request: ProduceRequest, many: ManyProduce) -> None:
         """Encode the answer of a walked request."""

@@ -19,6 +19,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
+from shmbroker.errors import ProtocolFault
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     HEADER_SIZE,
@@ -28,7 +29,15 @@ from shmbroker.records.batch_layout import (
     MAGIC_POSITION,
     TRANSACTIONAL_BIT,
 )
-from shmbroker.wire.primitives import uvarint
+from shmbroker.wire.primitives import (
+    array_head,
+    compact_string,
+    read_compact_string,
+    read_length,
+    read_string,
+    string,
+    uvarint_rest,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +99,7 @@ def walk(buffer: bytearray | memoryview, at: int, end: int, version: int) -> Wal
     """The plain request whose body is buffer[at:end]; None for any other one."""
     try:
         return _walk(buffer, at, end, version)
-    except (IndexError, StructError, UnicodeDecodeError):
+    except (IndexError, StructError, ProtocolFault):
         return None
 
 
@@ -108,24 +117,17 @@ def _walk(buffer: bytearray | memoryview, at: int, end: int, version: int) -> Wa
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, at)
     at += _ACKS_TIMEOUT.size
     topics: list[WalkedTopic] = []
-    count, at = _length(buffer, at, is_flexible)
+    count, at = read_length(buffer, at, is_flexible)
     for _ in range(count):
-        name, topic_id = "", bytes(16)
+        name: str | None = ""
+        topic_id = bytes(16)
         if version >= TOPIC_IDS_FROM:
             topic_id = bytes(buffer[at : at + 16])
             at += 16
         else:
-            if is_flexible:
-                size, at = _length(buffer, at, True)
-            else:
-                size = _SHORT.unpack_from(buffer, at)[0]
-                at += 2
-            if size < 0:
-                return None
-            name = str(buffer[at : at + size], "utf-8")
-            at += size
-        rows, at = _length(buffer, at, is_flexible)
-        if rows <= 0 or at > end:
+            name, at = read_compact_string(buffer, at) if is_flexible else read_string(buffer, at)
+        rows, at = read_length(buffer, at, is_flexible)
+        if name is None or rows <= 0 or at > end:
             return None
         batches = []
         for _ in range(rows):
@@ -135,11 +137,11 @@ def _walk(buffer: bytearray | memoryview, at: int, end: int, version: int) -> Wa
                 size = buffer[at]
                 at += 1
                 if size > 127:
-                    size += (buffer[at] << 7) - 128
-                    at += 1
-                    if size > 16383:
-                        size, at = _length(buffer, at - 2, True)
-                        size += 1
+                    if buffer[at] < 128:  # as of most: no call for it
+                        size += (buffer[at] << 7) - 128
+                        at += 1
+                    else:
+                        size, at = uvarint_rest(buffer, at, size)
                 size -= 1
             else:
                 size = unpack_int(buffer, at)[0]
@@ -170,36 +172,18 @@ def _walk(buffer: bytearray | memoryview, at: int, end: int, version: int) -> Wa
     return Walked(acks, timeout_ms, topics) if at == end and topics else None
 
 
-def _length(buffer: bytearray | memoryview, at: int, is_flexible: bool) -> tuple[int, int]:
-    """A count or a size, and the position behind it; -1: null."""
-    if not is_flexible:
-        return _INT.unpack_from(buffer, at)[0], at + 4
-    value = shift = 0
-    while shift < 35:
-        byte = buffer[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value - 1, at
-        shift += 7
-    raise IndexError("no varint")
-
-
 def encode_answer(many: ManyProduce, version: int) -> bytes:
     """The body of the answer where no batch was refused."""
     is_flexible = version >= FLEXIBLE_FROM
     pack, tail = _ROWS[is_flexible].pack, _TAILS[is_flexible]
-    parts = [_count(len(many.topics), is_flexible)]
+    parts = [array_head(len(many.topics), is_flexible)]
     first = 0
     for name, topic_id, batches in many.topics:
         if version >= TOPIC_IDS_FROM:
             parts.append(topic_id)
         else:
-            encoded = name.encode()
-            size = len(encoded)
-            parts.append(uvarint(size + 1) if is_flexible else _SHORT.pack(size))
-            parts.append(encoded)
-        parts.append(_count(len(batches), is_flexible))
+            parts.append(compact_string(name) if is_flexible else string(name))
+        parts.append(array_head(len(batches), is_flexible))
         results: Sequence[tuple[int, int, int]] = many.results[first : first + len(batches)]
         parts += [
             pack(batch[0], 0, base, time, start, tail)
@@ -210,10 +194,6 @@ def encode_answer(many: ManyProduce, version: int) -> bytes:
             parts.append(b"\0")
     parts.append(b"\0\0\0\0\0" if is_flexible else b"\0\0\0\0")  # throttle time, tags
     return b"".join(parts)
-
-
-def _count(count: int, is_flexible: bool) -> bytes:
-    return uvarint(count + 1) if is_flexible else _INT.pack(count)
 
 
 def answers_of(many: ManyProduce) -> list[dict[str, Any]]:

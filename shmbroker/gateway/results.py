@@ -119,11 +119,11 @@ class Results:
                 self._finish_read(request, peer, data, index, length)
         elif operation == APPENDED_MANY:
             token = TOKEN.unpack_from(data, index)[0]
-            rows = APPENDED_ROW.iter_unpack(data[index + APPENDED_MANY_HEAD.size : index + length])
-            found = list(rows)
-            request = self.gateway.pending.get(token + found[0][0])
+            packed = data[index + APPENDED_MANY_HEAD.size : index + length]
+            rows = list(APPENDED_ROW.iter_unpack(packed))
+            request = self.gateway.pending.get(token + rows[0][0])
             if type(request) is produce.ProduceRequest:
-                self.gateway.produce.on_appended_many(request, token, found)
+                self.gateway.produce.on_appended_many(request, token, rows)
                 self.gateway.touched.add(request.connection)
         elif operation == EXECUTED_PART:
             self.partial.add(data, index, length)

@@ -79,6 +79,20 @@ def varint(value: int) -> bytes:
     return uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
+def read_length(buffer: Buffer, position: int, is_flexible: bool) -> tuple[int, int]:
+    """How many elements or bytes follow, -1 for null: a uvarint of one more in a flexible version,
+    else an int32. StructError at the end of the buffer."""
+    if is_flexible:
+        size, position = read_uvarint(buffer, position)
+        return size - 1, position
+    return _INT32.unpack_from(buffer, position)[0], position + 4
+
+
+def array_head(count: int, is_flexible: bool) -> bytes:
+    """What stands before so many elements of an array."""
+    return uvarint(count + 1) if is_flexible else _INT32.pack(count)
+
+
 def read_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
     """A string with an int16 length; None if null."""
     size, position = _read_length(_INT16, buffer, position)
