@@ -16,7 +16,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -278,11 +277,6 @@ def main(
         path, result = bench.write()
         if plot is not None and bench.options.out:
             plot(path, result)
-
-
-def now() -> float:
-    """Seconds by the clock that rounds are measured with."""
-    return time.perf_counter()
 
 
 def topic_name(prefix: str) -> str:

@@ -134,21 +134,8 @@ def create_topic(
     """A topic of one partition whose leader takes batches when this returns. `replicas`: the
     brokers that hold it, the first leads; else one, whichever. `configs`: Kafka's settings, with
     underscores for dots."""
-    configs.setdefault("file_delete_delay_ms", "1000")
-    assignments = [{"partition_index": 0, "broker_ids": replicas}] if replicas else []
-    topic = {
-        "name": name,
-        "num_partitions": -1 if replicas else 1,
-        "replication_factor": -1 if replicas else 1,
-        "assignments": assignments,
-        "configs": [
-            {"name": key.replace("_", "."), "value": value} for key, value in configs.items()
-        ],
-    }
     with Connection(address) as connection:
-        answer = connection.ask(CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 10_000})
-        if answer["topics"][0]["error_code"]:
-            raise Refused(str(answer["topics"][0]))
+        make_topic(connection, name, replicas=replicas, **configs)
         deadline = time.monotonic() + LEADER_WAIT_S
         while True:
             answer = connection.ask(PRODUCE, PRODUCE_VERSION, produce_body(name, batch_of(1, 1), 1))
@@ -158,6 +145,32 @@ def create_topic(
             if time.monotonic() > deadline:
                 raise Refused(f"error {error} for the first batch of {name}")
             time.sleep(0.02)
+
+
+def make_topic(
+    connection: Connection,
+    name: str,
+    partitions: int = 1,
+    *,
+    replication_factor: int = 1,
+    replicas: list[int] | None = None,
+    **configs: str,
+) -> None:
+    """A topic, whose leaders may not know it yet. The rest as `create_topic`; replicas: of its only
+    partition."""
+    configs.setdefault("file_delete_delay_ms", "1000")
+    topic = {
+        "name": name,
+        "num_partitions": -1 if replicas else partitions,
+        "replication_factor": -1 if replicas else replication_factor,
+        "assignments": [{"partition_index": 0, "broker_ids": replicas}] if replicas else [],
+        "configs": [
+            {"name": key.replace("_", "."), "value": value} for key, value in configs.items()
+        ],
+    }
+    answer = connection.ask(CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 60_000})
+    if answer["topics"][0]["error_code"]:
+        raise Refused(str(answer["topics"][0]))
 
 
 def delete_topic(address: str, name: str) -> None:
@@ -196,6 +209,12 @@ def produce_body(topic: str, batch: bytes, acks: int) -> dict[str, Any]:
 
 def produce_frame(topic: str, batch: bytes, acks: int) -> bytes:
     return frame_of(PRODUCE, PRODUCE_VERSION, produce_body(topic, batch, acks))
+
+
+def produce_error_at(topic: str) -> int:
+    """Where the error code is in the answer to such a frame."""
+    # Correlation id, tags, topics, name, partitions, partition index.
+    return 4 + 1 + 1 + 1 + len(topic) + 1 + 4
 
 
 def fetch_frame(topic: str, offset: int, max_bytes: int, wait_ms: int) -> bytes:
@@ -242,8 +261,7 @@ def produce_round(
 ) -> list[float]:
     """Send `frame` for so long or so often; the time of each request, in seconds."""
     now, send = time.perf_counter, connection.socket.sendall
-    # Correlation id, tags, topics, name, partitions, partition index.
-    error_at = 4 + 1 + 1 + 1 + len(topic) + 1 + 4
+    error_at = produce_error_at(topic)
     times: list[float] = []
     sent: deque[float] = deque()
     depth = started = min(depth, requests_max)

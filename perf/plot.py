@@ -39,13 +39,9 @@ _ARE_LEVELS = "ms"
 
 def plot(path: Path, result: dict[str, Any], goals: Goals | None = None) -> None:
     """Draw a result; a sentence instead where matplotlib is not installed."""
-    try:
-        mpl = importlib.import_module("matplotlib")
-    except ImportError:
-        print("no plot: pip install matplotlib")
+    plt = _pyplot()
+    if plt is None:
         return
-    mpl.use("Agg")
-    plt = importlib.import_module("matplotlib.pyplot")
     drawn = panels(result["cases"])
     widest = max(sum(map(len, panel.cases.values())) for panel in drawn)
     size = (max(8, 0.5 * widest + 3), 3.5 * len(drawn))
@@ -60,7 +56,23 @@ def plot(path: Path, result: dict[str, Any], goals: Goals | None = None) -> None
         patch = importlib.import_module("matplotlib.patches").Patch
         handles = [patch(color=colour, label=kind) for kind, colour in colours.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
-    figure.suptitle(title_of(result), fontsize=8)
+    _save(plt, figure, title_of(result), path)
+
+
+def _pyplot() -> Any:
+    """matplotlib's, without a screen; None, and a sentence, where it is not installed."""
+    try:
+        mpl = importlib.import_module("matplotlib")
+    except ImportError:
+        print("no plot: pip install matplotlib")
+        return None
+    mpl.use("Agg")
+    return importlib.import_module("matplotlib.pyplot")
+
+
+def _save(plt: Any, figure: Any, title: str, path: Path) -> None:
+    """Write a picture beside the result file at `path`."""
+    figure.suptitle(title, fontsize=8)
     picture = path.with_suffix(".png")
     figure.savefig(picture, dpi=130)
     plt.close(figure)
@@ -74,13 +86,9 @@ def plot_lines(
     drawn: dict[str, dict[str, tuple[list[float], list[float]]]],
 ) -> None:
     """Draw panels of lines, label → name → (x, y), beside a result file."""
-    try:
-        mpl = importlib.import_module("matplotlib")
-    except ImportError:
-        print("no plot: pip install matplotlib")
+    plt = _pyplot()
+    if plt is None:
         return
-    mpl.use("Agg")
-    plt = importlib.import_module("matplotlib.pyplot")
     size = (8, 2.5 * len(drawn))
     figure, axes = plt.subplots(len(drawn), 1, figsize=size, squeeze=False, layout="constrained")
     for axis, (label, named) in zip(axes[:, 0], drawn.items(), strict=True):
@@ -90,11 +98,7 @@ def plot_lines(
         axis.set_ylim(bottom=0)
         axis.legend(fontsize=7)
     axes[-1, 0].set_xlabel(x_label)
-    figure.suptitle(title, fontsize=8)
-    picture = path.with_suffix(".png")
-    figure.savefig(picture, dpi=130)
-    plt.close(figure)
-    print(f"drawn in {picture}")
+    _save(plt, figure, title, path)
 
 
 def plot_points(
@@ -104,13 +108,9 @@ def plot_points(
 ) -> None:
     """Draw panels of points and the lines fitted to them, label → name → (x, y, y of the line),
     beside a result file; both axes by powers of ten."""
-    try:
-        mpl = importlib.import_module("matplotlib")
-    except ImportError:
-        print("no plot: pip install matplotlib")
+    plt = _pyplot()
+    if plt is None:
         return
-    mpl.use("Agg")
-    plt = importlib.import_module("matplotlib.pyplot")
     rows = -(-len(drawn) // 2)
     figure, axes = plt.subplots(
         rows, 2, figsize=(11, 3.2 * rows), squeeze=False, layout="constrained"
@@ -125,11 +125,7 @@ def plot_points(
         axis.legend(fontsize=6)
     for axis in list(axes.flat)[len(drawn) :]:
         axis.axis("off")
-    figure.suptitle(title, fontsize=8)
-    picture = path.with_suffix(".png")
-    figure.savefig(picture, dpi=130)
-    plt.close(figure)
-    print(f"drawn in {picture}")
+    _save(plt, figure, title, path)
 
 
 def panels(rows: list[dict[str, Any]]) -> list[Panel]:
