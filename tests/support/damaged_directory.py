@@ -19,6 +19,7 @@ from shmbroker.log.file_names import PARTITION_METADATA
 from shmbroker.log.log_directory import CLEAN_SHUTDOWN
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.testing.broker import Broker
+from tests.support.acknowledged_load import wait_until
 from tests.support.raw_client import RawClient, batch_of
 
 TOPIC = "hurt"
@@ -47,7 +48,8 @@ def make(data: Path, partitions: int) -> None:
     """The directory, as a clean stop leaves it."""
     with Broker(data=data) as broker, RawClient(broker.address) as client:
         client.create_topic(TOPIC, partitions)
-    node = data / "node-1"
+        node = data / "node-1"
+        wait_until(lambda: len(list(node.glob(f"{TOPIC}-*"))) == partitions, "all logs")
     first = node / f"{TOPIC}-0"
     now_ms = clock.now_ms()
     size = len(batch(0, now_ms))
