@@ -311,8 +311,9 @@ def test_a_killed_keeper_loses_its_transaction_and_no_row(
     message = query.write(writer, 0, 0, values_of(0, 0))
     pid = keeper_of(tmp_path)
     os.kill(pid, signal.SIGKILL)
-    # Before that its socket may still take a connection, and reset it.
+    # Before the last of its threads has ended, its socket may take a connection, and reset it.
     wait_until(lambda: ") Z" in Path(f"/proc/{pid}/stat").read_text())
+    wait_until(lambda: len(os.listdir(f"/proc/{pid}/task")) == 1)
     with pytest.raises(Fault, match="can't be reached"):
         query.write(writer, 0, 1, values_of(0, 1))
     with pytest.raises(driver.RefusedFault, match="is gone"):
