@@ -55,6 +55,10 @@ def figure_of_role(role: str) -> str:
 # ── lines ───────────────────────────────────────────────────────────────────────────────────────
 
 
+EXACT = 1e-6
+"""Points on one line stray by what arithmetic of a processor rounds."""
+
+
 def fit(xs: Iterable[float], ys: Iterable[float]) -> dict[str, float]:
     """Intercept, slope, and the residual as a share."""
     import numpy as np
@@ -77,7 +81,7 @@ def grows(line: Mapping[str, float]) -> bool:
     """Whether its rise is more than what the points stray."""
     rise = abs(line["slope"]) * (line["x_last"] - line["x_first"])
     middle = abs(line["intercept"] + line["slope"] * line["x_first"]) or 1e-9
-    return rise > 2 * line["residual"] * middle
+    return rise > max(2 * line["residual"], EXACT) * middle
 
 
 def lines(cases: list[dict[str, Any]], side: str = "A") -> dict[str, dict[str, dict[str, float]]]:

@@ -45,6 +45,7 @@ from shmbroker.broker.transactions import Transactions
 from shmbroker.clock import Clock
 from shmbroker.errors import StorageFault
 from shmbroker.groups.coordinator import GroupCoordinator
+from shmbroker.groups.known_requests import KnownCommits, KnownFetches
 from shmbroker.groups.transactions.coordinator import TransactionCoordinator
 from shmbroker.ids import random_uuid, uuid_dashed
 from shmbroker.ipc.asking import Asking
@@ -95,6 +96,7 @@ from shmbroker.shm.counters import (
 )
 from shmbroker.shm.latencies import STAGE_PURGATORY
 from shmbroker.wire import error_codes
+from shmbroker.wire.api_keys import OFFSET_COMMIT, OFFSET_FETCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -258,7 +260,11 @@ class Broker:
             {
                 module.API_KEY: (module.NAME, self._handler(module))
                 for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET
-            }
+            },
+            {
+                OFFSET_COMMIT: KnownCommits(self.groups, lambda: self.image),
+                OFFSET_FETCH: KnownFetches(self.groups, lambda: self.image),
+            },
         )
         self.replication = Replication(
             broker_id,

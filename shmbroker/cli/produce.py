@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -325,7 +326,10 @@ class _Delivery:
         self.places = places
         """Is told where each record is; None: nobody asks."""
         self.sent = 0
-        self.failures: dict[str, int] = {}
+        self.failures: Counter[int] = Counter()
+        """Records that were not delivered, by the error's code."""
+        self.reasons: dict[int, str] = {}
+        """What it says: librdkafka has more than one text for some."""
         """Why, and how many."""
         self._largest = 1
 
@@ -368,8 +372,8 @@ class _Delivery:
 
     def _delivered(self, error: KafkaError | None, message: Message | None) -> None:
         if error is not None:
-            reason = sentence(error)
-            self.failures[reason] = self.failures.get(reason, 0) + 1
+            self.failures[error.code()] += 1
+            self.reasons.setdefault(error.code(), sentence(error))
         elif self.places and message is not None:
             self.places.add(message.partition() or 0, message.offset() or 0)
 
@@ -382,6 +386,6 @@ class _Delivery:
     def check(self) -> None:
         """CommandFault if a record was not delivered."""
         if self.failures:
-            count = sum(self.failures.values())
-            reasons = "; ".join(f"{n}× {reason}" for reason, n in self.failures.items())
+            count = self.failures.total()
+            reasons = "; ".join(f"{n}× {self.reasons[code]}" for code, n in self.failures.items())
             raise CommandFault(f"{count} of {self.sent} records were not delivered: {reasons}")

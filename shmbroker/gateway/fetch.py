@@ -39,7 +39,7 @@ from shmbroker.gateway.fetch_session import (
     next_epoch,
 )
 from shmbroker.gateway.inflight import Request
-from shmbroker.gateway.recogniser import Known, TopicMeaning, key_of
+from shmbroker.gateway.recogniser import TopicMeaning, key_of
 from shmbroker.ids import ZERO_UUID, partition_key
 from shmbroker.ipc.operation_layout import (
     CANCEL,
@@ -52,6 +52,7 @@ from shmbroker.ipc.operation_layout import (
     TOKEN,
 )
 from shmbroker.ipc.passed_files import INLINE_BYTES, FileSlice
+from shmbroker.known import Known
 from shmbroker.metadata.topic_names import TOPIC_NAME_CHARACTERS_MAX
 from shmbroker.security.acls import CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, TOPIC
 from shmbroker.security.acls import READ as READ_RIGHT

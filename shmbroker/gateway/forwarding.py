@@ -21,12 +21,13 @@ from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.audited import AUTO_CREATE_VERSION
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import Request
-from shmbroker.gateway.recogniser import Known, key_of
+from shmbroker.gateway.recogniser import key_of
 from shmbroker.gateway.standing import REQUEST_BYTES_MAX, StandingRepeats
 from shmbroker.ipc.control_socket import broker_of
 from shmbroker.ipc.operation_layout import EXECUTE_FLAG_BY_USE, pack_identity
 from shmbroker.ipc.operation_proxy import try_execute
 from shmbroker.ipc.peer import Peer
+from shmbroker.known import Known
 from shmbroker.wire import codec
 from shmbroker.wire.frame import parse_request_header
 

@@ -25,7 +25,7 @@ from shmbroker.errors import ProtocolFault
 from shmbroker.gateway import produce_many
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.produce_many import NO_APPEND_TIME, ManyProduce, Walked
-from shmbroker.gateway.recogniser import Known, TopicMeaning, key_of
+from shmbroker.gateway.recogniser import TopicMeaning, key_of
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -44,6 +44,7 @@ from shmbroker.ipc.operation_layout import (
     NAME_LENGTH,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.known import Known
 from shmbroker.records.batch import split_frame
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,

@@ -12,19 +12,14 @@ move in what is hot; all other bytes are the key under which the meaning is kept
 
 Rules of this file:
 * A meaning holds for one broker id, as each has a port of its own.
-* What was kept first goes first; a lookup is a dict's.
+* It is kept in a `Known`: what was kept first goes first.
 """
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.metadata.image import MetadataImage, TopicImage
-
-Key = TypeVar("Key")
-Meaning = TypeVar("Meaning")
 
 CORRELATION_ID_AT = 4
 BEHIND_CORRELATION_ID = 8
@@ -34,20 +29,6 @@ def key_of(buffer: bytearray, start: int, end: int) -> bytes:
     """The bytes of a frame (without its size) but for the correlation id."""
     key = bytes(buffer[start : start + CORRELATION_ID_AT])
     return key + buffer[start + BEHIND_CORRELATION_ID : end]
-
-
-class Known(dict[Key, Meaning], Generic[Key, Meaning]):
-    """Meanings by key; so many at most."""
-
-    def __init__(self, count_max: int) -> None:
-        super().__init__()
-        self._count_max = count_max
-
-    def keep(self, key: Key, meaning: Meaning) -> None:
-        """Remember it, in the place of the oldest where there is no more room."""
-        if len(self) >= self._count_max and key not in self:
-            del self[next(iter(self))]
-        self[key] = meaning
 
 
 class TopicMeaning:

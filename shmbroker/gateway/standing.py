@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shmbroker.gateway.recogniser import Known, key_of
+from shmbroker.gateway.recogniser import key_of
 from shmbroker.ipc.operation_layout import STANDING_GRANT
+from shmbroker.known import Known
 from shmbroker.shm.standing import USED_NS
 from shmbroker.wire.frame import response_frame
 

@@ -50,7 +50,7 @@ from shmbroker.groups.group_memory import (
     GroupMemory,
     protocols_bytes,
 )
-from shmbroker.groups.offset_store import NO_EXPIRY, OffsetStore, committed_of, value_of
+from shmbroker.groups.offset_store import NO_EXPIRY, OffsetStore, committed_of
 from shmbroker.groups.shards import BaseShard, Sharded
 from shmbroker.wire import error_codes
 from shmbroker.wire.coordinator_records import GROUP_METADATA, OFFSET_COMMIT
@@ -623,7 +623,8 @@ class GroupCoordinator(Sharded[Shard]):
         """Store offsets, of a transaction if it has a producer (id, epoch)."""
         group_id = group.group_id
         now_ms = self.now_ms()
-        errors, records, accepted = [], [], []
+        errors, accepted = [], []
+        records: list[group_log.Record] = []
         for topic, topic_id, row in offsets:
             metadata = row["committed_metadata"] or ""
             if len(metadata) > self.metadata_bytes_max:
@@ -639,7 +640,8 @@ class GroupCoordinator(Sharded[Shard]):
                 topic_id,
             )
             index = row["partition_index"]
-            records.append(group_log.offset_record(group_id, topic, index, value_of(committed)))
+            key = group_log.offset_key(group_id, topic, index)
+            records.append((key, group_log.offset_value(committed)))
             accepted.append((topic, index, committed))
         if records:
             error = self._append(group.owner, records, producer)
@@ -657,6 +659,18 @@ class GroupCoordinator(Sharded[Shard]):
                         producer[0], end_offset - 1, group_id, topic, index, committed
                     )
         return errors
+
+    def commit_one(
+        self, group: AnyGroup, key: bytes, topic: str, partition: int, committed: Committed
+    ) -> int:
+        """A commit of one partition that was let in, with the key of its record: the error code."""
+        shard: Shard = group.owner
+        value = group_log.offset_value(committed)
+        error = group_log.append_one(shard.partition, key, value, self.now_ms())
+        self.on_appended(shard.partition)
+        if not error:
+            shard.store.put(group.group_id, topic, partition, committed)
+        return error
 
     def fetch(
         self,
@@ -718,7 +732,7 @@ class GroupCoordinator(Sharded[Shard]):
         return 0, errors
 
     def _remove_offsets(self, shard: Shard, gone: list[tuple[str, str, int]]) -> int:
-        error = self._append(shard, [group_log.offset_record(*each, None) for each in gone])
+        error = self._append(shard, [group_log.offset_tombstone(*each) for each in gone])
         if not error:
             for each in gone:
                 shard.store.remove(*each)
@@ -735,7 +749,7 @@ class GroupCoordinator(Sharded[Shard]):
             self._going.popleft()
         if self.shards.get(shard.partition.partition) is shard:
             records = [
-                group_log.offset_record(*each, None) for each in some if not shard.store.has(*each)
+                group_log.offset_tombstone(*each) for each in some if not shard.store.has(*each)
             ]
             if records:
                 self._append(shard, records)
@@ -785,7 +799,7 @@ class GroupCoordinator(Sharded[Shard]):
         store: OffsetStore = shard.store
         places = {**store.of_group(group.group_id), **store.pending.get(group.group_id, {})}
         gone = [(group.group_id, *each) for each in places]
-        records = [group_log.offset_record(*each, None) for each in gone]
+        records = [group_log.offset_tombstone(*each) for each in gone]
         if isinstance(group, ConsumerGroup):
             records += [consumer_records.encoded(record) for record in group.tombstones()]
         else:

@@ -17,9 +17,19 @@ Source: Kafka's GroupCoordinatorRecordHelpers, CoordinatorLoaderImpl.
 
 from __future__ import annotations
 
+from struct import Struct
+
 from shmbroker.errors import ProtocolFault, StorageFault
 from shmbroker.groups.consumer import records as consumer_records
-from shmbroker.records.batch import control_type, encode_batch, iterate_batches, iterate_records
+from shmbroker.groups.offset_store import NO_EXPIRY
+from shmbroker.ids import ZERO_UUID
+from shmbroker.records.batch import (
+    batch_of_one,
+    control_type,
+    encode_batch,
+    iterate_batches,
+    iterate_records,
+)
 from shmbroker.records.batch_layout import (
     CONTROL_BIT,
     CONTROL_COMMIT,
@@ -32,12 +42,14 @@ from shmbroker.records.batch_layout import (
 )
 from shmbroker.wire import coordinator_records, error_codes
 from shmbroker.wire.coordinator_records import GROUP, GROUP_METADATA, OFFSET_COMMIT
+from shmbroker.wire.primitives import uvarint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
+    from shmbroker.groups.offset_store import Committed
     from shmbroker.replica.partition import Partition
 
     Record = tuple[bytes, bytes | None]
@@ -50,6 +62,15 @@ CHUNK_BYTES = 64 << 10
 BATCH_ROOM = 1024
 """For what stands around the records of a batch, and around a record."""
 
+# Of an OffsetCommitValue: version, offset, and then the leader epoch or the metadata's length.
+_VALUE_1 = Struct(">hqh")
+_VALUE_4 = Struct(">hqi")
+_TIMES = Struct(">qq")
+_COMMITTED = Struct(">qB")
+"""The commit's time, and how many tagged fields follow."""
+_TOPIC_ID = b"\0\x10"
+"""Tag 0, of 16 bytes."""
+
 
 def group_record(group_id: str, value: dict[str, Any] | None) -> Record:
     """The record of a group; None: its tombstone."""
@@ -61,16 +82,32 @@ def group_record(group_id: str, value: dict[str, Any] | None) -> Record:
     )
 
 
-def offset_record(
-    group_id: str, topic: str, partition: int, value: tuple[int, dict[str, Any]] | None
-) -> Record:
-    """The record of a committed offset, from (version, OffsetCommitValue); None: its tombstone."""
-    key = coordinator_records.encode_key(
+def offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    """The key of a committed offset's record."""
+    return coordinator_records.encode_key(
         GROUP, OFFSET_COMMIT, {"group": group_id, "topic": topic, "partition": partition}
     )
-    if value is None:
-        return key, None
-    return key, coordinator_records.encode_value(GROUP, OFFSET_COMMIT, *value)
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> Record:
+    """The record of an offset that is gone."""
+    return offset_key(group_id, topic, partition), None
+
+
+def offset_value(committed: Committed) -> bytes:
+    """The value of a committed offset's record.
+
+    By hand, as each commit needs one: what the codec makes of an OffsetCommitValue of version 4, or
+    of version 1, which alone has room for an expiry.
+    """
+    offset, leader_epoch, metadata, commit_ms, expiry_ms, topic_id = committed
+    text = metadata.encode()
+    if expiry_ms != NO_EXPIRY:
+        return _VALUE_1.pack(1, offset, len(text)) + text + _TIMES.pack(commit_ms, expiry_ms)
+    head = _VALUE_4.pack(4, offset, leader_epoch) + uvarint(len(text) + 1) + text
+    if topic_id == ZERO_UUID:
+        return head + _COMMITTED.pack(commit_ms, 0)
+    return head + _COMMITTED.pack(commit_ms, 1) + _TOPIC_ID + topic_id
 
 
 def append(
@@ -88,6 +125,8 @@ def append(
         known = partition.producers.producers.get(producer[0])
         if known is not None and producer[1] < known.epoch:
             return error_codes.INVALID_PRODUCER_EPOCH
+    if len(records) == 1 and producer is None:
+        return append_one(partition, *records[0], now_ms)
     batch: list[Record] = []
     batch_bytes = 0
     bytes_max = min(partition.message_bytes_max, partition.segment_bytes_max) - BATCH_ROOM
@@ -104,13 +143,27 @@ def append(
     return _append_batch(partition, batch, now_ms, producer) if batch else 0
 
 
+def append_one(partition: Partition, key: bytes, value: bytes | None, now_ms: int) -> int:
+    """`append` of one record: most commits are no more."""
+    bytes_max = min(partition.message_bytes_max, partition.segment_bytes_max) - BATCH_ROOM
+    if len(key) + len(value or b"") + 32 > bytes_max:
+        return error_codes.UNKNOWN_SERVER_ERROR
+    if error := _refuses(partition):
+        return error
+    return _store(partition, batch_of_one(now_ms, key, value), 0, now_ms)
+
+
+def _refuses(partition: Partition) -> int:
+    if not partition.is_leader:
+        return error_codes.NOT_COORDINATOR
+    return error_codes.COORDINATOR_NOT_AVAILABLE if partition.is_under_min_in_sync else 0
+
+
 def _append_batch(
     partition: Partition, records: list[Record], now_ms: int, producer: tuple[int, int] | None
 ) -> int:
-    if not partition.is_leader:
-        return error_codes.NOT_COORDINATOR
-    if partition.is_under_min_in_sync:
-        return error_codes.COORDINATOR_NOT_AVAILABLE
+    if error := _refuses(partition):
+        return error
     rows = [(now_ms, key, value, ()) for key, value in records]
     if producer is None:
         batch = encode_batch(rows)
@@ -118,7 +171,17 @@ def _append_batch(
         batch = encode_batch(
             rows, producer_id=producer[0], producer_epoch=producer[1], is_transactional=True
         )
-    last = len(records) - 1
+    return _store(partition, batch, len(records) - 1, now_ms, producer)
+
+
+def _store(
+    partition: Partition,
+    batch: bytes,
+    last: int,
+    now_ms: int,
+    producer: tuple[int, int] | None = None,
+) -> int:
+    """last: the offset of its last record, counted from its first."""
     try:
         offset = partition.log.append(
             memoryview(batch), last, now_ms, partition.leader_epoch, now_ms

@@ -184,16 +184,3 @@ def committed_of(value: dict[str, Any]) -> Committed:
         value["expire_timestamp"],
         value["topic_id"],
     )
-
-
-def value_of(committed: Committed) -> tuple[int, dict[str, Any]]:
-    """(version, OffsetCommitValue): only version 1 has room for an expiry."""
-    offset, leader_epoch, metadata, commit_ms, expiry_ms, topic_id = committed
-    return (4 if expiry_ms == NO_EXPIRY else 1), {
-        "offset": offset,
-        "leader_epoch": leader_epoch,
-        "metadata": metadata,
-        "commit_timestamp": commit_ms,
-        "expire_timestamp": expiry_ms,
-        "topic_id": topic_id,
-    }

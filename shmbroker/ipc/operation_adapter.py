@@ -6,13 +6,16 @@ Rules of this file:
 * What takes longer than some milliseconds is done in steps: such a handler is a generator, which
   yields after each and returns the answer. The first step is taken at once, each further one by
   `advance`, in other turns of the owner; between them other requests are served.
+* Some requests come again and again: an API's `Shortcut` is asked before anything is decoded, and
+  told what was answered.
 * A body that does not parse is answered with the flag CLOSE: the client's connection is closed.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.ipc.operation_layout import (
@@ -43,6 +46,19 @@ Answer = dict[str, Any] | None
 Steps = Generator[None, None, Answer]
 Handler = Callable[["Call", dict[str, Any]], Answer | Steps]
 
+Learn = Callable[[bytes], None]
+
+
+class Shortcut(Protocol):
+    """Requests of one API that are known by their bytes (`groups.known_requests`)."""
+
+    def answer(self, version: int, request: bytes) -> bytes | None:
+        """The encoded answer, after what the request asks for was done; None: decode it."""
+
+    def learn(self, version: int, request: bytes, body: dict[str, Any], answer: bytes) -> None:
+        """A request was decoded, and is answered so at this moment."""
+
+
 STEP_ROWS = 500
 """Rows of an answer (partitions, groups …) in one step: some 5 ms at 10 us each."""
 
@@ -59,6 +75,7 @@ class Call:
         "hold",
         "identity",
         "is_by_use",
+        "learn",
         "peer",
         "token",
     )
@@ -86,6 +103,8 @@ class Call:
         """The client did not ask for it: a network worker does, as it uses what is not there."""
         self.hold: Hold | None = None
         """May take an answer and reply with it later; asked once."""
+        self.learn: Learn | None = None
+        """Is told the encoded answer, if that was not held."""
 
     def reply(self, body: dict[str, Any], grant: tuple[int, int] | None = None) -> None:
         """Encode and send the answer, in pieces if it is larger than an entry may be.
@@ -94,10 +113,13 @@ class Call:
         """
         hold, self.hold = self.hold, None
         if hold is not None and hold(self, body, grant):
+            self.learn = None
             return
         if self.peer.deaths == self.deaths:
             encoded = codec.encode(self.api_name + "Response", self.api_version, body)
             self.send(encoded, grant)
+            if self.learn is not None:
+                self.learn(encoded)
 
     def send(self, encoded: bytes, grant: tuple[int, int] | None = None) -> None:
         """The answer, encoded already; nothing holds it back."""
@@ -140,6 +162,7 @@ class OwnCall(Call):
         self.identity = OF_FAMILY
         self.is_by_use = False
         self.hold = None
+        self.learn = None
         self._on_answer = on_answer
 
     def reply(self, body: dict[str, Any], grant: tuple[int, int] | None = None) -> None:
@@ -152,8 +175,13 @@ class OwnCall(Call):
 class Executor:
     """The handlers of one process, by api key: (name, handler)."""
 
-    def __init__(self, handlers: dict[int, tuple[str, Handler]]) -> None:
+    def __init__(
+        self,
+        handlers: dict[int, tuple[str, Handler]],
+        shortcuts: dict[int, Shortcut] | None = None,
+    ) -> None:
         self.handlers = handlers
+        self.shortcuts = shortcuts or {}
         self.parts: dict[tuple[int, int], bytearray] = {}
         self.unfinished: deque[tuple[Call, Steps]] = deque()
         """Requests with steps left, the next to advance first."""
@@ -195,15 +223,22 @@ class Executor:
         content = bytes(data[index + EXECUTE_HEAD.size : index + length])
         if flags & EXECUTE_FLAG_PARTS:
             content = bytes(self.parts.pop((peer.slot, token), b"")) + content
+        request = content[body_at:]
+        shortcut = self.shortcuts.get(api_key)
+        if shortcut is not None and (known := self._known(shortcut, version, request)) is not None:
+            peer.send(EXECUTED, EXECUTED_HEAD.pack(token, 0, 0) + known)
+            return
         name, handler = self.handlers[api_key]
         identity = unpack_identity(content[name_bytes:body_at])
         call = Call(peer, token, api_key, name, version, content[:name_bytes], identity)
         call.is_by_use = bool(flags & EXECUTE_FLAG_BY_USE)
         try:
-            body = codec.decode_request(name, version, content, body_at)
+            body = codec.decode_request(name, version, request)
         except ProtocolFault as fault:
             call.close(str(fault))
             return
+        if shortcut is not None:
+            call.learn = partial(shortcut.learn, version, request, body)
         try:
             answer = handler(call, body)
             if isinstance(answer, Generator):
@@ -212,6 +247,14 @@ class Executor:
                 call.reply(answer)
         except Exception:
             self._on_failed(call)
+
+    @staticmethod
+    def _known(shortcut: Shortcut, version: int, request: bytes) -> bytes | None:
+        try:
+            return shortcut.answer(version, request)
+        except Exception:
+            logger.exception("a known request failed", extra=seldom("a known request failed"))
+            return None  # the ordinary way says what is wrong
 
     def execute_own(self, call: OwnCall, body: dict[str, Any]) -> None:
         """A request of this process; one that is answered in steps is none for this."""

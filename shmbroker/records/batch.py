@@ -52,6 +52,7 @@ from shmbroker.wire.error_codes import (
     NONE,
     UNKNOWN_SERVER_ERROR,
 )
+from shmbroker.wire.primitives import varint
 
 Headers = Iterable[tuple[bytes, bytes | None]]
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
@@ -64,6 +65,7 @@ _RECORD_SIZE_MIN = 7
 
 _INT32 = Struct(">i")
 _CONTROL_KEY = Struct(">hh")
+_BEFORE_CRC = Struct(">qiibI")
 _AFTER_CRC = Struct(">hiqqqhii")
 
 
@@ -250,6 +252,27 @@ def batch_of_encoded(
     return header + block
 
 
+def batch_of_one(timestamp: int, key: bytes | None, value: bytes | None) -> bytes:
+    """`encode_batch` of one record without headers, and nothing about it out of the ordinary: in a
+    third of the time."""
+    body = b"".join((_NO_DELTAS, *_sized(key), *_sized(value), _NO_HEADERS))
+    block = varint(len(body)) + body
+    after = _AFTER_CRC.pack(0, 0, timestamp, timestamp, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1)
+    head = _BEFORE_CRC.pack(
+        0,
+        HEADER_SIZE - LOG_OVERHEAD + len(block),
+        NO_LEADER_EPOCH,
+        MAGIC,
+        crc32c(block, crc32c(after)),
+    )
+    return head + after + block
+
+
+_NO_DELTAS = b"\0\0\0"
+"""Attributes, and the first record's deltas of time and offset."""
+_NO_HEADERS = b"\0"
+
+
 def control_batch(
     control_type: int,
     value: bytes,
@@ -288,35 +311,28 @@ def encode_record(
     headers: Headers,
 ) -> bytes:
     """A record as it stands in a batch."""
-    body = bytearray(b"\x00")
-    _put_varint(body, timestamp_delta)
-    _put_varint(body, offset_delta)
-    _put_bytes(body, key)
-    _put_bytes(body, value)
     headers = list(headers)
-    _put_varint(body, len(headers))
+    parts = [
+        b"\0",
+        varint(timestamp_delta),
+        varint(offset_delta),
+        *_sized(key),
+        *_sized(value),
+        varint(len(headers)),
+    ]
     for name, content in headers:
-        _put_bytes(body, name)
-        _put_bytes(body, content)
-    length = bytearray()
-    _put_varint(length, len(body))
-    return bytes(length + body)
+        parts += _sized(name)
+        parts += _sized(content)
+    body = b"".join(parts)
+    return varint(len(body)) + body
 
 
-def _put_varint(out: bytearray, value: int) -> None:
-    value = value << 1 if value >= 0 else (-value << 1) - 1
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+def _sized(content: bytes | None) -> tuple[bytes, bytes]:
+    """What stands for a key, a value or a header in a record: its length and its bytes."""
+    return (_NULL, b"") if content is None else (varint(len(content)), content)
 
 
-def _put_bytes(out: bytearray, content: bytes | None) -> None:
-    if content is None:
-        out.append(1)
-    else:
-        _put_varint(out, len(content))
-        out += content
+_NULL = varint(-1)
 
 
 # --- looking inside ------------------------------------------------------------------------------

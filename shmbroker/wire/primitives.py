@@ -64,14 +64,23 @@ def read_varint64(buffer: Buffer, position: int) -> tuple[int, int]:
 
 def uvarint(value: int) -> bytes:
     """The unsigned varint of a value from 0 to 2^64 - 1."""
-    if value < 128:
-        return _ONE_BYTE[value]
+    if value < _SHORT_MAX:
+        return _SHORT[value]
+    return _uvarint(value)
+
+
+def _uvarint(value: int) -> bytes:
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+_SHORT_MAX = 1024
+_SHORT = [_uvarint(value) for value in range(_SHORT_MAX)]
+"""Of most lengths and deltas."""
 
 
 def varint(value: int) -> bytes:
@@ -178,9 +187,6 @@ def uvarint_rest(buffer: Buffer, position: int, value: int) -> tuple[int, int]:
                 break
             return value, position
     raise ProtocolFault(f"varint over 32 bits before {position}")
-
-
-_ONE_BYTE = [bytes((value,)) for value in range(128)]
 
 
 def _read_uvarint(buffer: Buffer, position: int, bits: int) -> tuple[int, int]:

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shmbroker.gateway.recogniser import Known, TopicMeaning, key_of
+from shmbroker.gateway.recogniser import TopicMeaning, key_of
+from shmbroker.known import Known
 
 
 @given(

@@ -13,6 +13,8 @@ from shmbroker.groups.classic.group import ClassicGroup
 from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.coordinator import REMOVALS_PER_STEP, GroupCoordinator, described
 from shmbroker.groups.group_partition import group_partition
+from shmbroker.groups.offset_store import NO_EXPIRY
+from shmbroker.ids import ZERO_UUID
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import control_batch, encode_batch, iterate_batches
@@ -329,8 +331,8 @@ def test_a_log_of_many_chunks_is_loaded_over_several_turns(
 
 def test_transactional_offsets_count_with_their_marker(broker: Broker) -> None:
     def write(offset: int, partition: int, producer_id: int) -> None:
-        value = {"offset": offset, "metadata": "", "commit_timestamp": START_MS}
-        record = group_log.offset_record("g", "t", partition, (3, value))
+        value = group_log.offset_value((offset, -1, "", START_MS, NO_EXPIRY, ZERO_UUID))
+        record = group_log.offset_key("g", "t", partition), value
         append(
             encode_batch(
                 [(START_MS, *record, ())],

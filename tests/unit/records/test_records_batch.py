@@ -7,6 +7,7 @@ from crc32c import crc32c
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.records.batch import (
+    batch_of_one,
     check_batch,
     control_batch,
     control_type,
@@ -187,3 +188,9 @@ def test_malformed_records_are_one_fault(position, value):
 def test_batch_without_records_cannot_be_made():
     with pytest.raises(ValueError, match="at least one"):
         encode_batch([])
+
+
+@pytest.mark.parametrize("value", (None, b"", b"v", b"v" * 63, b"v" * 64, b"v" * 70_000))
+@pytest.mark.parametrize("key", (None, b"key"))
+def test_batch_of_one_is_encoded_as_any(key: bytes | None, value: bytes | None) -> None:
+    assert batch_of_one(1234, key, value) == encode_batch([(1234, key, value, ())])
