@@ -299,6 +299,8 @@ class Broker:
         self._shown = Shown(clock, member, tables.latencies)
         self._turns = 0
         self._next_housekeeping = 0.0
+        self._has_executed = False
+        """A forwarded request was taken in this turn."""
         self._has_stepped = False
         """`follow_metadata` has done its step of this turn, and there are more."""
         self._next_fault_line: dict[bytes, float] = {}
@@ -480,7 +482,7 @@ class Broker:
         has_more |= exchange.has_work
         if appended or has_more or self.appender.moved or (had_work and self.has_entries()):
             return 0.0
-        if self.replication.look_before_sleep(self.has_entries, bool(told)):
+        if self.replication.look_before_sleep(self.has_entries, bool(told) or self._has_executed):
             return 0.0
         return self._rest(now, deadline)
 
@@ -520,7 +522,7 @@ class Broker:
 
     def take_operations(self, seconds: float = TAKE_S) -> bool:
         """What the rings hold now, of each for so long; True if there was anything."""
-        self._has_stepped = False
+        self._has_stepped = self._has_executed = False
         words, registration = self.words, self.registration
         if words[CONTROL_GENERATION_WORD] != self.member.generation:
             self.member.look_at_control(self)
@@ -578,6 +580,7 @@ class Broker:
             self.executor.on_part(peer, data, index, length)
         elif operation == EXECUTE:
             self.executor.on_execute(peer, data, index, length)
+            self._has_executed = True
         elif operation == CANCEL:
             self.reader.on_cancel(peer, TOKEN.unpack_from(data, index)[0])
         elif operation == NEED_FILE:

@@ -84,7 +84,13 @@ from shmbroker.shm.latencies import (
 )
 from shmbroker.shm.quota_counts import QuotaCounts
 from shmbroker.wire import error_codes
-from shmbroker.wire.api_keys import ADD_PARTITIONS_TO_TXN, END_TXN, LIST_SEGMENTS
+from shmbroker.wire.api_keys import (
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    LIST_SEGMENTS,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,8 +107,8 @@ PARTIAL_FRAME_S = 10.0
 """Half a frame that does not move for this long ends its connection."""
 WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
-SOON_ANSWERED = (ADD_PARTITIONS_TO_TXN, END_TXN)
-"""Requests that take about as long as a small append: they are one to `__transaction_state`."""
+SOON_ANSWERED = (ADD_PARTITIONS_TO_TXN, END_TXN, OFFSET_COMMIT, OFFSET_FETCH)
+"""Requests that take about as long as a small append: most are one, to a coordinator's topic."""
 RETRY_S = 0.02
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
 """Of all network workers together, for frames that are still arriving, unless

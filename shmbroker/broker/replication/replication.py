@@ -148,7 +148,8 @@ class Replication:
 
     def look_before_sleep(self, has_entries: Callable[[], bool], has_appended: bool) -> bool:
         """Whether something came in a short while, if that is likely: followers' READs where acks
-        wait for them, else the next append after one (has_appended: in this turn)."""
+        wait for them, else the next request after an append or another one (has_appended: in this
+        turn)."""
         waits = bool(self.delayed.partitions)
         has_waited, self._has_waited = self._has_waited, waits
         if not waits and not ((has_waited or has_appended) and self._streak.pays()):
