@@ -29,7 +29,7 @@ from shmbroker.ipc.operation_proxy import try_execute
 from shmbroker.ipc.peer import Peer
 from shmbroker.known import Known
 from shmbroker.wire import codec
-from shmbroker.wire.frame import parse_request_header
+from shmbroker.wire.frame import flexible_from, parse_request_header, skip_request_header
 
 ASK_AGAIN_S = 5.0
 """How long a request looks for the active controller before its client has to."""
@@ -63,7 +63,12 @@ class PlainApis:
             submit[here.API_KEY] = partial(self._answer_here, here)
         for module in (*table.IN_IO_WORKER, *table.ON_CONTROL_SOCKET, *table.IN_CONTROLLER):
             submit[module.API_KEY] = partial(
-                self._forward, module.API_KEY, module.NAME, module.VERSION_MIN, module.VERSION_MAX
+                self._forward,
+                module.API_KEY,
+                module.NAME,
+                module.VERSION_MIN,
+                module.VERSION_MAX,
+                flexible_from(module.API_KEY),
             )
         for module in table.WITH_STANDING_ANSWERS:
             key = module.API_KEY
@@ -161,6 +166,7 @@ class PlainApis:
         name: str,
         version_min: int,
         version_max: int,
+        flexible_from: int,
         connection: Connection,
         buffer: bytearray,
         start: int,
@@ -171,43 +177,37 @@ class PlainApis:
         """A request that an I/O worker or the controller answers; False while it can't be asked."""
         if not version_min <= version <= version_max:
             raise ProtocolFault(f"{name} version {version}")
-        if api_key >= INTERNAL_KEYS_FROM and not connection.listener.is_control:
+        listener = connection.listener
+        if api_key >= INTERNAL_KEYS_FROM and not listener.is_control:
             raise ProtocolFault(f"unknown api key {api_key}")
-        view = memoryview(buffer)[start:end]
-        _, _, _, client_id, body_at = parse_request_header(view, 0, end - start)
-        if api_key in table.CONTROLLER_APIS:
-            peer = self.worker.link.peer()
-        elif connection.listener.is_control:
-            peer = self._control_target(api_key, name, version, view, body_at, client_id)
-        else:
-            peer = self.worker.io_peers.get(connection.listener.broker_id)
-            if connection.listener.broker_id in self.worker.fenced and peer and peer.incarnation:
-                view.release()
-                # Clients look for another.
-                raise ProtocolFault(f"broker {peer.number} hangs or stops")
+        client_id, body_at = skip_request_header(buffer, start, end, version >= flexible_from)
+        body = buffer[body_at:end]
+        worker = self.worker
         identity = pack_identity(connection.identity)
         request = Request(connection, api_key, version, correlation_id)
         if api_key in table.CONTROLLER_APIS:
-            request.body = (client_id, bytes(view[body_at:]), identity)
+            peer = worker.link.peer()
+            request.body = (client_id, bytes(body), identity)
             if peer is None:  # nobody is the active controller just now: somebody will be
-                view.release()
-                self.to_ask_again.append((self.worker.now() + ASK_AGAIN_S, request))
+                self.to_ask_again.append((worker.now() + ASK_AGAIN_S, request))
                 connection.inflight.append(request)
                 return True
+        elif listener.is_control:
+            peer = self._control_target(api_key, name, version, body, client_id)
+        else:
+            peer = worker.io_peers.get(listener.broker_id)
+            if listener.broker_id in worker.fenced and peer and peer.incarnation:
+                # Clients look for another.
+                raise ProtocolFault(f"broker {peer.number} hangs or stops")
         if peer is None or not peer.incarnation:
-            view.release()
             return False
-        token = self.worker.token + 1
-        body = view[body_at:]
-        sent = try_execute(peer, token, api_key, version, client_id, body, identity)
-        body.release()
-        view.release()
-        if not sent:
+        token = worker.token + 1
+        if not try_execute(peer, token, api_key, version, client_id, body, identity):
             return False
-        self.worker.token = token
+        worker.token = token
         request.tokens = [token]
         request.peer = peer
-        self.worker.pending[token] = request
+        worker.pending[token] = request
         connection.inflight.append(request)
         return True
 
@@ -277,8 +277,7 @@ class PlainApis:
         api_key: int,
         name: str,
         version: int,
-        view: memoryview,
-        body_at: int,
+        body: bytearray,
         client_id: bytes | None,
     ) -> Peer:
         """On the control socket there is no port to tell the broker: the body or the client id
@@ -288,7 +287,7 @@ class PlainApis:
             named = broker_of(client_id)
             number = min(io_peers) if named is None else named
         else:
-            number = codec.decode_request(name, version, view, body_at)["broker_id"]
+            number = codec.decode_request(name, version, body)["broker_id"]
         peer = io_peers.get(number)
         if peer is None:
             raise ProtocolFault(f"{name} for the unknown broker {number}")

@@ -4,6 +4,8 @@ The body travels as the client sent it, so the asking side need not understand i
 than a ring's entry may be goes in parts, of one request at a time.
 """
 
+from __future__ import annotations
+
 from shmbroker.ipc.operation_layout import (
     EXECUTE,
     EXECUTE_FLAG_PARTS,
@@ -14,6 +16,10 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.peer import Peer
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.wire.primitives import Buffer
+
 
 def try_execute(
     peer: Peer,
@@ -21,7 +27,7 @@ def try_execute(
     api_key: int,
     api_version: int,
     client_id: bytes | None,
-    body: bytes | memoryview,
+    body: Buffer,
     identity: bytes = b"",
     flags: int = 0,
 ) -> bool:
@@ -31,13 +37,13 @@ def try_execute(
     flags: EXECUTE_FLAG_BY_USE, or none.
     """
     name = client_id or b""
-    content = name + identity + bytes(body)
     room = peer.writer.payload_bytes_max - EXECUTE_HEAD.size
-    if len(content) <= room:
-        head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), flags, len(identity))
-        return peer.try_send(EXECUTE, head + content)
+    head = EXECUTE_HEAD.pack(token, api_key, api_version, len(name), flags, len(identity))
+    if len(name) + len(identity) + len(body) <= room:
+        return peer.try_send(EXECUTE, b"".join((head, name, identity, body)))
     if peer.backlog:
         return False
+    content = b"".join((name, identity, body))
     at = 0
     while len(content) - at > room:
         peer.send(EXECUTE_PART, TOKEN.pack(token) + content[at : at + room])
@@ -66,8 +72,9 @@ class PartialResults:
         """One EXECUTED entry: (token, flags, the whole body)."""
         token, flags, _ = EXECUTED_HEAD.unpack_from(data, index)
         piece = bytes(data[index + EXECUTED_HEAD.size : index + length])
-        before = self._parts.pop(token, None)
-        return token, flags, (bytes(before) + piece if before else piece)
+        if self._parts and (before := self._parts.pop(token, None)):
+            piece = bytes(before) + piece
+        return token, flags, piece
 
     def clear(self) -> None:
         self._parts.clear()

@@ -89,6 +89,25 @@ def parse_request_header(
     return api_key, api_version, correlation_id, client_id, position
 
 
+def skip_request_header(
+    buffer: Buffer, position: int, end: int, is_flexible: bool
+) -> tuple[bytes | None, int]:
+    """(client_id, body_position) of a frame's content whose first 8 bytes were read: the same, for
+    an api version that is known, in half the time."""
+    if end - position < 10:
+        raise ProtocolFault("truncated request header")
+    client_end = position + 10 + (buffer[position + 8] << 8 | buffer[position + 9])
+    body_at = client_end + is_flexible
+    if body_at > end or (is_flexible and buffer[client_end]):
+        return parse_request_header(buffer, position, end)[3:]  # a null id, tags, or what is wrong
+    return bytes(buffer[position + 10 : client_end]), body_at
+
+
+def flexible_from(api_key: int) -> int:
+    """The first flexible version of an API."""
+    return _FLEXIBLE_FROM[api_key]
+
+
 def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
     """A response's header, without the frame size."""
     header = _pack_correlation_id(correlation_id)

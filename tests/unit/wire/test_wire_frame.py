@@ -101,6 +101,24 @@ def test_malformed_request_header_is_refused(request_bytes):
         frame.parse_request_header(content, 0, len(content))
 
 
+@pytest.mark.parametrize("is_flexible", (False, True))
+@pytest.mark.parametrize("client", ("0002 6162", "0000", "ffff", "0001 61", "7fff 61", "fffe"))
+@pytest.mark.parametrize("tags", ("00", "01 09 02 6162", "01 09 7f"))
+def test_skipped_header_is_what_is_parsed(is_flexible, client, tags):
+    """Whole and cut off anywhere: the same client id and place, or both are at fault."""
+    head = bytes.fromhex(("000a 0004" if is_flexible else "000a 0000") + "00000007" + client)
+    content = head + (bytes.fromhex(tags) if is_flexible else b"")
+    for end in range(8, len(content) + 1):
+        for buffer in (content[:end], content[:end] + b"next"):
+            try:
+                expected = frame.parse_request_header(buffer, 0, end)[3:]
+            except ProtocolFault:
+                with pytest.raises(ProtocolFault):
+                    frame.skip_request_header(buffer, 0, end, is_flexible)
+            else:
+                assert frame.skip_request_header(buffer, 0, end, is_flexible) == expected
+
+
 def test_frame_size_outside_its_limits_is_refused():
     for size in (0, 100):
         assert frame.frame_size(frame.FRAME_SIZE.pack(size), 0, 100) == size
