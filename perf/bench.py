@@ -184,7 +184,8 @@ class Bench:
         runs = {side.name: make(side) for side in sides}
         for _ in range(rounds):
             for side in sides:
-                taken[side.name].append(side.measure(runs[side.name]))
+                with _prepared(runs[side.name]):
+                    taken[side.name].append(side.measure(runs[side.name]))
         for run in runs.values():
             close = getattr(run, "close", None)
             if close is not None:
@@ -228,6 +229,16 @@ class Bench:
         kept = ("rounds", "seconds", "only", "serve", "against")
         options = {key: value for key in kept if (value := getattr(self.options, key))}
         return write_result(self.name, self.environment, options, self.cases, self.options.out)
+
+
+@contextmanager
+def _prepared(run: Round) -> Iterator[None]:
+    """What a round needs and nobody is charged for: its `before` and `after`, if it has them."""
+    if before := getattr(run, "before", None):
+        before()
+    yield
+    if after := getattr(run, "after", None):
+        after()
 
 
 def write_result(
