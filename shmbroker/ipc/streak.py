@@ -2,11 +2,14 @@
 
 One that has just answered may sleep, and be woken some microseconds later for the same client's
 next request: on a core that has gone to rest meanwhile that takes longer than the request. So it
-looks for a while first, as long as something came the last times it did.
+looks for a while first, as long as something came most of the last times: a look in vain costs more
+than a wake-up that was spared.
 """
 
-MISSES_MAX = 2
-"""In a row, after which it is not tried each time any more,"""
+WEIGHT = 1 / 8
+"""Of the last time, among all before it."""
+SHARE_MIN = 0.7
+"""Of times that something came, below which it is not tried each time any more,"""
 TRIED_AGAIN = 32
 """but every so many times."""
 
@@ -14,15 +17,15 @@ TRIED_AGAIN = 32
 class Streak:
     """Of one process."""
 
-    __slots__ = ("_left_out", "_misses")
+    __slots__ = ("_left_out", "_share")
 
     def __init__(self) -> None:
-        self._misses = 0
+        self._share = 1.0
         self._left_out = 0
 
     def pays(self) -> bool:
         """Whether to look now; what came of it is for `note`."""
-        if self._misses < MISSES_MAX:
+        if self._share >= SHARE_MIN:
             return True
         self._left_out += 1
         if self._left_out < TRIED_AGAIN:
@@ -32,4 +35,4 @@ class Streak:
 
     def note(self, has_come: bool) -> None:
         """Whether something came while it looked."""
-        self._misses = 0 if has_come else self._misses + 1
+        self._share += (has_come - self._share) * WEIGHT
