@@ -3,6 +3,7 @@
 KINDS      what `limit serve` can do, which limit.c explains
 serving    one of them as a side of a bench, for as long as a case takes
 bare       what the machine does alone, by name
+store      ways to append batches of one size to a file, ns each
 """
 
 import shutil
@@ -59,8 +60,17 @@ def serving(kind: str, data: Path | None) -> Iterator[tuple[str, int]]:
 
 def bare(data: Path | None) -> dict[str, float]:
     """Figures of the machine alone; files in `data` and on tmpfs. NoCompiler."""
+    return _told("bare", data)
+
+
+def store(data: Path | None, size: int) -> dict[str, float]:
+    """ns and CPU ns of a batch of so many bytes, by way: limit.c lists them. NoCompiler."""
+    return _told("store", data, str(size))
+
+
+def _told(what: str, data: Path | None, *words: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="shmbroker-limit-", dir=data) as directory:
         ran = subprocess.run(
-            [program(), "bare", directory], capture_output=True, text=True, check=True
+            [program(), what, directory, *words], capture_output=True, text=True, check=True
         )
     return {name: float(value) for name, value in map(str.split, ran.stdout.splitlines())}

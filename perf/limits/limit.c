@@ -10,6 +10,14 @@
  *     sendfile   as write; answers Fetch from the page cache with sendfile
  *
  *   limit bare DIRECTORY            prints lines "name value": the machine alone
+ *   limit store DIRECTORY BYTES     the same: ways to append batches of so many bytes to a file
+ *
+ *     pwrite             to a file that grows
+ *     pwrite_allocated   to extents of 16 MiB that fallocate has made
+ *     map_faults         stored into a map of such an extent, each page at its first store
+ *     map_populate       after MADV_POPULATE_WRITE of each MiB
+ *     map_zeros          after zeros were written to each MiB by pwrite, and MADV_POPULATE_WRITE
+ *     map_huge           as map_populate, after MADV_HUGEPAGE of the extent
  *
  * Rules of this file:
  * - One process, one thread, blocking sockets: a connection at a time is read until it has no whole
@@ -521,6 +529,97 @@ static void bare_file(const char *directory, const char *where) {
     free(from);
 }
 
+/* ── ways to append to a file ─────────────────────────────────────────────────────────────────── */
+
+enum { EXTENT = 16 << 20, STORED = 256 << 20, READY = 1 << 20 };
+enum way { AS_WRITTEN, AS_WRITTEN_ALLOCATED, AS_FAULTS, AS_POPULATED, AS_ZEROS, AS_HUGE, WAYS };
+static const char *const way_names[WAYS] = {
+    "pwrite", "pwrite_allocated", "map_faults", "map_populate", "map_zeros", "map_huge",
+};
+
+static double cpu(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+/* The map of the extent at `at`; nothing of it is ready yet. */
+static uint8_t *extent_of(int fd, off_t at, enum way way) {
+    if (posix_fallocate(fd, at, EXTENT))
+        die("fallocate");
+    if (way == AS_WRITTEN_ALLOCATED)
+        return NULL;
+    /* Where the kernel is to use huge pages, addresses must be as the file's offsets. */
+    uint8_t *room = mmap(NULL, EXTENT + (2 << 20), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
+        die("mmap");
+    uint8_t *start = (uint8_t *)(((uintptr_t)room + (2 << 20) - 1) & -(uintptr_t)(2 << 20));
+    munmap(room, EXTENT + (2 << 20));
+    uint8_t *map = mmap(start, EXTENT, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, at);
+    if (map == MAP_FAILED)
+        die("mmap");
+    if (way == AS_HUGE)
+        madvise(map, EXTENT, MADV_HUGEPAGE);
+    return map;
+}
+
+static void make_ready(int fd, uint8_t *map, off_t at, size_t ready, enum way way,
+                       const uint8_t *zeros) {
+    if (way == AS_ZEROS && pwrite(fd, zeros, READY, at + ready) != READY)
+        die("pwrite");
+    if (way >= AS_POPULATED && madvise(map + ready, READY, 23 /* MADV_POPULATE_WRITE */))
+        die("madvise");
+}
+
+static void store(const char *directory, size_t bytes, enum way way) {
+    uint8_t *batch = malloc(bytes), *zeros = calloc(1, READY), *map = NULL;
+    memset(batch, 1, bytes);
+    int fd = fresh_file(directory, 0);
+    size_t count = STORED / bytes, ready = 0;
+    off_t start = -EXTENT; /* of the extent */
+    if (count > 1 << 18)
+        count = 1 << 18;
+    double begin = now(), spent = cpu();
+    for (size_t n = 0; n < count; n++) {
+        off_t at = (off_t)n * bytes;
+        size_t left = bytes;
+        while (left) { /* a batch may lie in two extents */
+            if (way != AS_WRITTEN && at >= start + EXTENT) {
+                if (map)
+                    munmap(map, EXTENT);
+                start += EXTENT;
+                map = extent_of(fd, start, way);
+                ready = 0;
+            }
+            size_t piece = left;
+            if (way != AS_WRITTEN && piece > (size_t)(start + EXTENT - at))
+                piece = start + EXTENT - at;
+            if (way <= AS_WRITTEN_ALLOCATED) {
+                if (pwrite(fd, batch, piece, at) != (ssize_t)piece)
+                    die("pwrite");
+            } else {
+                for (; ready < at - start + piece; ready += READY)
+                    make_ready(fd, map, start, ready, way, zeros);
+                memcpy(map + (at - start), batch, piece);
+            }
+            at += piece;
+            left -= piece;
+        }
+    }
+    spent = cpu() - spent;
+    double took = now() - begin;
+    char name[64];
+    snprintf(name, sizeof name, "%s_ns", way_names[way]);
+    tell(name, took / count * 1e9);
+    snprintf(name, sizeof name, "%s_cpu_ns", way_names[way]);
+    tell(name, spent / count * 1e9);
+    if (map)
+        munmap(map, EXTENT);
+    close(fd);
+    free(batch);
+    free(zeros);
+}
+
 int main(int count, char **words) {
     make_shift_table();
     if (count == 3 && !strcmp(words[1], "bare")) {
@@ -530,8 +629,13 @@ int main(int count, char **words) {
         bare_file("/dev/shm", "tmpfs");
         return 0;
     }
+    if (count == 4 && !strcmp(words[1], "store")) {
+        for (enum way way = 0; way < WAYS; way++)
+            store(words[2], strtoul(words[3], NULL, 10), way);
+        return 0;
+    }
     if (count != 4 || strcmp(words[1], "serve")) {
-        fprintf(stderr, "limit serve KIND DIRECTORY | limit bare DIRECTORY\n");
+        fprintf(stderr, "limit serve KIND DIRECTORY | bare DIRECTORY | store DIRECTORY BYTES\n");
         return 2;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -57,9 +57,9 @@ ABORTED_MAX = 6000
 """Aborted transactions of one answer, 20 bytes each. A client reads on where the slices end."""
 
 READS_MAX = 4000
-"""Partitions of which one fetch gets bytes: each costs 5 to 20 us, so that is some 50 ms. The others
-have their turn with the next. Fewer would have librdkafka wait: when it holds 100,000 messages, it
-asks for partitions that an answer left out only after `fetch.queue.backoff.ms`, a second."""
+"""Partitions of which one fetch gets bytes: each costs 5 to 20 us, so that is some 50 ms. The
+others have their turn with the next. Fewer would have librdkafka wait: when it holds 100,000
+messages, it asks for what an answer left out only after `fetch.queue.backoff.ms`, a second."""
 
 MISSES_MAX = 4
 """Partitions in a row with nothing as small as the room that is left: then the answer is full. Each

@@ -6,12 +6,12 @@ The active segment is mapped by its one writer. What the operating system makes 
    Python can't catch. So every page is allocated (`posix_fallocate`) before it is mapped: a full
    disk is an errno there. The file grows by extents, from 64 KiB, doubling while they fill within a
    second and halving when one lasts over four, at most 16 MiB.
- * The first store to a fresh page is a page fault (0.4-1.7 GB/s); after
-   `madvise(MADV_POPULATE_WRITE)` it is a plain store (12-20 GB/s). Populating is twice as fast
-   where zeros were written first: `pwrite` makes large folios, a page fault small ones. CPython
-   holds the GIL in `madvise`, so `populate_step` does 1 MiB at a time, between turns.
- * Where nothing is populated, a batch of 32 KiB and more is written with `pwrite` at once: 3.5 GB/s
-   instead of 2.3 for zeros, fault and store together.
+ * The first store to a fresh page is a page fault; after `madvise(MADV_POPULATE_WRITE)` it is a
+   plain store. Populating is twice as fast where zeros were written first: `pwrite` makes large
+   folios, a page fault small ones. CPython holds the GIL in `madvise`, so `populate_step` does
+   1 MiB at a time, between turns.
+ * Where nothing is populated, a batch of 32 KiB and more is written with one `pwrite`: it costs
+   less than zeros, fault and store together (docs/decisions/005).
  * `mmap.resize` is ftruncate to the size the file already has, and mremap: populated pages stay so.
    It can't move while a view into the map exists: none outlives the function that made it.
  * The map holds a descriptor of its own (dup), so the one used to open the file is closed at once.
@@ -670,14 +670,19 @@ class Segment:
             self._populate(max(end, min(self.size + EXTENT_BYTES_MIN, self.allocated_bytes)))
 
     def write(self, position: int, batch: memoryview, stamp: bytes) -> None:
-        """Put a batch where `make_ready` has made room for it, `stamp` last and over its start.
+        """Put a batch where `make_ready` has made room for it, with `stamp` over its start: there
+        in `batch` itself, if that may be written to.
 
         The end of it counts as ready then, so that `populate_step` leaves such a log alone.
         """
         fd = self._open_to_write()
         try:
-            _write_all(fd, batch[len(stamp) :], position + len(stamp))
-            _write_all(fd, stamp, position)
+            if batch.readonly:
+                _write_all(fd, batch[len(stamp) :], position + len(stamp))
+                _write_all(fd, stamp, position)
+            else:
+                batch[: len(stamp)] = stamp
+                _write_all(fd, batch, position)
         except OSError as error:
             raise _fault(error, self.path) from error
         finally:
