@@ -19,7 +19,14 @@ from typing import Any
 
 from shmbroker.client.connection import Exchange
 from shmbroker.records.batch import encode_batch
-from shmbroker.wire.api_keys import CREATE_TOPICS, DELETE_TOPICS, FETCH, LIST_OFFSETS, PRODUCE
+from shmbroker.wire.api_keys import (
+    CREATE_PARTITIONS,
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    FETCH,
+    LIST_OFFSETS,
+    PRODUCE,
+)
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 11
@@ -31,6 +38,9 @@ TLS = "ssl://"
 
 FIRST_OFFSET = 1
 """Offset 0 of each topic is the record that `create_topic` tries its leader with."""
+
+MADE_TOGETHER = 5000
+"""Partitions that one request makes: Kafka has a limit of 10,000, be it one more or less."""
 
 LEADER_WAIT_S = 15.0
 """How long a topic that was just created may go without a leader."""
@@ -168,9 +178,17 @@ def make_topic(
             {"name": key.replace("_", "."), "value": value} for key, value in configs.items()
         ],
     }
+    if partitions > MADE_TOGETHER:
+        topic["num_partitions"] = MADE_TOGETHER
     answer = connection.ask(CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 60_000})
     if answer["topics"][0]["error_code"]:
         raise Refused(str(answer["topics"][0]))
+    for count in range(2 * MADE_TOGETHER, partitions + MADE_TOGETHER, MADE_TOGETHER):
+        more = {"name": name, "count": min(count, partitions), "assignments": None}
+        body = {"topics": [more], "timeout_ms": 60_000, "validate_only": False}
+        result = connection.ask(CREATE_PARTITIONS, 3, body)["results"][0]
+        if result["error_code"]:
+            raise Refused(str(result))
 
 
 def delete_topic(address: str, name: str) -> None:

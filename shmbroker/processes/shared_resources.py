@@ -81,7 +81,7 @@ client."""
 RESULT_RING_BYTES = 2 << 20
 LAST_WORDS_BYTES = 1024
 SETTINGS_BYTES = 1 << 20
-POSITION_ENTRIES = 8192
+POSITION_ENTRIES = 32_768
 """Partitions of an I/O worker whose positions survive it; further ones are scanned."""
 
 

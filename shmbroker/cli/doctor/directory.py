@@ -21,7 +21,7 @@ from shmbroker.settings.table import STANDARD_AUTHORIZER
 NETWORKED = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph", "glusterfs", "fuse.s3fs")
 IN_MEMORY = ("tmpfs", "ramfs")
 COPYING = ("btrfs", "zfs", "bcachefs", "overlay")
-PARTITIONS_MOST = 8192
+PARTITIONS_MOST = 32_768
 FREE_SHARE_LEAST = 0.1
 INODES_SHARE_LEAST = 0.05
 ACL = "AccessControlEntryRecord"
