@@ -24,7 +24,7 @@ from shmbroker.apis.table import PRODUCE
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway import produce_many
 from shmbroker.gateway.inflight import Request
-from shmbroker.gateway.produce_many import NO_APPEND_TIME, ManyProduce, Walked
+from shmbroker.gateway.produce_many import PLACE, RESULT, ManyProduce, Walked, pack, put_stored
 from shmbroker.gateway.recogniser import TopicMeaning, key_of
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
@@ -41,6 +41,7 @@ from shmbroker.ipc.operation_layout import (
     APPEND_MANY_HEAD,
     APPEND_PART,
     APPEND_ROW_PARTS,
+    APPENDED_ROW,
     NAME_LENGTH,
 )
 from shmbroker.ipc.peer import Peer
@@ -90,7 +91,6 @@ TOGETHER_MAX = 25
 TOGETHER_BYTES_MAX = 64 * 1024
 """and about so many bytes. A batch of more goes alone."""
 ADMIN_CLIENT = b"__admin_client"
-_pack_row = APPEND_ROW_PARTS.pack_into
 
 
 class FastProduce(TopicMeaning):
@@ -369,7 +369,7 @@ class ProduceApi:
         guard = worker.guard
         if peer is None or not -1 <= walked.acks <= 1 or request.client_id == ADMIN_CLIENT:
             return None
-        if len(walked.topics) == 1 and len(walked.topics[0].batches) == 1:
+        if len(walked.topics) == 1 and walked.topics[0].batches == 1:
             return None  # it is learnt
         images = []
         needed = 0
@@ -382,11 +382,10 @@ class ProduceApi:
                 return None
             if guard is not None and not guard.lets(connection, WRITE, TOPIC, image.name):
                 return None
-            partitions = len(image.partitions)
-            for index, _, size in topic.batches:
-                if not 0 <= index < partitions:
-                    return None
-                needed += size + 128
+            indexes = topic.places[::PLACE].tolist()
+            if min(indexes) < 0 or max(indexes) >= len(image.partitions):
+                return None
+            needed += sum(topic.places[2::PLACE].tolist()) + 128 * len(indexes)
             images.append(image)
         if not _has_room(peer, needed):
             return False
@@ -395,18 +394,17 @@ class ProduceApi:
         request.fast = None
         request.peer = peer
         request.acks = walked.acks
-        request.pending = count = len(many.results)
+        request.pending = count = len(many.results) // RESULT
         tokens = range(many.first_token, many.first_token + count)
         worker.token += count
         worker.pending.update(dict.fromkeys(tokens, request))
         if request.acks:
             connection.inflight.append(request)
-        rows = [
-            (image.topic_id, *batch)
+        topics = [
+            (image.topic_id, topic.places)
             for image, topic in zip(images, walked.topics, strict=True)
-            for batch in topic.batches
         ]
-        _send_batches(peer, many.first_token, walked, rows, view)
+        _send_batches(peer, many.first_token, walked, topics, view)
         return True
 
     def _judge(self, body: dict[str, Any], version: int) -> tuple[int, list[int]]:
@@ -539,7 +537,7 @@ class ProduceApi:
             n = token - many.first_token
             if error_code:
                 many.errors[n] = error_code, detail
-            many.results[n] = base_offset, append_time_ms, log_start_offset
+            many.put(n, base_offset, append_time_ms, log_start_offset)
             request.pending -= 1
             if request.pending == 0:
                 self._finish_many(request, many)
@@ -559,19 +557,16 @@ class ProduceApi:
         if request.pending == 0:
             self._finish(request)
 
-    def on_appended_many(
-        self, request: ProduceRequest, first: int, rows: list[tuple[int, int, int]]
-    ) -> None:
+    def on_appended_many(self, request: ProduceRequest, first: int, packed: memoryview) -> None:
         """Some batches of a walked request were stored, the first of that entry with the token
-        `first`."""
+        `first`; packed: an APPENDED_ROW each."""
         many = request.many
         assert many is not None, "who else sends an APPEND_MANY"
-        pending, results = self.worker.pending, many.results
-        n = first - many.first_token
-        for which, base_offset, log_start_offset in rows:
-            pending.pop(first + which, None)
-            results[n + which] = base_offset, NO_APPEND_TIME, log_start_offset
-        request.pending -= len(rows)
+        pop = self.worker.pending.pop
+        for which, _, _ in APPENDED_ROW.iter_unpack(packed):
+            pop(first + which, None)
+        put_stored(many.results, first - many.first_token, packed)
+        request.pending -= len(packed) // APPENDED_ROW.size
         if request.pending == 0:
             self._finish_many(request, many)
 
@@ -651,47 +646,65 @@ def _send_batches(
     peer: Peer,
     token: int,
     walked: Walked,
-    rows: list[tuple[bytes, int, int, int]],
+    topics: list[tuple[bytes, memoryview]],
     view: memoryview,
 ) -> None:
-    """Batches to the ring: (topic id, partition, position in the view, bytes) each, small ones
-    together. What is written is published before more is: the I/O worker begins meanwhile."""
+    """Batches to the ring: (topic id, places) of each topic, small ones together. What is written
+    is published before more is: the I/O worker begins meanwhile."""
     timeout_ms = max(0, walked.timeout_ms)
     writer = peer.writer
-    at = 0
-    while at < len(rows):
-        total = 0
-        begin = at
-        for _, _, _, size in rows[begin : begin + TOGETHER_MAX]:
-            if size > TOGETHER_BYTES_MAX or total > TOGETHER_BYTES_MAX:
-                break
-            total += APPEND_ROW_PARTS.size + size
-            at += 1
-        if at == begin:
-            topic_id, index, position, size = rows[at]
-            key = partition_key(topic_id, index)
-            constant = APPEND_CONSTANT.pack(walked.acks, 0, timeout_ms, key, 0)[:CONSTANT_BYTES]
-            _send_batch(peer, token + at, constant, b"", view[position : position + size])
-            at += 1
-            continue
-        head = APPEND_MANY_HEAD.pack(token + begin, walked.acks, 0, timeout_ms, at - begin, 0)
-        total += len(head)
-        place = -1 if peer.backlog else writer.claim(APPEND_MANY, total)
-        data: memoryview | bytearray = writer.data if place >= 0 else bytearray(total)
+    left = sum(len(places) for _, places in topics) // PLACE
+    pieces: list[tuple[bytes, memoryview, int, int]] = []
+    """Of the entry that is being put together: topic id, places, first and how many."""
+    count = total = 0
+
+    def send() -> None:
+        nonlocal token, count, total
+        if not count:
+            return
+        head = APPEND_MANY_HEAD.pack(token, walked.acks, 0, timeout_ms, count, 0)
+        size = len(head) + total
+        place = -1 if peer.backlog else writer.claim(APPEND_MANY, size)
+        data: memoryview | bytearray = writer.data if place >= 0 else bytearray(size)
         to = max(place, 0)
         data[to : to + len(head)] = head
         to += len(head)
-        for topic_id, index, position, size in rows[begin:at]:
-            _pack_row(data, to, topic_id, index, size)
-            to += APPEND_ROW_PARTS.size
-            data[to : to + size] = view[position : position + size]
-            to += size
+        for topic_id, places, first, batches in pieces:
+            to = pack(data, to, view, places, first, batches, topic_id)
         if place < 0:
             peer.send(APPEND_MANY, bytes(data))
-        elif at < len(rows):
+        elif left:
             peer.publish()
         else:
             peer.unpublished = True
+        token += count
+        pieces.clear()
+        count = total = 0
+
+    for topic_id, places in topics:
+        first = 0
+        for n, size in enumerate(places[2::PLACE].tolist()):
+            if size > TOGETHER_BYTES_MAX or count == TOGETHER_MAX or total > TOGETHER_BYTES_MAX:
+                if n > first:
+                    pieces.append((topic_id, places, first, n - first))
+                send()
+                first = n
+            left -= 1
+            if size > TOGETHER_BYTES_MAX:
+                key = partition_key(topic_id, places[n * PLACE])
+                constant = APPEND_CONSTANT.pack(walked.acks, 0, timeout_ms, key, 0)
+                position = places[n * PLACE + 1]
+                _send_batch(
+                    peer, token, constant[:CONSTANT_BYTES], b"", view[position : position + size]
+                )
+                token += 1
+                first = n + 1
+                continue
+            count += 1
+            total += APPEND_ROW_PARTS.size + size
+        if first * PLACE < len(places):
+            pieces.append((topic_id, places, first, len(places) // PLACE - first))
+    send()
 
 
 def _uvarint(buffer: bytearray, at: int, end: int) -> tuple[int, int]:

@@ -120,10 +120,10 @@ class Results:
         elif operation == APPENDED_MANY:
             token = TOKEN.unpack_from(data, index)[0]
             packed = data[index + APPENDED_MANY_HEAD.size : index + length]
-            rows = list(APPENDED_ROW.iter_unpack(packed))
-            request = self.gateway.pending.get(token + rows[0][0])
+            first_which = APPENDED_ROW.unpack_from(packed)[0]
+            request = self.gateway.pending.get(token + first_which)
             if type(request) is produce.ProduceRequest:
-                self.gateway.produce.on_appended_many(request, token, rows)
+                self.gateway.produce.on_appended_many(request, token, packed)
                 self.gateway.touched.add(request.connection)
         elif operation == EXECUTED_PART:
             self.partial.add(data, index, length)

@@ -7,6 +7,7 @@
     encoding      Arrow columns to record batches  client/producer/encoding.py     else numpy
     walk          records of a produced batch      records/validation.py           else numpy
     compaction    keys, the map of them, new files log/compaction/compactor.py     else numpy
+    appends       batches of a Produce, to a ring  gateway/produce_many.py         else Python
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _wanted = os.environ.get("SHMBROKER_KERNELS", "on").lower()
 
-BUILD = 5
+BUILD = 6
 """What `kernels.h` says, too: a build of an earlier source is as good as none."""
 
 native: ModuleType | None = None

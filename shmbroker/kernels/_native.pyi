@@ -236,3 +236,30 @@ def keep_records(
     `ends` (int64: where each ends in `target`) and `newest` (int64: its largest timestamp; only of
     those chosen). Answers the bytes used.
     """
+
+def find_appends(data: Buffer, at: int, end: int, is_flexible: bool, places: Buffer, /) -> int:
+    """Find the batches of a topic in a Produce request, from its first partition at data[at:end].
+
+    Fills `places` (int32[n][3]: partition, position, bytes) with as many as it has rows, and
+    answers the position behind them. -1: one of them is not plain, or there are fewer.
+    """
+
+def pack_appends(
+    target: Buffer,
+    to: int,
+    data: Buffer,
+    places: Buffer,
+    first: int,
+    count: int,
+    topic_id: Buffer,
+    /,
+) -> int:
+    """Put rows of an APPEND_MANY and their batches, `count` from `first` on, to target[to:]; the
+    position behind them."""
+
+def put_stored(results: Buffer, first: int, packed: Buffer, /) -> None:
+    """Put the rows of an APPENDED_MANY, the first batch of which is `first`, into `results`
+    (int64[n][3]: base offset, append time, log start offset)."""
+
+def answer_appends(places: Buffer, results: Buffer, first: int, is_flexible: bool, /) -> bytes:
+    """Rows of a Produce answer without errors, of `places` and as many results from `first` on."""

@@ -6,6 +6,7 @@
  *   decode.c   decode: records to Arrow buffers
  *   lz4.c      lz4_decompress: one frame
  *   encode.c   murmur2, encode, scatter: Arrow columns to records
+ *   appends.c  Produce requests of several batches: found, put on a ring, answered
  *   compact.c  keys of records, the map from them to offsets, batches again of what stays
  *
  * Rules
@@ -74,7 +75,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 5 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 6 /* and in __init__.py: up whenever a signature or a layout changes */
 
 enum {
     B_LOW, B_HIGH, B_BASE_OFFSET, B_LAST_DELTA, B_COUNT, B_BASE_TIMESTAMP, B_MAX_TIMESTAMP,
@@ -224,6 +225,10 @@ PyObject *py_scatter(PyObject *self, PyObject *args);
 PyObject *py_find_batches(PyObject *self, PyObject *args);
 PyObject *py_check_crcs(PyObject *self, PyObject *args);
 PyObject *py_hash_keys(PyObject *self, PyObject *args);
+PyObject *py_find_appends(PyObject *self, PyObject *args);
+PyObject *py_pack_appends(PyObject *self, PyObject *args);
+PyObject *py_put_stored(PyObject *self, PyObject *args);
+PyObject *py_answer_appends(PyObject *self, PyObject *args);
 PyObject *py_map_put(PyObject *self, PyObject *args);
 PyObject *py_map_keep(PyObject *self, PyObject *args);
 PyObject *py_keep_records(PyObject *self, PyObject *args);
