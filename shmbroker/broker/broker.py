@@ -417,6 +417,8 @@ class Broker:
         self._turns += 1
         self._look_at_clocks()
         had_work = self.take_operations()
+        if had_work and not self.purgatory.watched:
+            self.publish()  # acks are not to wait for the rest; what consumers wait for goes first
         commit = self.appender.group_commit
         if self.executor.unfinished:
             self.executor.advance()
