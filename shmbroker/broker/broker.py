@@ -418,7 +418,7 @@ class Broker:
         self._look_at_clocks()
         had_work = self.take_operations()
         if had_work and not self.purgatory.watched:
-            self.publish()  # acks are not to wait for the rest; what consumers wait for goes first
+            self._tell()  # acks are not to wait for the rest; what consumers wait for goes first
         commit = self.appender.group_commit
         if self.executor.unfinished:
             self.executor.advance()
@@ -459,9 +459,7 @@ class Broker:
         has_more |= bool(self.executor.unfinished)
         if self.passing.waiting:
             self.passing.pass_waiting()
-        if self._shown.sampled_at:
-            self._shown.end_sample()
-        self.publish()
+        self._tell()
         if exchange.has_work or exchange.next_ms <= self._steady_ms:
             exchange.run()  # behind the answers: who ends a transaction waits for no marker
             self.publish()
@@ -487,6 +485,12 @@ class Broker:
         if self.replication.look_before_sleep(self.has_entries, bool(told) or self._has_executed):
             return 0.0
         return self._rest(now, deadline)
+
+    def _tell(self) -> None:
+        """Publish what this turn has answered so far."""
+        if self._shown.sampled_at:
+            self._shown.end_sample()
+        self.publish()
 
     def _rest(self, now: float, deadline: int | None) -> float:
         """Seconds until something is due; deadline: steady milliseconds, of the first delayed

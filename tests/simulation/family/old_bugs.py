@@ -59,7 +59,7 @@ OLD_BUGS = (
             ),
         ),
         CALM,
-        (19, 41, 48),
+        (48, 157, 180),
     ),
     OldBug(
         "groups-not-flushed",
