@@ -247,13 +247,50 @@ class Fuzz:
             out, 0, len(out), delta, index, 0, rows, column, column, None, 0, headers, rows
         )
 
+    def appends(self) -> None:
+        rng = self.rng
+        is_flexible = rng.random() < 0.5
+        data = bytearray()
+        rows = rng.choice([0, 1, 2, 5])
+        for _ in range(rows):
+            batch = self.damaged(self.batch(0)[0]) if rng.random() < 0.2 else self.batch(0)[0]
+            size = len(batch)
+            head = size.to_bytes(4, "big")
+            if is_flexible:
+                low, high = size + 1 & 0x7F, size + 1 >> 7
+                head = bytes([low | 0x80, high & 0x7F | 0x80, high >> 7])
+            data += rng.randrange(9).to_bytes(4, "big") + head + batch + b"\0" * is_flexible
+        data = bytearray(self.damaged(bytes(data))) if rng.random() < 0.3 else data
+        end = rng.choice([len(data), len(data), rng.randrange(len(data) + 1), len(data) + 1, -1])
+        places = bytearray(12 * rng.choice([rows, rows, rows + 1, 0]))
+        at = rng.choice([0, 0, 1, -1, len(data)])
+        self.native.find_appends(data, at, end, is_flexible, places)
+        if rng.random() < 0.2:
+            places = bytearray(rng.randbytes(len(places)))
+        first, count = rng.choice([0, 0, 1, -1]), rng.choice([rows, rows, 1, 2**40, -1])
+        target = bytearray(rng.choice([len(data) + 40 * rows, 60, 0]))
+        results = bytearray(24 * rng.choice([rows, rows + 1, 0]))
+        packed = bytearray(rng.randbytes(20 * rng.choice([0, 1, 3]) + rng.choice([0, 0, 7])))
+        if rng.random() < 0.7:
+            for n in range(0, len(packed) - 19, 20):
+                packed[n : n + 4] = rng.choice([0, 1, 2**32 - 1]).to_bytes(4, "little")
+        ask = rng.randrange(3)
+        if ask == 0:
+            self.native.pack_appends(
+                target, rng.choice([0, 0, 7, -1]), data, places, first, count, bytearray(16)
+            )
+        elif ask == 1:
+            self.native.put_stored(results, first, packed)
+        else:
+            self.native.answer_appends(places, results, first, is_flexible)
+
 
 def main() -> None:
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else time.time_ns()
     print(f"seed {seed}", flush=True)
     fuzz = Fuzz(load(sys.argv[1]), seed)
-    kinds = [fuzz.decode, fuzz.decode, fuzz.compact, fuzz.walk, fuzz.lz4, fuzz.encode]
+    kinds = [fuzz.decode, fuzz.decode, fuzz.compact, fuzz.walk, fuzz.lz4, fuzz.encode, fuzz.appends]
     deadline, runs, refused = time.monotonic() + seconds, 0, 0
     while time.monotonic() < deadline:
         try:

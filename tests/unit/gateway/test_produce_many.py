@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from struct import Struct
+from struct import error as StructError
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
-from shmbroker.gateway import produce
+from shmbroker.errors import ProtocolFault
+from shmbroker.gateway import produce, produce_many
 from shmbroker.gateway.produce_many import walk
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -19,8 +23,10 @@ from shmbroker.ipc.operation_layout import (
     APPENDED_MANY_HEAD,
     APPENDED_ROW,
 )
+from shmbroker.kernels import native
 from shmbroker.records.batch import encode_batch
 from shmbroker.wire import codec, error_codes
+from shmbroker.wire.primitives import uvarint
 from tests.support.family_memory import TOPIC, TOPIC_ID, topic
 from tests.support.gateway_family import GatewayFamily, gateway_family
 
@@ -154,3 +160,75 @@ def test_an_unknown_partition_is_decoded_and_refused_alone(family: GatewayFamily
         0,
         error_codes.UNKNOWN_TOPIC_OR_PARTITION,
     ]
+
+
+def encoded_rows(rows: list[tuple[int, bytes]], is_flexible: bool) -> bytes:
+    parts = []
+    for index, records in rows:
+        size = uvarint(len(records) + 1) if is_flexible else len(records).to_bytes(4, "big")
+        parts += [index.to_bytes(4, "big", signed=True), size, records, b"\0" * is_flexible]
+    return b"".join(parts)
+
+
+def numbers(count: int, kind: str) -> memoryview:
+    return memoryview(bytearray(count * 3 * (4 if kind == "i" else 8))).cast(kind)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.skipif(native is None, reason="no kernels are built")
+@settings(max_examples=200, deadline=None)
+@given(some.data())
+def test_kernels_do_what_python_does(data: some.DataObject) -> None:
+    """Of requests that are whole, cut off or spoilt anywhere."""
+    batches = some.sampled_from([BATCH, LARGE, BATCH[:-1], b"", spoilt(21, ">h", 0x10)])
+    rows = data.draw(some.lists(some.tuples(some.integers(-1, 1 << 20), batches), max_size=5))
+    is_flexible = data.draw(some.booleans())
+    whole = bytearray(encoded_rows(rows, is_flexible))
+    if whole and data.draw(some.booleans()):
+        whole[data.draw(some.integers(0, len(whole) - 1))] = data.draw(some.integers(0, 255))
+    end = data.draw(some.integers(0, len(whole)))
+    found = []
+    for find in (produce_many.find_by_python, native.find_appends):
+        places = numbers(len(rows), "i")
+        try:
+            at = find(whole, 0, end, is_flexible, places)
+        except (IndexError, StructError, ProtocolFault):
+            at = -1
+        found.append((at, places.tolist() if at >= 0 else []))
+    assert found[0] == found[1]
+    if found[0][0] < 0:
+        return
+    places = numbers(len(rows), "i")
+    native.find_appends(whole, 0, end, is_flexible, places)
+    first = data.draw(some.integers(0, len(rows)))
+    packed = []
+    for pack in (produce_many.pack_by_python, native.pack_appends):
+        target = bytearray(len(whole) + 40 * len(rows) + 5)
+        packed.append((pack(target, 5, whole, places, first, len(rows) - first, TOPIC_ID), target))
+    assert packed[0] == packed[1]
+    stored = b"".join(APPENDED_ROW.pack(n, 1 << 40, n) for n in range(0, len(rows), 2))
+    answers = []
+    for put, answer in (
+        (produce_many.put_by_python, produce_many.answer_by_python),
+        (native.put_stored, native.answer_appends),
+    ):
+        results = memoryview(bytearray(b"\xff" * 24 * (len(rows) + 2))).cast("q")
+        put(results, 2, stored)
+        answers.append(answer(places, results, 2, is_flexible))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.skipif(native is None, reason="no kernels are built")
+def test_kernels_refuse_what_is_not_there() -> None:
+    places, results = numbers(2, "i"), numbers(2, "q")
+    places[1], places[2] = 10, 100
+    for ask in (
+        lambda: native.pack_appends(bytearray(500), 0, bytearray(50), places, 0, 1, TOPIC_ID),
+        lambda: native.pack_appends(bytearray(50), 0, bytearray(500), places, 0, 1, TOPIC_ID),
+        lambda: native.pack_appends(bytearray(500), 0, bytearray(500), places, 1, 2, TOPIC_ID),
+        lambda: native.pack_appends(bytearray(500), 0, bytearray(500), places, 0, 1, b"short"),
+        lambda: native.put_stored(results, 1, APPENDED_ROW.pack(1, 0, 0)),
+        lambda: native.put_stored(results, -1, APPENDED_ROW.pack(0, 0, 0)),
+        lambda: native.answer_appends(places, results, 1, True),
+    ):
+        with pytest.raises(ValueError):
+            ask()
