@@ -46,6 +46,7 @@ from shmbroker.records.batch_layout import (
     COMPRESSION_MASK,
     H_ATTRIBUTES,
     H_COUNT,
+    H_LAST_OFFSET_DELTA,
     H_LENGTH,
     H_MAGIC,
     H_MAX_TIMESTAMP,
@@ -263,33 +264,8 @@ class Appender:
                 append_time = max_timestamp = now_ms
                 must_stamp = True
         log = partition.log
-        if producer_id >= 0:
-            producers = partition.producers
-            error, duplicate_offset, duplicate_time = producers.check(
-                producer_id, producer_epoch, base_sequence, last_offset_delta
-            )
-            if error or duplicate_offset >= 0:
-                if error:
-                    self.refuse(peer, token, error, None, (), partition)
-                    return -1
-                end_offset = duplicate_offset + last_offset_delta + 1
-                deadline_ms = self.steady_ms() + timeout_ms if acks == ACKS_ALL else 0
-                ack = (
-                    peer, token, partition, duplicate_offset, duplicate_time, end_offset,
-                    deadline_ms,
-                )  # fmt: skip
-                if partition.is_fsync and duplicate_offset >= log.recovery_point:
-                    self.group_commit.add(ack)
-                else:
-                    self.on_durable(ack, None)
-                return -1
-            if (
-                producers.open
-                and not attributes & TRANSACTIONAL_BIT
-                and producer_id in producers.open
-            ):
-                self.refuse(peer, token, error_codes.INVALID_TXN_STATE, None, (), partition)
-                return -1
+        if producer_id >= 0 and not self._is_next(peer, token, partition, header, acks, timeout_ms):
+            return -1
         if batch_end - at > partition.segment_bytes_max:
             self.refuse(peer, token, error_codes.RECORD_LIST_TOO_LARGE, None)
             return -1
@@ -310,6 +286,7 @@ class Appender:
         finally:
             batch.release()
         if producer_id >= 0:
+            producers = partition.producers
             producers.update(
                 producer_id, producer_epoch, base_sequence, last_offset_delta, base_offset,
                 max_timestamp,
@@ -336,6 +313,42 @@ class Appender:
             self.done(peer, token, base_offset, append_time, log.log_start_offset)
             return -1
         return base_offset
+
+    def _is_next(
+        self,
+        peer: Peer,
+        token: int,
+        partition: Partition,
+        header: tuple[int, ...],
+        acks: int,
+        timeout_ms: int,
+    ) -> bool:
+        """Whether a producer's batch is the next of its sequence (KIP-98); one that is here already
+        is answered as it was, any other is refused."""
+        attributes, last_offset_delta = header[H_ATTRIBUTES], header[H_LAST_OFFSET_DELTA]
+        producer_id, producer_epoch, base_sequence = header[H_PRODUCER_ID:H_COUNT]
+        producers = partition.producers
+        error, duplicate_offset, duplicate_time = producers.check(
+            producer_id, producer_epoch, base_sequence, last_offset_delta
+        )
+        if error:
+            self.refuse(peer, token, error, None, (), partition)
+            return False
+        if duplicate_offset >= 0:
+            ack = (
+                peer, token, partition, duplicate_offset, duplicate_time,
+                duplicate_offset + last_offset_delta + 1,
+                self.steady_ms() + timeout_ms if acks == ACKS_ALL else 0,
+            )  # fmt: skip
+            if partition.is_fsync and duplicate_offset >= partition.log.recovery_point:
+                self.group_commit.add(ack)
+            else:
+                self.on_durable(ack, None)
+            return False
+        if producers.open and not attributes & TRANSACTIONAL_BIT and producer_id in producers.open:
+            self.refuse(peer, token, error_codes.INVALID_TXN_STATE, None, (), partition)
+            return False
+        return True
 
     def look_closer(
         self,
