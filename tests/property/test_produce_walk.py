@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shmbroker.gateway import produce_many
-from shmbroker.gateway.produce_many import ManyProduce, answers_of, encode_answer, walk
+from shmbroker.gateway.produce_many import (
+    PLACE,
+    ManyProduce,
+    WalkedTopic,
+    answers_of,
+    encode_answer,
+    walk,
+)
 from shmbroker.records.batch import encode_batch
 from shmbroker.wire import codec
 
@@ -17,6 +24,12 @@ SIZES = st.sampled_from((0, 1, 50, 60, 61, 62, 300, 16_250, 16_320, 20_000))
 
 def batch_of(size: int) -> bytes:
     return encode_batch([(1_700_000_000_000, None, bytes(size), ())])
+
+
+def batches_of(topic: WalkedTopic) -> list[tuple[int, ...]]:
+    """(partition, position, bytes) of each."""
+    numbers = topic.places.tolist()
+    return [tuple(numbers[at : at + PLACE]) for at in range(0, len(numbers), PLACE)]
 
 
 @st.composite
@@ -51,7 +64,7 @@ def test_a_plain_request_is_walked(
             assert found.name == asked["name"]
         assert [
             {"index": index, "records": bytes(buffer[at : at + size])}
-            for index, at, size in found.batches
+            for index, at, size in batches_of(found)
         ] == asked["partition_data"]
 
 
@@ -73,7 +86,7 @@ def test_other_bytes_are_left_to_the_codec_or_mean_the_same_to_it(
         [(row["index"], bytes(row["records"])) for row in topic["partition_data"]]
         for topic in decoded["topic_data"]
     ] == [
-        [(index, bytes(view[at : at + size])) for index, at, size in topic.batches]
+        [(index, bytes(view[at : at + size])) for index, at, size in batches_of(topic)]
         for topic in walked.topics
     ]
 
@@ -87,8 +100,7 @@ def test_an_answer_without_errors_is_the_codecs(
     assert walked is not None
     many = ManyProduce(walked, 7)
     numbers = st.integers(-1, 1 << 40)
-    many.results = [
-        (data.draw(numbers), data.draw(numbers), data.draw(numbers)) for _ in many.results
-    ]
+    for n in range(len(many.results) // produce_many.RESULT):
+        many.put(n, data.draw(numbers), data.draw(numbers), data.draw(numbers))
     expected = codec.encode("ProduceResponse", version, {"responses": answers_of(many)})
     assert encode_answer(many, version) == expected
