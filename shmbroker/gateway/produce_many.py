@@ -61,6 +61,8 @@ _ACKS_TIMEOUT = Struct(">hi")
 _INT = Struct(">i")
 _SHORT = Struct(">h")
 _ATTRIBUTES_AT = ATTRIBUTES_POSITION + 1
+ROW_BYTES_MIN = 4 + 1 + HEADER_SIZE
+"""Of a partition with a batch: room for more of them than there can be is not made."""
 _ROWS = {
     # index, error, base offset, append time, log start; then no record errors, no message, no tags
     False: Struct(">ihqqq6s"),
@@ -148,7 +150,7 @@ def _walk(buffer: bytearray | memoryview, at: int, end: int, version: int) -> Wa
         rows, at = read_length(buffer, at, is_flexible)
         if name is None or rows <= 0 or at > end:
             return None
-        if rows > end - at:
+        if rows > (end - at) // ROW_BYTES_MIN:
             return None
         places = memoryview(bytearray(4 * PLACE * rows)).cast("i")
         at = find(buffer, at, end, is_flexible, places)
