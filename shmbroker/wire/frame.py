@@ -26,7 +26,7 @@ from struct import error as StructError
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.wire.api_keys import API_VERSIONS, TABLE
-from shmbroker.wire.primitives import skip_tagged_fields, string
+from shmbroker.wire.primitives import STRING_BYTES_MAX, skip_tagged_fields, string
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,9 +96,10 @@ def skip_request_header(
     an api version that is known, in half the time."""
     if end - position < 10:
         raise ProtocolFault("truncated request header")
-    client_end = position + 10 + (buffer[position + 8] << 8 | buffer[position + 9])
+    size = buffer[position + 8] << 8 | buffer[position + 9]
+    client_end = position + 10 + size
     body_at = client_end + is_flexible
-    if body_at > end or (is_flexible and buffer[client_end]):
+    if size > STRING_BYTES_MAX or body_at > end or (is_flexible and buffer[client_end]):
         return parse_request_header(buffer, position, end)[3:]  # a null id, tags, or what is wrong
     return bytes(buffer[position + 10 : client_end]), body_at
 

@@ -108,8 +108,10 @@ def test_skipped_header_is_what_is_parsed(is_flexible, client, tags):
     """Whole and cut off anywhere: the same client id and place, or both are at fault."""
     head = bytes.fromhex(("000a 0004" if is_flexible else "000a 0000") + "00000007" + client)
     content = head + (bytes.fromhex(tags) if is_flexible else b"")
-    for end in range(8, len(content) + 1):
-        for buffer in (content[:end], content[:end] + b"next"):
+    ends = [*range(8, len(content) + 1), len(content) + 70_000]
+    for end in ends:
+        whole = content + bytes(max(0, end - len(content)))  # a body: more than a size may say
+        for buffer in (whole[:end], whole[:end] + b"next"):
             try:
                 expected = frame.parse_request_header(buffer, 0, end)[3:]
             except ProtocolFault:
