@@ -13,18 +13,6 @@ enum {
     ROW_BYTES = 24, TOPIC_ID_BYTES = 16, STORED_BYTES = 20, PLACE = 3, RESULT = 3
 };
 
-static void
-store_be32(uint8_t *p, uint32_t value) {
-    value = __builtin_bswap32(value);
-    memcpy(p, &value, 4);
-}
-
-static void
-store_be64(uint8_t *p, uint64_t value) {
-    value = __builtin_bswap64(value);
-    memcpy(p, &value, 8);
-}
-
 PyObject *
 py_find_appends(PyObject *self, PyObject *args) {
     PyObject *data_object, *places_object;

@@ -485,18 +485,6 @@ varint_size(int64_t value) {
     return (int)(put_varint(scratch, value) - scratch);
 }
 
-static void
-store_be32(uint8_t *to, uint32_t x) {
-    x = __builtin_bswap32(x);
-    memcpy(to, &x, 4);
-}
-
-static void
-store_be64(uint8_t *to, uint64_t x) {
-    x = __builtin_bswap64(x);
-    memcpy(to, &x, 8);
-}
-
 /* One batch of the records that `keep` says to `to`, where there is room: the place behind it, or
  * NULL. A batch that `gets_horizon` is told the time from there. */
 static uint8_t *

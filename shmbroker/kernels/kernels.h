@@ -138,6 +138,12 @@ static inline uint32_t load_be32(const uint8_t *p) {
 static inline uint64_t load_be64(const uint8_t *p) {
     uint64_t x; memcpy(&x, p, 8); return __builtin_bswap64(x);
 }
+static inline void store_be32(uint8_t *p, uint32_t x) {
+    x = __builtin_bswap32(x); memcpy(p, &x, 4);
+}
+static inline void store_be64(uint8_t *p, uint64_t x) {
+    x = __builtin_bswap64(x); memcpy(p, &x, 8);
+}
 static inline uint32_t load_le32(const uint8_t *p) {
     uint32_t x; memcpy(&x, p, 4); return x;
 }
