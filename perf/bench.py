@@ -184,7 +184,7 @@ class Bench:
         runs = {side.name: make(side) for side in sides}
         for _ in range(rounds):
             for side in sides:
-                with _prepared(runs[side.name]):
+                with prepared(runs[side.name]):
                     taken[side.name].append(side.measure(runs[side.name]))
         for run in runs.values():
             close = getattr(run, "close", None)
@@ -232,7 +232,7 @@ class Bench:
 
 
 @contextmanager
-def _prepared(run: Round) -> Iterator[None]:
+def prepared(run: Callable[..., Any]) -> Iterator[None]:
     """What a round needs and nobody is charged for: its `before` and `after`, if it has them."""
     if before := getattr(run, "before", None):
         before()

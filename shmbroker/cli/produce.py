@@ -330,7 +330,6 @@ class _Delivery:
         """Records that were not delivered, by the error's code."""
         self.reasons: dict[int, str] = {}
         """What it says: librdkafka has more than one text for some."""
-        """Why, and how many."""
         self._largest = 1
 
     def send(self, records: list[dict[str, Any]]) -> None:

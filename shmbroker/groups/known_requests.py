@@ -105,7 +105,7 @@ class KnownCommits:
         partition: Partition = group.owner.partition
         if (
             groups.groups.get(group.group_id) is not group
-            or self._topic(topic, version) is not topic
+            or self._topic(version, topic.topic_id, topic.name) is not topic
             or partition.waits_for
             or partition.is_fsync
             or not _is_settled(partition)
@@ -140,21 +140,18 @@ class KnownCommits:
         moving = row["committed_offset"], row["committed_leader_epoch"]
         if _MOVING.unpack_from(request, len(request) + MOVING_AT) != moving:
             return  # tags that nobody knows
-        image = self._image()
-        if version >= TOPIC_IDS_FROM:
-            topic = image.topics_by_id.get(named["topic_id"])
-        else:
-            topic = image.topics_by_name.get(named["name"])
+        topic = self._topic(version, named["topic_id"], named["name"])
         group = self._groups.groups.get(body["group_id"])
         if topic is not None and group is not None and _is_good(answer):
             meaning = _Commit(body, group, topic, version >= TOPIC_IDS_FROM, answer)
             self._known.keep((version, request[:MOVING_AT]), meaning)
 
-    def _topic(self, topic: TopicImage, version: int) -> TopicImage | None:
+    def _topic(self, version: int, topic_id: bytes, name: str) -> TopicImage | None:
+        """What a request of this version names."""
         image = self._image()
         if version >= TOPIC_IDS_FROM:
-            return image.topics_by_id.get(topic.topic_id)
-        return image.topics_by_name.get(topic.name)
+            return image.topics_by_id.get(topic_id)
+        return image.topics_by_name.get(name)
 
 
 def _is_good(answer: bytes) -> bool:
@@ -189,6 +186,11 @@ def _rows(group: AnyGroup, keys: list[tuple[str, int]]) -> list[Committed | None
     return list(map(group.owner.store.of_group(group.group_id).get, keys))
 
 
+def _refuses(group: AnyGroup, member_id: str | None, member_epoch: int) -> bool:
+    """Whether a group tells its offsets to members alone, and this is none."""
+    return isinstance(group, ConsumerGroup) and group.on_fetch(member_id, member_epoch) != 0
+
+
 class KnownFetches:
     """Of one coordinator. image: the metadata as they are now."""
 
@@ -208,7 +210,7 @@ class KnownFetches:
             or not _is_settled(group.owner.partition)
             or group.group_id in group.owner.store.pending
             or _rows(group, known.keys) != known.rows
-            or (isinstance(group, ConsumerGroup) and self._refuses(group, known))
+            or _refuses(group, known.member_id, known.member_epoch)
         ):
             return None
         if known.topics:
@@ -216,10 +218,6 @@ class KnownFetches:
             if any(by_id.get(topic.topic_id) is not topic for topic in known.topics):
                 return None
         return known.answer
-
-    @staticmethod
-    def _refuses(group: ConsumerGroup, known: _Fetch) -> int:
-        return group.on_fetch(known.member_id, known.member_epoch)
 
     def learn(self, version: int, request: bytes, body: dict[str, Any], answer: bytes) -> None:
         """A request was answered the ordinary way, with these bytes, from what is so now."""
@@ -236,9 +234,7 @@ class KnownFetches:
             return
         if group.group_id in group.owner.store.pending:
             return  # some may be unstable
-        if isinstance(group, ConsumerGroup) and group.on_fetch(
-            row["member_id"], row["member_epoch"]
-        ):
+        if _refuses(group, row["member_id"], row["member_epoch"]):
             return
         keys: list[tuple[str, int]] = []
         topics: list[TopicImage] = []

@@ -223,17 +223,20 @@ class Executor:
         content = bytes(data[index + EXECUTE_HEAD.size : index + length])
         if flags & EXECUTE_FLAG_PARTS:
             content = bytes(self.parts.pop((peer.slot, token), b"")) + content
-        request = content[body_at:]
         shortcut = self.shortcuts.get(api_key)
-        if shortcut is not None and (known := self._known(shortcut, version, request)) is not None:
-            peer.send(EXECUTED, EXECUTED_HEAD.pack(token, 0, 0) + known)
-            return
+        request = b""
+        if shortcut is not None:
+            request = content[body_at:]
+            known = self._known(shortcut, version, request)
+            if known is not None:
+                peer.send(EXECUTED, EXECUTED_HEAD.pack(token, 0, 0) + known)
+                return
         name, handler = self.handlers[api_key]
         identity = unpack_identity(content[name_bytes:body_at])
         call = Call(peer, token, api_key, name, version, content[:name_bytes], identity)
         call.is_by_use = bool(flags & EXECUTE_FLAG_BY_USE)
         try:
-            body = codec.decode_request(name, version, request)
+            body = codec.decode_request(name, version, content, body_at)
         except ProtocolFault as fault:
             call.close(str(fault))
             return
