@@ -4,6 +4,8 @@
   `sasl.oauthbearer.jwks.endpoint.refresh.ms`; a file is looked at more often, and read when it has
   changed. A token with an unknown key has them read sooner, but not more often than once in
   `SOON_S`, as clients could ask for that without end.
+* Who begins waits for the first try, but not longer than `FIRST_S`: a client that comes to a worker
+  right after its start finds the keys there, and a URL that hangs stops no worker.
 * What can't be read leaves the keys that were there, and is tried again after longer and longer
   rests.
 * While no keys were read yet no token holds.
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FIRST_S = 2.0
 SOON_S = 10.0
 LOOK_AT_FILE_S = 5.0
 ANSWER_S = 10.0
@@ -34,7 +37,7 @@ KEYS_BYTES_MAX = 1 << 20
 
 
 class Jwks:
-    """The keys of one URL; its thread begins with the first question, behind any fork."""
+    """The keys of one URL; its thread begins with `begin`, behind any fork."""
 
     def __init__(
         self, url: str, refresh_s: float, rest_s: float, rest_s_max: float,
@@ -45,16 +48,18 @@ class Jwks:
         self._refresh_s, self._rest_s, self._rest_s_max = refresh_s, rest_s, rest_s_max
         self._read = read or read_url
         self._keys: Sequence[Key] = ()
+        self._tried = threading.Event()
         self._wanted = threading.Event()
         self._next_wanted = 0.0
         self._stamp: object = None
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Read the keys, and go on doing so."""
+        """Read the keys, and go on doing so; return when they were tried once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="jwks", daemon=True)
             self._thread.start()
+            self._tried.wait(FIRST_S)
 
     def known(self) -> Sequence[Key]:
         """As they were read last; does not wait."""
@@ -96,6 +101,7 @@ class Jwks:
                 else:
                     next_s = now + rest_s
                     rest_s = min(rest_s * 2, self._rest_s_max)
+                self._tried.set()
             wait_s = max(0.0, next_s - clock.monotonic())
             self._wanted.wait(min(wait_s, LOOK_AT_FILE_S) if path is not None else wait_s)
 
