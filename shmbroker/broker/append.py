@@ -40,6 +40,7 @@ from shmbroker.ipc.operation_layout import (
     pack_record_errors,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.kernels import native
 from shmbroker.records.batch import check_batch
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
@@ -74,6 +75,8 @@ from shmbroker.replica.partition import Partition, Partitions, not_led_error
 from shmbroker.wire import error_codes
 
 ACKS_ALL = -1
+
+append_plain = None if native is None else native.append_plain
 
 _STORAGE = error_codes.KAFKA_STORAGE_ERROR
 _NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER
@@ -134,6 +137,27 @@ class Appender:
         """That network worker is dead: the rest of its batches will not come."""
         self.parts = {key: part for key, part in self.parts.items() if key[0] != slot}
         self.unverified.drop_peer(slot)
+
+    def take_plain(self, peer: Peer, entries_max: int, bytes_max: int) -> int:
+        """Take the APPENDs that come next on a peer's ring, as far as nothing of them is to be
+        looked at closer, and answer them: how many. 0 without the compiled kernels."""
+        if append_plain is None or self.is_disk_low or peer.backlog:
+            return 0
+        waiting: list[tuple[int, Partition, int, int, int]] = []
+        entries, size = append_plain(
+            peer.reader, peer.writer, self.partitions, self.now_ms(), entries_max, bytes_max,
+            self.appended, waiting,
+        )  # fmt: skip
+        if entries:
+            self.batches_in += entries
+            self.bytes_in += size
+            if entries > len(waiting):
+                peer.unpublished = True
+            for token, partition, base_offset, end, timeout_ms in waiting:
+                self.delayed.add((
+                    peer, token, partition, base_offset, -1, end, self.steady_ms() + timeout_ms,
+                ))  # fmt: skip
+        return int(entries)
 
     def on_append(
         self,

@@ -547,15 +547,21 @@ class Broker:
                 self.follow_metadata()
             data = reader.data
             left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
-            while (entry := reader.next()) is not None:
-                operation, index, length = entry
-                left -= 1
-                if operation == APPEND:
-                    on_append(peer, data, index, length)
-                elif operation == APPEND_MANY:
-                    appender.on_append_many(peer, data, index)
-                else:
-                    self._take_other(peer, operation, data, index, length)
+            while True:
+                left -= appender.take_plain(
+                    peer, left, PUBLISH_BYTES + published_at - appender.bytes_in
+                )
+                if left:
+                    if (entry := reader.next()) is None:
+                        break
+                    operation, index, length = entry
+                    left -= 1
+                    if operation == APPEND:
+                        on_append(peer, data, index, length)
+                    elif operation == APPEND_MANY:
+                        appender.on_append_many(peer, data, index)
+                    else:
+                        self._take_other(peer, operation, data, index, length)
                 if appender.bytes_in - published_at > PUBLISH_BYTES:
                     published_at = appender.bytes_in
                     reader.release()

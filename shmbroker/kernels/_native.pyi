@@ -257,6 +257,27 @@ def pack_appends(
     """Put rows of an APPEND_MANY and their batches, `count` from `first` on, to target[to:]; the
     position behind them."""
 
+def append_plain(
+    reader: object,
+    writer: object,
+    partitions: dict[bytes, object],
+    now_ms: int,
+    entries_max: int,
+    bytes_max: int,
+    appended: set[object],
+    waiting: list[tuple[int, object, int, int, int]],
+    /,
+) -> tuple[int, int]:
+    """Take the APPENDs that come next in a ring, and append and answer them, up to the first that
+    is to be looked at closer: (how many, bytes of their batches).
+
+    reader, writer: a RingReader that was polled, and the RingWriter for the answers, whose places
+    are moved; nothing is published or released. partitions: `replica.partition.Partition` by key.
+    appended: gets the partitions. waiting: gets (token, partition, base offset, end offset, timeout
+    in ms) of those with acks all where there are followers, which are not answered. ValueError: the
+    ring is broken; what came before was appended.
+    """
+
 def put_stored(results: Buffer, first: int, packed: Buffer, /) -> None:
     """Put the rows of an APPENDED_MANY, the first batch of which is `first`, into `results`
     (int64[n][3]: base offset, append time, log start offset)."""

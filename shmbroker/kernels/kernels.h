@@ -7,14 +7,15 @@
  *   lz4.c      lz4_decompress: one frame
  *   encode.c   murmur2, encode, scatter: Arrow columns to records
  *   appends.c  Produce requests of several batches: found, put on a ring, answered
+ *   plain.c    small batches from a ring into their segments
  *   compact.c  keys of records, the map from them to offsets, batches again of what stays
  *
  * Rules
  *   Bytes are not believed. Every varint, length and count is compared with the end of what holds
  *     it before anything behind it is read or written.
  *   Sizes of buffers are checked once, on entry, against the numbers that come with them.
- *   The interpreter lock is released for the loop; a loop touches no Python object. What is wrong
- *     is kept in a `struct flaw` and raised when the lock is back.
+ *   The interpreter lock is released for the loop; a loop touches no Python object, but for that of
+ *     plain.c. What is wrong is kept in a `struct flaw` and raised when the lock is back.
  *   Only the limited API of CPython 3.11: one build serves every later version.
  *
  * A row of a batch table, int64 items:
@@ -75,7 +76,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 6 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 7 /* and in __init__.py: up whenever a signature or a layout changes */
 
 enum {
     B_LOW, B_HIGH, B_BASE_OFFSET, B_LAST_DELTA, B_COUNT, B_BASE_TIMESTAMP, B_MAX_TIMESTAMP,
@@ -235,6 +236,8 @@ PyObject *py_find_appends(PyObject *self, PyObject *args);
 PyObject *py_pack_appends(PyObject *self, PyObject *args);
 PyObject *py_put_stored(PyObject *self, PyObject *args);
 PyObject *py_answer_appends(PyObject *self, PyObject *args);
+PyObject *py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count);
+int plain_init(void);
 PyObject *py_map_put(PyObject *self, PyObject *args);
 PyObject *py_map_keep(PyObject *self, PyObject *args);
 PyObject *py_keep_records(PyObject *self, PyObject *args);

@@ -77,6 +77,8 @@ static PyMethodDef methods[] = {
     {"pack_appends", py_pack_appends, METH_VARARGS, "batches onto a ring"},
     {"put_stored", py_put_stored, METH_VARARGS, "what came of batches"},
     {"answer_appends", py_answer_appends, METH_VARARGS, "rows of a Produce answer"},
+    {"append_plain", (PyCFunction)(void (*)(void))py_append_plain, METH_FASTCALL,
+     "small batches of a ring into their segments"},
     {"hash_keys", py_hash_keys, METH_VARARGS, "keys of records, hashed"},
     {"map_put", py_map_put, METH_VARARGS, "offsets of keys into a map"},
     {"map_keep", py_map_keep, METH_VARARGS, "which records are the last of their key"},
@@ -86,7 +88,7 @@ static PyMethodDef methods[] = {
 
 static int
 execute(PyObject *module) {
-    if (PyModule_AddIntConstant(module, "BUILD", BUILD) < 0 ||
+    if (plain_init() < 0 || PyModule_AddIntConstant(module, "BUILD", BUILD) < 0 ||
         PyModule_AddIntConstant(module, "BATCH_FIELDS", BATCH_FIELDS) < 0 ||
         PyModule_AddIntConstant(module, "STATE_FIELDS", STATE_FIELDS) < 0 ||
         PyModule_AddIntConstant(module, "SCATTER_FIELDS", R_FIELDS) < 0 ||

@@ -20,6 +20,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from shmbroker.log.segment import WRITE_BYTES_MIN
 from shmbroker.metadata.image import RECOVERING
 from shmbroker.replica.follower import Follower
 from shmbroker.replica.throttle import throttled_brokers
@@ -72,6 +73,7 @@ class Partition:
         "partition",
         "partition_epoch",
         "pending_in_sync",
+        "plain_bytes_max",
         "producers",
         "replicas",
         "segment_bytes_max",
@@ -201,6 +203,18 @@ class Partition:
         self.waits_for = tuple(
             follower for number, follower in self.followers.items() if number in counted
         )
+        self.plain_bytes_max = min(
+            self.message_bytes_max, self.segment_bytes_max, WRITE_BYTES_MIN - 1
+        )
+        """Of a batch of which only the header is looked at; 0: there are none."""
+        if (
+            self.is_under_min_in_sync
+            or self.is_walked
+            or self.is_log_append_time
+            or self.flush_messages < _NEVER
+            or (len(self.replicas) > 1 and not self.waits_for)
+        ):
+            self.plain_bytes_max = 0
 
     def ask_for_in_sync(self, wanted: tuple[int, ...] | None) -> bool:
         """The controller is asked for these in-sync replicas; None: it has refused.
@@ -217,6 +231,7 @@ class Partition:
         self.is_led_offline = self.is_led_offline or self.is_leader
         self.is_leader = False
         self.is_offline = True
+        self.plain_bytes_max = 0
 
     def take_over(self, high_watermark: int) -> None:
         """Begin to lead where the leader before, with which this replica was in sync, had got to.

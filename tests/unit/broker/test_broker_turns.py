@@ -124,6 +124,14 @@ def test_appends_of_one_peer_end_a_turn(family: BrokerFamily) -> None:
     family.boot(*topic())
     appender = family.broker.appender
     appender.on_append = slow(family, appender.on_append)  # type: ignore[method-assign]
+    take_plain = appender.take_plain
+
+    def take_slowly(*arguments: Any) -> int:
+        taken = take_plain(*arguments)
+        family.clock.now += taken * TAKES_S
+        return taken
+
+    appender.take_plain = take_slowly  # type: ignore[method-assign]
     for token in range(many):
         family.append(token, KEY, BATCH)
     turns, answered = 0, 0

@@ -1,0 +1,393 @@
+/* The straight way of small batches into the active segments of their partitions: entries of a ring
+ * in, results of another out (layouts: `shm/ring_layout.py`, `ipc/operation_layout.py`).
+ *
+ * It does what `Appender.on_append` does where nothing is to be looked at closer, and stops before
+ * the first entry where something is: that entry is then as it was, and the caller takes it. So each
+ * rule is either here and there alike, or a reason to stop.
+ *
+ * Objects are asked and set by their attributes, each once for a run of entries of one partition. The
+ * lock is held: a run is some microseconds.
+ */
+
+#include "kernels.h"
+
+enum {
+    OPERATION_APPEND = 1, OPERATION_APPENDED = 17,
+    ENTRY_HEAD = 8, APPEND_BYTES = 40, APPENDED_BYTES = 40,
+    A_ACKS = 8, A_FLAGS = 10, A_TIMEOUT = 12, A_KEY = 16, KEY_BYTES = 20,
+    FLAGS_LOOKED_AT = 1 | 8, /* PARTS, TRANSACTIONAL */
+    ACKS_ALL = -1,
+    HEADER_SIZE = 61, LOG_OVERHEAD = 12, MAGIC = 2, RECORD_BYTES_MIN = 7,
+    AT_LENGTH = 8, AT_EPOCH = 12, AT_MAGIC = 16, AT_CRC = 17, AT_ATTRIBUTES = 21, AT_LAST_DELTA = 23,
+    AT_MAX_TIMESTAMP = 35, AT_PRODUCER_ID = 43, AT_RECORDS = 57,
+    ATTRIBUTES_LOOKED_AT = 0x3f /* compressed, stamped by the log, transactional, control */
+};
+
+enum {
+    N_HEAD, N_TAIL, N_LIMIT, N_DATA, N_IS_LEADER, N_PLAIN_BYTES_MAX, N_TIMESTAMP_AFTER,
+    N_LEADER_EPOCH, N_WAITS_FOR, N_HIGH_WATERMARK, N_LOG, N_PRODUCERS, N_ENDED, N_ACTIVE,
+    N_LOG_END, N_LOG_START, N_LOG_LIMIT, N_ROLL_AFTER, N_ROLL_OFFSET, N_LATEST_EPOCH,
+    N_INDEX_AFTER, N_STORE_POSITION, N_MAP, N_SIZE, N_READY, N_NEWEST, N_NEWEST_OFFSET,
+    N_BASE_OFFSET, N_SNAPSHOT_AFTER, N_INDEX, NAMES
+};
+
+static const char *const words[NAMES] = {
+    "_head", "_tail", "_limit", "data", "is_leader", "plain_bytes_max", "timestamp_after_max_ms",
+    "leader_epoch", "waits_for", "high_watermark", "log", "producers", "ended", "active",
+    "log_end_offset", "log_start_offset", "_limit", "_roll_after", "_roll_offset", "_latest_epoch",
+    "_index_after", "_store_position", "map", "size", "ready_bytes", "max_timestamp_so_far",
+    "max_timestamp_offset", "base_offset", "_snapshot_after", "_index"
+};
+static PyObject *names[NAMES];
+
+int
+plain_init(void) {
+    for (int i = 0; i < NAMES; i++)
+        if (names[i] == NULL && (names[i] = PyUnicode_InternFromString(words[i])) == NULL)
+            return -1;
+    return 0;
+}
+
+static int
+get_number(PyObject *of, int name, int64_t *value) {
+    PyObject *found = PyObject_GetAttr(of, names[name]);
+    if (found == NULL)
+        return -1;
+    *value = PyLong_AsLongLong(found);
+    Py_DECREF(found);
+    return *value == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+set_number(PyObject *of, int name, int64_t value) {
+    PyObject *number = PyLong_FromLongLong(value);
+    if (number == NULL)
+        return -1;
+    const int failed = PyObject_SetAttr(of, names[name], number);
+    Py_DECREF(number);
+    return failed;
+}
+
+/* Whether an attribute is true; -1 with an exception. */
+static int
+is_true(PyObject *of, int name) {
+    PyObject *found = PyObject_GetAttr(of, names[name]);
+    if (found == NULL)
+        return -1;
+    const int so = PyObject_IsTrue(found);
+    Py_DECREF(found);
+    return so;
+}
+
+/* A partition, as long as entries of one follow each other. */
+struct place {
+    PyObject *partition, *log, *segment;
+    Py_buffer map;
+    uint8_t key[KEY_BYTES];
+    int is_replicated, is_changed;
+    int64_t bytes_max, timestamp_after, epoch, end_offset, start_offset, limit, roll_after,
+        roll_offset, index_after, ready, size, newest, newest_offset, base_offset;
+};
+
+/* How far the active segment takes batches as they are, and from where on one is indexed. */
+static int
+look_at_limits(struct place *at) {
+    if (get_number(at->log, N_LOG_LIMIT, &at->limit) < 0 ||
+        get_number(at->log, N_INDEX_AFTER, &at->index_after) < 0)
+        return -1;
+    if (at->limit > at->ready)
+        at->limit = at->ready;
+    return 0;
+}
+
+/* What was appended, into the objects; -1 with an exception. */
+static int
+leave(struct place *at, PyObject *appended) {
+    int failed = 0;
+    if (at->is_changed) {
+        PyObject *store = NULL;
+        failed = set_number(at->segment, N_SIZE, at->size) < 0 ||
+                 set_number(at->segment, N_NEWEST, at->newest) < 0 ||
+                 set_number(at->segment, N_NEWEST_OFFSET, at->newest_offset) < 0 ||
+                 set_number(at->log, N_LOG_END, at->end_offset) < 0 ||
+                 (!at->is_replicated &&
+                  set_number(at->partition, N_HIGH_WATERMARK, at->end_offset) < 0) ||
+                 PySet_Add(appended, at->partition) < 0 ||
+                 (store = PyObject_GetAttr(at->log, names[N_STORE_POSITION])) == NULL;
+        if (store != NULL && store != Py_None) {
+            PyObject *done = PyObject_CallFunction(store, "LLL", (long long)at->base_offset,
+                                                   (long long)at->size, (long long)at->end_offset);
+            failed |= done == NULL;
+            Py_XDECREF(done);
+        }
+        Py_XDECREF(store);
+    }
+    if (at->map.obj != NULL)
+        PyBuffer_Release(&at->map);
+    Py_CLEAR(at->segment);
+    Py_CLEAR(at->log);
+    Py_CLEAR(at->partition);
+    at->is_changed = 0;
+    return failed ? -1 : 0;
+}
+
+/* Look at the partition of a key: 1: its batches may come; 0: they are looked at closer; -1 with an
+ * exception. */
+static int
+enter(struct place *at, PyObject *partitions, const uint8_t *key) {
+    PyObject *name = PyBytes_FromStringAndSize((const char *)key, KEY_BYTES);
+    if (name == NULL)
+        return -1;
+    PyObject *partition = PyDict_GetItemWithError(partitions, name);
+    Py_DECREF(name);
+    if (partition == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    at->partition = Py_NewRef(partition);
+    memcpy(at->key, key, KEY_BYTES);
+    int so = is_true(partition, N_IS_LEADER);
+    if (so <= 0)
+        return so;
+    if (get_number(partition, N_PLAIN_BYTES_MAX, &at->bytes_max) < 0)
+        return -1;
+    if (at->bytes_max <= 0)
+        return 0;
+    at->is_replicated = is_true(partition, N_WAITS_FOR);
+    if (at->is_replicated < 0)
+        return -1;
+    PyObject *producers = PyObject_GetAttr(partition, names[N_PRODUCERS]);
+    if (producers == NULL)
+        return -1;
+    so = is_true(producers, N_ENDED);
+    Py_DECREF(producers);
+    if (so)
+        return so < 0 ? -1 : 0;
+    int64_t latest_epoch;
+    at->log = PyObject_GetAttr(partition, names[N_LOG]);
+    if (at->log == NULL)
+        return -1;
+    at->segment = PyObject_GetAttr(at->log, names[N_ACTIVE]);
+    if (at->segment == NULL ||
+        get_number(partition, N_TIMESTAMP_AFTER, &at->timestamp_after) < 0 ||
+        get_number(partition, N_LEADER_EPOCH, &at->epoch) < 0 ||
+        get_number(at->log, N_LOG_END, &at->end_offset) < 0 ||
+        get_number(at->log, N_LOG_START, &at->start_offset) < 0 ||
+        get_number(at->log, N_ROLL_AFTER, &at->roll_after) < 0 ||
+        get_number(at->log, N_ROLL_OFFSET, &at->roll_offset) < 0 ||
+        get_number(at->log, N_LATEST_EPOCH, &latest_epoch) < 0 ||
+        get_number(at->segment, N_SIZE, &at->size) < 0 ||
+        get_number(at->segment, N_READY, &at->ready) < 0 ||
+        get_number(at->segment, N_NEWEST, &at->newest) < 0 ||
+        get_number(at->segment, N_NEWEST_OFFSET, &at->newest_offset) < 0 ||
+        get_number(at->segment, N_BASE_OFFSET, &at->base_offset) < 0)
+        return -1;
+    if (at->epoch != latest_epoch || at->size < 0 || at->end_offset < 0)
+        return 0;
+    PyObject *map = PyObject_GetAttr(at->segment, names[N_MAP]);
+    if (map == NULL)
+        return -1;
+    if (map == Py_None) {
+        Py_DECREF(map);
+        return 0;
+    }
+    so = PyObject_GetBuffer(map, &at->map, PyBUF_WRITABLE);
+    Py_DECREF(map);
+    if (so < 0)
+        return -1;
+    if (at->ready > at->map.len)
+        at->ready = at->map.len;
+    return look_at_limits(at) < 0 ? -1 : 1;
+}
+
+/* Whether a batch is as `check_batch` wants it and nothing of it is to be looked at closer. */
+static int
+is_plain(const struct place *at, const uint8_t *batch, int64_t size, int64_t now_ms) {
+    if (size < HEADER_SIZE || size > at->bytes_max || batch[AT_MAGIC] != MAGIC ||
+        load_be64(batch) != 0 || (int32_t)load_be32(batch + AT_LENGTH) != size - LOG_OVERHEAD ||
+        load_be16(batch + AT_ATTRIBUTES) & ATTRIBUTES_LOOKED_AT)
+        return 0;
+    const int64_t newest = (int64_t)load_be64(batch + AT_MAX_TIMESTAMP);
+    const int64_t last_delta = (int32_t)load_be32(batch + AT_LAST_DELTA);
+    const int64_t records = (int32_t)load_be32(batch + AT_RECORDS);
+    return (int64_t)load_be64(batch + AT_PRODUCER_ID) < 0 && records > 0 &&
+           records == last_delta + 1 && records <= (size - HEADER_SIZE) / RECORD_BYTES_MIN &&
+           /* newest - now_ms, without an overflow */
+           (newest <= now_ms ||
+            (uint64_t)newest - (uint64_t)now_ms <= (uint64_t)at->timestamp_after) &&
+           newest <= at->roll_after && at->size + size <= at->limit && at->end_offset + records <= at->roll_offset &&
+           crc32c(0, batch + AT_ATTRIBUTES, (size_t)(size - AT_ATTRIBUTES)) ==
+               load_be32(batch + AT_CRC);
+}
+
+/* Whether the next batch is to be indexed, with a snapshot of the producers. */
+static int
+is_snapshot_due(const struct place *at) {
+    int64_t after;
+    if (at->size <= at->index_after)
+        return 0;
+    return get_number(at->log, N_SNAPSHOT_AFTER, &after) < 0 ? -1 : after <= 1;
+}
+
+/* Index the batch that begins here, the last one. */
+static int
+index_last(struct place *at, int64_t position) {
+    if (set_number(at->segment, N_NEWEST, at->newest) < 0 ||
+        set_number(at->segment, N_NEWEST_OFFSET, at->newest_offset) < 0)
+        return -1;
+    PyObject *index = PyObject_GetAttr(at->log, names[N_INDEX]);
+    if (index == NULL)
+        return -1;
+    PyObject *done = PyObject_CallFunction(index, "OLL", at->segment, (long long)position,
+                                           (long long)at->end_offset - 1);
+    Py_DECREF(index);
+    if (done == NULL)
+        return -1;
+    Py_DECREF(done);
+    return look_at_limits(at);
+}
+
+static void
+append(struct place *at, const uint8_t *batch, int64_t size) {
+    uint8_t *to = (uint8_t *)at->map.buf + at->size;
+    const int64_t newest = (int64_t)load_be64(batch + AT_MAX_TIMESTAMP);
+    memcpy(to + AT_MAGIC, batch + AT_MAGIC, (size_t)(size - AT_MAGIC));
+    store_be64(to, (uint64_t)at->end_offset);
+    memcpy(to + AT_LENGTH, batch + AT_LENGTH, 4);
+    store_be32(to + AT_EPOCH, (uint32_t)at->epoch);
+    at->size += size;
+    at->end_offset += (int64_t)load_be32(batch + AT_RECORDS);
+    if (newest > at->newest) {
+        at->newest = newest;
+        at->newest_offset = at->end_offset - 1;
+    }
+    at->is_changed = 1;
+}
+
+/* One that waits for the replicas, for the caller. */
+static int
+put_waiting(PyObject *waiting, const struct place *at, const uint8_t *head, int64_t base_offset) {
+    uint64_t token;
+    uint32_t timeout;
+    memcpy(&token, head, 8);
+    memcpy(&timeout, head + A_TIMEOUT, 4);
+    PyObject *row = Py_BuildValue("(KOLLI)", (unsigned long long)token, at->partition,
+                                  (long long)base_offset, (long long)at->end_offset, timeout);
+    const int failed = row == NULL ? -1 : PyList_Append(waiting, row);
+    Py_XDECREF(row);
+    return failed;
+}
+
+PyObject *
+py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 8) {
+        PyErr_SetString(PyExc_TypeError, "append_plain takes 8 arguments");
+        return NULL;
+    }
+    PyObject *reader = args[0], *writer = args[1], *partitions = args[2], *appended = args[6],
+             *waiting = args[7], *answer = NULL;
+    const int64_t now_ms = PyLong_AsLongLong(args[3]);
+    int64_t entries_left = PyLong_AsLongLong(args[4]), bytes_left = PyLong_AsLongLong(args[5]);
+    int64_t head, tail, out, out_limit;
+    if (PyErr_Occurred() || get_number(reader, N_HEAD, &head) < 0 ||
+        get_number(reader, N_TAIL, &tail) < 0)
+        return NULL;
+    Py_buffer in = {0}, results = {0};
+    struct place at = {0};
+    int64_t entries = 0, bytes = 0;
+    PyObject *data = PyObject_GetAttr(reader, names[N_DATA]);
+    if (data == NULL || get_buffer(data, &in, 0, 8, "the ring") < 0)
+        goto over;
+    Py_CLEAR(data);
+    const uint8_t *from = in.buf;
+    const int64_t mask = in.len - 1;
+    if (in.len & mask || head < 0 || tail < head || tail - head > in.len) {
+        PyErr_SetString(PyExc_ValueError, "broken ring");
+        goto over;
+    }
+    if (head == tail || load_le32(from + (head & mask) + 4) != OPERATION_APPEND)
+        goto told;
+    data = PyObject_GetAttr(writer, names[N_DATA]);
+    if (data == NULL || get_buffer(data, &results, 1, 8, "the ring back") < 0 ||
+        get_number(writer, N_TAIL, &out) < 0 || get_number(writer, N_LIMIT, &out_limit) < 0)
+        goto over;
+    Py_CLEAR(data);
+    uint8_t *to = results.buf;
+    const int64_t out_mask = results.len - 1;
+    if (results.len & out_mask || out < 0) {
+        PyErr_SetString(PyExc_ValueError, "broken ring");
+        goto over;
+    }
+    while (entries_left > 0 && bytes_left > 0 && head < tail) {
+        const int64_t index = head & mask;
+        const uint8_t *entry = from + index + ENTRY_HEAD;
+        const int64_t length = load_le32(from + index), size = length - APPEND_BYTES;
+        const int64_t behind = head + ((length + 15) & ~7LL);
+        uint16_t flags;
+        int16_t acks;
+        if (load_le32(from + index + 4) != OPERATION_APPEND)
+            break;
+        if (behind > tail || index + ENTRY_HEAD + length > in.len) {
+            PyErr_SetString(PyExc_ValueError, "broken ring");
+            break;
+        }
+        const int64_t place = out & out_mask;
+        if (size < HEADER_SIZE || out + ENTRY_HEAD + APPENDED_BYTES > out_limit ||
+            place + ENTRY_HEAD + APPENDED_BYTES > results.len)
+            break;
+        memcpy(&acks, entry + A_ACKS, 2);
+        memcpy(&flags, entry + A_FLAGS, 2);
+        if (flags & FLAGS_LOOKED_AT)
+            break;
+        if (at.partition == NULL || memcmp(at.key, entry + A_KEY, KEY_BYTES)) {
+            if (at.partition != NULL && leave(&at, appended) < 0)
+                break;
+            if (enter(&at, partitions, entry + A_KEY) <= 0)
+                break;
+        }
+        const uint8_t *batch = entry + APPEND_BYTES;
+        const int64_t base_offset = at.end_offset, position = at.size;
+        if (!is_plain(&at, batch, size, now_ms) || is_snapshot_due(&at))
+            break;
+        append(&at, batch, size);
+        if (position > at.index_after && index_last(&at, position) < 0)
+            break;
+        if (at.is_replicated && acks == ACKS_ALL) {
+            if (put_waiting(waiting, &at, entry, base_offset) < 0)
+                break;
+        } else {
+            const uint64_t word = (uint64_t)OPERATION_APPENDED << 32 | APPENDED_BYTES;
+            const int64_t numbers[3] = {base_offset, -1, at.start_offset};
+            memcpy(to + place, &word, 8);
+            memcpy(to + place + 8, entry, 8);
+            memset(to + place + 16, 0, 8);
+            memcpy(to + place + 24, numbers, 24);
+            out += ENTRY_HEAD + APPENDED_BYTES;
+        }
+        head = behind;
+        entries++;
+        entries_left--;
+        bytes += size;
+        bytes_left -= size;
+    }
+    /* What was appended is kept, whatever came between: an entry that is answered was taken. */
+    {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        const int failed = leave(&at, appended) < 0 || set_number(reader, N_HEAD, head) < 0 ||
+                           set_number(writer, N_TAIL, out) < 0;
+        if (type != NULL) {
+            if (failed)
+                PyErr_Clear();
+            PyErr_Restore(type, value, traceback);
+        }
+    }
+told:
+    if (!PyErr_Occurred())
+        answer = Py_BuildValue("(LL)", (long long)entries, (long long)bytes);
+over:
+    Py_XDECREF(data);
+    if (in.obj != NULL)
+        PyBuffer_Release(&in);
+    if (results.obj != NULL)
+        PyBuffer_Release(&results);
+    return answer;
+}
