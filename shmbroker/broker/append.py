@@ -77,6 +77,7 @@ from shmbroker.wire import error_codes
 ACKS_ALL = -1
 
 append_plain = None if native is None else native.append_plain
+append_rows = None if native is None else native.append_rows
 
 _STORAGE = error_codes.KAFKA_STORAGE_ERROR
 _NOT_LEADER = error_codes.NOT_LEADER_OR_FOLLOWER
@@ -153,11 +154,15 @@ class Appender:
             self.bytes_in += size
             if entries > len(waiting):
                 peer.unpublished = True
-            for token, partition, base_offset, end, timeout_ms in waiting:
-                self.delayed.add((
-                    peer, token, partition, base_offset, -1, end, self.steady_ms() + timeout_ms,
-                ))  # fmt: skip
+            self._let_wait(peer, waiting)
         return int(entries)
+
+    def _let_wait(self, peer: Peer, waiting: list[tuple[int, Partition, int, int, int]]) -> None:
+        """Acks that the kernel left for the replicas: (token, partition, base offset, end offset,
+        timeout in ms)."""
+        now_ms = self.steady_ms()
+        for token, partition, base_offset, end, timeout_ms in waiting:
+            self.delayed.add((peer, token, partition, base_offset, -1, end, now_ms + timeout_ms))
 
     def on_append(
         self,
@@ -206,7 +211,21 @@ class Appender:
         partitions = self.partitions
         unpack_row, pack_row = APPEND_ROW.unpack_from, APPENDED_ROW.pack
         rows = []
-        for which in range(count):
+        which = 0
+        while True:
+            if append_rows is not None and not self.is_disk_low:
+                waiting: list[tuple[int, Partition, int, int, int]] = []
+                done, behind, stored = append_rows(
+                    data, at, which, count, token, acks, timeout_ms, partitions, self.now_ms(),
+                    self.appended, waiting,
+                )  # fmt: skip
+                self.batches_in += done - which
+                self.bytes_in += behind - at - (done - which) * APPEND_ROW.size
+                rows.append(stored)
+                self._let_wait(peer, waiting)
+                which, at = done, behind
+            if which == count:
+                break
             key, size = unpack_row(data, at)
             at += APPEND_ROW.size
             end = at + size
@@ -217,9 +236,10 @@ class Appender:
             if base_offset >= 0 and partition is not None:
                 rows.append(pack_row(which, base_offset, partition.log.log_start_offset))
             at = end
-        if rows:
-            head = APPENDED_MANY_HEAD.pack(token, len(rows), 0)
-            peer.send(APPENDED_MANY, head + b"".join(rows))
+            which += 1
+        if packed := b"".join(rows):
+            head = APPENDED_MANY_HEAD.pack(token, len(packed) // APPENDED_ROW.size, 0)
+            peer.send(APPENDED_MANY, head + packed)
 
     def _append(
         self,

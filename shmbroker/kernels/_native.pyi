@@ -278,6 +278,24 @@ def append_plain(
     ring is broken; what came before was appended.
     """
 
+def append_rows(
+    data: Buffer,
+    at: int,
+    which: int,
+    count: int,
+    token: int,
+    acks: int,
+    timeout_ms: int,
+    partitions: dict[bytes, object],
+    now_ms: int,
+    appended: set[object],
+    waiting: list[tuple[int, object, int, int, int]],
+    /,
+) -> tuple[int, int, bytes]:
+    """As `append_plain`, for rows of an APPEND_MANY, from row `which` of `count` at data[at:] up to
+    the first whose batch is to be looked at closer: (which that is, where it is, APPENDED_ROWs of
+    those that wait for nobody)."""
+
 def put_stored(results: Buffer, first: int, packed: Buffer, /) -> None:
     """Put the rows of an APPENDED_MANY, the first batch of which is `first`, into `results`
     (int64[n][3]: base offset, append time, log start offset)."""

@@ -76,7 +76,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 7 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 8 /* and in __init__.py: up whenever a signature or a layout changes */
 
 enum {
     B_LOW, B_HIGH, B_BASE_OFFSET, B_LAST_DELTA, B_COUNT, B_BASE_TIMESTAMP, B_MAX_TIMESTAMP,
@@ -237,6 +237,7 @@ PyObject *py_pack_appends(PyObject *self, PyObject *args);
 PyObject *py_put_stored(PyObject *self, PyObject *args);
 PyObject *py_answer_appends(PyObject *self, PyObject *args);
 PyObject *py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *py_append_rows(PyObject *self, PyObject *args);
 int plain_init(void);
 PyObject *py_map_put(PyObject *self, PyObject *args);
 PyObject *py_map_keep(PyObject *self, PyObject *args);

@@ -79,6 +79,7 @@ static PyMethodDef methods[] = {
     {"answer_appends", py_answer_appends, METH_VARARGS, "rows of a Produce answer"},
     {"append_plain", (PyCFunction)(void (*)(void))py_append_plain, METH_FASTCALL,
      "small batches of a ring into their segments"},
+    {"append_rows", py_append_rows, METH_VARARGS, "rows of an APPEND_MANY into their segments"},
     {"hash_keys", py_hash_keys, METH_VARARGS, "keys of records, hashed"},
     {"map_put", py_map_put, METH_VARARGS, "offsets of keys into a map"},
     {"map_keep", py_map_keep, METH_VARARGS, "which records are the last of their key"},

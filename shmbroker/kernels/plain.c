@@ -1,5 +1,5 @@
 /* The straight way of small batches into the active segments of their partitions: entries of a ring
- * in, results of another out (layouts: `shm/ring_layout.py`, `ipc/operation_layout.py`).
+ * in, results of another out, or the rows of an APPEND_MANY (layouts: `shm/ring_layout.py`, `ipc/operation_layout.py`).
  *
  * It does what `Appender.on_append` does where nothing is to be looked at closer, and stops before
  * the first entry where something is: that entry is then as it was, and the caller takes it. So each
@@ -15,6 +15,7 @@ enum {
     OPERATION_APPEND = 1, OPERATION_APPENDED = 17,
     ENTRY_HEAD = 8, APPEND_BYTES = 40, APPENDED_BYTES = 40,
     A_ACKS = 8, A_FLAGS = 10, A_TIMEOUT = 12, A_KEY = 16, KEY_BYTES = 20,
+    ROW_BYTES = 24, STORED_BYTES = 20,
     FLAGS_LOOKED_AT = 1 | 8, /* PARTS, TRANSACTIONAL */
     ACKS_ALL = -1,
     HEADER_SIZE = 61, LOG_OVERHEAD = 12, MAGIC = 2, RECORD_BYTES_MIN = 7,
@@ -86,7 +87,8 @@ struct place {
     uint8_t key[KEY_BYTES];
     int is_replicated, is_changed;
     int64_t bytes_max, timestamp_after, epoch, end_offset, start_offset, limit, roll_after,
-        roll_offset, index_after, ready, size, newest, newest_offset, base_offset;
+        roll_offset, index_after, ready, size, newest, newest_offset, base_offset,
+        last_records;
 };
 
 /* How far the active segment takes batches as they are, and from where on one is indexed. */
@@ -254,7 +256,8 @@ append(struct place *at, const uint8_t *batch, int64_t size) {
     memcpy(to + AT_LENGTH, batch + AT_LENGTH, 4);
     store_be32(to + AT_EPOCH, (uint32_t)at->epoch);
     at->size += size;
-    at->end_offset += (int64_t)load_be32(batch + AT_RECORDS);
+    at->last_records = (int64_t)load_be32(batch + AT_RECORDS);
+    at->end_offset += at->last_records;
     if (newest > at->newest) {
         at->newest = newest;
         at->newest_offset = at->end_offset - 1;
@@ -262,13 +265,45 @@ append(struct place *at, const uint8_t *batch, int64_t size) {
     at->is_changed = 1;
 }
 
+/* The batch of a key, if it may come here: 1; 0: it is looked at closer; -1 with an exception. */
+static int
+take(struct place *at, PyObject *partitions, PyObject *appended, const uint8_t *key,
+     const uint8_t *batch, int64_t size, int64_t now_ms) {
+    if (at->partition == NULL || memcmp(at->key, key, KEY_BYTES)) {
+        if (at->partition != NULL && leave(at, appended) < 0)
+            return -1;
+        const int so = enter(at, partitions, key);
+        if (so <= 0)
+            return so;
+    }
+    if (!is_plain(at, batch, size, now_ms))
+        return 0;
+    const int64_t position = at->size;
+    const int is_due = is_snapshot_due(at);
+    if (is_due)
+        return is_due < 0 ? -1 : 0;
+    append(at, batch, size);
+    return position > at->index_after && index_last(at, position) < 0 ? -1 : 1;
+}
+
+/* Leave with what was appended, whatever went wrong meanwhile: that is what is told. */
+static int
+leave_anyway(struct place *at, PyObject *appended) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    const int failed = leave(at, appended);
+    if (type != NULL) {
+        if (failed)
+            PyErr_Clear();
+        PyErr_Restore(type, value, traceback);
+    }
+    return failed;
+}
+
 /* One that waits for the replicas, for the caller. */
 static int
-put_waiting(PyObject *waiting, const struct place *at, const uint8_t *head, int64_t base_offset) {
-    uint64_t token;
-    uint32_t timeout;
-    memcpy(&token, head, 8);
-    memcpy(&timeout, head + A_TIMEOUT, 4);
+put_waiting(PyObject *waiting, const struct place *at, uint64_t token, uint32_t timeout,
+            int64_t base_offset) {
     PyObject *row = Py_BuildValue("(KOLLI)", (unsigned long long)token, at->partition,
                                   (long long)base_offset, (long long)at->end_offset, timeout);
     const int failed = row == NULL ? -1 : PyList_Append(waiting, row);
@@ -337,21 +372,15 @@ py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
         memcpy(&flags, entry + A_FLAGS, 2);
         if (flags & FLAGS_LOOKED_AT)
             break;
-        if (at.partition == NULL || memcmp(at.key, entry + A_KEY, KEY_BYTES)) {
-            if (at.partition != NULL && leave(&at, appended) < 0)
-                break;
-            if (enter(&at, partitions, entry + A_KEY) <= 0)
-                break;
-        }
-        const uint8_t *batch = entry + APPEND_BYTES;
-        const int64_t base_offset = at.end_offset, position = at.size;
-        if (!is_plain(&at, batch, size, now_ms) || is_snapshot_due(&at))
+        if (take(&at, partitions, appended, entry + A_KEY, entry + APPEND_BYTES, size, now_ms) <= 0)
             break;
-        append(&at, batch, size);
-        if (position > at.index_after && index_last(&at, position) < 0)
-            break;
+        const int64_t base_offset = at.end_offset - at.last_records;
         if (at.is_replicated && acks == ACKS_ALL) {
-            if (put_waiting(waiting, &at, entry, base_offset) < 0)
+            uint64_t token;
+            uint32_t timeout;
+            memcpy(&token, entry, 8);
+            memcpy(&timeout, entry + A_TIMEOUT, 4);
+            if (put_waiting(waiting, &at, token, timeout, base_offset) < 0)
                 break;
         } else {
             const uint64_t word = (uint64_t)OPERATION_APPENDED << 32 | APPENDED_BYTES;
@@ -368,18 +397,10 @@ py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
         bytes += size;
         bytes_left -= size;
     }
-    /* What was appended is kept, whatever came between: an entry that is answered was taken. */
-    {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
-        const int failed = leave(&at, appended) < 0 || set_number(reader, N_HEAD, head) < 0 ||
-                           set_number(writer, N_TAIL, out) < 0;
-        if (type != NULL) {
-            if (failed)
-                PyErr_Clear();
-            PyErr_Restore(type, value, traceback);
-        }
-    }
+    if (leave_anyway(&at, appended) < 0 || PyErr_Occurred())
+        goto over;
+    if (set_number(reader, N_HEAD, head) < 0 || set_number(writer, N_TAIL, out) < 0)
+        goto over;
 told:
     if (!PyErr_Occurred())
         answer = Py_BuildValue("(LL)", (long long)entries, (long long)bytes);
@@ -389,5 +410,63 @@ over:
         PyBuffer_Release(&in);
     if (results.obj != NULL)
         PyBuffer_Release(&results);
+    return answer;
+}
+
+PyObject *
+py_append_rows(PyObject *self, PyObject *args) {
+    PyObject *data_object, *partitions, *appended, *waiting, *answer = NULL;
+    long long from, first, count, now_ms;
+    unsigned long long token;
+    int acks;
+    unsigned int timeout;
+    if (!PyArg_ParseTuple(args, "OLLLKiIO!LOO!", &data_object, &from, &first, &count, &token, &acks,
+                          &timeout, &PyDict_Type, &partitions, &now_ms, &appended, &PyList_Type,
+                          &waiting))
+        return NULL;
+    Py_buffer data = {0};
+    if (get_buffer(data_object, &data, 0, 1, "data") < 0)
+        return NULL;
+    struct place at = {0};
+    uint8_t *stored = NULL;
+    if (from < 0 || from > data.len || first < 0 || count < first ||
+        count - first > (data.len - from) / ROW_BYTES) {
+        PyErr_Format(PyExc_ValueError, "there are no %lld rows at %lld", count - first, from);
+        goto over;
+    }
+    stored = PyMem_Malloc((size_t)(count - first) * STORED_BYTES + 1);
+    if (stored == NULL) {
+        PyErr_NoMemory();
+        goto over;
+    }
+    uint8_t *to = stored;
+    for (; first < count; first++) {
+        const uint8_t *row = (const uint8_t *)data.buf + from;
+        if (data.len - from < ROW_BYTES)
+            break;
+        const int64_t size = load_be32(row + KEY_BYTES);
+        if (size > data.len - from - ROW_BYTES)
+            break;
+        if (take(&at, partitions, appended, row, row + ROW_BYTES, size, now_ms) <= 0)
+            break;
+        const int64_t base_offset = at.end_offset - at.last_records;
+        if (at.is_replicated && acks == ACKS_ALL) {
+            if (put_waiting(waiting, &at, token + (uint64_t)first, timeout, base_offset) < 0)
+                break;
+        } else {
+            const uint32_t which = (uint32_t)first;
+            memcpy(to, &which, 4);
+            memcpy(to + 4, &base_offset, 8);
+            memcpy(to + 12, &at.start_offset, 8);
+            to += STORED_BYTES;
+        }
+        from += ROW_BYTES + size;
+    }
+    if (leave_anyway(&at, appended) == 0 && !PyErr_Occurred())
+        answer = Py_BuildValue("(LLy#)", first, from, (const char *)stored,
+                               (Py_ssize_t)(to - stored));
+over:
+    PyMem_Free(stored);
+    PyBuffer_Release(&data);
     return answer;
 }

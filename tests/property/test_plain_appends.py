@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shmbroker.broker import append as append_module
 from shmbroker.broker.append import Appender
 from shmbroker.crc32c import crc32c
 from shmbroker.ids import partition_key
@@ -20,6 +21,9 @@ from shmbroker.ipc.operation_layout import (
     APPEND_FLAG_NO_ZSTD,
     APPEND_FLAG_TRANSACTIONAL,
     APPEND_HEAD,
+    APPEND_MANY,
+    APPEND_MANY_HEAD,
+    APPEND_ROW,
     NAME_LENGTH,
     READ,
 )
@@ -87,6 +91,7 @@ class Leader(Worker):
     def take(self, appender: Appender, with_kernel: bool) -> None:
         peer = self.far.peer
         reader = peer.reader
+        append_module.append_rows = native and (native.append_rows if with_kernel else None)
         while reader.poll():
             while True:
                 if with_kernel:
@@ -96,6 +101,8 @@ class Leader(Worker):
                 operation, index, length = entry
                 if operation == APPEND:
                     appender.on_append(peer, reader.data, index, length)
+                elif operation == APPEND_MANY:
+                    appender.on_append_many(peer, reader.data, index)
             reader.release()
         if peer.unpublished:
             peer.publish()
@@ -165,19 +172,39 @@ def batches(draw: st.DrawFn) -> bytes:
     return bytes(batch)
 
 
+TOPIC_NUMBERS = st.sampled_from((*[0] * 8, *range(len(TOPICS) + 1)))
+ACKS = st.sampled_from((1, -1, 0))
+
+
+@st.composite
+def many(draw: st.DrawFn, token: int) -> bytes:
+    """An APPEND_MANY."""
+    rows = b""
+    count = draw(st.integers(1, 8))
+    for _ in range(count):
+        batch = draw(batches())
+        rows += APPEND_ROW.pack(partition_key(topic_id(draw(TOPIC_NUMBERS)), 0), len(batch)) + batch
+    return APPEND_MANY_HEAD.pack(token, draw(ACKS), 0, 30_000, count, 0) + rows
+
+
 @st.composite
 def entries(draw: st.DrawFn) -> list[tuple[int, bytes]]:
     """(operation, payload) of each; mostly rows of one topic, as clients send them."""
     found = []
-    for token in range(draw(st.integers(1, 40))):
-        if draw(st.integers(0, 15)) == 0:
+    for token in range(0, 8 * draw(st.integers(1, 40)), 8):
+        kind = draw(st.integers(0, 15))
+        if kind == 0:
             found.append((READ, bytes(64)))
             continue
-        number = draw(st.sampled_from((*[0] * 8, *range(len(TOPICS) + 1))))
+        if kind < 4:
+            found.append((APPEND_MANY, draw(many(token))))
+            continue
+        number = draw(TOPIC_NUMBERS)
         flags = draw(st.sampled_from((*[0] * 6, APPEND_FLAG_NO_ZSTD, APPEND_FLAG_TRANSACTIONAL)))
         name = NAME_LENGTH.pack(1) + b"x" if flags & APPEND_FLAG_TRANSACTIONAL else b""
-        acks = draw(st.sampled_from((1, -1, 0)))
-        head = APPEND_HEAD.pack(token, acks, flags, 30_000, partition_key(topic_id(number), 0), 0)
+        head = APPEND_HEAD.pack(
+            token, draw(ACKS), flags, 30_000, partition_key(topic_id(number), 0), 0
+        )
         found.append((APPEND, head + name + draw(batches())))
     return found
 
@@ -226,6 +253,16 @@ def test_a_run_is_taken_by_the_kernel(root: Path) -> None:
         assert side.opened[0].log.log_end_offset == 21
         assert side.opened[0].high_watermark == 21
         side.close()
+
+
+def test_rows_are_bounded_by_what_holds_them() -> None:
+    assert native is not None
+    row = APPEND_ROW.pack(partition_key(topic_id(0), 0), 1000)
+    rows: tuple[Any, ...] = (7, 1, 30_000, {}, NOW_MS, set(), [])
+    for data, count in ((b"", 1), (row, 2), (row[:10], 1)):
+        with pytest.raises(ValueError, match="there are no"):
+            native.append_rows(data, 0, 0, count, *rows)
+    assert native.append_rows(row, 0, 0, 1, *rows) == (0, 0, b"")
 
 
 def test_a_broken_ring_is_said(root: Path) -> None:
