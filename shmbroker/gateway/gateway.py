@@ -185,7 +185,7 @@ class Gateway:
         self.is_over = False
         self.token = member.incarnation << 48
         self.append_bytes = 0
-        """Of the last request with appends."""
+        """Of the last request with appends: as many as take so long."""
         self.pending: dict[int, Request] = {}
         self.touched: set[Connection] = set()
         self.fetch_bytes_max = config["fetch.max.bytes"]

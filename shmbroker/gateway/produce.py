@@ -90,6 +90,8 @@ TOGETHER_MAX = 25
 """So many batches in one APPEND_MANY,"""
 TOGETHER_BYTES_MAX = 64 * 1024
 """and about so many bytes. A batch of more goes alone."""
+BATCH_WEIGHS = 4 * 1024
+"""How many bytes more would take the I/O worker as long as another batch."""
 ADMIN_CLIENT = b"__admin_client"
 
 
@@ -330,7 +332,7 @@ class ProduceApi:
             needed = sum(len(records) + len(named) + 128 for _, _, records in appends)
             if not _has_room(peer, needed):
                 return False
-            worker.append_bytes = needed
+            worker.append_bytes = needed + len(appends) * BATCH_WEIGHS
         request.pending = len(appends)
         request.answers = {}
         timeout_ms = max(0, body["timeout_ms"])
@@ -389,12 +391,12 @@ class ProduceApi:
             images.append(image)
         if not _has_room(peer, needed):
             return False
-        worker.append_bytes = needed
         many = request.many = ManyProduce(walked, worker.token + 1)
         request.fast = None
         request.peer = peer
         request.acks = walked.acks
         request.pending = count = len(many.results) // RESULT
+        worker.append_bytes = needed + count * BATCH_WEIGHS
         tokens = range(many.first_token, many.first_token + count)
         worker.token += count
         worker.pending.update(dict.fromkeys(tokens, request))

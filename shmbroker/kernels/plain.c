@@ -134,7 +134,7 @@ leave(struct place *at, PyObject *appended) {
 }
 
 /* Look at the partition of a key: 1: its batches may come; 0: they are looked at closer; -1 with an
- * exception. */
+ * exception, as the disk may fail. */
 static int
 enter(struct place *at, PyObject *partitions, const uint8_t *key) {
     PyObject *name = PyBytes_FromStringAndSize((const char *)key, KEY_BYTES);
@@ -272,9 +272,10 @@ take(struct place *at, PyObject *partitions, PyObject *appended, const uint8_t *
     if (at->partition == NULL || memcmp(at->key, key, KEY_BYTES)) {
         if (at->partition != NULL && leave(at, appended) < 0)
             return -1;
-        const int so = enter(at, partitions, key);
-        if (so <= 0)
-            return so;
+        if (enter(at, partitions, key) <= 0) {
+            PyErr_Clear(); /* what can't be looked at here is met, and said, by the caller */
+            return 0;
+        }
     }
     if (!is_plain(at, batch, size, now_ms))
         return 0;
