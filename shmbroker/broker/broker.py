@@ -547,10 +547,12 @@ class Broker:
                 self.follow_metadata()
             data = reader.data
             left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
+            operation = APPEND
             while True:
-                left -= appender.take_plain(
-                    peer, left, PUBLISH_BYTES + published_at - appender.bytes_in
-                )
+                if operation == APPEND:  # then more of them may follow
+                    left -= appender.take_plain(
+                        peer, left, PUBLISH_BYTES + published_at - appender.bytes_in
+                    )
                 if left:
                     if (entry := reader.next()) is None:
                         break
