@@ -50,18 +50,20 @@ PAIRS = (("A", "B"), ("A", "L"), ("B", "L"))
 
 
 class Side:
-    """A broker under measurement. `topics` are those that this run has made on it."""
+    """A broker under measurement. others: of its processes, those that do not descend from `pid`;
+    their CPU and memory count, too."""
 
-    def __init__(self, name: str, address: str, pid: int) -> None:
+    def __init__(self, name: str, address: str, pid: int, *others: int) -> None:
         self.name = name
         self.address = address
         self.pid = pid
+        self._pids = (pid, *others)
 
     def measure(self, run: Round) -> dict[str, float]:
         """One round, and what the broker's whole family spent on it."""
-        before = family.cpu_s(self.pid)
+        before = sum(map(family.cpu_s, self._pids))
         figures = run(self)
-        cpu = family.cpu_s(self.pid) - before
+        cpu = sum(map(family.cpu_s, self._pids)) - before
         requests, total, seconds = (figures.pop(key, 0) for key in ("requests", "bytes", "seconds"))
         if requests:
             figures["requests_per_s"] = requests / seconds
@@ -71,7 +73,7 @@ class Side:
             figures["cpu_s_per_gb"] = cpu / total * 1e9
         if not requests and seconds:
             figures["cpu_percent"] = cpu / seconds * 100
-        figures["pss_mib"] = family.pss_without_files_mib(self.pid)
+        figures["pss_mib"] = sum(map(family.pss_without_files_mib, self._pids))
         return figures
 
 
@@ -101,7 +103,9 @@ class Bench:
         parser.add_argument("--data", type=Path, help="where it keeps its data meanwhile")
         parser.add_argument("--no-limit", action="store_true", help="run no limit programs")
         parser.add_argument("--against", metavar="HOST:PORT", help="another broker, in turn")
-        parser.add_argument("--against-pid", type=int, metavar="PID")
+        parser.add_argument(
+            "--against-pid", type=int, nargs="+", metavar="PID", help="its process, or several"
+        )
         parser.add_argument("--out", type=Path, help="result file  [default: perf/results/…]")
         add_options(parser)
         self.options = options = parser.parse_args()
@@ -128,7 +132,7 @@ class Bench:
             self.broker = Broker(*options.serve.split(), data=Path(self._data))
             self.sides = [Side("A", self.broker.address, self.broker.pid)]
         if options.against:
-            self.sides.append(Side("B", options.against, options.against_pid))
+            self.sides.append(Side("B", options.against, *options.against_pid))
         return self
 
     def __exit__(self, *_: object) -> None:

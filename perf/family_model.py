@@ -5,8 +5,10 @@ these rules, which are the code's:
 
 * A process sleeps until something comes, then works in turns: a turn takes all that has come, and
   costs something by itself beside each item. So a busy process is cheaper than an idle one.
-* What a turn makes is published at its end, or after 64 KiB of batches (`broker/append.py`). A
-  client sends each request at once.
+* What a turn makes is published when its items are done, or after 64 KiB of batches
+  (`broker/append.py`), before half of what the turn itself costs. A client sends each request at
+  once; the time of a request is from just before that until its answer was received, as a load
+  driver counts it.
 * Who publishes to a sleeper rings its doorbell, which costs the ringer, the sleeper (its way into
   sleep and out of it), and time, if the core has gone to rest.
 * Before it sleeps, a worker looks for more (`gateway/awake.py`, `broker/replication/`): that takes
@@ -36,6 +38,8 @@ LARGE_FRAME_BYTES = 128 * 1024
 WRITTEN_BYTES = 32 * 1024
 """From here on a batch is written with `pwrite`."""
 VARIES_BY = 0.2
+SHARE_BEFORE = 0.5
+"""Of what a turn costs: what comes before its items; the rest comes after they are published."""
 SHARE_RECEIVED = 0.5
 """Of what a byte costs a network worker: from the socket; the rest is its copy into the ring."""
 MEMORY_TOUCHES = 7
@@ -50,6 +54,7 @@ class Costs:
 
     client_turn: float = 3.0
     client_request: float = 9.0
+    """Between an answer and the next request, outside of both times."""
     client_kib: float = 0.1
     network_turn: float = 5.0
     network_request: float = 9.0
@@ -95,9 +100,9 @@ class Row(NamedTuple):
 
 LARGE = 900 * 1024
 ROWS = [
-    # The smallest and the largest on two cores, and the smallest on one, are what the costs are
-    # fitted to; all that lies between, and the largest on one core, is predicted.
-    Row(size, depth, cores, size == 100 or (size == LARGE and cores == 2))
+    # What the costs are fitted to: on two cores one of each kind (stored, written, in pieces), and
+    # the smallest on one core. What lies between, and all else on one core, is predicted.
+    Row(size, depth, cores, size == 100 or (size != 1024 and cores == 2))
     for cores in (2, 1)
     for size in (100, 1024, 16384, LARGE)
     for depth in (1, 16)
@@ -370,26 +375,32 @@ class Family:
         if process.is_fresh:
             start += costs.sleep
             process.is_fresh = False
-        start += self._varied(getattr(costs, f"{role}_turn"))
+        turn = self._varied(getattr(costs, f"{role}_turn"))
+        if role == "client":
+            start += turn  # it receives, and then looks at what it has
+        else:
+            start += turn * SHARE_BEFORE
         items, process.inbox = process.inbox, deque()
         made: list[tuple[Process, tuple[Any, ...]]] = []
         unpublished = 0
         at = start
         for item in items:
-            cost, size, results = self._work(process, item)
+            cost, size, results = self._work(process, item, start, at)
             at = max(at + self._varied(cost), self._memory(role, size, at))
             made += results
             unpublished += size
             if made and (role == "client" or unpublished > PUBLISHED_BYTES):
-                self._at(at, self._publish, process, made, False)
+                self._at(at, self._publish, process, made, None)
                 made, unpublished = [], 0
                 # The bell that it may ring is paid for here: who sleeps is known only then.
-        process.spent += at - now
-        self._at(at, self._publish, process, made, True)
+        rest = 0.0 if role == "client" else turn * (1 - SHARE_BEFORE)
+        process.spent += at + rest - now
+        self._at(at, self._publish, process, made, rest)
 
     def _publish(
-        self, process: Process, made: list[tuple[Process, tuple[Any, ...]]], is_end: bool
+        self, process: Process, made: list[tuple[Process, tuple[Any, ...]]], rest: float | None
     ) -> None:
+        """rest: what its turn still takes behind this; None: it goes on with items."""
         rung = 0
         for target, item in made:
             if target.is_free:
@@ -398,8 +409,8 @@ class Family:
                 rung += self._deliver(target, item)
         if rung:
             process.spent += rung * self.costs.ring
-        if is_end:
-            self._at(self.now + rung * self.costs.ring, self._end_turn, process)
+        if rest is not None:
+            self._at(self.now + rung * self.costs.ring + rest, self._end_turn, process)
 
     def _end_turn(self, process: Process) -> None:
         if process.inbox:
@@ -423,9 +434,10 @@ class Family:
     # ── the work ────────────────────────────────────────────────────────────────────────────────
 
     def _work(
-        self, process: Process, item: tuple[Any, ...]
+        self, process: Process, item: tuple[Any, ...], start: float, at: float
     ) -> tuple[float, int, list[tuple[Process, tuple[Any, ...]]]]:
-        """What an item costs, the bytes of batches that it moves, and what it makes.
+        """What an item costs, the bytes of batches that it moves, and what it makes. start: when
+        its turn began to look at items; at: when it came to this one.
 
         start      client: a request goes out        → piece …, to its network worker
         piece      network worker: part of a frame   → append (of the last one), to the I/O worker
@@ -452,12 +464,12 @@ class Family:
             return costs.network_request / 2, 0, [(self.client, ("answer", item[1]))]
         connection = item[1]
         if kind == "answer":
-            self._answered(item[1])
+            self._answered(item[1], start)
             connection = item[1][1]
         elif kind == "rest":
             _, request, left = item
             return self._sends(request, left)
-        request = (self.sent, connection, self.now)
+        request = (self.sent, connection, at + costs.client_request)
         self.sent += 1
         cost, moved, made = self._sends(request, size)
         return cost + costs.client_request, moved, made
@@ -473,8 +485,8 @@ class Family:
         cost = piece / 1024 * self.costs.client_kib
         return cost, 0, [(network, ("piece", request, piece, left == piece))]
 
-    def _answered(self, request: tuple[int, int, float]) -> None:
-        self.times.append(self.now - request[2])
+    def _answered(self, request: tuple[int, int, float], at: float) -> None:
+        self.times.append(at - request[2])
         self.answered.append(request[0])
 
     def _send_remote(self, connection: int) -> None:
@@ -497,7 +509,7 @@ class Family:
         self._deliver(network, item)
 
     def _answer_remote(self, item: tuple[Any, ...]) -> None:
-        self._answered(item[1])
+        self._answered(item[1], self.now)
         self._send_remote(item[1][1])
 
     def _memory(self, role: str, size: int, at: float) -> float:

@@ -127,7 +127,8 @@ def first_costs(cases: list[dict[str, Any]], steps: Mapping[str, float]) -> Cost
     and from 64 KiB on, as other code takes them."""
     known = {
         "network_request": sum(steps[step] for step in ("P1", "P2", "P3", "P4", "P10", "P11")),
-        "io_request": sum(steps[step] for step in ("P5", "P6", "P7", "P8", "P9")),
+        "io_request": steps.get("P5 to P9")
+        or sum(steps[step] for step in ("P5", "P6", "P7", "P8", "P9")),
     }
     rows = [row for row in cases if row["axis"] == BATCHES]
     for names, chosen in (
