@@ -51,7 +51,10 @@ check of retention finds them, which is ten minutes away."""
 
 def protocols_bytes(protocols: Protocols) -> int:
     """What a classic member's protocols take."""
-    return sum(len(name) + len(metadata) + STRING_BYTES for name, metadata in protocols)
+    size = STRING_BYTES * len(protocols)
+    for name, metadata in protocols:
+        size += len(name) + len(metadata)
+    return size
 
 
 def names_bytes(names: Collection[str]) -> int:

@@ -37,6 +37,11 @@ class _Held(NamedTuple):
     """What is left after this partition."""
 
 
+def is_unsettled(partition: Partition) -> bool:
+    """Whether something of its log may still be lost."""
+    return partition.high_watermark < partition.log.log_end_offset
+
+
 class HeldAnswers(OffsetWaits[_Held]):
     """Those of one coordinator."""
 
@@ -53,7 +58,7 @@ class HeldAnswers(OffsetWaits[_Held]):
         needs = [
             (partition, partition.log.log_end_offset)
             for partition in partitions
-            if partition.high_watermark < partition.log.log_end_offset
+            if is_unsettled(partition)
         ]
         return self._hold(_Held(call, body, grant, needs))
 

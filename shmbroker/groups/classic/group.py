@@ -635,9 +635,10 @@ class ClassicGroup:
             self._effects.append(Reply(call, self._generation_for(member)))
 
     def _update(self, call: Caller, member: ClassicMember, joining: ClassicMember) -> None:
-        self._count(member, -1)
-        member.protocols = joining.protocols
-        self._count(member, 1)
+        if joining.protocols != member.protocols:
+            self._count(member, -1)
+            member.protocols = joining.protocols
+            self._count(member, 1)
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = joining.session_timeout_ms
         if member.join_call is not None:
