@@ -40,6 +40,13 @@ def varint(value: int) -> bytes:
     return bytes(out) + bytes([value])
 
 
+class Made:
+    """Attributes, and an identity."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
 class Fuzz:
     def __init__(self, native: Any, seed: int) -> None:
         self.native = native
@@ -284,13 +291,86 @@ class Fuzz:
         else:
             self.native.answer_appends(places, results, first, is_flexible)
 
+    def seldom(self, usual: Any, *others: Any) -> Any:
+        """Mostly the first."""
+        return usual if self.rng.random() < 0.9 else self.rng.choice(others)
+
+    def partition(self) -> Any:
+        """One whose limits may be wrong, so that only the map itself bounds what is stored."""
+        rng, seldom, far = self.rng, self.seldom, 2**63 - 1
+        room = rng.choice([60, 400, 4096, 4096])
+        segment = Made(
+            size=seldom(0, 5, room, -1), ready_bytes=seldom(room, far, -1),
+            map=seldom(bytearray(room), None, b"fixed", 7),
+            max_timestamp_so_far=-1, max_timestamp_offset=-1, base_offset=0,
+        )  # fmt: skip
+        log = Made(
+            active=segment, log_end_offset=seldom(7, 0, far), log_start_offset=0,
+            _limit=rng.choice([room, far]), _roll_after=far, _roll_offset=seldom(far, 9),
+            _latest_epoch=0, _index_after=rng.choice([far, 100, -1]), _store_position=None,
+            _snapshot_after=seldom(9, 1), _index=lambda *_: None,
+        )  # fmt: skip
+        return Made(
+            is_leader=True, plain_bytes_max=seldom(32767, 0), leader_epoch=0,
+            timestamp_after_max_ms=seldom(far, 0), waits_for=seldom((), (1,)),
+            high_watermark=0, log=log, producers=Made(ended=()),
+        )  # fmt: skip
+
+    def plain_batch(self) -> bytes:
+        rng = self.rng
+        count = rng.choice([1, 1, 3])
+        batch = bytearray(61 + rng.choice([7 * count, 40, 7]))
+        batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+        batch[16] = 2
+        batch[23:27] = (count - 1).to_bytes(4, "big")
+        batch[43:57] = b"\xff" * 14
+        batch[57:61] = count.to_bytes(4, "big")
+        if rng.random() < 0.2:
+            batch[rng.randrange(len(batch))] = rng.randrange(256)
+        batch[17:21] = self.native.crc32c(batch[21:]).to_bytes(4, "big")
+        return bytes(batch)
+
+    def plain(self) -> None:
+        rng, native = self.rng, self.native
+        keys = [bytes([n]) * 20 for n in range(3)]
+        partitions = {key: self.partition() for key in keys[:2]}
+        batches = [(rng.choice(keys), self.plain_batch()) for _ in range(rng.choice([1, 2, 6]))]
+        if rng.random() < 0.5:
+            rows = b"".join(key + len(of).to_bytes(4, "big") + of for key, of in batches)
+            native.append_rows(
+                self.seldom(rows, self.damaged(rows)), self.seldom(0, 24, -1), self.seldom(0, 1),
+                self.seldom(len(batches), 1, 2**40), 5, rng.choice([1, -1]), 9,
+                partitions, 0, set(), [],
+            )  # fmt: skip
+            return
+        entries = b""
+        for key, of in batches:
+            head = bytes(8) + rng.choice([b"\1\0", b"\xff\xff"]) + bytes(6) + key + bytes(4)
+            length = len(head) + len(of) + self.seldom(0, -1, 900, 2**31)
+            entries += (length | 1 << 32).to_bytes(8, "little") + head + of
+            entries += bytes(-len(entries) % 8)
+        size = 64
+        while size < len(entries):
+            size *= 2
+        size = self.seldom(size, size // 2, size - 8)
+        data, back = bytearray(size), bytearray(self.seldom(4096, 64, 256, 100))
+        data[:] = entries[:size].ljust(size, b"\0")
+        tail = self.seldom(len(entries), len(entries) - 8, size, 2**40, -8)
+        reader = Made(data=data, _head=self.seldom(0, 8, -8), _tail=tail)
+        limit = self.seldom(len(back), 2**40, 0)
+        writer = Made(data=back, _tail=self.seldom(0, 48, 2**40), _limit=limit)
+        native.append_plain(reader, writer, partitions, 0, self.seldom(9, 1, 0), 2**40, set(), [])
+
 
 def main() -> None:
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else time.time_ns()
     print(f"seed {seed}", flush=True)
     fuzz = Fuzz(load(sys.argv[1]), seed)
-    kinds = [fuzz.decode, fuzz.decode, fuzz.compact, fuzz.walk, fuzz.lz4, fuzz.encode, fuzz.appends]
+    kinds = [
+        *(fuzz.decode, fuzz.decode, fuzz.compact, fuzz.walk, fuzz.lz4, fuzz.encode),
+        *(fuzz.appends, fuzz.plain, fuzz.plain),
+    ]
     deadline, runs, refused = time.monotonic() + seconds, 0, 0
     while time.monotonic() < deadline:
         try:

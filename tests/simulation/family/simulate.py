@@ -105,6 +105,7 @@ class Simulation:
         self.root = tempfile.mkdtemp(prefix="family-", dir=MEMORY if MEMORY.is_dir() else None)
         self.scheduler = Scheduler(random)
         self.system = System(self.scheduler, self.root)
+        self.system.has_kernel = seed % 2 == 0
         self.disk = self.system.disk
         self.lines: deque[str] = deque(maxlen=TRACE_LINES)
         self.line_count = 0

@@ -25,6 +25,7 @@ from typing import Any
 from unittest import mock
 
 from shmbroker import clock
+from shmbroker.broker import append
 from shmbroker.broker.replication import replication
 from shmbroker.gateway import awake
 from shmbroker.gateway.connection import Connection
@@ -53,6 +54,8 @@ class System:
         self.slow_flushes = SLOW_FLUSHES
         self.producer_epoch_last = transaction.EPOCH_LAST
         """Of a transactional producer; a low one, and producer ids are used up."""
+        self.has_kernel = True
+        """For small plain batches; without it each store into a map is a moment to be killed in."""
         self.owned: dict[str, list[Any]] = {}
         """What is closed when a process ends, by its title: sockets, epolls and maps."""
 
@@ -104,6 +107,8 @@ class System:
             mock.patch.object(Partition, "__hash__", _hash_of_partition),
             mock.patch.object(Connection, "__hash__", _hash_of_connection),
         ]
+        if not self.has_kernel:
+            patches.append(mock.patch.multiple(append, append_plain=None, append_rows=None))
         with contextlib.ExitStack() as stack:
             for patch in patches:
                 stack.enter_context(patch)
