@@ -216,8 +216,8 @@ class Appender:
             if append_rows is not None and not self.is_disk_low:
                 waiting: list[tuple[int, Partition, int, int, int]] = []
                 done, behind, stored = append_rows(
-                    data, at, which, count, token, acks, timeout_ms, partitions, self.now_ms(),
-                    self.appended, waiting,
+                    data, at, which, count, token, acks, flags, timeout_ms, partitions,
+                    self.now_ms(), self.appended, waiting,
                 )  # fmt: skip
                 self.batches_in += done - which
                 self.bytes_in += behind - at - (done - which) * APPEND_ROW.size

@@ -128,6 +128,8 @@ class Sharded(Generic[AnyShard]):
     ) -> bool:
         """Keep an answer about these ids (None: about all) while what it says may be lost."""
         shards: list[AnyShard | None]
+        if not self.shards:
+            return False  # nor is it known how many partitions there will be
         if names is None:
             shards = list(self.shards.values())
         else:

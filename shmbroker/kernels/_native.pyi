@@ -285,6 +285,7 @@ def append_rows(
     count: int,
     token: int,
     acks: int,
+    flags: int,
     timeout_ms: int,
     partitions: dict[bytes, object],
     now_ms: int,

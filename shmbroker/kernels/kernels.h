@@ -76,7 +76,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 8 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 9 /* and in __init__.py: up whenever a signature or a layout changes */
 
 enum {
     B_LOW, B_HIGH, B_BASE_OFFSET, B_LAST_DELTA, B_COUNT, B_BASE_TIMESTAMP, B_MAX_TIMESTAMP,

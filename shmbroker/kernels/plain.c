@@ -1,12 +1,13 @@
 /* The straight way of small batches into the active segments of their partitions: entries of a ring
- * in, results of another out, or the rows of an APPEND_MANY (layouts: `shm/ring_layout.py`, `ipc/operation_layout.py`).
+ * in, results of another out; or the rows of an APPEND_MANY (layouts: `shm/ring_layout.py`,
+ * `ipc/operation_layout.py`).
  *
  * It does what `Appender.on_append` does where nothing is to be looked at closer, and stops before
  * the first entry where something is: that entry is then as it was, and the caller takes it. So each
  * rule is either here and there alike, or a reason to stop.
  *
- * Objects are asked and set by their attributes, each once for a run of entries of one partition. The
- * lock is held: a run is some microseconds.
+ * Objects are asked and set by their attributes, each once for a run of entries of one partition; what
+ * is seldom is a call of their methods. The lock is held: a run is some microseconds.
  */
 
 #include "kernels.h"
@@ -20,8 +21,10 @@ enum {
     ACKS_ALL = -1,
     HEADER_SIZE = 61, LOG_OVERHEAD = 12, MAGIC = 2, RECORD_BYTES_MIN = 7,
     AT_LENGTH = 8, AT_EPOCH = 12, AT_MAGIC = 16, AT_CRC = 17, AT_ATTRIBUTES = 21, AT_LAST_DELTA = 23,
-    AT_MAX_TIMESTAMP = 35, AT_PRODUCER_ID = 43, AT_RECORDS = 57,
-    ATTRIBUTES_LOOKED_AT = 0x3f /* compressed, stamped by the log, transactional, control */
+    AT_MAX_TIMESTAMP = 35, AT_PRODUCER_ID = 43, AT_PRODUCER_EPOCH = 51, AT_SEQUENCE = 53,
+    AT_RECORDS = 57,
+    CODEC = 0x7, ZSTD = 4, FLAG_NO_ZSTD = 4,
+    ATTRIBUTES_LOOKED_AT = 0x38 /* stamped by the log, transactional, control */
 };
 
 enum {
@@ -29,7 +32,8 @@ enum {
     N_LEADER_EPOCH, N_WAITS_FOR, N_HIGH_WATERMARK, N_LOG, N_PRODUCERS, N_ENDED, N_ACTIVE,
     N_LOG_END, N_LOG_START, N_LOG_LIMIT, N_ROLL_AFTER, N_ROLL_OFFSET, N_LATEST_EPOCH,
     N_INDEX_AFTER, N_STORE_POSITION, N_MAP, N_SIZE, N_READY, N_NEWEST, N_NEWEST_OFFSET,
-    N_BASE_OFFSET, N_SNAPSHOT_AFTER, N_INDEX, NAMES
+    N_BASE_OFFSET, N_SNAPSHOT_AFTER, N_INDEX, N_OPEN, N_REFUSED, N_BY_ID, N_EPOCH, N_NEXT_SEQUENCE,
+    N_UPDATE, NAMES
 };
 
 static const char *const words[NAMES] = {
@@ -37,7 +41,8 @@ static const char *const words[NAMES] = {
     "leader_epoch", "waits_for", "high_watermark", "log", "producers", "ended", "active",
     "log_end_offset", "log_start_offset", "_limit", "_roll_after", "_roll_offset", "_latest_epoch",
     "_index_after", "_store_position", "map", "size", "ready_bytes", "max_timestamp_so_far",
-    "max_timestamp_offset", "base_offset", "_snapshot_after", "_index"
+    "max_timestamp_offset", "base_offset", "_snapshot_after", "_index", "open", "_refused",
+    "_producers", "epoch", "next_sequence", "update"
 };
 static PyObject *names[NAMES];
 
@@ -82,7 +87,7 @@ is_true(PyObject *of, int name) {
 
 /* A partition, as long as entries of one follow each other. */
 struct place {
-    PyObject *partition, *log, *segment;
+    PyObject *partition, *log, *segment, *producers;
     Py_buffer map;
     uint8_t key[KEY_BYTES];
     int is_replicated, is_changed;
@@ -126,6 +131,7 @@ leave(struct place *at, PyObject *appended) {
     }
     if (at->map.obj != NULL)
         PyBuffer_Release(&at->map);
+    Py_CLEAR(at->producers);
     Py_CLEAR(at->segment);
     Py_CLEAR(at->log);
     Py_CLEAR(at->partition);
@@ -156,11 +162,10 @@ enter(struct place *at, PyObject *partitions, const uint8_t *key) {
     at->is_replicated = is_true(partition, N_WAITS_FOR);
     if (at->is_replicated < 0)
         return -1;
-    PyObject *producers = PyObject_GetAttr(partition, names[N_PRODUCERS]);
-    if (producers == NULL)
+    at->producers = PyObject_GetAttr(partition, names[N_PRODUCERS]);
+    if (at->producers == NULL)
         return -1;
-    so = is_true(producers, N_ENDED);
-    Py_DECREF(producers);
+    so = is_true(at->producers, N_ENDED);
     if (so)
         return so < 0 ? -1 : 0;
     int64_t latest_epoch;
@@ -200,9 +205,10 @@ enter(struct place *at, PyObject *partitions, const uint8_t *key) {
     return look_at_limits(at) < 0 ? -1 : 1;
 }
 
-/* Whether a batch is as `check_batch` wants it and nothing of it is to be looked at closer. */
+/* Whether a batch is as `check_batch` wants it and nothing of it, but for its producer, is to be
+ * looked at closer. */
 static int
-is_plain(const struct place *at, const uint8_t *batch, int64_t size, int64_t now_ms) {
+is_plain(const struct place *at, const uint8_t *batch, int64_t size, int64_t now_ms, int flags) {
     if (size < HEADER_SIZE || size > at->bytes_max || batch[AT_MAGIC] != MAGIC ||
         load_be64(batch) != 0 || (int32_t)load_be32(batch + AT_LENGTH) != size - LOG_OVERHEAD ||
         load_be16(batch + AT_ATTRIBUTES) & ATTRIBUTES_LOOKED_AT)
@@ -210,14 +216,60 @@ is_plain(const struct place *at, const uint8_t *batch, int64_t size, int64_t now
     const int64_t newest = (int64_t)load_be64(batch + AT_MAX_TIMESTAMP);
     const int64_t last_delta = (int32_t)load_be32(batch + AT_LAST_DELTA);
     const int64_t records = (int32_t)load_be32(batch + AT_RECORDS);
-    return (int64_t)load_be64(batch + AT_PRODUCER_ID) < 0 && records > 0 &&
-           records == last_delta + 1 && records <= (size - HEADER_SIZE) / RECORD_BYTES_MIN &&
+    const int codec = load_be16(batch + AT_ATTRIBUTES) & CODEC;
+    if (codec > ZSTD || (codec == ZSTD && flags & FLAG_NO_ZSTD))
+        return 0;
+    return records > 0 && records == last_delta + 1 &&
+           (codec || records <= (size - HEADER_SIZE) / RECORD_BYTES_MIN) &&
            /* newest - now_ms, without an overflow */
            (newest <= now_ms ||
             (uint64_t)newest - (uint64_t)now_ms <= (uint64_t)at->timestamp_after) &&
            newest <= at->roll_after && at->size + size <= at->limit && at->end_offset + records <= at->roll_offset &&
            crc32c(0, batch + AT_ATTRIBUTES, (size_t)(size - AT_ATTRIBUTES)) ==
                load_be32(batch + AT_CRC);
+}
+
+/* Whether a batch is the next of its producer (KIP-98), which is known here and has no transaction
+ * open; -1 with an exception. */
+static int
+is_next(const struct place *at, const uint8_t *batch) {
+    int so;
+    if ((so = is_true(at->producers, N_OPEN)) || (so = is_true(at->producers, N_REFUSED)))
+        return so < 0 ? -1 : 0;
+    PyObject *by_id = PyObject_GetAttr(at->producers, names[N_BY_ID]);
+    PyObject *id = PyLong_FromLongLong((int64_t)load_be64(batch + AT_PRODUCER_ID));
+    PyObject *entry = NULL;
+    if (by_id != NULL && id != NULL)
+        entry = PyDict_GetItemWithError(by_id, id);
+    so = entry == NULL && PyErr_Occurred() ? -1 : 0;
+    int64_t epoch, sequence;
+    if (entry != NULL) {
+        if (get_number(entry, N_EPOCH, &epoch) < 0 ||
+            get_number(entry, N_NEXT_SEQUENCE, &sequence) < 0)
+            so = -1;
+        else
+            so = epoch == (int16_t)load_be16(batch + AT_PRODUCER_EPOCH) &&
+                 sequence == (int32_t)load_be32(batch + AT_SEQUENCE);
+    }
+    Py_XDECREF(id);
+    Py_XDECREF(by_id);
+    return so;
+}
+
+/* Have the producer of the last batch, which was appended, noted. */
+static int
+note_producer(const struct place *at, const uint8_t *batch) {
+    PyObject *update = PyObject_GetAttr(at->producers, names[N_UPDATE]);
+    if (update == NULL)
+        return -1;
+    PyObject *done = PyObject_CallFunction(
+        update, "LiiiLL", (long long)load_be64(batch + AT_PRODUCER_ID),
+        (int16_t)load_be16(batch + AT_PRODUCER_EPOCH), (int32_t)load_be32(batch + AT_SEQUENCE),
+        (int32_t)load_be32(batch + AT_LAST_DELTA), (long long)(at->end_offset - at->last_records),
+        (long long)load_be64(batch + AT_MAX_TIMESTAMP));
+    Py_DECREF(update);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
 }
 
 /* Whether the next batch is to be indexed, with a snapshot of the producers. */
@@ -268,7 +320,7 @@ append(struct place *at, const uint8_t *batch, int64_t size) {
 /* The batch of a key, if it may come here: 1; 0: it is looked at closer; -1 with an exception. */
 static int
 take(struct place *at, PyObject *partitions, PyObject *appended, const uint8_t *key,
-     const uint8_t *batch, int64_t size, int64_t now_ms) {
+     const uint8_t *batch, int64_t size, int64_t now_ms, int flags) {
     if (at->partition == NULL || memcmp(at->key, key, KEY_BYTES)) {
         if (at->partition != NULL && leave(at, appended) < 0)
             return -1;
@@ -277,14 +329,20 @@ take(struct place *at, PyObject *partitions, PyObject *appended, const uint8_t *
             return 0;
         }
     }
-    if (!is_plain(at, batch, size, now_ms))
+    if (!is_plain(at, batch, size, now_ms, flags))
         return 0;
     const int64_t position = at->size;
-    const int is_due = is_snapshot_due(at);
-    if (is_due)
-        return is_due < 0 ? -1 : 0;
+    const int has_producer = (int64_t)load_be64(batch + AT_PRODUCER_ID) >= 0;
+    int so = has_producer ? is_next(at, batch) : 1;
+    if (so <= 0)
+        return so;
+    so = is_snapshot_due(at);
+    if (so)
+        return so < 0 ? -1 : 0;
     append(at, batch, size);
-    return position > at->index_after && index_last(at, position) < 0 ? -1 : 1;
+    if (position > at->index_after && index_last(at, position) < 0)
+        return -1;
+    return has_producer && note_producer(at, batch) < 0 ? -1 : 1;
 }
 
 /* Leave with what was appended, whatever went wrong meanwhile: that is what is told. */
@@ -373,7 +431,8 @@ py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
         memcpy(&flags, entry + A_FLAGS, 2);
         if (flags & FLAGS_LOOKED_AT)
             break;
-        if (take(&at, partitions, appended, entry + A_KEY, entry + APPEND_BYTES, size, now_ms) <= 0)
+        if (take(&at, partitions, appended, entry + A_KEY, entry + APPEND_BYTES, size, now_ms,
+                 flags) <= 0)
             break;
         const int64_t base_offset = at.end_offset - at.last_records;
         if (at.is_replicated && acks == ACKS_ALL) {
@@ -419,10 +478,10 @@ py_append_rows(PyObject *self, PyObject *args) {
     PyObject *data_object, *partitions, *appended, *waiting, *answer = NULL;
     long long from, first, count, now_ms;
     unsigned long long token;
-    int acks;
+    int acks, flags;
     unsigned int timeout;
-    if (!PyArg_ParseTuple(args, "OLLLKiIO!LOO!", &data_object, &from, &first, &count, &token, &acks,
-                          &timeout, &PyDict_Type, &partitions, &now_ms, &appended, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "OLLLKiiIO!LOO!", &data_object, &from, &first, &count, &token, &acks,
+                          &flags, &timeout, &PyDict_Type, &partitions, &now_ms, &appended, &PyList_Type,
                           &waiting))
         return NULL;
     Py_buffer data = {0};
@@ -448,7 +507,7 @@ py_append_rows(PyObject *self, PyObject *args) {
         const int64_t size = load_be32(row + KEY_BYTES);
         if (size > data.len - from - ROW_BYTES)
             break;
-        if (take(&at, partitions, appended, row, row + ROW_BYTES, size, now_ms) <= 0)
+        if (take(&at, partitions, appended, row, row + ROW_BYTES, size, now_ms, flags) <= 0)
             break;
         const int64_t base_offset = at.end_offset - at.last_records;
         if (at.is_replicated && acks == ACKS_ALL) {

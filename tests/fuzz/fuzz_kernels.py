@@ -310,10 +310,14 @@ class Fuzz:
             _latest_epoch=0, _index_after=rng.choice([far, 100, -1]), _store_position=None,
             _snapshot_after=seldom(9, 1), _index=lambda *_: None,
         )  # fmt: skip
+        known = {5: Made(epoch=0, next_sequence=0)}
+        producers = Made(
+            ended=(), open={}, _refused={}, _producers=known, update=lambda *_: None,
+        )  # fmt: skip
         return Made(
             is_leader=True, plain_bytes_max=seldom(32767, 0), leader_epoch=0,
             timestamp_after_max_ms=seldom(far, 0), waits_for=seldom((), (1,)),
-            high_watermark=0, log=log, producers=Made(ended=()),
+            high_watermark=0, log=log, producers=producers,
         )  # fmt: skip
 
     def plain_batch(self) -> bytes:
@@ -324,6 +328,8 @@ class Fuzz:
         batch[16] = 2
         batch[23:27] = (count - 1).to_bytes(4, "big")
         batch[43:57] = b"\xff" * 14
+        if rng.random() < 0.3:
+            batch[43:57] = bytes(7) + b"\5" + bytes(6)
         batch[57:61] = count.to_bytes(4, "big")
         if rng.random() < 0.2:
             batch[rng.randrange(len(batch))] = rng.randrange(256)
@@ -339,7 +345,7 @@ class Fuzz:
             rows = b"".join(key + len(of).to_bytes(4, "big") + of for key, of in batches)
             native.append_rows(
                 self.seldom(rows, self.damaged(rows)), self.seldom(0, 24, -1), self.seldom(0, 1),
-                self.seldom(len(batches), 1, 2**40), 5, rng.choice([1, -1]), 9,
+                self.seldom(len(batches), 1, 2**40), 5, rng.choice([1, -1]), rng.choice([0, 4]), 9,
                 partitions, 0, set(), [],
             )  # fmt: skip
             return

@@ -119,6 +119,10 @@ class Leader(Worker):
             slot = self.store.positions.find(partition.key)
             found.append(slot is not None and self.store.positions.load(slot))
             found.append((log.log_end_offset, partition.high_watermark, len(log.segments)))
+            producers = partition.producers
+            for producer_id, entry in producers.producers.items():
+                found.append((producer_id, entry.epoch, entry.next_sequence, list(entry.batches)))
+            found.append(dict(producers._refused))
             waiting = appender.delayed.partitions.get(partition, ())
             found.append([(ack[1], *ack[3:]) for _, ack in waiting])
             for segment in log.segments:
@@ -141,32 +145,36 @@ EVENTFD = make_eventfd()
 WORD = memoryview(bytearray(8))
 
 
+Sequences = dict[tuple[int, int], int]
+"""What comes next of a topic and a producer."""
+
+
 @st.composite
-def batches(draw: st.DrawFn) -> bytes:
+def batches(draw: st.DrawFn, number: int, sequences: Sequences) -> bytes:
     records = [
         (NOW_MS + draw(st.sampled_from((0, -5, 500, 3000, -NOW_MS - 1))), None, b"v" * size, ())
         for size in draw(st.lists(st.sampled_from((0, 1, 100, 500)), min_size=1, max_size=3))
     ]
-    more: dict[str, Any] = draw(
-        st.sampled_from(
-            (
-                *[{}] * 6,
-                {"codec": LZ4},
-                {"producer_id": 4, "producer_epoch": 0, "base_sequence": 0},
-            )
-        )
-    )
+    more: dict[str, Any] = {"codec": draw(st.sampled_from((0, 0, 0, LZ4)))}
+    if draw(st.booleans()):
+        producer_id = draw(st.integers(4, 5))
+        sequence = sequences.get((number, producer_id), 0)
+        base_sequence = draw(st.sampled_from((*[sequence] * 8, 0, sequence + 1)))
+        epoch = draw(st.sampled_from((*[0] * 9, 1)))
+        sequences[number, producer_id] = base_sequence + len(records)
+        more |= {"producer_id": producer_id, "producer_epoch": epoch}
+        more |= {"base_sequence": base_sequence}
     batch = bytearray(encode_batch(records, **more))
     damage = draw(
-        st.sampled_from((*[None] * 8, "crc", "count", "length", "base", "control", "cut"))
+        st.sampled_from((*[None] * 8, "crc", "count", "length", "base", "control", "codec", "cut"))
     )
     if damage == "crc":
         batch[-1] ^= 1
     elif damage == "cut":
         del batch[draw(st.integers(0, len(batch) - 1)) :]
     elif damage is not None:
-        at = {"count": 60, "length": 11, "base": 7, "control": 22}[damage]
-        batch[at] ^= 0x20
+        at = {"count": 60, "length": 11, "base": 7, "control": 22, "codec": 22}[damage]
+        batch[at] ^= draw(st.integers(1, 7)) if damage == "codec" else 0x20
         if at > CRC_POSITION:
             _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_POSITION + 4 :]))
     return bytes(batch)
@@ -177,27 +185,30 @@ ACKS = st.sampled_from((1, -1, 0))
 
 
 @st.composite
-def many(draw: st.DrawFn, token: int) -> bytes:
+def many(draw: st.DrawFn, token: int, sequences: Sequences) -> bytes:
     """An APPEND_MANY."""
     rows = b""
     count = draw(st.integers(1, 8))
     for _ in range(count):
-        batch = draw(batches())
-        rows += APPEND_ROW.pack(partition_key(topic_id(draw(TOPIC_NUMBERS)), 0), len(batch)) + batch
-    return APPEND_MANY_HEAD.pack(token, draw(ACKS), 0, 30_000, count, 0) + rows
+        number = draw(TOPIC_NUMBERS)
+        batch = draw(batches(number, sequences))
+        rows += APPEND_ROW.pack(partition_key(topic_id(number), 0), len(batch)) + batch
+    flags = draw(st.sampled_from((0, APPEND_FLAG_NO_ZSTD)))
+    return APPEND_MANY_HEAD.pack(token, draw(ACKS), flags, 30_000, count, 0) + rows
 
 
 @st.composite
 def entries(draw: st.DrawFn) -> list[tuple[int, bytes]]:
     """(operation, payload) of each; mostly rows of one topic, as clients send them."""
     found = []
+    sequences: Sequences = {}
     for token in range(0, 8 * draw(st.integers(1, 40)), 8):
         kind = draw(st.integers(0, 15))
         if kind == 0:
             found.append((READ, bytes(64)))
             continue
         if kind < 4:
-            found.append((APPEND_MANY, draw(many(token))))
+            found.append((APPEND_MANY, draw(many(token, sequences))))
             continue
         number = draw(TOPIC_NUMBERS)
         flags = draw(st.sampled_from((*[0] * 6, APPEND_FLAG_NO_ZSTD, APPEND_FLAG_TRANSACTIONAL)))
@@ -205,7 +216,7 @@ def entries(draw: st.DrawFn) -> list[tuple[int, bytes]]:
         head = APPEND_HEAD.pack(
             token, draw(ACKS), flags, 30_000, partition_key(topic_id(number), 0), 0
         )
-        found.append((APPEND, head + name + draw(batches())))
+        found.append((APPEND, head + name + draw(batches(number, sequences))))
     return found
 
 
@@ -258,7 +269,7 @@ def test_a_run_is_taken_by_the_kernel(root: Path) -> None:
 def test_rows_are_bounded_by_what_holds_them() -> None:
     assert native is not None
     row = APPEND_ROW.pack(partition_key(topic_id(0), 0), 1000)
-    rows: tuple[Any, ...] = (7, 1, 30_000, {}, NOW_MS, set(), [])
+    rows: tuple[Any, ...] = (7, 1, 0, 30_000, {}, NOW_MS, set(), [])
     for data, count in ((b"", 1), (row, 2), (row[:10], 1)):
         with pytest.raises(ValueError, match="there are no"):
             native.append_rows(data, 0, 0, count, *rows)

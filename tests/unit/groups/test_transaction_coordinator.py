@@ -193,6 +193,14 @@ def test_markers_leave_when_the_decision_is_on_the_replicas(broker: Broker) -> N
     assert not broker.transactions.held.hold([], call, body, None)
 
 
+def test_who_has_no_partition_yet_holds_nothing(broker: Broker) -> None:
+    coordinator = broker.transactions
+    coordinator.shards.clear()
+    coordinator.partition_count = 0  # as long as nobody has asked for the topic
+    assert not coordinator.hold(["x"], Call(), {}, None)
+    assert not coordinator.hold(None, Call(), {}, None)
+
+
 def test_another_leader_makes_held_answers_void(broker: Broker) -> None:
     known = open_one(broker)
     broker.replicate_slowly()
