@@ -376,10 +376,9 @@ class Family:
             start += costs.sleep
             process.is_fresh = False
         turn = self._varied(getattr(costs, f"{role}_turn"))
-        if role == "client":
-            start += turn  # it receives, and then looks at what it has
-        else:
-            start += turn * SHARE_BEFORE
+        # A client receives, and then looks at what it has.
+        rest = 0.0 if role == "client" else turn * (1 - SHARE_BEFORE)
+        start += turn - rest
         items, process.inbox = process.inbox, deque()
         made: list[tuple[Process, tuple[Any, ...]]] = []
         unpublished = 0
@@ -393,7 +392,6 @@ class Family:
                 self._at(at, self._publish, process, made, None)
                 made, unpublished = [], 0
                 # The bell that it may ring is paid for here: who sleeps is known only then.
-        rest = 0.0 if role == "client" else turn * (1 - SHARE_BEFORE)
         process.spent += at + rest - now
         self._at(at, self._publish, process, made, rest)
 

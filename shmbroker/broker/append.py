@@ -76,6 +76,9 @@ from shmbroker.wire import error_codes
 
 ACKS_ALL = -1
 
+Waiting = tuple[int, Partition, int, int, int]
+"""An ack: token, partition, base offset, end offset, how long it waits in ms."""
+
 append_plain = None if native is None else native.append_plain
 append_rows = None if native is None else native.append_rows
 
@@ -144,7 +147,7 @@ class Appender:
         looked at closer, and answer them: how many. 0 without the compiled kernels."""
         if append_plain is None or self.is_disk_low or peer.backlog:
             return 0
-        waiting: list[tuple[int, Partition, int, int, int]] = []
+        waiting: list[Waiting] = []
         entries, size = append_plain(
             peer.reader, peer.writer, self.partitions, self.now_ms(), entries_max, bytes_max,
             self.appended, waiting,
@@ -157,9 +160,8 @@ class Appender:
             self._let_wait(peer, waiting)
         return int(entries)
 
-    def _let_wait(self, peer: Peer, waiting: list[tuple[int, Partition, int, int, int]]) -> None:
-        """Acks that the kernel left for the replicas: (token, partition, base offset, end offset,
-        timeout in ms)."""
+    def _let_wait(self, peer: Peer, waiting: list[Waiting]) -> None:
+        """Have acks that the kernel left wait for the replicas."""
         now_ms = self.steady_ms()
         for token, partition, base_offset, end, timeout_ms in waiting:
             self.delayed.add((peer, token, partition, base_offset, -1, end, now_ms + timeout_ms))
@@ -214,7 +216,7 @@ class Appender:
         which = 0
         while True:
             if append_rows is not None and not self.is_disk_low:
-                waiting: list[tuple[int, Partition, int, int, int]] = []
+                waiting: list[Waiting] = []
                 done, behind, stored = append_rows(
                     data, at, which, count, token, acks, flags, timeout_ms, partitions,
                     self.now_ms(), self.appended, waiting,

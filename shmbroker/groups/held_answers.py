@@ -37,11 +37,6 @@ class _Held(NamedTuple):
     """What is left after this partition."""
 
 
-def is_unsettled(partition: Partition) -> bool:
-    """Whether something of its log may still be lost."""
-    return partition.high_watermark < partition.log.log_end_offset
-
-
 class HeldAnswers(OffsetWaits[_Held]):
     """Those of one coordinator."""
 
@@ -58,9 +53,9 @@ class HeldAnswers(OffsetWaits[_Held]):
         needs = [
             (partition, partition.log.log_end_offset)
             for partition in partitions
-            if is_unsettled(partition)
+            if partition.high_watermark < partition.log.log_end_offset
         ]
-        return self._hold(_Held(call, body, grant, needs))
+        return bool(needs) and self._hold(_Held(call, body, grant, needs))
 
     def _hold(self, held: _Held) -> bool:
         for number, (partition, end_offset) in enumerate(held.needs):

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from shmbroker.errors import Fault, StorageFault
 from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.group_partition import group_partition
-from shmbroker.groups.held_answers import HeldAnswers, is_unsettled
+from shmbroker.groups.held_answers import HeldAnswers
 from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
@@ -127,20 +127,15 @@ class Sharded(Generic[AnyShard]):
         grant: tuple[int, int] | None,
     ) -> bool:
         """Keep an answer about these ids (None: about all) while what it says may be lost."""
-        shards: list[AnyShard | None]
-        if not self.shards:
-            return False  # nor is it known how many partitions there will be
         if names is None:
-            shards = list(self.shards.values())
+            shards: list[AnyShard | None] = list(self.shards.values())
+        elif not self.shards:
+            return False
         else:
             count = self.partition_count
             shards = [self.shards.get(group_partition(name, count)) for name in names]
-        partitions = [
-            shard.partition
-            for shard in shards
-            if shard is not None and is_unsettled(shard.partition)
-        ]
-        return bool(partitions) and self.held.hold(partitions, call, body, grant)
+        partitions = [shard.partition for shard in shards if shard is not None]
+        return self.held.hold(partitions, call, body, grant)
 
     def close(self) -> None:
         """The broker stops: who waits is sent to look for another coordinator."""

@@ -130,12 +130,12 @@ class Call:
             self.peer.send(EXECUTED, head + STANDING_GRANT.pack(*grant) + encoded)
             return
         head = EXECUTED_HEAD.pack(self.token, 0, 0)
-        peer = self.peer
-        largest = peer.writer.payload_bytes_max - EXECUTED_HEAD.size
-        while len(encoded) > largest:
-            peer.send(EXECUTED_PART, head + encoded[:largest])
-            encoded = encoded[largest:]
-        peer.send(EXECUTED, head + encoded)
+        largest = self.peer.writer.payload_bytes_max - EXECUTED_HEAD.size
+        at = 0
+        while len(encoded) - at > largest:
+            self.peer.send(EXECUTED_PART, head + encoded[at : at + largest])
+            at += largest
+        self.peer.send(EXECUTED, head + encoded[at:])
 
     def refuse(self) -> None:
         """Nothing was done here; who asked may ask another process."""

@@ -7,11 +7,7 @@
 
 #include "kernels.h"
 
-enum {
-    AT_LENGTH = 8, AT_MAGIC = 16, AT_ATTRIBUTES_LOW = 22,
-    HEADER_SIZE = 61, LOG_OVERHEAD = 12, MAGIC = 2, TRANSACTIONAL_BIT = 0x10,
-    ROW_BYTES = 24, TOPIC_ID_BYTES = 16, STORED_BYTES = 20, PLACE = 3, RESULT = 3
-};
+enum { TOPIC_ID_BYTES = 16, PLACE = 3, RESULT = 3 };
 
 PyObject *
 py_find_appends(PyObject *self, PyObject *args) {

@@ -2,12 +2,6 @@
 
 #include "kernels.h"
 
-enum {
-    AT_LENGTH = 8, AT_MAGIC = 16, AT_CRC = 17, AT_ATTRIBUTES = 21, AT_LAST_DELTA = 23,
-    AT_BASE_TIMESTAMP = 27, AT_MAX_TIMESTAMP = 35, AT_PRODUCER_ID = 43, AT_COUNT = 57,
-    HEADER_SIZE = 61, LOG_OVERHEAD = 12, MAGIC = 2, CONTROL_BIT = 0x20
-};
-
 static int64_t
 load_int64(const uint8_t *p) {
     return (int64_t)load_be64(p);

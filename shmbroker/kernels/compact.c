@@ -14,13 +14,7 @@
 
 #include "kernels.h"
 
-enum {
-    HEADER_SIZE = 61, LOG_OVERHEAD = 12, AT_LENGTH = 8, AT_MAGIC = 16, AT_CRC = 17,
-    AT_ATTRIBUTES = 21, AT_LAST_DELTA = 23, AT_BASE_TIMESTAMP = 27, AT_MAX_TIMESTAMP = 35,
-    AT_PRODUCER_ID = 43, AT_COUNT = 57, RECORD_SIZE_MIN = 7,
-    APPEND_TIME_BIT = 0x08, DELETE_HORIZON_BIT = 0x40, VARINT_MAX = 10
-};
-
+enum { VARINT_MAX = 10 };
 enum { LANES = 4, KEY_WORDS = 32, LONG_KEY_BYTES = 8 * KEY_WORDS, SLOT_WORDS = 3 };
 
 #define PREFETCH_ROWS 16 /* slots asked for so many rows before they are looked at */

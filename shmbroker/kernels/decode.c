@@ -19,8 +19,6 @@
 #define AHEAD 1024 /* bytes from here are fetched in advance ... */
 #define AHEAD_MAX (32 << 10) /* ... or, where the CRC has fetched them, so much of the next batch */
 
-enum { AT_CRC = 17, AT_ATTRIBUTES = 21, HEADER_SIZE = 61 };
-
 /* Of two bytes 15 bits come out, so half of 2^15: twice, for key and value, and what is around. */
 #define QUICK_BYTES (2 * (1 << 14) + 32)
 

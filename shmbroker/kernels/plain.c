@@ -3,11 +3,11 @@
  * `ipc/operation_layout.py`).
  *
  * It does what `Appender.on_append` does where nothing is to be looked at closer, and stops before
- * the first entry where something is: that entry is then as it was, and the caller takes it. So each
- * rule is either here and there alike, or a reason to stop.
+ * the first entry where something is: that entry is then as it was, and the caller takes it. So
+ * each rule is either here and there alike, or a reason to stop.
  *
- * Objects are asked and set by their attributes, each once for a run of entries of one partition; what
- * is seldom is a call of their methods. The lock is held: a run is some microseconds.
+ * Objects are asked and set by their attributes, each once for a run of entries of one partition;
+ * what is seldom is a call of their methods. The lock is held: a run is some microseconds.
  */
 
 #include "kernels.h"
@@ -15,34 +15,40 @@
 enum {
     OPERATION_APPEND = 1, OPERATION_APPENDED = 17,
     ENTRY_HEAD = 8, APPEND_BYTES = 40, APPENDED_BYTES = 40,
-    A_ACKS = 8, A_FLAGS = 10, A_TIMEOUT = 12, A_KEY = 16, KEY_BYTES = 20,
-    ROW_BYTES = 24, STORED_BYTES = 20,
-    FLAGS_LOOKED_AT = 1 | 8, /* PARTS, TRANSACTIONAL */
-    ACKS_ALL = -1,
-    HEADER_SIZE = 61, LOG_OVERHEAD = 12, MAGIC = 2, RECORD_BYTES_MIN = 7,
-    AT_LENGTH = 8, AT_EPOCH = 12, AT_MAGIC = 16, AT_CRC = 17, AT_ATTRIBUTES = 21, AT_LAST_DELTA = 23,
-    AT_MAX_TIMESTAMP = 35, AT_PRODUCER_ID = 43, AT_PRODUCER_EPOCH = 51, AT_SEQUENCE = 53,
-    AT_RECORDS = 57,
-    CODEC = 0x7, ZSTD = 4, FLAG_NO_ZSTD = 4,
-    ATTRIBUTES_LOOKED_AT = 0x38 /* stamped by the log, transactional, control */
+    A_ACKS = 8, A_FLAGS = 10, A_TIMEOUT = 12, A_KEY = 16,
+    FLAG_PARTS = 1, FLAG_NO_ZSTD = 4, FLAG_TRANSACTIONAL = 8, ACKS_ALL = -1
 };
 
 enum {
     N_HEAD, N_TAIL, N_LIMIT, N_DATA, N_IS_LEADER, N_PLAIN_BYTES_MAX, N_TIMESTAMP_AFTER,
     N_LEADER_EPOCH, N_WAITS_FOR, N_HIGH_WATERMARK, N_LOG, N_PRODUCERS, N_ENDED, N_ACTIVE,
-    N_LOG_END, N_LOG_START, N_LOG_LIMIT, N_ROLL_AFTER, N_ROLL_OFFSET, N_LATEST_EPOCH,
-    N_INDEX_AFTER, N_STORE_POSITION, N_MAP, N_SIZE, N_READY, N_NEWEST, N_NEWEST_OFFSET,
-    N_BASE_OFFSET, N_SNAPSHOT_AFTER, N_INDEX, N_OPEN, N_REFUSED, N_BY_ID, N_EPOCH, N_NEXT_SEQUENCE,
-    N_UPDATE, NAMES
+    N_LOG_END, N_LOG_START, N_ROLL_AFTER, N_ROLL_OFFSET, N_LATEST_EPOCH, N_INDEX_AFTER,
+    N_STORE_POSITION, N_MAP, N_SIZE, N_READY, N_NEWEST, N_NEWEST_OFFSET, N_BASE_OFFSET,
+    N_SNAPSHOT_AFTER, N_INDEX, N_OPEN, N_REFUSED, N_BY_ID, N_EPOCH, N_NEXT_SEQUENCE, N_UPDATE,
+    NAMES
 };
 
 static const char *const words[NAMES] = {
-    "_head", "_tail", "_limit", "data", "is_leader", "plain_bytes_max", "timestamp_after_max_ms",
-    "leader_epoch", "waits_for", "high_watermark", "log", "producers", "ended", "active",
-    "log_end_offset", "log_start_offset", "_limit", "_roll_after", "_roll_offset", "_latest_epoch",
-    "_index_after", "_store_position", "map", "size", "ready_bytes", "max_timestamp_so_far",
-    "max_timestamp_offset", "base_offset", "_snapshot_after", "_index", "open", "_refused",
-    "_producers", "epoch", "next_sequence", "update"
+    /* of a RingReader or RingWriter; a log has a _limit, too */
+    [N_HEAD] = "_head", [N_TAIL] = "_tail", [N_LIMIT] = "_limit", [N_DATA] = "data",
+    /* Partition */
+    [N_IS_LEADER] = "is_leader", [N_PLAIN_BYTES_MAX] = "plain_bytes_max",
+    [N_TIMESTAMP_AFTER] = "timestamp_after_max_ms", [N_LEADER_EPOCH] = "leader_epoch",
+    [N_WAITS_FOR] = "waits_for", [N_HIGH_WATERMARK] = "high_watermark", [N_LOG] = "log",
+    [N_PRODUCERS] = "producers",
+    /* PartitionLog */
+    [N_ACTIVE] = "active", [N_LOG_END] = "log_end_offset", [N_LOG_START] = "log_start_offset",
+    [N_ROLL_AFTER] = "_roll_after", [N_ROLL_OFFSET] = "_roll_offset",
+    [N_LATEST_EPOCH] = "_latest_epoch", [N_INDEX_AFTER] = "_index_after",
+    [N_STORE_POSITION] = "_store_position", [N_SNAPSHOT_AFTER] = "_snapshot_after",
+    [N_INDEX] = "_index",
+    /* Segment */
+    [N_MAP] = "map", [N_SIZE] = "size", [N_READY] = "ready_bytes",
+    [N_NEWEST] = "max_timestamp_so_far", [N_NEWEST_OFFSET] = "max_timestamp_offset",
+    [N_BASE_OFFSET] = "base_offset",
+    /* ProducerState, ProducerEntry */
+    [N_ENDED] = "ended", [N_OPEN] = "open", [N_REFUSED] = "_refused", [N_BY_ID] = "_producers",
+    [N_UPDATE] = "update", [N_EPOCH] = "epoch", [N_NEXT_SEQUENCE] = "next_sequence"
 };
 static PyObject *names[NAMES];
 
@@ -92,14 +98,14 @@ struct place {
     uint8_t key[KEY_BYTES];
     int is_replicated, is_changed;
     int64_t bytes_max, timestamp_after, epoch, end_offset, start_offset, limit, roll_after,
-        roll_offset, index_after, ready, size, newest, newest_offset, base_offset,
-        last_records;
+        roll_offset, index_after, ready, size, newest, newest_offset, base_offset;
+    int64_t last_offset; /* where the last batch begins */
 };
 
 /* How far the active segment takes batches as they are, and from where on one is indexed. */
 static int
 look_at_limits(struct place *at) {
-    if (get_number(at->log, N_LOG_LIMIT, &at->limit) < 0 ||
+    if (get_number(at->log, N_LIMIT, &at->limit) < 0 ||
         get_number(at->log, N_INDEX_AFTER, &at->index_after) < 0)
         return -1;
     if (at->limit > at->ready)
@@ -210,21 +216,22 @@ enter(struct place *at, PyObject *partitions, const uint8_t *key) {
 static int
 is_plain(const struct place *at, const uint8_t *batch, int64_t size, int64_t now_ms, int flags) {
     if (size < HEADER_SIZE || size > at->bytes_max || batch[AT_MAGIC] != MAGIC ||
-        load_be64(batch) != 0 || (int32_t)load_be32(batch + AT_LENGTH) != size - LOG_OVERHEAD ||
-        load_be16(batch + AT_ATTRIBUTES) & ATTRIBUTES_LOOKED_AT)
+        load_be64(batch) != 0 || (int32_t)load_be32(batch + AT_LENGTH) != size - LOG_OVERHEAD)
+        return 0;
+    const int attributes = load_be16(batch + AT_ATTRIBUTES), codec = attributes & CODEC_MASK;
+    if (attributes & (APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT) || codec > ZSTD ||
+        (codec == ZSTD && flags & FLAG_NO_ZSTD))
         return 0;
     const int64_t newest = (int64_t)load_be64(batch + AT_MAX_TIMESTAMP);
     const int64_t last_delta = (int32_t)load_be32(batch + AT_LAST_DELTA);
-    const int64_t records = (int32_t)load_be32(batch + AT_RECORDS);
-    const int codec = load_be16(batch + AT_ATTRIBUTES) & CODEC;
-    if (codec > ZSTD || (codec == ZSTD && flags & FLAG_NO_ZSTD))
-        return 0;
+    const int64_t records = (int32_t)load_be32(batch + AT_COUNT);
     return records > 0 && records == last_delta + 1 &&
-           (codec || records <= (size - HEADER_SIZE) / RECORD_BYTES_MIN) &&
+           (codec || records <= (size - HEADER_SIZE) / RECORD_SIZE_MIN) &&
            /* newest - now_ms, without an overflow */
            (newest <= now_ms ||
             (uint64_t)newest - (uint64_t)now_ms <= (uint64_t)at->timestamp_after) &&
-           newest <= at->roll_after && at->size + size <= at->limit && at->end_offset + records <= at->roll_offset &&
+           newest <= at->roll_after && at->size + size <= at->limit &&
+           at->end_offset + records <= at->roll_offset &&
            crc32c(0, batch + AT_ATTRIBUTES, (size_t)(size - AT_ATTRIBUTES)) ==
                load_be32(batch + AT_CRC);
 }
@@ -265,7 +272,7 @@ note_producer(const struct place *at, const uint8_t *batch) {
     PyObject *done = PyObject_CallFunction(
         update, "LiiiLL", (long long)load_be64(batch + AT_PRODUCER_ID),
         (int16_t)load_be16(batch + AT_PRODUCER_EPOCH), (int32_t)load_be32(batch + AT_SEQUENCE),
-        (int32_t)load_be32(batch + AT_LAST_DELTA), (long long)(at->end_offset - at->last_records),
+        (int32_t)load_be32(batch + AT_LAST_DELTA), (long long)at->last_offset,
         (long long)load_be64(batch + AT_MAX_TIMESTAMP));
     Py_DECREF(update);
     Py_XDECREF(done);
@@ -308,8 +315,8 @@ append(struct place *at, const uint8_t *batch, int64_t size) {
     memcpy(to + AT_LENGTH, batch + AT_LENGTH, 4);
     store_be32(to + AT_EPOCH, (uint32_t)at->epoch);
     at->size += size;
-    at->last_records = (int64_t)load_be32(batch + AT_RECORDS);
-    at->end_offset += at->last_records;
+    at->last_offset = at->end_offset;
+    at->end_offset += (int64_t)load_be32(batch + AT_COUNT);
     if (newest > at->newest) {
         at->newest = newest;
         at->newest_offset = at->end_offset - 1;
@@ -361,10 +368,9 @@ leave_anyway(struct place *at, PyObject *appended) {
 
 /* One that waits for the replicas, for the caller. */
 static int
-put_waiting(PyObject *waiting, const struct place *at, uint64_t token, uint32_t timeout,
-            int64_t base_offset) {
+put_waiting(PyObject *waiting, const struct place *at, uint64_t token, uint32_t timeout) {
     PyObject *row = Py_BuildValue("(KOLLI)", (unsigned long long)token, at->partition,
-                                  (long long)base_offset, (long long)at->end_offset, timeout);
+                                  (long long)at->last_offset, (long long)at->end_offset, timeout);
     const int failed = row == NULL ? -1 : PyList_Append(waiting, row);
     Py_XDECREF(row);
     return failed;
@@ -429,22 +435,21 @@ py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
             break;
         memcpy(&acks, entry + A_ACKS, 2);
         memcpy(&flags, entry + A_FLAGS, 2);
-        if (flags & FLAGS_LOOKED_AT)
+        if (flags & (FLAG_PARTS | FLAG_TRANSACTIONAL))
             break;
         if (take(&at, partitions, appended, entry + A_KEY, entry + APPEND_BYTES, size, now_ms,
                  flags) <= 0)
             break;
-        const int64_t base_offset = at.end_offset - at.last_records;
         if (at.is_replicated && acks == ACKS_ALL) {
             uint64_t token;
             uint32_t timeout;
             memcpy(&token, entry, 8);
             memcpy(&timeout, entry + A_TIMEOUT, 4);
-            if (put_waiting(waiting, &at, token, timeout, base_offset) < 0)
+            if (put_waiting(waiting, &at, token, timeout) < 0)
                 break;
         } else {
             const uint64_t word = (uint64_t)OPERATION_APPENDED << 32 | APPENDED_BYTES;
-            const int64_t numbers[3] = {base_offset, -1, at.start_offset};
+            const int64_t numbers[3] = {at.last_offset, -1, at.start_offset};
             memcpy(to + place, &word, 8);
             memcpy(to + place + 8, entry, 8);
             memset(to + place + 16, 0, 8);
@@ -462,8 +467,7 @@ py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (set_number(reader, N_HEAD, head) < 0 || set_number(writer, N_TAIL, out) < 0)
         goto over;
 told:
-    if (!PyErr_Occurred())
-        answer = Py_BuildValue("(LL)", (long long)entries, (long long)bytes);
+    answer = Py_BuildValue("(LL)", (long long)entries, (long long)bytes);
 over:
     Py_XDECREF(data);
     if (in.obj != NULL)
@@ -480,9 +484,9 @@ py_append_rows(PyObject *self, PyObject *args) {
     unsigned long long token;
     int acks, flags;
     unsigned int timeout;
-    if (!PyArg_ParseTuple(args, "OLLLKiiIO!LOO!", &data_object, &from, &first, &count, &token, &acks,
-                          &flags, &timeout, &PyDict_Type, &partitions, &now_ms, &appended, &PyList_Type,
-                          &waiting))
+    if (!PyArg_ParseTuple(args, "OLLLKiiIO!LOO!", &data_object, &from, &first, &count, &token,
+                          &acks, &flags, &timeout, &PyDict_Type, &partitions, &now_ms, &appended,
+                          &PyList_Type, &waiting))
         return NULL;
     Py_buffer data = {0};
     if (get_buffer(data_object, &data, 0, 1, "data") < 0)
@@ -509,14 +513,13 @@ py_append_rows(PyObject *self, PyObject *args) {
             break;
         if (take(&at, partitions, appended, row, row + ROW_BYTES, size, now_ms, flags) <= 0)
             break;
-        const int64_t base_offset = at.end_offset - at.last_records;
         if (at.is_replicated && acks == ACKS_ALL) {
-            if (put_waiting(waiting, &at, token + (uint64_t)first, timeout, base_offset) < 0)
+            if (put_waiting(waiting, &at, token + (uint64_t)first, timeout) < 0)
                 break;
         } else {
             const uint32_t which = (uint32_t)first;
             memcpy(to, &which, 4);
-            memcpy(to + 4, &base_offset, 8);
+            memcpy(to + 4, &at.last_offset, 8);
             memcpy(to + 12, &at.start_offset, 8);
             to += STORED_BYTES;
         }

@@ -203,18 +203,16 @@ class Partition:
         self.waits_for = tuple(
             follower for number, follower in self.followers.items() if number in counted
         )
-        self.plain_bytes_max = min(
-            self.message_bytes_max, self.segment_bytes_max, WRITE_BYTES_MIN - 1
-        )
-        """Of a batch of which only the header is looked at; 0: there are none."""
-        if (
+        is_looked_at = (
             self.is_under_min_in_sync
             or self.is_walked
             or self.is_log_append_time
             or self.flush_messages < _NEVER
             or (len(self.replicas) > 1 and not self.waits_for)
-        ):
-            self.plain_bytes_max = 0
+        )
+        most = min(self.message_bytes_max, self.segment_bytes_max, WRITE_BYTES_MIN - 1)
+        self.plain_bytes_max = 0 if is_looked_at else most
+        """Of a batch of which only the header is looked at; 0: there are none."""
 
     def ask_for_in_sync(self, wanted: tuple[int, ...] | None) -> bool:
         """The controller is asked for these in-sync replicas; None: it has refused.
@@ -231,7 +229,6 @@ class Partition:
         self.is_led_offline = self.is_led_offline or self.is_leader
         self.is_leader = False
         self.is_offline = True
-        self.plain_bytes_max = 0
 
     def take_over(self, high_watermark: int) -> None:
         """Begin to lead where the leader before, with which this replica was in sync, had got to.

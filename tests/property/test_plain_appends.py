@@ -7,6 +7,7 @@ from pathlib import Path
 from struct import Struct
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -91,7 +92,7 @@ class Leader(Worker):
     def take(self, appender: Appender, with_kernel: bool) -> None:
         peer = self.far.peer
         reader = peer.reader
-        append_module.append_rows = native and (native.append_rows if with_kernel else None)
+        append_rows = native and (native.append_rows if with_kernel else None)
         while reader.poll():
             while True:
                 if with_kernel:
@@ -102,7 +103,8 @@ class Leader(Worker):
                 if operation == APPEND:
                     appender.on_append(peer, reader.data, index, length)
                 elif operation == APPEND_MANY:
-                    appender.on_append_many(peer, reader.data, index)
+                    with mock.patch.object(append_module, "append_rows", append_rows):
+                        appender.on_append_many(peer, reader.data, index)
             reader.release()
         if peer.unpublished:
             peer.publish()
