@@ -34,9 +34,9 @@ CALL_S = 10.0
 """Of librdkafka: in one of twenty runs a flush of 2.16 never ends after a broker was killed, though
 each of its requests was answered. Who gives up makes another producer, as after any fault."""
 HUNG_S = 4 * CALL_S
-"""Longer than our calls for one transaction may take. Now and then, mostly on a busy machine, calls
-of librdkafka don't end though their time is over: that says nothing of the broker, as one that did
-not answer would have them fail after CALL_S."""
+"""Longer than a new producer and what it writes may take. librdkafka's send_offsets_to_transaction
+ignores its time, and may never end where the coordinator was away (its issues 5456 and 5511, open):
+its log then shows each request answered, and no more of them."""
 
 
 class Confluent:
@@ -127,12 +127,13 @@ class Worker(threading.Thread):
         self.unsure: list[int] = []
         self.fault: BaseException | None = None
         self.producer: Any = None
-        self.began_at = clock.monotonic()
-        """When its last transaction began, or that was to be ended."""
+        self.writes_since: float | None = None
 
     def is_hung(self) -> bool:
-        """Whether a client that was told how long it may take has not come back."""
-        return self.make is Confluent and clock.monotonic() - self.began_at > HUNG_S
+        """Whether a client that was told how long it may take does not come back from writing."""
+        since = self.writes_since
+        is_long = since is not None and clock.monotonic() - since > HUNG_S
+        return self.make is Confluent and is_long
 
     def run(self) -> None:
         try:
@@ -146,17 +147,18 @@ class Worker(threading.Thread):
     def transact(self, number: int) -> None:
         is_commit = self.random.random() < 0.7
         is_ending = False
-        self.began_at = clock.monotonic()
+        self.writes_since = clock.monotonic()
         try:
             if self.producer is None:
                 self.producer = self.make(self.address, self.group)
             values = [self.value(number, partition) for partition in range(PARTITIONS)]
             self.producer.write(values, number)
+            self.writes_since = None
             is_ending = is_commit
-            self.began_at = clock.monotonic()
             self.producer.end(is_commit)
             (self.committed if is_commit else self.aborted).append(number)
         except (KafkaException, Refused) as fault:
+            self.writes_since = None
             if isinstance(fault, KafkaException) and fault.args[0].txn_requires_abort():
                 self.producer.end(False)
                 self.aborted.append(number)
@@ -196,7 +198,7 @@ def test_transactions_outlive_their_brokers(flags: tuple[str, ...], make: Any) -
                 PATIENCE_S,
             )
             if any(worker.is_hung() for worker in workers):
-                pytest.skip("librdkafka hangs: its calls don't end in their time")
+                pytest.skip("librdkafka's send_offsets_to_transaction does not end (issue 5456)")
 
         titles = [title for title in broker.children() if title.startswith("io-worker")]
         for _ in range(ROUNDS):
