@@ -59,6 +59,7 @@ LOGGERS = (
     "shmbroker.broker.compaction",
     "shmbroker.broker.damage",
     "shmbroker.broker.disk_reserve",
+    "shmbroker.broker.disk_watch",
     "shmbroker.broker.partition_store",
     "shmbroker.broker.placement",
     "shmbroker.broker.replication",

@@ -1,7 +1,8 @@
 """A broker: one broker id, its log directory, its partitions and groups. An I/O worker runs one.
 
 A turn:
-  1  take operations from the rings; first follow the metadata log as far as it is committed
+  1  take operations from the rings (`broker.intake`); first follow the metadata log as far as it is
+     committed (`broker.live_metadata`)
   2  append, read, execute; results go to the rings of those who asked
   3  wake the delayed reads and acks of partitions that got new batches, or whose replicas did; let
      followers read, and follow; publish
@@ -18,18 +19,22 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from shmbroker import logs, signs
 from shmbroker.apis import table
 from shmbroker.broker.append import Appender
+from shmbroker.broker.applied_settings import AppliedSettings
 from shmbroker.broker.asks import Asks
 from shmbroker.broker.compaction import Compaction
 from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.disk_reserve import DiskReserve
+from shmbroker.broker.disk_watch import DiskWatch
 from shmbroker.broker.file_passing import FilePassing
+from shmbroker.broker.intake import Intake
+from shmbroker.broker.live_metadata import LiveMetadata
 from shmbroker.broker.live_settings import LiveSettings
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.placement import Placement
@@ -52,45 +57,14 @@ from shmbroker.ipc.asking import Asking
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
-from shmbroker.ipc.operation_layout import (
-    APPEND,
-    APPEND_MANY,
-    APPEND_PART,
-    CANCEL,
-    DROP_FILE,
-    EXECUTE,
-    EXECUTE_PART,
-    EXECUTED,
-    EXECUTED_PART,
-    NEED_FILE,
-    READ,
-    READ_DONE,
-    READ_FLAG_FOLLOWER,
-    READ_HEAD,
-    TOKEN,
-)
 from shmbroker.ipc.peer import Peer
-from shmbroker.metadata.changes import (
-    ConfigChanged,
-    PartitionChanged,
-    TopicCreated,
-    TopicDeleted,
-)
 from shmbroker.metadata.features import TRANSACTION_VERSION
-from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from shmbroker.purgatory import Purgatory
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
-    CLEANER_RATE,
     CLEANER_WANTED,
     CONTROL_GENERATION_WORD,
-    DISK,
-    DISK_HAS_FAILED,
-    DISK_HAS_ROOM,
-    DISK_IS_FULL,
-    METADATA_APPLIED,
-    METADATA_END_OFFSET_WORD,
     STATE,
     STATE_RUNNING,
 )
@@ -102,21 +76,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import BrokerApi, MetadataLink
     from shmbroker.broker.ports import Disk, Peers, Tables
-    from shmbroker.log.config import LogConfig
+    from shmbroker.metadata.image import MetadataImage
     from shmbroker.replica.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-PUBLISH_BYTES = 64 << 10
-"""Results are published early once this much was appended since the last time."""
-
 MEMBER_NAME_MAX = 1024
 """Characters of a client's name in a member id, which must fit into a string again."""
-
-ENTRIES_BETWEEN_LOOKS = 32
-TAKE_S = 0.01
-"""How long one turn takes operations of one peer, and after how many it looks at the clock: 4,000
-appends to new logs, which one request may bring, take a second, and others want to be served."""
 
 STOP_TAKE_S = 5.0
 
@@ -160,17 +126,64 @@ class Broker:
         self.config = config
         self.broker_id = broker_id
         self.link = link
-        self.image = link.follower.image
         self.log_directory = disk.log_directory
         self._peers = peers
-        self._disk = disk
         self._look_at_clocks()
         self.flusher = disk.flusher
+        self.purgatory = Purgatory()
+        self.settings = LiveSettings(config, broker_id, lambda: self.image)
+        self._build_asking(endpoint)
+        self._build_storage(disk, tables)
+        self._build_coordinators(tables)
+        self._build_replication(tables)
+        self.applied_settings = AppliedSettings(
+            self.settings,
+            member,
+            self.store,
+            self.appender,
+            self.reader,
+            self.replication,
+            self.compaction,
+            self.tiering,
+            self.now_ms,
+        )
+        self.metadata = LiveMetadata(
+            member,
+            link,
+            self.registration,
+            self.placement,
+            self.groups,
+            on_configured=self.applied_settings.apply,
+            on_applied=self._drop_passed_files,
+            on_other_controller=lambda peer: self._fail_asked(peer, error_codes.NOT_CONTROLLER),
+        )
+        self.executor = Executor(
+            {
+                module.API_KEY: (module.NAME, self._handler(module))
+                for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET
+            },
+            {
+                OFFSET_COMMIT: KnownCommits(self.groups, lambda: self.image),
+                OFFSET_FETCH: KnownFetches(self.groups, lambda: self.image),
+            },
+        )
+        self.applied_settings.apply_to_broker()
+        self.shown = Shown(clock, member, tables.latencies)
+        self.intake = Intake(self)
+        self._turns = 0
+        self._next_housekeeping = 0.0
+        self._next_fault_line: dict[bytes, float] = {}
+
+    def _build_asking(self, endpoint: tuple[str, int]) -> None:
+        """What asks others: controllers, siblings, helpers."""
+        member, peers = self.member, self._peers
         self.asking = Asking(member.incarnation << 48)
-        self.registration = Registration(broker_id, endpoint, disk.log_directory, link, self.asking)
+        self.registration = Registration(
+            self.broker_id, endpoint, self.log_directory, self.link, self.asking
+        )
         wanted = member.counters.at(member.index, CLEANER_WANTED)
         self.asks = Asks(
-            broker_id,
+            self.broker_id,
             self.asking,
             self.registration,
             peers,
@@ -182,11 +195,14 @@ class Broker:
         )
         self.next_producer_id = self.producer_ids.take
         self.wait_for_producer_ids = self.producer_ids.wait
-        self.settings = LiveSettings(config, broker_id, lambda: self.image)
         self.passing = FilePassing(
             {peer.slot: peer for peer in (*peers.gateways, *peers.siblings.values())},
             peers.passing,
         )
+
+    def _build_storage(self, disk: Disk, tables: Tables) -> None:
+        """What keeps logs, appends to them and reads them."""
+        member, config = self.member, self.config
         self.store = PartitionStore(
             disk.log_directory,
             tables.positions,
@@ -197,14 +213,19 @@ class Broker:
         )
         self.store.count = member.tally.add
         self.partitions = self.store.partitions
-        self.disk_reserve = DiskReserve(
-            disk.log_directory.path, config["shmbroker.disk.reserve.bytes"]
-        )
         self.compaction = Compaction(self.store, config, self._clean, member.tally.add)
         self.damage = DamageMender(self.store, self.compaction.is_on)
-        self.purgatory = Purgatory()
         self.appender = Appender(
             self.partitions, self.now_ms, self.on_storage_fault, self.store.flush, self.steady_ms
+        )
+        self.append_marker = self.appender.append_marker
+        self.appender.unverified.ask = self.verify_transaction
+        self.disk_watch = DiskWatch(
+            DiskReserve(disk.log_directory.path, config["shmbroker.disk.reserve.bytes"]),
+            disk.space,
+            member,
+            self.store,
+            self.appender,
         )
         self.tiering: Tier = NoTier()
         if config.is_tier_enabled:
@@ -228,8 +249,11 @@ class Broker:
             self.on_storage_fault,
             waits=tables.latencies.of(STAGE_PURGATORY),
         )
+
+    def _build_coordinators(self, tables: Tables) -> None:
+        """Those of groups and of transactions."""
         self.groups = GroupCoordinator(
-            config,
+            self.config,
             self.now_ms,
             self.steady_ms,
             make_member_id,
@@ -237,14 +261,14 @@ class Broker:
             tables.standing,
         )
         self.exchange = Transactions(
-            broker_id,
+            self.broker_id,
             lambda: self.image,
             self.asks.broker,
             lambda markers: self.transactions.on_marked(markers),
             self.steady_ms,
         )
         self.transactions = TransactionCoordinator(
-            config,
+            self.config,
             self.now_ms,
             self.steady_ms,
             self.producer_ids.take,
@@ -254,25 +278,17 @@ class Broker:
         )
         for coordinator in (self.groups, self.transactions):
             coordinator.on_unread = self.on_storage_fault
-        self.append_marker = self.appender.append_marker
-        self.appender.unverified.ask = self.verify_transaction
-        self.executor = Executor(
-            {
-                module.API_KEY: (module.NAME, self._handler(module))
-                for module in table.IN_IO_WORKER + table.ON_CONTROL_SOCKET
-            },
-            {
-                OFFSET_COMMIT: KnownCommits(self.groups, lambda: self.image),
-                OFFSET_FETCH: KnownFetches(self.groups, lambda: self.image),
-            },
-        )
+
+    def _build_replication(self, tables: Tables) -> None:
+        """The part in what other brokers have, too, and which logs are here."""
+        peers = self._peers
         self.replication = Replication(
-            broker_id,
+            self.broker_id,
             self.appender,
             {number: (peer, peers.files[number]) for number, peer in peers.siblings.items()},
             tables.sibling_positions,
-            config["replica.lag.time.max.ms"],
-            core=Core(clock.monotonic),
+            self.config["replica.lag.time.max.ms"],
+            core=Core(self.clock.monotonic),
             new_token=self.asking.new_token,
             pass_file=self.passing.pass_file,
             note_gap=self.store.note_gap,
@@ -283,30 +299,23 @@ class Broker:
             on_high_watermark=self._on_high_watermark,
         )
         self.placement = Placement(
-            clock,
-            broker_id,
+            self.clock,
+            self.broker_id,
             self.store,
             self.replication,
             self.groups,
             self.transactions,
             now_ms=self.now_ms,
             of_topic=self.settings.of_topic,
-            has_served=lambda: member.has_served,
+            has_served=lambda: self.member.has_served,
             on_placed=self.tiering.on_partition,
             on_dropped=self._on_dropped,
         )
-        self._apply_broker_settings()
-        self._shown = Shown(clock, member, tables.latencies)
-        self._turns = 0
-        self._next_housekeeping = 0.0
-        self._has_executed = False
-        """A forwarded request was taken in this turn."""
-        self._has_stepped = False
-        """`follow_metadata` has done its step of this turn, and there are more."""
-        self._next_fault_line: dict[bytes, float] = {}
-        at = member.counters.at
-        self._applied_index = at(member.index, METADATA_APPLIED)
-        self._disk_index = at(member.index, DISK)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as of the last committed record that was followed."""
+        return self.metadata.image
 
     def _handler(self, module: BrokerApi) -> Handler:
         if module.API_KEY in table.GROUP_KEYS:
@@ -349,14 +358,14 @@ class Broker:
         """
         yield from self._until_registered()
         while self.link.is_behind():
-            self._has_stepped = False
-            self.follow_metadata()
+            self.metadata.has_stepped = False
+            self.metadata.follow()
             yield 0.0
         placement = self.placement
         deadline = self.clock.monotonic() + OPEN_S
         while placement.has_work:
             signs.at_work(signs.OPENING, len(placement.to_apply))
-            self._apply_some()
+            self.metadata.apply_some()
             yield 0.0
             is_late = self.clock.monotonic() > deadline
             if self.member.incarnation > 1 and is_late and not placement.is_in_doubt:
@@ -385,7 +394,7 @@ class Broker:
         """One turn of a broker that does not serve yet."""
         self._look_at_clocks()
         self.member.look_at_control(self)
-        self.take_operations()
+        self.intake.take()
         self.publish()
         self.member.sign(self.clock.monotonic())
 
@@ -397,7 +406,7 @@ class Broker:
         while True:
             self._boot_turn()
             while placement.has_work:
-                self._apply_some()
+                self.metadata.apply_some()
                 self.member.sign(self.clock.monotonic())
                 yield 0.0
             epoch = self.member.counters.metadata_leader()[0]
@@ -416,26 +425,17 @@ class Broker:
         """One pass: for how long nothing is due after it, 0 where there is more to do."""
         self._turns += 1
         self._look_at_clocks()
-        had_work = self.take_operations()
+        had_work = self.intake.take()
         if had_work and not self.purgatory.watched:
             self._tell()  # acks are not to wait for the rest; what consumers wait for goes first
-        commit = self.appender.group_commit
         if self.executor.unfinished:
             self.executor.advance()
         if self.reader.cold:
             self.reader.retry_cold()
         if self.flusher.is_busy:
             self._finish_flushes()
-        groups = self.groups
-        if groups.wake_ms <= self._steady_ms:
-            groups.run_due()
-            had_work = True
-        transactions, exchange = self.transactions, self.exchange
-        if transactions.wake_ms <= self._steady_ms:
-            transactions.run_due()
-            had_work = True
-        if exchange.to_verify:
-            exchange.ask_coordinators()
+        had_work |= self._run_coordinators()
+        commit = self.appender.group_commit
         if commit.waiting or commit.wanted:
             commit.start()  # behind all that may append
         appended = self.appender.appended
@@ -443,11 +443,7 @@ class Broker:
         if appended:
             told = tuple(appended)
             appended.clear()
-            for partition in told:
-                if partition.followed_rows:
-                    self.replication.reads.on_appended(partition)
-            if self.purgatory.watched:
-                self.purgatory.check_together([partition.key for partition in told])
+            self._wake_readers(told)
         if self.appender.moved:
             had_work = True
             self.replication.tell_moved()
@@ -455,11 +451,12 @@ class Broker:
             self.replication.run(self.image)
         has_more = self.placement.has_work
         if has_more:
-            self._apply_some()
+            self.metadata.apply_some()
         has_more |= bool(self.executor.unfinished)
         if self.passing.waiting:
             self.passing.pass_waiting()
         self._tell()
+        exchange = self.exchange
         if exchange.has_work or exchange.next_ms <= self._steady_ms:
             exchange.run()  # behind the answers: who ends a transaction waits for no marker
             self.publish()
@@ -471,25 +468,52 @@ class Broker:
         self.member.sign(now)
         if now >= self._next_housekeeping:
             self._housekeeping(now)
+        deadline = self._expire()
+        # What came meanwhile is told in the next turn. One that would find nothing is left out: it
+        # takes 25 us, for which an ack waits where a core is shared with those that it needs.
+        has_more |= exchange.has_work
+        if appended or has_more or self.appender.moved or (had_work and self.has_entries()):
+            return 0.0
+        had_work = bool(told) or self.intake.has_executed
+        if self.replication.look_before_sleep(self.has_entries, had_work):
+            return 0.0
+        return self._rest(now, deadline)
+
+    def _run_coordinators(self) -> bool:
+        """What is due of groups and transactions; True if there was anything."""
+        had_work = False
+        if self.groups.wake_ms <= self._steady_ms:
+            self.groups.run_due()
+            had_work = True
+        if self.transactions.wake_ms <= self._steady_ms:
+            self.transactions.run_due()
+            had_work = True
+        if self.exchange.to_verify:
+            self.exchange.ask_coordinators()
+        return had_work
+
+    def _wake_readers(self, appended: tuple[Partition, ...]) -> None:
+        """Followers and consumers that wait at the ends of these partitions."""
+        for partition in appended:
+            if partition.followed_rows:
+                self.replication.reads.on_appended(partition)
+        if self.purgatory.watched:
+            self.purgatory.check_together([partition.key for partition in appended])
+
+    def _expire(self) -> int | None:
+        """Answer what has waited long enough; the steady milliseconds at which more will have."""
         deadline = self.purgatory.next_deadline()
         if deadline is not None and deadline <= self._steady_ms:
             for _ in self.purgatory.expire(self._steady_ms):
                 pass
             self.publish()
             deadline = self.purgatory.next_deadline()
-        # What came meanwhile is told in the next turn. One that would find nothing is left out: it
-        # takes 25 us, for which an ack waits where a core is shared with those that it needs.
-        has_more |= exchange.has_work
-        if appended or has_more or self.appender.moved or (had_work and self.has_entries()):
-            return 0.0
-        if self.replication.look_before_sleep(self.has_entries, bool(told) or self._has_executed):
-            return 0.0
-        return self._rest(now, deadline)
+        return deadline
 
     def _tell(self) -> None:
         """Publish what this turn has answered so far."""
-        if self._shown.sampled_at:
-            self._shown.end_sample()
+        if self.shown.sampled_at:
+            self.shown.end_sample()
         self.publish()
 
     def _rest(self, now: float, deadline: int | None) -> float:
@@ -526,87 +550,6 @@ class Broker:
             else:
                 self.transactions.on_high_watermark(partition)
 
-    def take_operations(self, seconds: float = TAKE_S) -> bool:
-        """What the rings hold now, of each for so long; True if there was anything."""
-        self._has_stepped = self._has_executed = False
-        words, registration = self.words, self.registration
-        if words[CONTROL_GENERATION_WORD] != self.member.generation:
-            self.member.look_at_control(self)
-        had_work = False
-        on_append = self.appender.on_append
-        appender = self.appender
-        published_at = appender.bytes_in
-        for peer in self.member.peers:
-            reader = peer.reader
-            if not reader.poll():
-                continue
-            had_work = True
-            if stamp := reader.stamped():
-                self._shown.on_stamp(stamp)
-            if words[METADATA_END_OFFSET_WORD] != self.image.offset and registration.epoch >= 0:
-                self.follow_metadata()
-            data = reader.data
-            left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
-            operation = APPEND
-            while True:
-                if operation == APPEND:  # then more of them may follow
-                    left -= appender.take_plain(
-                        peer, left, PUBLISH_BYTES + published_at - appender.bytes_in
-                    )
-                if left:
-                    if (entry := reader.next()) is None:
-                        break
-                    operation, index, length = entry
-                    left -= 1
-                    if operation == APPEND:
-                        on_append(peer, data, index, length)
-                    elif operation == APPEND_MANY:
-                        appender.on_append_many(peer, data, index)
-                    else:
-                        self._take_other(peer, operation, data, index, length)
-                if appender.bytes_in - published_at > PUBLISH_BYTES:
-                    published_at = appender.bytes_in
-                    reader.release()
-                    peer.publish()
-                if not left:
-                    left, now = ENTRIES_BETWEEN_LOOKS, self.clock.monotonic()
-                    deadline = deadline or now + seconds
-                    if now > deadline:
-                        break
-            reader.release()
-        if words[METADATA_END_OFFSET_WORD] != self.image.offset and registration.epoch >= 0:
-            self.follow_metadata()
-        return had_work
-
-    def _take_other(
-        self, peer: Peer, operation: int, data: memoryview, index: int, length: int
-    ) -> None:
-        if operation == READ:
-            if READ_HEAD.unpack_from(data, index)[5] & READ_FLAG_FOLLOWER:
-                self.replication.reads.on_read(peer, data, index, length)
-            else:
-                self.reader.on_read(peer, data, index, length)
-        elif operation == READ_DONE:
-            self.replication.fetcher.on_read_done(peer, data, index, length)
-        elif operation == APPEND_PART:
-            self.appender.on_part(peer, data, index, length)
-        elif operation == EXECUTE_PART:
-            self.executor.on_part(peer, data, index, length)
-        elif operation == EXECUTE:
-            self.executor.on_execute(peer, data, index, length)
-            self._has_executed = True
-        elif operation == CANCEL:
-            self.reader.on_cancel(peer, TOKEN.unpack_from(data, index)[0])
-        elif operation == NEED_FILE:
-            self.passing.pass_again(peer, TOKEN.unpack_from(data, index)[0])
-            peer.doorbell.ring_if_sleeping()  # a descriptor wakes nobody, and a read waits for it
-        elif operation == DROP_FILE:
-            self.replication.fetcher.drop_file(peer, TOKEN.unpack_from(data, index)[0])
-        elif operation == EXECUTED_PART:
-            self.asking.on_executed_part(data, index, length)
-        elif operation == EXECUTED:
-            self.asking.on_executed(data, index, length)
-
     def _housekeeping(self, now: float) -> None:
         """Once a second: rolls, retention, checkpoints, finished flushes."""
         self._next_housekeeping = now + HOUSEKEEPING_INTERVAL_S
@@ -615,48 +558,26 @@ class Broker:
         self.placement.open_unopened()
         self.groups.load_again()
         self.transactions.load_again()
-        self._look_at_disk()
+        self.disk_watch.look()
         if not self.replication.is_alone:
             self.replication.look_at_all(self.image)
         self.store.upkeep(self._now_ms)
         self.compaction.run(self._now_ms)
         self.damage.run(self._now_ms)
         self.tiering.run(self._now_ms)
-        self.passing.drop(self.store.dropped_file_ids)
+        self._drop_passed_files()
         self.publish()
         self._show()
 
     def _show(self) -> None:
         """Let others see what this broker did and has."""
-        shown = self._shown
+        shown = self.shown
         shown.work(self._turns, self.appender, self.reader, self.purgatory, self.replication)
         shown.disk(self.store, self.flusher, self.reader)
         shown.groups(self.groups)
         if TRANSACTION_TOPIC in self.image.topics_by_name:  # else nobody has had any
             shown.transactions(self.store, self.transactions, self._now_ms)
         shown.latencies()
-
-    def _look_at_disk(self) -> None:
-        """Refuse Produce while the disk is nearly full, and let the controller see it."""
-        try:
-            space = self._disk.space()
-        except OSError as fault:
-            what = f"can't look at the disk of {self.log_directory.path}"
-            logger.error("%s: %s", what, fault, extra=logs.seldom(what))
-            return
-        is_changed = self.disk_reserve.look(space)
-        self.member.tally.set("disk_free_bytes", space.available)
-        self.member.tally.set("disk_reserve_bytes", self.disk_reserve.reserve_bytes)
-        if is_changed:
-            self.appender.is_disk_low = self.disk_reserve.is_used
-            if self.disk_reserve.is_used:
-                self.store.release_held()
-        disk = DISK_HAS_ROOM
-        if self.store.is_fenced:
-            disk = DISK_HAS_FAILED
-        elif self.disk_reserve.is_used or not space.available:
-            disk = DISK_IS_FULL
-        self.words[self._disk_index] = disk
 
     def _finish_flushes(self) -> None:
         """Recovery points and acks of what is on the disk now."""
@@ -686,7 +607,7 @@ class Broker:
     def close(self) -> None:
         """Answer what is on the rings, then close the logs cleanly."""
         self.member.say_stopping()
-        self.take_operations(STOP_TAKE_S)
+        self.intake.take(STOP_TAKE_S)
         while self.executor.unfinished:
             self.executor.advance()
         signs.at_work(signs.FLUSHING)
@@ -743,106 +664,17 @@ class Broker:
 
     # ── metadata ────────────────────────────────────────────────────────────────────────────────
 
-    def follow_metadata(self) -> None:
-        """Create, open and delete logs as the committed metadata says, and say how far we are. Much
-        at once is read in several turns, a step in each."""
-        link, placement = self.link, self.placement
-        if self._has_stepped or not link.is_behind():
-            return
-        epoch = link.epoch
-        changes = link.catch_up()
-        if link.epoch != epoch:
-            for peer in link.others():
-                self._fail_asked(peer, error_codes.NOT_CONTROLLER)
-        if changes is None:
-            self._has_stepped = True
-            return
-        self.image = link.follower.image
-        placement.on_image()
-        self.groups.consumers.on_image(self.image, changes)
-        configured: set[str] = set()
-        deleted = [change.topic for change in changes if isinstance(change, TopicDeleted)]
-        if deleted:
-            placement.delete(deleted)
-        for change in changes:
-            if isinstance(change, TopicCreated):
-                placement.add_new(change.topic)
-            elif isinstance(change, PartitionChanged):
-                placement.add(change.topic, change.after)
-            elif isinstance(change, ConfigChanged):
-                if change.resource_type == TOPIC_RESOURCE:
-                    configured.add(change.name)
-                elif change.resource_type == BROKER_RESOURCE:
-                    configured.add("")
-        if configured:
-            self._apply_configs(configured)
-        if placement.is_in_doubt:
-            self._look_for_decision()
-        placement.look_for_coordinators()
-        self._apply_some()
+    def on_settings(self) -> None:
+        """The settings that this was started with have other values."""
+        self.applied_settings.apply({""})
 
-    def _look_for_decision(self) -> None:
-        """Whether the controller lets this broker serve; then it takes its part in what is open."""
-        own = self.image.brokers.get(self.broker_id)
-        if own is None or own.is_fenced or own.broker_epoch != self.registration.epoch:
-            return
-        placement = self.placement
-        placement.end_doubt(self.image)
-
-    def _apply_some(self) -> None:
-        """Delete and open some logs; say how far we are when clients find everything."""
-        placement = self.placement
-        placement.apply_some()
+    def _drop_passed_files(self) -> None:
+        """Descriptors of files that are gone are closed everywhere."""
         self.passing.drop(self.store.dropped_file_ids)
-        # While it is in doubt, a controller counts it as one that has not come.
-        if placement.is_applied and not placement.is_in_doubt:
-            self.words[self._applied_index] = self.image.offset
-            if (controller := self.link.peer()) is not None:
-                controller.doorbell.ring()
 
     def _on_dropped(self, partition: Partition) -> None:
         self.tiering.on_deleted(partition.key)
         self.purgatory.check(partition.key)
-
-    def on_settings(self) -> None:
-        """The settings that this was started with have other values."""
-        self._apply_configs({""})
-
-    def _apply_configs(self, topics: set[str]) -> None:
-        """Settings of these topics have changed; "" stands for the broker's own, so all topics."""
-        if "" in topics:
-            self._apply_broker_settings()
-        settings = self.settings
-        made: dict[Hashable, LogConfig] = {}
-        for partition in self.partitions.values():
-            if partition.topic in topics or "" in topics:
-                # One takes a quarter of a millisecond, and most topics set the same: nothing.
-                key = settings.key_of(partition.topic)
-                config = made.get(key)
-                if config is None:
-                    config = made[key] = settings.of_topic(partition.topic)
-                partition.log.set_config(config)
-                partition.on_config(config)
-                if partition.advance_high_watermark():  # min.insync.replicas may hold it no more
-                    self.appender.moved.add(partition)
-                self.tiering.on_partition(partition)
-
-    def _apply_broker_settings(self) -> None:
-        """Take over what the settings that may change while it runs say now."""
-        of_broker = self.settings.of_broker
-        (rate,) = of_broker("log.cleaner.io.max.bytes.per.second")
-        at = self.member.counters.at
-        self.words[at(self.member.index, CLEANER_RATE)] = int(min(max(rate, 1), 1e18))
-        backoff_ms, map_bytes = of_broker(
-            "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size"
-        )
-        self.compaction.on_config(backoff_ms, map_bytes, self._now_ms)
-        self.replication.set_rates(
-            *of_broker("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-        )
-        self.reader.tier_wait_ms, self.tiering.find_timeout_ms = of_broker(
-            "remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms"
-        )
 
     # ── what the API modules ask ────────────────────────────────────────────────────────────────
 

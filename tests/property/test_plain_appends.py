@@ -71,7 +71,7 @@ class Starved(Image):
 
 
 class Leader(Worker):
-    """One that takes what a ring holds as `Broker.take_operations` does."""
+    """One that takes what a ring holds as `Intake.take` does."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

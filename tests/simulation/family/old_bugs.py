@@ -334,11 +334,13 @@ OLD_BUGS = (
         (
             Change(
                 "shmbroker.broker.broker:Broker.turn",
-                "    if exchange.to_verify:\n        exchange.ask_coordinators()\n"
+                "    had_work |= self._run_coordinators()\n"
+                "    commit = self.appender.group_commit\n"
                 "    if commit.waiting or commit.wanted:\n"
                 "        commit.start()  # behind all that may append\n",
+                "    commit = self.appender.group_commit\n"
                 "    if commit.waiting or commit.wanted:\n        commit.start()\n"
-                "    if exchange.to_verify:\n        exchange.ask_coordinators()\n",
+                "    had_work |= self._run_coordinators()\n",
             ),
         ),
         Plan(False, True, 0.0, has_transactions=True),

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from shmbroker.broker.broker import MARKER_TIMEOUT_MS, STOP_TAKE_S, TAKE_S
+from shmbroker.broker.broker import MARKER_TIMEOUT_MS, STOP_TAKE_S
 from shmbroker.broker.disk_reserve import Space
+from shmbroker.broker.intake import TAKE_S
 from shmbroker.broker.placement import APPLY_S
 from shmbroker.broker.replication.log_ends import LACKS
 from shmbroker.errors import StorageFault
@@ -145,7 +146,7 @@ def test_appends_of_one_peer_end_a_turn(family: BrokerFamily) -> None:
     assert turns > many * TAKES_S / TAKE_S / 4
     for token in range(many):
         family.append(token, KEY, BATCH)
-    family.broker.take_operations(STOP_TAKE_S)
+    family.broker.intake.take(STOP_TAKE_S)
     family.broker.publish()
     assert len(family.appended()) == many  # at the end all is taken
 
@@ -376,7 +377,7 @@ def test_a_log_that_is_due_is_made_when_a_client_asks_for_it(family: BrokerFamil
     last = partition_key(TOPIC_ID, many - 1)
     family.append(1, last, BATCH)
     family.append(2, partition_key(TOPIC_ID, many), BATCH)
-    broker.take_operations(TAKE_S)
+    broker.intake.take(TAKE_S)
     broker.publish()
     assert family.appended() == [(1, 0, 0), (2, NOT_LEADER_OR_FOLLOWER, -1)]
     assert last in broker.partitions and len(broker.partitions) < many / 2

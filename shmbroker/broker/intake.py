@@ -1,0 +1,144 @@
+"""What a broker takes from its rings: operations of gateways, siblings and helpers, in their order.
+
+   APPEND, APPEND_MANY, APPEND_PART     ──►  appender       (`broker.append`)
+   READ, CANCEL                         ──►  reader         (`broker.read`)
+   READ of a follower, READ_DONE        ──►  replication
+   EXECUTE, EXECUTE_PART                ──►  executor       (the API modules)
+   EXECUTED, EXECUTED_PART              ──►  asking         (answers to what this broker asked)
+   NEED_FILE, DROP_FILE                 ──►  passing, fetcher
+
+Rules of this file:
+* Nothing is done on an older image than the sender's: the metadata log is followed first.
+* One turn takes of one peer for `TAKE_S`: 4,000 appends to new logs, which one request may bring,
+  take a second, and others want to be served.
+* Results are published early once `PUBLISH_BYTES` were appended since the last time.
+"""
+
+from __future__ import annotations
+
+from shmbroker.ipc.operation_layout import (
+    APPEND,
+    APPEND_MANY,
+    APPEND_PART,
+    CANCEL,
+    DROP_FILE,
+    EXECUTE,
+    EXECUTE_PART,
+    EXECUTED,
+    EXECUTED_PART,
+    NEED_FILE,
+    READ,
+    READ_DONE,
+    READ_FLAG_FOLLOWER,
+    READ_HEAD,
+    TOKEN,
+)
+from shmbroker.shm.counters import CONTROL_GENERATION_WORD, METADATA_END_OFFSET_WORD
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.broker.broker import Broker
+    from shmbroker.ipc.peer import Peer
+
+PUBLISH_BYTES = 64 << 10
+ENTRIES_BETWEEN_LOOKS = 32
+"""After how many entries of a peer the clock is looked at."""
+TAKE_S = 0.01
+
+
+class Intake:
+    """Takes operations, and gives each to the part of the broker that it is for."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.words = broker.words
+        self.member = broker.member
+        self.metadata = broker.metadata
+        self.appender = broker.appender
+        self.has_executed = False
+        """A forwarded request was taken in this turn."""
+
+    def take(self, seconds: float = TAKE_S) -> bool:
+        """What the rings hold now, of each for so long; True if there was anything."""
+        self.has_executed = False
+        words, metadata, appender = self.words, self.metadata, self.appender
+        metadata.has_stepped = False
+        if words[CONTROL_GENERATION_WORD] != self.member.generation:
+            self.member.look_at_control(self.broker)
+        had_work = False
+        for peer in self.member.peers:
+            reader = peer.reader
+            if not reader.poll():
+                continue
+            had_work = True
+            if stamp := reader.stamped():
+                self.broker.shown.on_stamp(stamp)
+            if words[METADATA_END_OFFSET_WORD] != metadata.image.offset:
+                metadata.follow()
+            self._take_from(peer, appender.bytes_in, seconds)
+            reader.release()
+        if words[METADATA_END_OFFSET_WORD] != metadata.image.offset:
+            metadata.follow()
+        return had_work
+
+    def _take_from(self, peer: Peer, published_at: int, seconds: float) -> None:
+        """published_at: bytes that were appended before what has been published."""
+        reader, appender = peer.reader, self.appender
+        data, on_append = reader.data, appender.on_append
+        left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
+        operation = APPEND
+        while True:
+            if operation == APPEND:  # then more of them may follow
+                left -= appender.take_plain(
+                    peer, left, PUBLISH_BYTES + published_at - appender.bytes_in
+                )
+            if left:
+                if (entry := reader.next()) is None:
+                    return
+                operation, index, length = entry
+                left -= 1
+                if operation == APPEND:
+                    on_append(peer, data, index, length)
+                elif operation == APPEND_MANY:
+                    appender.on_append_many(peer, data, index)
+                else:
+                    self._take_other(peer, operation, data, index, length)
+            if appender.bytes_in - published_at > PUBLISH_BYTES:
+                published_at = appender.bytes_in
+                reader.release()
+                peer.publish()
+            if not left:
+                left, now = ENTRIES_BETWEEN_LOOKS, self.broker.clock.monotonic()
+                deadline = deadline or now + seconds
+                if now > deadline:
+                    return
+
+    def _take_other(
+        self, peer: Peer, operation: int, data: memoryview, index: int, length: int
+    ) -> None:
+        broker = self.broker
+        if operation == READ:
+            if READ_HEAD.unpack_from(data, index)[5] & READ_FLAG_FOLLOWER:
+                broker.replication.reads.on_read(peer, data, index, length)
+            else:
+                broker.reader.on_read(peer, data, index, length)
+        elif operation == READ_DONE:
+            broker.replication.fetcher.on_read_done(peer, data, index, length)
+        elif operation == APPEND_PART:
+            self.appender.on_part(peer, data, index, length)
+        elif operation == EXECUTE_PART:
+            broker.executor.on_part(peer, data, index, length)
+        elif operation == EXECUTE:
+            broker.executor.on_execute(peer, data, index, length)
+            self.has_executed = True
+        elif operation == CANCEL:
+            broker.reader.on_cancel(peer, TOKEN.unpack_from(data, index)[0])
+        elif operation == NEED_FILE:
+            broker.passing.pass_again(peer, TOKEN.unpack_from(data, index)[0])
+            peer.doorbell.ring_if_sleeping()  # a descriptor wakes nobody, and a read waits for it
+        elif operation == DROP_FILE:
+            broker.replication.fetcher.drop_file(peer, TOKEN.unpack_from(data, index)[0])
+        elif operation == EXECUTED_PART:
+            broker.asking.on_executed_part(data, index, length)
+        elif operation == EXECUTED:
+            broker.asking.on_executed(data, index, length)
