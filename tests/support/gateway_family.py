@@ -109,8 +109,8 @@ class GatewayFamily:
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
 
     def turn(self) -> float:
-        """One, with what the sockets have; waits for a socket."""
-        return self.gateway.turn(self.poller.poll(10))
+        """One, with what the sockets have; waits for a socket where there is nothing else to do."""
+        return self.gateway.turn(self.poller.poll(0 if self.gateway.has_news() else 10))
 
     def quiet_turn(self) -> float:
         """One without events."""
