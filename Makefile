@@ -3,6 +3,8 @@
 PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 JOBS ?= $(shell nproc)
 export PYTHONPATH := .
+# Tests start many processes: without compiled modules each of them spends a second on that.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: kernels check lint types test tidy format perf demo clean
 
