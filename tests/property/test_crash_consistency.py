@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.crash_workload import Life
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 120
 ASKED = os.environ.get("SHMBROKER_CRASH_SEEDS", "")
 CRASH_RATE = 0.12

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,6 +126,7 @@ def served_by(log):
     return found
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_damage_of_the_only_replica(data):

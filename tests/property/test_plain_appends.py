@@ -38,7 +38,10 @@ from shmbroker.shm.words import words_of
 from tests.support.family_memory import RING_BYTES, FarEnd
 from tests.unit.broker.test_group_commit import NOW_MS, Image, Worker
 
-pytestmark = pytest.mark.skipif(native is None, reason="without the compiled kernels")
+pytestmark = [
+    pytest.mark.skipif(native is None, reason="without the compiled kernels"),
+    pytest.mark.thorough,
+]
 
 TOPICS: tuple[dict[str, str], ...] = (
     {},

@@ -14,13 +14,14 @@ from shmbroker.errors import ConfigFault
 from shmbroker.spark import java_home, session_conf
 from shmbroker.testing.broker import Broker
 
+HERE = os.path.dirname(__file__) + os.sep
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests of this directory need Spark, and more time than others on a busy machine."""
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(HERE):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.timeout(600))
 

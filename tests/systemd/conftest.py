@@ -1,16 +1,18 @@
 """Tests of the service need a machine that systemd runs, to themselves."""
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.systemd_machine import WHEELS, Machine
 
+HERE = os.path.dirname(__file__) + os.sep
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(HERE):
             item.add_marker(pytest.mark.systemd)
             item.add_marker(pytest.mark.timeout(900))
             if WHEELS is None:

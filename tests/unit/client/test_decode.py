@@ -129,6 +129,7 @@ def test_small_blocks_and_groups_and_a_lone_lockstep_change_nothing(log: bytes) 
         assert rows_of(decoded(log)) == rows_by_loop(log, 0, EVER)
 
 
+@pytest.mark.thorough
 @given(logs(), st.data())
 @settings(deadline=None, max_examples=150)
 def test_garbage_with_a_right_crc_is_a_fault_or_read_as_by_the_loop(
@@ -220,6 +221,7 @@ def test_rows_are_cut_to_the_range_inside_of_a_batch() -> None:
 # --- the ways to find records --------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 8191, 8192, 8193, 40_000])
 @pytest.mark.parametrize("codec", [0, 3])
 def test_records_of_one_size_are_foretold(count: int, codec: int, monkeypatch) -> None:

@@ -92,6 +92,7 @@ def test_look_takes_cpu_and_saves_the_wake_up():
     assert quick.network_us > slow.network_us
 
 
+@pytest.mark.thorough
 def test_calibration_finds_costs_that_make_the_same_rows():
     """From rows that the model itself made with other costs."""
     pytest.importorskip("numpy")

@@ -138,6 +138,7 @@ class Log:
         self.next += count
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_every_batch_is_there_once_whichever_attempts_die_where(data: st.DataObject) -> None:
