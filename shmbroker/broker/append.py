@@ -316,15 +316,11 @@ class Appender:
             self.refuse(peer, token, error_codes.RECORD_LIST_TOO_LARGE, None)
             return -1
         batch = data[at:batch_end]
+        store = log.append_stamped if must_stamp else log.append
         try:
-            if must_stamp:
-                base_offset = log.append_stamped(
-                    batch, last_offset_delta, max_timestamp, partition.leader_epoch, now_ms
-                )
-            else:
-                base_offset = log.append(
-                    batch, last_offset_delta, max_timestamp, partition.leader_epoch, now_ms
-                )
+            base_offset = store(
+                batch, last_offset_delta, max_timestamp, partition.leader_epoch, now_ms
+            )
         except StorageFault as fault:
             self.on_storage_fault(partition, fault)
             self.refuse(peer, token, _STORAGE, str(fault))
@@ -343,6 +339,21 @@ class Appender:
         self.batches_in += 1
         partition.advance_high_watermark()
         self.appended.add(partition)
+        return self._acknowledge(peer, token, acks, timeout_ms, partition, base_offset, append_time)
+
+    def _acknowledge(
+        self,
+        peer: Peer,
+        token: int,
+        acks: int,
+        timeout_ms: int,
+        partition: Partition,
+        base_offset: int,
+        append_time: int,
+    ) -> int:
+        """What `_append` returns for a batch that is stored: acks may wait for the disk or for the
+        in-sync replicas."""
+        log = partition.log
         if log.log_end_offset - log.recovery_point >= partition.flush_messages:
             self.group_commit.add((
                 peer, token, partition, base_offset, append_time, log.log_end_offset,

@@ -329,82 +329,36 @@ class Reader:
                 add(partition)
                 continue
             if partition is None or not partition.is_leader:
-                results.append((not_led_error(partition), partition))
+                add((not_led_error(partition), partition))
                 continue
-            if epoch >= 0 and epoch != partition.leader_epoch:
-                is_older = epoch < partition.leader_epoch
-                results.append(
-                    (
-                        error_codes.FENCED_LEADER_EPOCH
-                        if is_older
-                        else error_codes.UNKNOWN_LEADER_EPOCH,
-                        partition,
-                    )
-                )
-                must_answer = must_answer or not is_older
+            refusal = _refusal(partition, epoch, last_fetched_epoch, offset)
+            if refusal is not None:
+                row, is_told_at_once = refusal
+                add(row)
+                must_answer |= is_told_at_once
                 continue
             log = partition.log
             has_valid = True
-            if last_fetched_epoch >= 0:
-                end_epoch, end_offset = log.leader_epochs.end_offset_for(
-                    last_fetched_epoch, log.log_end_offset
-                )
-                if end_epoch < 0:
-                    results.append((_OUT_OF_RANGE, partition))
-                    must_answer = True
-                    continue
-                if end_epoch < last_fetched_epoch or end_offset < offset:
-                    results.append((partition, None, 0, 0, (end_epoch, end_offset), ()))
-                    must_answer = True
-                    continue
-            if not log.log_start_offset <= offset <= log.log_end_offset:
-                results.append((_OUT_OF_RANGE, partition))
-                must_answer = True
-                continue
             end = partition.high_watermark
             if isolation == READ_COMMITTED:
                 end = partition.last_stable_offset
             if offset >= end or (total and total >= max_bytes) or not left:
-                results.append(partition)
+                add(partition)
                 must_answer |= not left and total > 0
                 continue
             limit = min(partition_max_bytes, max_bytes - total)
-            aborted: Sequence[AbortedTransaction] = ()
-            is_local = offset >= log.local_start_offset
-            found: Any
-            try:
-                if is_local:
-                    left -= 1
-                    found = log.read(offset, limit, end, total == 0)
-                    assert found is not None, "in range a moment ago"
-                    if isolation == READ_COMMITTED and log.aborted and found[2]:
-                        find: FindAborted = partial(log.aborted_in, offset)
-                        found, aborted = _with_aborted(find, found, end, aborted_left)
-                        must_answer |= not found[2]  # in the next answer
-                else:
-                    found = self.tiering.read(partition, offset, limit, end, total == 0)
-                    if isolation == READ_COMMITTED and type(found) is tuple and found[2]:
-                        find = partial(self.tiering.aborted_in, partition, offset)
-                        found, aborted = _with_aborted(find, found, end, aborted_left)
-            except ColdBytes:
-                self.is_cold = True
-                results.append(partition)
+            if offset >= log.local_start_offset:
+                left -= 1
+            found, aborted, is_told_at_once = self._read(
+                partition, offset, limit, end, total == 0, isolation, aborted_left
+            )
+            must_answer |= is_told_at_once
+            if found is None:
+                add(partition)
                 continue
-            except StorageFault as fault:
-                # Damage, found when somebody comes to it: what is whole is served as before.
-                self.on_storage_fault(partition, fault)
-                results.append((error_codes.KAFKA_STORAGE_ERROR, partition))
-                must_answer = True
+            if type(found) is int:
+                add((found, partition))
                 continue
-            if not is_local:
-                if found is None:
-                    self._is_tier_awaited = True
-                    results.append(partition)
-                    continue
-                must_answer = True
-                if type(found) is int:
-                    results.append((found, partition))
-                    continue
             segment, position, length = found
             if length:
                 misses = MISSES_MAX
@@ -417,10 +371,47 @@ class Reader:
                 aborted_left -= len(aborted)
             # Of what has to be judged first there may be less than is asked for, and is there.
             must_answer |= length > 0 and position < segment.unjudged_bytes
-            results.append(
-                (partition, segment, position, length, None, aborted) if length else partition
-            )
+            add((partition, segment, position, length, None, aborted) if length else partition)
         return results, total, must_answer or not has_valid
+
+    def _read(
+        self,
+        partition: Partition,
+        offset: int,
+        limit: int,
+        end: int,
+        is_first: bool,
+        isolation: int,
+        aborted_left: int,
+    ) -> tuple[Any, Sequence[AbortedTransaction], bool]:
+        """`Found` below `end`, the aborted transactions in it, and whether it is told at once; an
+        error code in its place, or None: it is on its way from the disk or the remote store."""
+        log = partition.log
+        aborted: Sequence[AbortedTransaction] = ()
+        found: Any
+        try:
+            if offset >= log.local_start_offset:
+                found = log.read(offset, limit, end, is_first)
+                assert found is not None, "in range a moment ago"
+                if isolation != READ_COMMITTED or not log.aborted or not found[2]:
+                    return found, aborted, False
+                find: FindAborted = partial(log.aborted_in, offset)
+                found, aborted = _with_aborted(find, found, end, aborted_left)
+                return found, aborted, not found[2]  # what is left is in the next answer
+            found = self.tiering.read(partition, offset, limit, end, is_first)
+            if isolation == READ_COMMITTED and type(found) is tuple and found[2]:
+                find = partial(self.tiering.aborted_in, partition, offset)
+                found, aborted = _with_aborted(find, found, end, aborted_left)
+        except ColdBytes:
+            self.is_cold = True
+            return None, aborted, False
+        except StorageFault as fault:
+            # Damage, found when somebody comes to it: what is whole is served as before.
+            self.on_storage_fault(partition, fault)
+            return error_codes.KAFKA_STORAGE_ERROR, aborted, True
+        if found is None:
+            self._is_tier_awaited = True
+        return found, aborted, found is not None
 
     def answer(self, read: DelayedRead, results: list[Any]) -> None:
         """Send READ_DONE, after the descriptors that its slices need."""
@@ -493,6 +484,28 @@ class Reader:
             )  # fmt: skip
         head = READ_DONE_HEAD.pack(read.token, len(parts), len(aborted))
         peer.send(READ_DONE, b"".join((head, *parts, *aborted, *inline)))
+
+
+def _refusal(
+    partition: Partition, epoch: int, last_fetched_epoch: int, offset: int
+) -> tuple[Any, bool] | None:
+    """What a leader answers to a read that can't have bytes, and whether at once; None: it can."""
+    if epoch >= 0 and epoch != partition.leader_epoch:
+        if epoch < partition.leader_epoch:
+            return (error_codes.FENCED_LEADER_EPOCH, partition), False
+        return (error_codes.UNKNOWN_LEADER_EPOCH, partition), True
+    log = partition.log
+    if last_fetched_epoch >= 0:
+        end_epoch, end_offset = log.leader_epochs.end_offset_for(
+            last_fetched_epoch, log.log_end_offset
+        )
+        if end_epoch < 0:
+            return (_OUT_OF_RANGE, partition), True
+        if end_epoch < last_fetched_epoch or end_offset < offset:
+            return (partition, None, 0, 0, (end_epoch, end_offset), ()), True
+    if not log.log_start_offset <= offset <= log.log_end_offset:
+        return (_OUT_OF_RANGE, partition), True
+    return None
 
 
 def _with_aborted(

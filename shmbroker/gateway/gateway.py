@@ -176,7 +176,7 @@ class Gateway:
         do_aside: see `TokenUsers`."""
         self.clock = clock
         self.member = member
-        self.words = words = member.words
+        self.words = member.words
         self.config = config
         self.link = link
         self.poller = poller
@@ -194,12 +194,38 @@ class Gateway:
         self.files = brokers.files
         self.image = link.follower.image
         self.advertised = table.advertised()
+        self._siblings = siblings
+        self._stranger_secret = stranger_secret
+        self._do_aside = do_aside
+        self.log_levels = log_levels
+        self._give_back = give_back
         listeners = list(listeners)
+        self._build_told(brokers, listeners)
+        self._build_apis(brokers)
+        self._build_doors(listeners)
+        self._build_limits()
+        self._latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
+        self._turns = 0
+        self._now = clock.monotonic()
+        self._next_sweep = self._now + SWEEP_INTERVAL_S
+        self._apply_configs()
+        self._awake = Awake(poller, member.has_entries, Core(clock.monotonic))
+        self._crowd = Crowd()
+        self._drain: Drain | None = None
+        self._has_stepped = False
+        """`follow_metadata` has done its step of this turn, and there are more."""
+        self.is_midway = False
+        """More is committed than the image has, and some of it was read."""
+        self.words[self._open_index] = 0
+
+    def _build_told(self, brokers: Brokers, listeners: list[Listener]) -> None:
+        """What clients are told of the brokers. What the API modules ask is answered by who knows
+        it."""
+        link = self.link
         self.told = told = BrokersTold(
-            self.image, config, brokers.peers, listeners, lambda: link.number
+            self.image, self.config, brokers.peers, listeners, lambda: link.number
         )
         self.ports = told.ports
-        # What the API modules ask is answered by who knows it.
         self.io_peer = told.io_peer
         self.live_brokers = told.live_brokers
         self.controller_broker_id = told.controller_broker_id
@@ -208,10 +234,13 @@ class Gateway:
         self.leader_hint = told.leader_hint
         self.node_endpoints = told.node_endpoints
         self.add_leader_hints = told.add_leader_hints
-        count = len(siblings.doorbells) + 1
+
+    def _build_apis(self, brokers: Brokers) -> None:
+        """Who takes the requests of each API, and who judges and notes them."""
+        config, siblings = self.config, self._siblings
         self.guard: Guard | None = None
         self.produce = produce.ProduceApi(self)
-        self.fetch = fetch.FetchApi(self, siblings.place, count)
+        self.fetch = fetch.FetchApi(self, siblings.place, len(siblings.doorbells) + 1)
         self.standing = StandingRepeats(brokers.standing)
         self.plain = plain.PlainApis(self, self.standing)
         self.results = Results(self)
@@ -232,14 +261,18 @@ class Gateway:
             self.submit = self.audited.around(self.submit)
             if self.guard is not None:
                 self.guard.submit = self.audited.around(self.guard.submit)
+
+    def _build_doors(self, listeners: list[Listener]) -> None:
+        """The event loop, its listeners, and what stands before each of them."""
+        config, siblings, clock = self.config, self._siblings, self.clock
         arriving_bytes_max = config["queued.max.request.bytes"]
         if arriving_bytes_max <= 0:
             arriving_bytes_max = FRAMES_BUFFERED_BYTES_MAX
         self.loop = EventLoop(
             self,
             config["socket.request.max.bytes"],
-            arriving_bytes_max // count,
-            poller,
+            arriving_bytes_max // (len(siblings.doorbells) + 1),
+            self.poller,
             Traffic(clock.monotonic),
         )
         self.later = Later()
@@ -252,8 +285,6 @@ class Gateway:
             for name in self._listener_names
         }
         """How long who comes by a listener may take to show who it is."""
-        self._stranger_secret = stranger_secret
-        self._do_aside = do_aside
         for listener in listeners:
             listener.door = self._door(listener)
             self.loop.add_listener(listener)
@@ -264,17 +295,23 @@ class Gateway:
             self.tls = TlsListeners(
                 listeners, self.loop, config, self.admit, siblings.place == 0, clock.now_ms
             )
-        counts = siblings.quota_counts
+
+    def _build_limits(self) -> None:
+        """What is counted together with the siblings: quotas and connections."""
+        member, siblings, words = self.member, self._siblings, self.words
         submit = self.submit if self.guard is None else self.guard.submit
-        self.quotas = Quotas(clock, self.loop, self.later, counts, member.tally, submit, self.image)
-        self._latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
-        self._turns = 0
-        self._now = clock.monotonic()
-        self._next_sweep = self._now + SWEEP_INTERVAL_S
+        self.quotas = Quotas(
+            self.clock,
+            self.loop,
+            self.later,
+            siblings.quota_counts,
+            member.tally,
+            submit,
+            self.image,
+        )
         at = member.counters.at
         self._applied_index = at(member.index, METADATA_APPLIED)
         self._open_index = at(member.index, OPEN_CONNECTIONS)
-        self._siblings = siblings
         self._others = [(at(n, OPEN_CONNECTIONS), at(n, STATE)) for n in siblings.doorbells]
         self.limits = ConnectionLimits(
             siblings.address_counts,
@@ -282,17 +319,6 @@ class Gateway:
             lambda: [n for n in siblings.doorbells if words[at(n, STATE)] == STATE_RUNNING],
             self._listener_names,
         )
-        self.log_levels = log_levels
-        self._give_back = give_back
-        self._apply_configs()
-        self._awake = Awake(poller, member.has_entries, Core(clock.monotonic))
-        self._crowd = Crowd()
-        self._drain: Drain | None = None
-        self._has_stepped = False
-        """`follow_metadata` has done its step of this turn, and there are more."""
-        self.is_midway = False
-        """More is committed than the image has, and some of it was read."""
-        words[self._open_index] = 0
 
     def _door(self, listener: Listener) -> Door | None:
         """What stands before a listener."""

@@ -258,67 +258,9 @@ class ProduceApi:
         request.fast = request.many = None
         request.peer = peer
         request.acks = acks = body["acks"]
-        request.topics = topics = []
-        appends: list[tuple[dict[str, Any], bytes, memoryview]] = []
-        refusal, errors = self._judge(body, version)
-        guard = worker.guard
-        if (
-            guard is not None
-            and not refusal
-            and body["transactional_id"] is not None
-            and _has_transactional(body)
-            and not guard.may(connection, NAME, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
-        ):
-            refusal = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        form_errors = iter(errors)
         is_admin = client_id == ADMIN_CLIENT
-        for topic in body["topic_data"]:
-            if not topic["partition_data"]:
-                continue
-            answers: list[dict[str, Any]] = []
-            topics.append(
-                {
-                    "name": topic["name"],
-                    "topic_id": topic["topic_id"],
-                    "partition_responses": answers,
-                }
-            )
-            image = worker.topic_of(topic, version >= 13)
-            name = image.name if image is not None else topic["name"]
-            is_forbidden = (
-                guard is not None and name and not guard.may(connection, NAME, WRITE, TOPIC, name)
-            )
-            for partition in topic["partition_data"]:
-                records = partition["records"]
-                answer = {"index": partition["index"], "base_offset": -1, "log_append_time_ms": -1}
-                answers.append(answer)
-                form_error = next(form_errors, 0)
-                if refusal:
-                    answer["error_code"] = refusal
-                    if refusal != error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-                        answer["error_message"] = error_codes.message_of(refusal)
-                elif is_forbidden:
-                    answer["error_code"] = error_codes.TOPIC_AUTHORIZATION_FAILED
-                elif image is None:
-                    answer["error_code"] = (
-                        error_codes.UNKNOWN_TOPIC_ID
-                        if version >= 13
-                        else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                    )
-                elif not 0 <= partition["index"] < len(image.partitions):
-                    answer["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                elif form_error:
-                    answer["error_code"] = form_error
-                elif not -1 <= acks <= 1:
-                    answer["error_code"] = error_codes.INVALID_REQUIRED_ACKS
-                elif image.is_internal and not is_admin:
-                    answer["error_code"] = error_codes.INVALID_TOPIC_EXCEPTION
-                elif peer is None:
-                    answer["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
-                else:
-                    answer["error_code"] = error_codes.NONE
-                    key = partition_key(image.topic_id, partition["index"])
-                    appends.append((answer, key, records))
+        request.topics, appends = self._judge_each(request, body, is_admin)
+        topics = request.topics
         flags = 0 if version >= 7 else APPEND_FLAG_NO_ZSTD
         if is_admin:
             flags |= APPEND_FLAG_ADMIN_CLIENT
@@ -359,6 +301,74 @@ class ProduceApi:
             )
         view.release()
         return True
+
+    def _judge_each(
+        self, request: ProduceRequest, body: dict[str, Any], is_admin: bool
+    ) -> tuple[list[dict[str, Any]], list[tuple[dict[str, Any], bytes, memoryview]]]:
+        """Topics of the answer, filled in where something is refused; and the batches that may be
+        stored, each with its row of the answer and its partition's key."""
+        worker, connection, version = self.worker, request.connection, request.api_version
+        topics: list[dict[str, Any]] = []
+        appends: list[tuple[dict[str, Any], bytes, memoryview]] = []
+        refusal, errors = self._judge(body, version)
+        guard = worker.guard
+        if (
+            guard is not None
+            and not refusal
+            and body["transactional_id"] is not None
+            and _has_transactional(body)
+            and not guard.may(connection, NAME, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
+        ):
+            refusal = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        form_errors = iter(errors)
+        for topic in body["topic_data"]:
+            if not topic["partition_data"]:
+                continue
+            answers: list[dict[str, Any]] = []
+            topics.append(
+                {
+                    "name": topic["name"],
+                    "topic_id": topic["topic_id"],
+                    "partition_responses": answers,
+                }
+            )
+            image = worker.topic_of(topic, version >= 13)
+            name = image.name if image is not None else topic["name"]
+            is_forbidden = (
+                guard is not None and name and not guard.may(connection, NAME, WRITE, TOPIC, name)
+            )
+            for partition in topic["partition_data"]:
+                records = partition["records"]
+                answer = {"index": partition["index"], "base_offset": -1, "log_append_time_ms": -1}
+                answers.append(answer)
+                form_error = next(form_errors, 0)
+                if refusal:
+                    answer["error_code"] = refusal
+                    if refusal != error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                        answer["error_message"] = error_codes.message_of(refusal)
+                elif is_forbidden:
+                    answer["error_code"] = error_codes.TOPIC_AUTHORIZATION_FAILED
+                elif image is None:
+                    answer["error_code"] = (
+                        error_codes.UNKNOWN_TOPIC_ID
+                        if version >= 13
+                        else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                    )
+                elif not 0 <= partition["index"] < len(image.partitions):
+                    answer["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                elif form_error:
+                    answer["error_code"] = form_error
+                elif not -1 <= request.acks <= 1:
+                    answer["error_code"] = error_codes.INVALID_REQUIRED_ACKS
+                elif image.is_internal and not is_admin:
+                    answer["error_code"] = error_codes.INVALID_TOPIC_EXCEPTION
+                elif request.peer is None:
+                    answer["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
+                else:
+                    answer["error_code"] = error_codes.NONE
+                    key = partition_key(image.topic_id, partition["index"])
+                    appends.append((answer, key, records))
+        return topics, appends
 
     def _submit_many(
         self, request: ProduceRequest, walked: Walked, view: memoryview

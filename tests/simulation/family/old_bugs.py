@@ -306,9 +306,9 @@ OLD_BUGS = (
         "readers of committed records get those of aborted transactions",
         (
             Change(
-                "shmbroker.broker.read:Reader._look_up",
-                "if isolation == READ_COMMITTED and log.aborted and found[2]:",
-                "if False:",
+                "shmbroker.broker.read:Reader._read",
+                "if isolation != READ_COMMITTED or not log.aborted or not found[2]:",
+                "if True:",
             ),
         ),
         CALM_TRANSACTIONS,
