@@ -59,7 +59,7 @@ OLD_BUGS = (
             ),
         ),
         CALM,
-        (48, 157, 180),
+        (157, 180),
     ),
     OldBug(
         "groups-not-flushed",
@@ -104,7 +104,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, False, 0.3, ("freeze",)),
-        (0, 2, 4),
+        (3, 4, 8),
     ),
     OldBug(
         "high-watermark-goes-back",
@@ -142,7 +142,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill",)),
-        (36, 50),
+        (6, 8, 50),
     ),
     OldBug(
         "asked-while-booting",
@@ -168,7 +168,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),
-        (5, 7, 15),
+        (0, 2, 3),
     ),
     OldBug(
         "lost-peer-not-failed",
@@ -181,7 +181,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),
-        (3, 5, 10),
+        (3, 8, 10),
     ),
     OldBug(
         "decision-not-flushed",
@@ -194,7 +194,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(False, True, 0.3, ("cut",)),
-        (0, 1, 2),
+        (1, 2, 3),
     ),
     OldBug(
         "held-for-ever",
@@ -220,7 +220,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, True, 0.3, ("cut",)),
-        (0, 1, 13),
+        (18,),
     ),
     OldBug(
         "stable-ahead",
@@ -246,7 +246,7 @@ OLD_BUGS = (
             ),
         ),
         KILLS,
-        (1, 4, 6),
+        (5, 8, 10),
     ),
     OldBug(
         "marker-twice",
@@ -259,7 +259,7 @@ OLD_BUGS = (
             ),
         ),
         CALM_TRANSACTIONS,
-        (5, 7, 11),
+        (17, 20, 27),
     ),
     OldBug(
         "end-not-repeated",
@@ -272,7 +272,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, None, 0.05, ("leave",), has_transactions=True),
-        (56,),
+        (39,),
         is_rare=True,
     ),
     OldBug(
