@@ -12,7 +12,7 @@ kernels:  ## the compiled kernels, beside their sources
 	$(PYTHON) -W ignore setup.py --quiet build_ext --inplace
 
 check: lint types  ## what should be done before a commit: under two minutes
-	$(PYTHON) -m pytest -n $(JOBS) -m 'not thorough' tests/unit tests/property tests/tidy
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m 'not thorough' tests/unit tests/property tests/tidy
 
 lint:  ## style and import contracts
 	$(PYTHON) -m ruff check .

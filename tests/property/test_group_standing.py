@@ -3,11 +3,14 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.unit.groups.test_group_coordinator import Broker
+
+pytestmark = pytest.mark.thorough
 
 SESSION_MS = 10_000
 ENTRIES = 6

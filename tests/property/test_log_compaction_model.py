@@ -2,6 +2,7 @@
 
 import tempfile
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from tests.support.compaction_logs import (
     open_log,
     records_of,
 )
+
+pytestmark = pytest.mark.thorough
 
 RECORD = st.tuples(
     st.integers(1, 2000),

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from typing import NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -28,6 +29,8 @@ from shmbroker.replica.partition import Partition
 from shmbroker.wire.error_codes import NONE
 from tests.property.test_log_model import Slot
 from tests.support.compaction_logs import last_batches, settings_of, sources_of, swap
+
+pytestmark = pytest.mark.thorough
 
 CONFIG = {
     "segment.bytes": "700",

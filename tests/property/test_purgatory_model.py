@@ -1,10 +1,13 @@
 """The purgatory against a plain model: whatever happens, each operation ends once, and in time."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shmbroker.purgatory import HEAP_BYPASS, DelayedOperation, Purgatory
+
+pytestmark = pytest.mark.thorough
 
 KEYS = st.integers(0, 4)
 

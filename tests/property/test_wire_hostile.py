@@ -18,6 +18,8 @@ from shmbroker.wire import (
     schema,
 )
 
+pytestmark = pytest.mark.thorough
+
 CUTS_MAX = 200
 LYING_LENGTHS = (
     b"\x7f\xff\xff\xff",

@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 
 from shmbroker.wire import codec, error_codes, schema
 
+pytestmark = pytest.mark.thorough
+
 NAMES = schema.names()
 BOUNDS = {
     "int8": (-(2**7), 2**7 - 1),

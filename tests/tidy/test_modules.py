@@ -126,7 +126,7 @@ def test_hardly_any_parameter_may_be_anything():
     """Less than one in a hundred; what mypy leaves out is nothing."""
     anything = of_all = 0
     for path in modules("shmbroker"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
                 for argument in arguments:

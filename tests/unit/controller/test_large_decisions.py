@@ -18,6 +18,8 @@ from shmbroker.wire.error_codes import (
     TOPIC_ALREADY_EXISTS,
 )
 
+pytestmark = pytest.mark.thorough
+
 MANY = topics.PARTITIONS_MAX
 Steps = Generator[None, None, dict[str, Any]]
 

@@ -191,6 +191,7 @@ def record_blocks(draw: st.DrawFn) -> tuple[bytes, int]:
     return bytes(data), max(1, count + draw(st.sampled_from([0, 0, 0, 1, -1])))
 
 
+@pytest.mark.thorough
 @given(
     record_blocks(),
     st.sampled_from([TIME, 0, -1, TIMESTAMP_MAX, TIMESTAMP_MIN, TIMESTAMP_MAX - 5]),
@@ -205,6 +206,7 @@ def test_all_ways_find_the_same(
     agree(*block, base, needs_key, oldest, newest)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [63, 65, 8193, 17_000])
 @pytest.mark.parametrize("spread", [0, 100])
 def test_large_batches_block_by_block(count: int, spread: int) -> None:
