@@ -123,7 +123,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, False, 0.3, ("kill", "freeze")),
-        (28, 29),
+        (110, 154, 219),
         is_rare=True,
     ),
     OldBug(
@@ -325,7 +325,7 @@ OLD_BUGS = (
             ),
         ),
         TRANSACTIONS,
-        (60, 61),
+        (),
         is_rare=True,
     ),
     OldBug(
