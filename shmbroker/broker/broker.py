@@ -175,7 +175,7 @@ class Broker:
         self._next_fault_line: dict[bytes, float] = {}
 
     def _build_asking(self, endpoint: tuple[str, int]) -> None:
-        """What asks others: controllers, siblings, helpers."""
+        """What asks controllers, siblings and helpers, and passes files to those who read them."""
         member, peers = self.member, self._peers
         self.asking = Asking(member.incarnation << 48)
         self.registration = Registration(

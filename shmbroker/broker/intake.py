@@ -11,7 +11,7 @@ Rules of this file:
 * Nothing is done on an older image than the sender's: the metadata log is followed first.
 * One turn takes of one peer for `TAKE_S`: 4,000 appends to new logs, which one request may bring,
   take a second, and others want to be served.
-* Results are published early once `PUBLISH_BYTES` were appended since the last time.
+* Results are published early once `PUBLISH_BYTES` of one peer were appended since the last time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Intake:
     def take(self, seconds: float = TAKE_S) -> bool:
         """What the rings hold now, of each for so long; True if there was anything."""
         self.has_executed = False
-        words, metadata, appender = self.words, self.metadata, self.appender
+        words, metadata = self.words, self.metadata
         metadata.has_stepped = False
         if words[CONTROL_GENERATION_WORD] != self.member.generation:
             self.member.look_at_control(self.broker)
@@ -75,15 +75,15 @@ class Intake:
                 self.broker.shown.on_stamp(stamp)
             if words[METADATA_END_OFFSET_WORD] != metadata.image.offset:
                 metadata.follow()
-            self._take_from(peer, appender.bytes_in, seconds)
+            self._take_from(peer, seconds)
             reader.release()
         if words[METADATA_END_OFFSET_WORD] != metadata.image.offset:
             metadata.follow()
         return had_work
 
-    def _take_from(self, peer: Peer, published_at: int, seconds: float) -> None:
-        """published_at: bytes that were appended before what has been published."""
+    def _take_from(self, peer: Peer, seconds: float) -> None:
         reader, appender = peer.reader, self.appender
+        published_at = appender.bytes_in
         data, on_append = reader.data, appender.on_append
         left, deadline = ENTRIES_BETWEEN_LOOKS, 0.0
         operation = APPEND
