@@ -15,11 +15,18 @@ settings.register_profile("without-deadline", parent=settings(), deadline=None)
 settings.load_profile("without-deadline")
 
 
+# Directories whose files take minutes: begun first, none of them is left alone at the end.
+LONGEST = ("spark", "simulation", "exactly_once", "documents", "clients", "processes")
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that run side by side: a file stays together, and all of Spark, which has one JVM."""
+    """Tests that run side by side: a file stays together, and all that share Spark's one JVM."""
     for item in items:
-        is_spark = item.get_closest_marker("spark") is not None
-        item.add_marker(pytest.mark.xdist_group("spark" if is_spark else str(item.path)))
+        shares_jvm = "spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if shares_jvm else str(item.path)))
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(LONGEST)))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

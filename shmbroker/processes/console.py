@@ -57,6 +57,8 @@ class ConsoleProcess(SleepingChild):
         """Serve until asked to stop."""
         self._follow()
         self.observer.groups.start()
+        # Whoever is answered may count on it: what dies from here on is an event.
+        self._maybe_look(clock.monotonic())
         self.server.start()
         self.say_running()
         host, port = self.listening.getsockname()[:2]
