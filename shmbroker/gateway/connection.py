@@ -100,6 +100,7 @@ class Connection(Sender):
         "last_active",
         "listener",
         "out",
+        "packed_identity",
         "principal",
         "recv_into",
         "scope",
@@ -162,6 +163,9 @@ class Connection(Sender):
         """Who this is, as far as it has shown."""
         self.is_by_token = False
         """It was a delegation token by which it did."""
+        self.packed_identity = b""
+        """`identity` as requests to other processes take it along, once one has; whoever changes
+        that empties this."""
         self.stranger: Stranger | None = None
         """What takes its frames while it has to show who it is."""
         self.scope: Hashable = listener.broker_id

@@ -183,7 +183,9 @@ class PlainApis:
         client_id, body_at = skip_request_header(buffer, start, end, version >= flexible_from)
         body = buffer[body_at:end]
         worker = self.worker
-        identity = pack_identity(connection.identity)
+        identity = connection.packed_identity
+        if not identity:
+            identity = connection.packed_identity = pack_identity(connection.identity)
         request = Request(connection, api_key, version, correlation_id)
         if api_key in table.CONTROLLER_APIS:
             peer = worker.link.peer()

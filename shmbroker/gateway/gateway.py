@@ -743,6 +743,7 @@ class Gateway:
         delegation token was what it has shown."""
         connection.principal = principal
         connection.is_by_token = is_by_token
+        connection.packed_identity = b""
         connection.deadline = NEVER
         guard = self.guard
         connection.submit = self.submit if guard is None else guard.submit

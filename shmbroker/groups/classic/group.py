@@ -575,7 +575,11 @@ class ClassicGroup:
         if protocol_type != self.protocol_type:
             return False
         everybody = len(self.members)
-        return any(self._support.get(name, 0) == everybody for name, _ in protocols)
+        support = self._support
+        for name, _ in protocols:  # noqa: SIM110 - each JoinGroup asks; a generator costs twice
+            if support.get(name, 0) == everybody:
+                return True
+        return False
 
     def _join_new(
         self, call: Caller, joining: ClassicMember, protocol_type: str, version: int, now_ms: int
@@ -637,7 +641,7 @@ class ClassicGroup:
     def _update(self, call: Caller, member: ClassicMember, joining: ClassicMember) -> None:
         if joining.protocols != member.protocols:
             self._count(member, -1)
-            member.protocols = joining.protocols
+            member.bring(joining.protocols)
             self._count(member, 1)
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = joining.session_timeout_ms

@@ -34,6 +34,7 @@ class ClassicMember:
         "client_host",
         "client_id",
         "deadline_ms",
+        "held_bytes",
         "instance_id",
         "is_new",
         "join_call",
@@ -64,6 +65,8 @@ class ClassicMember:
         self.session_timeout_ms = session_timeout_ms
         self.protocols = protocols
         """(name, metadata), the preferred one first."""
+        self.held_bytes = self._held_bytes()
+        """What it takes in memory, without its assignment."""
         self.assignment = assignment
         self.join_call: Any = None
         self.sync_call: Any = None
@@ -72,9 +75,12 @@ class ClassicMember:
         self.is_new = False
         """Has not been through a rebalance yet."""
 
-    @property
-    def held_bytes(self) -> int:
-        """What it takes in memory, without its assignment."""
+    def bring(self, protocols: Protocols) -> None:
+        """It knows other protocols now, or says something else under them."""
+        self.protocols = protocols
+        self.held_bytes = self._held_bytes()
+
+    def _held_bytes(self) -> int:
         names = len(self.member_id) + len(self.client_id) + len(self.instance_id or "")
         return MEMBER_BYTES + names + protocols_bytes(self.protocols)
 
