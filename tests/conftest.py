@@ -19,7 +19,6 @@ settings.load_profile("without-deadline")
 LONGEST = ("spark", "simulation", "exactly_once", "documents", "clients", "processes")
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that run side by side: a file stays together, and all that share Spark's one JVM."""
     for item in items:
