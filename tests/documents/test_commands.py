@@ -135,13 +135,18 @@ class Tour:
             assert_shown(step, ran.stdout.splitlines())
 
     def kill(self, step: Step) -> None:
-        """End the process that the document shows under this pid, and wait for what is shown."""
+        """End the process that the document shows under this pid, and wait for what is shown. Where
+        the document ends the active controller, that is the one that was elected here."""
         pid = step.command.split()[-1]
         named = re.search(rf"\b{pid} shmbroker: ([\w-]+)|([\w-]+) \(pid {pid}\)", self.document)
         assert named, step.command
         assert self.broker
         self.log_lines()
-        os.kill(self.broker.children()[named[1] or named[2]], 9)
+        title = named[1] or named[2]
+        if title.startswith("controller"):
+            elected = re.findall(r"([\w-]+) the active controller", "".join(self.broker.lines))
+            title = elected[-1]
+        os.kill(self.broker.children()[title], 9)
         waiting = [masked(line) for line in step.shown]
         tick = threading.Event()
         seen: list[str] = []
