@@ -2,7 +2,7 @@
 fails because the machine is busy."""
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -19,16 +19,11 @@ settings.load_profile("without-deadline")
 LONGEST = ("spark", "simulation", "exactly_once", "documents", "clients", "processes")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Tests that run side by side: a file stays together, and all that share Spark's one JVM.
-
-    xdist reads the groups in its own hook, and another one may mix the order.
-    """
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that run side by side: a file stays together, and all that share Spark's one JVM."""
     for item in items:
         shares_jvm = "spark" in getattr(item, "fixturenames", ())
         item.add_marker(pytest.mark.xdist_group("spark" if shares_jvm else str(item.path)))
-    yield
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.parent.name, len(LONGEST)))
 
