@@ -148,7 +148,7 @@ class PlainApis:
             version,
             request.client_id,
             body,
-            pack_identity(request.connection.identity),
+            _packed_identity(request.connection),
             EXECUTE_FLAG_BY_USE,
         ):
             self.finish_again(request)
@@ -183,9 +183,7 @@ class PlainApis:
         client_id, body_at = skip_request_header(buffer, start, end, version >= flexible_from)
         body = buffer[body_at:end]
         worker = self.worker
-        identity = connection.packed_identity
-        if not identity:
-            identity = connection.packed_identity = pack_identity(connection.identity)
+        identity = _packed_identity(connection)
         request = Request(connection, api_key, version, correlation_id)
         if api_key in table.CONTROLLER_APIS:
             peer = worker.link.peer()
@@ -294,3 +292,10 @@ class PlainApis:
         if peer is None:
             raise ProtocolFault(f"{name} for the unknown broker {number}")
         return peer
+
+
+def _packed_identity(connection: Connection) -> bytes:
+    """Who asks, packed once for a connection."""
+    if not connection.packed_identity:
+        connection.packed_identity = pack_identity(connection.identity)
+    return connection.packed_identity

@@ -131,14 +131,6 @@ class Sharded(Generic[AnyShard]):
             shards: list[AnyShard | None] = list(self.shards.values())
         elif not self.shards:
             return False
-        elif len(names) == 1:  # nearly every request: no list is made for what waits for nothing
-            shard = self.shards.get(group_partition(names[0], self.partition_count))
-            if shard is None:
-                return False
-            partition = shard.partition
-            if partition.high_watermark >= partition.log.log_end_offset:
-                return False
-            shards = [shard]
         else:
             count = self.partition_count
             shards = [self.shards.get(group_partition(name, count)) for name in names]
