@@ -319,21 +319,16 @@ class Broker:
 
     def _handler(self, module: BrokerApi) -> Handler:
         if module.API_KEY in table.GROUP_KEYS:
-
-            def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
-                call.hold = partial(self.groups.hold, table.group_ids_of(body))
-                return module.answer(self, call, body)
-
+            hold, names_of = self.groups.hold, table.group_ids_of
         elif module.API_KEY in table.TRANSACTION_KEYS:
-
-            def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
-                call.hold = partial(self.transactions.hold, table.transactional_ids_of(body))
-                return module.answer(self, call, body)
-
+            hold, names_of = self.transactions.hold, table.transactional_ids_of
         else:
+            return partial(module.answer, self)
 
-            def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
-                return module.answer(self, call, body)
+        def handle(call: Call, body: dict[str, Any]) -> dict[str, Any] | Steps | None:
+            call.hold = hold
+            call.hold_names = names_of(body)
+            return module.answer(self, call, body)
 
         return handle
 

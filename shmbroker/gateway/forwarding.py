@@ -111,7 +111,7 @@ class PlainApis:
                 answer = module.answer(self.worker, request, decoded)
                 if answer is None:
                     return True
-                body = codec.encode(module.NAME + "Response", version, answer)
+                body = codec.encode_response(module.NAME, version, answer)
                 if key is not None:
                     self.cache.keep(key, body)
         request.answer(body)
@@ -122,7 +122,7 @@ class PlainApis:
         module, decoded = request.body
         self.worker.follow_metadata()
         answer = module.answer(self.worker, request, decoded)
-        body = codec.encode(module.NAME + "Response", request.api_version, answer)
+        body = codec.encode_response(module.NAME, request.api_version, answer)
         request.answer(body)
         self.worker.touched.add(request.connection)
 
@@ -247,7 +247,7 @@ class PlainApis:
         module, version = table.CONTROLLER_APIS[request.api_key], request.api_version
         decoded = codec.decode_request(module.NAME, version, request.body[1])
         answer = module.not_controller(version, decoded)
-        body = codec.encode(module.NAME + "Response", version, answer)
+        body = codec.encode_response(module.NAME, version, answer)
         request.answer(body)
         self.worker.touched.add(request.connection)
 

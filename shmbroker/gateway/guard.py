@@ -116,7 +116,7 @@ class Guard:
         if isinstance(outcome, Refused):
             request = Request(connection, api.API_KEY, version, correlation_id)
             connection.inflight.append(request)
-            request.answer(codec.encode(api.NAME + "Response", version, outcome.answer))
+            request.answer(codec.encode_response(api.NAME, version, outcome.answer))
             return True
         if outcome.body is not None:
             buffer = bytearray(head + codec.encode(api.NAME + "Request", version, outcome.body))

@@ -607,7 +607,7 @@ class ProduceApi:
             self.worker.add_leader_hints(
                 request.connection, topics, "partition_responses", "index", body
             )
-        encoded = codec.encode("ProduceResponse", version, body)
+        encoded = codec.encode_response("Produce", version, body)
         header = response_header(API_KEY, version, request.correlation_id)
         request.response = [_INT.pack(len(header) + len(encoded)) + header + encoded]
 

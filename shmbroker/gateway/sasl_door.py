@@ -320,4 +320,4 @@ def _authenticate_answer(said: Said) -> dict[str, Any]:
 
 def _encoded(request: Request, answer: dict[str, Any]) -> bytes:
     name = NAMES.get(request.api_key, "ApiVersions")
-    return codec.encode(f"{name}Response", request.api_version, answer)
+    return codec.encode_response(name, request.api_version, answer)

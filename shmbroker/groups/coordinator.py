@@ -43,12 +43,9 @@ from shmbroker.groups.consumer import records as consumer_records
 from shmbroker.groups.consumer.coordinator import ConsumerCoordinator
 from shmbroker.groups.consumer.group import MEMBER_EPOCH_FROM, ConsumerGroup
 from shmbroker.groups.group_memory import (
-    GROUP_BYTES,
     GROUP_BYTES_MAX,
     IDLE_GROUPS_MAX,
-    MEMBER_BYTES,
     GroupMemory,
-    protocols_bytes,
 )
 from shmbroker.groups.offset_store import NO_EXPIRY, OffsetStore, committed_of
 from shmbroker.groups.shards import BaseShard, Sharded
@@ -226,8 +223,9 @@ class GroupCoordinator(Sharded[Shard]):
         if group.wake_ms < group.scheduled_ms:
             group.scheduled_ms = group.wake_ms
             self._push(group.wake_ms, group)
-        self.memory.count(group)
-        if group.is_idle() and group.owner.store.is_empty_of(group.group_id):
+        if group.held_bytes != group.counted_bytes:
+            self.memory.count(group)
+        if not group.members and group.is_idle() and group.owner.store.is_empty_of(group.group_id):
             self._idle[group.group_id] = group
 
     def _reply(self, effect: Reply) -> None:
@@ -354,35 +352,31 @@ class GroupCoordinator(Sharded[Shard]):
             error = error_codes.INVALID_SESSION_TIMEOUT
         elif not error and group is None and member_id:
             error = error_codes.UNKNOWN_MEMBER_ID
-        if not error and isinstance(group, ConsumerGroup):
-            if group.members:
+        if isinstance(group, ConsumerGroup):
+            if not error and group.members:
                 version = call.api_version
                 call.reply(self.consumers.join(group, body, version, client_id, client_host))
                 return
-            # Nobody is in it: it may become a classic one.
-            error = error_codes.UNKNOWN_MEMBER_ID if member_id else self._forget(group)
+            if not error:  # Nobody is in it: it may become a classic one.
+                error = error_codes.UNKNOWN_MEMBER_ID if member_id else self._forget(group)
             group = None
         if error:
             call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
             return
-        now_ms = self.steady_ms()
-        is_new = not isinstance(group, ClassicGroup)
-        more = MEMBER_BYTES + protocols_bytes(
-            tuple((row["name"], row["metadata"]) for row in body["protocols"])
-        )
-        if not isinstance(group, ClassicGroup):
-            more += GROUP_BYTES
-        else:
-            more -= group.bytes_of(member_id, body["group_instance_id"])
-        if not self.make_room(more):
-            error = error_codes.COORDINATOR_NOT_AVAILABLE
-            call.reply({"error_code": error, "member_id": member_id} | _NO_GENERATION)
-            return
-        if not isinstance(group, ClassicGroup):
+        is_new = group is None
+        if group is None:
             shard, _ = self.shard_of(group_id)
             assert shard is not None
             group = self._new_group(shard, group_id)
-        effects = group.on_join(call, body, call.api_version, client_id, client_host, now_ms)
+        effects = group.on_join(
+            call,
+            body,
+            call.api_version,
+            client_id,
+            client_host,
+            self.steady_ms(),
+            self.make_room,
+        )
         if is_new and (group.members or group.pending_joins):
             self._add(group)
             if not group.members:
@@ -440,7 +434,8 @@ class GroupCoordinator(Sharded[Shard]):
         if isinstance(group, ConsumerGroup):
             call.reply(self.consumers.sync(group, body))
             return
-        if not self.make_room(sum(len(row["assignment"]) for row in body["assignments"])):
+        assignments = body["assignments"]
+        if assignments and not self.make_room(sum(len(row["assignment"]) for row in assignments)):
             call.reply({"error_code": error_codes.COORDINATOR_NOT_AVAILABLE})
             return
         effects = group.on_sync(
@@ -450,7 +445,7 @@ class GroupCoordinator(Sharded[Shard]):
             body["generation_id"],
             body["protocol_type"],
             body["protocol_name"],
-            body["assignments"],
+            assignments,
             self.steady_ms(),
         )
         self._run(group, effects)

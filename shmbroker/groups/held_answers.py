@@ -43,19 +43,11 @@ class HeldAnswers(OffsetWaits[_Held]):
     __slots__ = ()
 
     def hold(
-        self,
-        partitions: list[Partition],
-        call: HeldCaller,
-        body: dict[str, Any],
-        grant: tuple[int, int] | None,
+        self, needs: Needs, call: HeldCaller, body: dict[str, Any], grant: tuple[int, int] | None
     ) -> bool:
-        """Keep an answer that rests on these partitions; False if it may go out at once."""
-        needs = [
-            (partition, partition.log.log_end_offset)
-            for partition in partitions
-            if partition.high_watermark < partition.log.log_end_offset
-        ]
-        return bool(needs) and self._hold(_Held(call, body, grant, needs))
+        """Keep an answer until each of these (partition, end offset) is reached; False if all
+        are."""
+        return self._hold(_Held(call, body, grant, needs))
 
     def _hold(self, held: _Held) -> bool:
         for number, (partition, end_offset) in enumerate(held.needs):

@@ -25,7 +25,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from shmbroker.groups.caller import HeldCaller
@@ -127,15 +127,22 @@ class Sharded(Generic[AnyShard]):
         grant: tuple[int, int] | None,
     ) -> bool:
         """Keep an answer about these ids (None: about all) while what it says may be lost."""
+        shards: Iterable[AnyShard | None]
         if names is None:
-            shards: list[AnyShard | None] = list(self.shards.values())
+            shards = self.shards.values()
         elif not self.shards:
             return False
         else:
             count = self.partition_count
             shards = [self.shards.get(group_partition(name, count)) for name in names]
-        partitions = [shard.partition for shard in shards if shard is not None]
-        return self.held.hold(partitions, call, body, grant)
+        needs = []
+        for shard in shards:
+            if shard is not None:
+                partition = shard.partition
+                end_offset = partition.log.log_end_offset
+                if partition.high_watermark < end_offset:
+                    needs.append((partition, end_offset))
+        return bool(needs) and self.held.hold(needs, call, body, grant)
 
     def close(self) -> None:
         """The broker stops: who waits is sent to look for another coordinator."""

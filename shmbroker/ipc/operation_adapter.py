@@ -41,7 +41,7 @@ from shmbroker.wire import codec
 
 logger = logging.getLogger(__name__)
 
-Hold = Callable[["Call", dict[str, Any], tuple[int, int] | None], bool]
+Hold = Callable[[list[str] | None, "Call", dict[str, Any], tuple[int, int] | None], bool]
 Answer = dict[str, Any] | None
 Steps = Generator[None, None, Answer]
 Handler = Callable[["Call", dict[str, Any]], Answer | Steps]
@@ -73,6 +73,7 @@ class Call:
         "client_id",
         "deaths",
         "hold",
+        "hold_names",
         "identity",
         "is_by_use",
         "learn",
@@ -103,6 +104,8 @@ class Call:
         """The client did not ask for it: a network worker does, as it uses what is not there."""
         self.hold: Hold | None = None
         """May take an answer and reply with it later; asked once."""
+        self.hold_names: list[str] | None = None
+        """What `hold` is asked about: groups or transactions; None: about all."""
         self.learn: Learn | None = None
         """Is told the encoded answer, if that was not held."""
 
@@ -112,11 +115,11 @@ class Call:
         grant: (word, value) of `shm.standing`, if the same answer may be given again.
         """
         hold, self.hold = self.hold, None
-        if hold is not None and hold(self, body, grant):
+        if hold is not None and hold(self.hold_names, self, body, grant):
             self.learn = None
             return
         if self.peer.deaths == self.deaths:
-            encoded = codec.encode(self.api_name + "Response", self.api_version, body)
+            encoded = codec.encode_response(self.api_name, self.api_version, body)
             self.send(encoded, grant)
             if self.learn is not None:
                 self.learn(encoded)
@@ -131,11 +134,12 @@ class Call:
             return
         head = EXECUTED_HEAD.pack(self.token, 0, 0)
         largest = self.peer.writer.payload_bytes_max - EXECUTED_HEAD.size
-        at = 0
-        while len(encoded) - at > largest:
-            self.peer.send(EXECUTED_PART, head + encoded[at : at + largest])
-            at += largest
-        self.peer.send(EXECUTED, head + encoded[at:])
+        if len(encoded) > largest:
+            whole = len(encoded) - 1 - (len(encoded) - 1) % largest
+            for at in range(0, whole, largest):
+                self.peer.send(EXECUTED_PART, head + encoded[at : at + largest])
+            encoded = encoded[whole:]
+        self.peer.send(EXECUTED, head + encoded)
 
     def refuse(self) -> None:
         """Nothing was done here; who asked may ask another process."""
@@ -162,13 +166,14 @@ class OwnCall(Call):
         self.identity = OF_FAMILY
         self.is_by_use = False
         self.hold = None
+        self.hold_names = None
         self.learn = None
         self._on_answer = on_answer
 
     def reply(self, body: dict[str, Any], grant: tuple[int, int] | None = None) -> None:
         """Tell the answer, or let it be held first."""
         hold, self.hold = self.hold, None
-        if hold is None or not hold(self, body, grant):
+        if hold is None or not hold(self.hold_names, self, body, grant):
             self._on_answer(body)
 
 

@@ -299,5 +299,5 @@ def _refused(answer: _Answer, content: bytes, position: int, error: int) -> byte
     refusal = refusal_of(answer.api_key, answer.version, request, error)
     if refusal is None:
         return b""
-    body = codec.encode(f"{name}Response", answer.version, refusal)
+    body = codec.encode_response(name, answer.version, refusal)
     return frame.response_frame(answer.api_key, answer.version, answer.correlation_id, body)

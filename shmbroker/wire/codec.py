@@ -40,6 +40,7 @@ compared with Kafka 4.2.1's own classes.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from shmbroker.errors import ProtocolFault
 from shmbroker.wire import schema
@@ -97,8 +98,7 @@ def decode(name: str, version: int, buffer: Buffer, position: int = 0) -> tuple[
 
 def decode_request(api_name: str, version: int, buffer: Buffer, position: int = 0) -> Message:
     """A client's request: ProtocolFault, too, for more elements than REQUEST_ELEMENTS_MAX."""
-    message, _ = decoder(api_name + "Request", version)(buffer, position, REQUEST_ELEMENTS_MAX)
-    return message
+    return _request_decoder(api_name, version)(buffer, position, REQUEST_ELEMENTS_MAX)[0]
 
 
 def decode_all(name: str, version: int, buffer: Buffer, position: int = 0) -> Message:
@@ -112,6 +112,21 @@ def decode_all(name: str, version: int, buffer: Buffer, position: int = 0) -> Me
 def encode(name: str, version: int, message: Message) -> bytes:
     """The bytes of a message; ProtocolFault if a value does not fit its field or version."""
     return encoder(name, version)(message)
+
+
+def encode_response(api_name: str, version: int, message: Message) -> bytes:
+    """The bytes of an answer to a client; raises as `encode` does."""
+    return _response_encoder(api_name, version)(message)
+
+
+@lru_cache(None)
+def _request_decoder(api_name: str, version: int) -> Decoder:
+    return decoder(api_name + "Request", version)
+
+
+@lru_cache(None)
+def _response_encoder(api_name: str, version: int) -> Encoder:
+    return encoder(api_name + "Response", version)
 
 
 def decoder(name: str, version: int) -> Decoder:

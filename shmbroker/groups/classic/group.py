@@ -69,6 +69,10 @@ _UNKNOWN_MEMBER = error_codes.UNKNOWN_MEMBER_ID
 _REBALANCE = error_codes.REBALANCE_IN_PROGRESS
 
 
+def _has_room(_: int) -> bool:
+    return True
+
+
 class ClassicSettings:
     """What the broker's settings say about groups; sizes and times as Kafka names them."""
 
@@ -181,10 +185,15 @@ class ClassicGroup:
         client_id: str,
         client_host: str,
         now_ms: int,
+        make_room: Callable[[int], bool] = _has_room,
     ) -> list[Effect]:
-        """A JoinGroup, parked until the rebalance is over, or answered at once."""
+        """A JoinGroup, parked until the rebalance is over, or answered at once.
+
+        make_room: whether the owner's groups may hold so many bytes more; asked before anything is
+        changed, it may make this group one of those that are gone.
+        """
         member_id = body["member_id"]
-        protocols = tuple((row["name"], row["metadata"]) for row in body["protocols"])
+        protocols = tuple([(row["name"], row["metadata"]) for row in body["protocols"]])
         rebalance_timeout_ms = body["rebalance_timeout_ms"]
         if version == 0:
             rebalance_timeout_ms = body["session_timeout_ms"]
@@ -206,8 +215,11 @@ class ClassicGroup:
                 protocols,
             )
             more = joining.held_bytes - self.bytes_of(member_id, joining.instance_id)
-            if more > 0 and self.held_bytes + more > self._settings.bytes_max:
+            held_bytes = self.held_bytes or GROUP_BYTES
+            if more > 0 and held_bytes + more > self._settings.bytes_max:
                 self._refuse_join(call, member_id, error_codes.GROUP_MAX_SIZE_REACHED)
+            elif not make_room(held_bytes + more - self.counted_bytes) or self.state == DEAD:
+                self._refuse_join(call, member_id, error_codes.COORDINATOR_NOT_AVAILABLE)
             elif member_id == "":
                 self._join_new(call, joining, body["protocol_type"], version, now_ms)
             elif member_id in self.pending_joins:
