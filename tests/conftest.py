@@ -2,7 +2,8 @@
 fails because the machine is busy."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -19,13 +20,30 @@ settings.load_profile("without-deadline")
 LONGEST = ("spark", "simulation", "exactly_once", "documents", "clients", "processes")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that run side by side: a file stays together, and all that share Spark's one JVM."""
-    for item in items:
-        shares_jvm = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if shares_jvm else str(item.path)))
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Files of the LONGEST directories come first, behind whoever shuffles."""
+    yield
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.parent.name, len(LONGEST)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests stay together where they run side by side (`_unit_of`)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _unit_of
+    return scheduler
+
+
+def _unit_of(nodeid: str) -> str:
+    """A file's tests share what it sets up, those of Spark one JVM; seeds share nothing."""
+    path = nodeid.split("::", 1)[0]
+    if path.startswith("tests/simulation/"):
+        return nodeid
+    return "spark" if path.startswith("tests/spark/") else path
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
