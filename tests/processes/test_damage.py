@@ -136,9 +136,11 @@ def test_failed_fdatasync_of_the_metadata_log_ends_the_controller(failing: Path)
             "timeout_ms": 1000,
         }
         client.send("CreateTopics", 7, body)
-        wait_until(lambda: broker.children().get("controller-1") != controller, "its end")
-        failing.unlink()
         wait_until(lambda: "fdatasync in" in broker.log, "its line")
+        failing.unlink()  # before there is a successor, which would end as well
+        wait_until(
+            lambda: broker.children().get("controller-1", controller) != controller, "its successor"
+        )
         with RawClient(broker.address) as again:
             assert again.produce("before", batch_now(b"v"))["error_code"] == 0
             after = {"topics": [{"name": "after", "num_partitions": 1, "replication_factor": 1}]}
