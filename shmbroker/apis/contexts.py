@@ -181,7 +181,7 @@ class RequestContext(GatewayContext, Protocol):
     token: int
     """The last token that was given to an operation."""
     append_bytes: int
-    """Of the last request with appends: as many as take so long."""
+    """What the last request with appends has brought: as many as take so long."""
     pending: dict[int, Request]
     """Requests that wait for a result, by the token of the operation."""
     touched: set[Connection]

@@ -150,7 +150,7 @@ IN_IO_WORKER: tuple[BrokerApi, ...] = (
 )
 
 WITH_STANDING_ANSWERS: tuple[BrokerApi, ...] = (heartbeat, consumer_group_heartbeat)
-"""Of these, who may be answered again by the network worker (`shm.standing`)."""
+"""Those that may be answered again by the network worker (`shm.standing`)."""
 
 GROUP_KEYS = frozenset(
     module.API_KEY
@@ -170,7 +170,7 @@ GROUP_KEYS = frozenset(
         consumer_group_describe,
     )
 )
-"""Of these, what a group coordinator answers: from the log of its partition."""
+"""Those that a group coordinator answers from the log of its partition."""
 
 TRANSACTION_KEYS = frozenset(
     module.API_KEY
@@ -183,7 +183,7 @@ TRANSACTION_KEYS = frozenset(
         list_transactions,
     )
 )
-"""Of these, what a transaction coordinator answers: from the log of its partition."""
+"""Those that a transaction coordinator answers from the log of its partition."""
 
 ON_CONTROL_SOCKET: tuple[BrokerApi, ...] = (list_segments,)
 """Served by I/O workers too, but only to whoever may open the control socket."""

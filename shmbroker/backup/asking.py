@@ -57,7 +57,7 @@ class FamilyClient(BrokerClient):
         return self
 
     def cluster_id(self) -> str:
-        """Of the family."""
+        """The id of the family's cluster."""
 
         def once() -> str:
             answer = self.cluster.ask_any(METADATA, {"topics": []}, until_s=self._until_s)

@@ -39,8 +39,8 @@ class SegmentObject(NamedTuple):
     base_offset: int
     end_offset: int
     inode: int
-    """Of the file that it was made from, and when that was last written: what is the same file
-    need not be read again."""
+    """The inode of the file that it was made from, and when that was last written: what is the same
+    file need not be read again."""
     mtime_ns: int
 
 
@@ -79,7 +79,7 @@ class Backup(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of all logs."""
+        """The bytes of all logs."""
         return sum(each.size for row in self.partitions for each in row.segments)
 
 

@@ -79,7 +79,7 @@ class Restored(NamedTuple):
     brokers: int
     partitions: int
     bytes: int
-    """Of logs, each replica counted."""
+    """The bytes of logs, each replica counted."""
 
 
 def restore(

@@ -57,7 +57,7 @@ class Taken(NamedTuple):
     backup: Backup
     stored: int
     stored_bytes: int
-    """Of objects that were not there, hard links included."""
+    """The bytes of objects that were not there, hard links included."""
     linked: int
     """How many of them are hard links."""
     kept: int
@@ -81,7 +81,7 @@ class Taking:
         self._copies = copies
         self._progress = progress
         self._known: dict[tuple[str, int, int, int, int], SegmentObject] = {}
-        """Of the backup before, by (topic id, partition, base, size, inode)."""
+        """The objects of the backup before, by (topic id, partition, base, size, inode)."""
         self._there: set[str] = set()
         """Keys that the store is known to have."""
         self._early: dict[Place, list[SegmentObject]] = {}

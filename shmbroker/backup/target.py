@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 EXPIRY_S = 900.0
-"""Of a lock in a bucket: longer than the PUT of one object takes, short enough to wait for."""
+"""The life of a lock in a bucket: longer than one object's PUT, short enough to wait for."""
 RENEWALS = 10
 """In that time, at most."""
 _NO_LINK = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOENT, errno.ENOTSUP)

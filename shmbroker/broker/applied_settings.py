@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AppliedSettings:
-    """Of one broker."""
+    """The settings that one broker has applied."""
 
     def __init__(
         self,

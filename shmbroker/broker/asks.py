@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Asks:
-    """Of one broker. want_cleaner: notes for the supervisor that a cleaner has work."""
+    """What one broker asks others. want_cleaner: notes for the supervisor that a cleaner has
+    work."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ LATE_MS = 5 * 60_000
 
 
 class OpenTransactions(NamedTuple):
-    """Of one broker."""
+    """The transactions that are open at one broker."""
 
     transactions: int
     """Each is counted once for each partition that it is open in."""

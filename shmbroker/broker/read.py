@@ -115,7 +115,7 @@ class DelayedRead(DelayedOperation):
         """What was found last, if that is nothing at all: an append asks `try_complete` again, so
         it is still so when the time is over."""
         self.places: dict[Any, int] | None = None
-        """Of partition keys among `partitions`, once that is asked for."""
+        """Where each partition key stands in `partitions`, once that is asked for."""
 
     def try_complete(self) -> bool:
         """Answer if there is enough to answer with."""

@@ -32,7 +32,7 @@ TRANSACTIONAL_IDS = (
 
 
 class Shown:
-    """Of one broker."""
+    """What one broker shows."""
 
     def __init__(self, clock: Clock, member: FamilyMember, latencies: Latencies) -> None:
         self._clock = clock

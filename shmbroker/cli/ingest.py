@@ -39,7 +39,7 @@ _OWN_OPTIONS = {
     "startingtimestamp": "--from does",
     "partialoffsets": "--from does",
 }
-"""Of the source, lower case: -o can't set them, as the checkpoint would not know."""
+"""Options of the source, lower case: -o can't set them, as the checkpoint would not know."""
 
 _ISOLATION = "kafka.isolation.level"
 _SIZE = re.compile(r"(\d{1,9})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -85,7 +85,7 @@ class Size(click.ParamType[int]):
     def convert(
         self, value: Any, param: click.Parameter | None, context: click.Context | None
     ) -> int:
-        """Of its text."""
+        """Convert a text."""
         if isinstance(value, int):
             return value
         match = _SIZE.fullmatch(value.strip())

@@ -200,7 +200,8 @@ def _set(
 
 
 def _password(user: str, password_file: str | None, password_env: str | None) -> str:
-    """Of where the options say, or of standard input: asked for twice on a terminal."""
+    """The password from where the options say, or from standard input: asked twice on a
+    terminal."""
     if password_file is not None and password_env is not None:
         raise click.UsageError("Name --password-file or --password-env, not both.")
     if password_env is not None:

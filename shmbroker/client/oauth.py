@@ -15,7 +15,7 @@ from shmbroker.errors import ConfigFault
 
 ANSWER_S = 10.0
 _LIFE_S = 300.0
-"""Of a token that does not say when it expires."""
+"""The life of a token that does not say when it expires."""
 
 
 def token_of(security: Security) -> Secret:

@@ -74,7 +74,7 @@ class Entry(NamedTuple):
 
     profile: str = ""
     settings: tuple[tuple[str, str], ...] = ()
-    """Of `client.security`, above the profile's."""
+    """The settings of `client.security`, above the profile's."""
 
     def servers(self) -> str | None:
         """The profile's bootstrap servers; ConfigFault if there is no such profile."""

@@ -27,7 +27,8 @@ AUTHENTICATE_VERSION = 2
 """Kafka's since 2.5."""
 
 SESSION_SHARE = 0.85
-"""Of a session's lifetime, after which it is renewed: as Kafka's own clients do at the earliest."""
+"""A session is renewed after this share of its lifetime: as Kafka's own clients do at the
+earliest."""
 
 RENEWAL_S_MIN = 1.1
 """Brokers refuse a renewal within a second, and take one after the session's end."""

@@ -35,7 +35,7 @@ SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER)
 
 Value = str | Secret | Reference
-"""Of a setting."""
+"""The value of a setting."""
 
 _OWN = "security.protocol"
 _PREFIXES = ("security.", "ssl.", "sasl.")

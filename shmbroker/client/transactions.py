@@ -78,10 +78,10 @@ class Open(NamedTuple):
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    """Of the last marker; -1: there was none."""
+    """The coordinator epoch of the last marker; -1: there was none."""
     start_offset: int
     last_timestamp: int
-    """Of the producer's last batch, ms."""
+    """The timestamp of the producer's last batch, ms."""
 
 
 class TransactionsAdmin:

@@ -30,7 +30,7 @@ class LagHistory:
         self._noted_s = -1.0
 
     def note(self, snapshot: Snapshot) -> None:
-        """Of a snapshot with groups; one whose groups were noted before changes nothing."""
+        """Note a snapshot with groups; one whose groups were noted before changes nothing."""
         groups = snapshot.groups
         if groups.age_s is None:
             return

@@ -30,7 +30,7 @@ from shmbroker.records.batch_layout import H_COUNT
 
 RECORDS_MAX = 200
 PAGE_BYTES_MAX = 32 << 20
-"""Of all batches of a page, decompressed; the last one may go beyond."""
+"""All batches of a page, decompressed; the last one may go beyond."""
 PAGE_S = 5.0
 SEARCH_S = 20.0
 SEARCH_BYTES_MAX = 4 << 30
@@ -78,7 +78,7 @@ class Progress(NamedTuple):
     records: int
     bytes: int
     share: float
-    """Of the offsets that it goes through."""
+    """The share of the offsets that it goes through."""
     following: Offsets
     ended: str = ""
     """Why it ended: done, found, bounds; "" if it goes on."""

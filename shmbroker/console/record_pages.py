@@ -26,7 +26,7 @@ from shmbroker.errors import Fault
 
 ANSWER_BYTES = 4 << 20
 MESSAGE_BYTES = 1 << 20
-"""Of each field of one record that is shown alone."""
+"""The bytes of each field of one record that is shown alone."""
 STREAMS_MAX = 6
 _WHERES = ("any", "key", "value", "header")
 

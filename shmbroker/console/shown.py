@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shmbroker.records.batch import Record
 
 FIELD_BYTES_MAX = 64 << 10
-"""Of a key or value in a page of records."""
+"""The bytes of a key or value in a page of records."""
 FIELD_BYTES_LEAST = 256
 """What every field gets though the answer has no room any more."""
 HEADERS_MAX = 50

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 CLIENT_ID = "shmbroker-console"
 ANSWER_S = 10.0
 PARTITIONS_MAX = 64
-"""Of one call: the first ones of a topic that has more, unless one is chosen."""
+"""The partitions of one call: the first ones of a topic with more, unless one is chosen."""
 FETCH_BYTES = 1 << 20
 PLAIN_BYTES_MAX = 32 << 20
-"""Of one batch, decompressed: one at a time is."""
+"""The bytes of one batch, decompressed: one at a time is."""
 RETRY_S = 5.0
 """How long a leader is waited for that moves or restarts."""
 WAIT_MS = 1000

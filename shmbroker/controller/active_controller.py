@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_LINES_MAX = 10
-"""Of one request, about settings that change nothing."""
+"""The lines of one request, about settings that change nothing."""
 
 NAMES_MAX = 10
 """Partitions that a line of the log names."""
@@ -83,7 +83,7 @@ PRODUCER_ID_BLOCK = 1000
 """Ids a broker gets at once (Kafka: `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`)."""
 
 RECORDS_MAX = 10_000
-"""Of one batch (Kafka: MAX_RECORDS_PER_USER_OP)."""
+"""The records of one batch (Kafka: MAX_RECORDS_PER_USER_OP)."""
 
 STEP_RECORDS = 2000
 """Encoded at once: some 8 ms."""
@@ -127,7 +127,7 @@ class ActiveController:
         self.on_log_levels: Callable[[Mapping[str, str | None]], None] = lambda _changes: None
         """Told which loggers get which level; None: the one that is configured."""
         self._mutations = UNBOUNDED
-        """Of the request that is being decided."""
+        """What is left to the request that is being decided."""
         self._preferred_due: float | None = None
         self._unclean_due: float | None = None
         self._sweep_due: float | None = None
@@ -137,7 +137,7 @@ class ActiveController:
         self._short: frozenset[int] = frozenset()
         """Brokers without room on their disk, for a while now."""
         self._lacking: dict[tuple[bytes, int], dict[int, lost_replicas.Ends]] = {}
-        """Of partitions that nobody leads: what those have whose logs reached further once."""
+        """What those of leaderless partitions have whose logs reached further once."""
 
     @classmethod
     def open(

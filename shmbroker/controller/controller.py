@@ -85,7 +85,7 @@ class Family(NamedTuple):
     voters: Mapping[int, int]
     """Slots of the other controllers, by id."""
     doorbells: Sequence[Doorbell]
-    """Of everyone who follows the metadata log."""
+    """The doorbells of everyone who follows the metadata log."""
 
 
 class Controller:
@@ -118,7 +118,7 @@ class Controller:
         self.active_epoch = 0
         """In which `active` is what it is."""
         self.fault: StorageFault | None = None
-        """Of the disk; the turn ends with it."""
+        """A fault of the disk; the turn ends with it."""
         self.follower = MetadataFollower(MetadataLogReader(voter.directory), cluster_id)
         self.brokers = BrokerWatch(
             counters, family.brokers, config["broker.session.timeout.ms"] / 1000
@@ -131,7 +131,7 @@ class Controller:
         self._slots = {slot: number for number, slot in family.brokers.items()}
         """Broker ids, by slot."""
         self._voters = {number: (slot, 1) for number, slot in family.voters.items()}
-        """Of the other controllers: slot, and the incarnation that was seen last."""
+        """The other controllers: slot, and the incarnation that was seen last."""
         self._doorbells = family.doorbells
         self._active_since = 0.0
         self._next_look = 0.0

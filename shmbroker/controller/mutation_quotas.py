@@ -28,7 +28,7 @@ STRICT_FROM: Mapping[str, int] = {"CreateTopics": 6, "DeleteTopics": 5, "CreateP
 """What is counted, and the first version that is refused."""
 
 BUCKETS_MAX = 4096
-"""Of more clients at a time, those who were idle for the longest time begin with full ones."""
+"""Where more clients ask, those that were idle for the longest time begin with full buckets."""
 
 
 class Bucket:

@@ -40,7 +40,7 @@ class Served(NamedTuple):
     """How one API is decided."""
 
     decide: Callable[[ActiveController, Message, int, int, Identity], Decision]
-    """Of the controller, the request, its version, the time, and who asks."""
+    """Takes the controller, the request, its version, the time, and the identity of who asks."""
     results: str = ""
     """Where the response has one error for each thing; "": it has one for all."""
     is_in_steps: bool = False

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.connection import Connection
 
 AUTO_CREATE_VERSION = 7
-"""Of CreateTopics, as a gateway asks for it."""
+"""The version of CreateTopics that a gateway asks with."""
 CONTROL = "the control socket"
 
 

@@ -22,7 +22,7 @@ LOOKS_AFTER_ANSWER = 40
 
 
 class Awake:
-    """Of one gateway. has_entries: whether a ring holds something."""
+    """What keeps one gateway awake. has_entries: whether a ring holds something."""
 
     def __init__(self, poller: Poller, has_entries: Callable[[], bool], core: Core) -> None:
         self._poll = poller.poll

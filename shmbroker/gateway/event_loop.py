@@ -64,7 +64,7 @@ ZEROS = memoryview(bytes(1 << 20))
 SPARES_MAX = 4
 SPARE_BYTES_MIN = 16 * 1024
 SPARE_BYTES_MAX = 8 << 20
-"""Of all spare buffers together; with what is held, they are no more than the usual memory."""
+"""All spare buffers together; with what is held, they are no more than the usual memory."""
 SPARE_TIMES_MAX = 4
 """How many times larger than what is needed a spare buffer may be, unless the connection's last
 frame was as large."""

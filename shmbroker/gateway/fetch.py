@@ -89,9 +89,9 @@ _SESSION = Struct(">ii")
 _ABORTED = Struct(">qq")
 
 ANSWER_BYTES = 16
-"""Of an answer without partitions."""
+"""The size of an answer without partitions."""
 ROW_BYTES = 40
-"""Of a partition in it, without its records."""
+"""The size of a partition in it, without its records."""
 
 READ_PARTITIONS_MAX = SESSION_PARTITIONS_MAX
 """Partitions looked up for one request; those behind are answered without records this time."""
@@ -108,7 +108,7 @@ _ENDS = {
 
 REPEATED_BYTES_MIN = 40
 REPEATED_BYTES_MAX = 512
-"""Of frames that are worth a look: any with one partition lies in between, but for long names."""
+"""Longer frames are not looked at: any with one partition is shorter, but for long names."""
 
 
 def _bytes_behind_offset(version: int) -> int:
@@ -142,7 +142,7 @@ class KnownFetch(TopicMeaning):
                  "head", "index", "isolation", "name", "topic_id")  # fmt: skip
     after: bytes
     answer_end: bytes
-    """Of an answer: what is behind the records, what stands before the partition's numbers (all but
+    """What an answer has behind the records, what stands before the partition's numbers (all but
     the frame's size and the correlation id), what stands between those and the records' length."""
     answer_head: bytes
     answer_middle: bytes

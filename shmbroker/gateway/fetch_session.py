@@ -53,9 +53,9 @@ EVICTION_MS = 120_000
 EPOCH_LAST = 2**31 - 1
 SESSION_IDS = 2**31
 PARTITIONS_MAX = 100_000
-"""Of all sessions of a worker together: 28 MB."""
+"""The partitions in all sessions of a worker together: 28 MB."""
 SESSION_PARTITIONS_MAX = 8000
-"""Of one session: what one READ can ask for."""
+"""The partitions in one session: what one READ can ask for."""
 
 
 def next_epoch(epoch: int) -> int:

@@ -111,8 +111,8 @@ SOON_ANSWERED = (ADD_PARTITIONS_TO_TXN, END_TXN, OFFSET_COMMIT, OFFSET_FETCH)
 """Requests that take about as long as a small append: most are one, to a coordinator's topic."""
 RETRY_S = 0.02
 FRAMES_BUFFERED_BYTES_MAX = 48 << 20
-"""Of all network workers together, for frames that are still arriving, unless
-queued.max.request.bytes says otherwise."""
+"""What all network workers hold of frames that are still arriving, unless queued.max.request.bytes
+says otherwise."""
 REFUSALS = {
     error_codes.NOT_LEADER_OR_FOLLOWER: "appends_refused_not_leader",
     error_codes.NOT_ENOUGH_REPLICAS: "appends_refused_not_in_sync",
@@ -185,7 +185,7 @@ class Gateway:
         self.is_over = False
         self.token = member.incarnation << 48
         self.append_bytes = 0
-        """Of the last request with appends: as many as take so long."""
+        """What the last request with appends has brought: as many as take so long."""
         self.pending: dict[int, Request] = {}
         self.touched: set[Connection] = set()
         self.fetch_bytes_max = config["fetch.max.bytes"]
@@ -690,7 +690,7 @@ class Gateway:
         return len(self.loop.connections) <= fewest + 1
 
     def open_connections(self) -> int:
-        """Of the whole family, as far as the others have said."""
+        """The connections of the whole family, as far as the others have said."""
         words = self.words
         others = (words[count] for count, state in self._others if words[state] == STATE_RUNNING)
         return len(self.loop.connections) + sum(others)

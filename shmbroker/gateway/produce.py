@@ -667,7 +667,7 @@ def _send_batches(
     writer = peer.writer
     left = sum(len(places) for _, places in topics) // PLACE
     pieces: list[tuple[bytes, memoryview, int, int]] = []
-    """Of the entry that is being put together: topic id, places, first and how many."""
+    """The entry that is being put together: topic id, places, first and how many."""
     count = total = 0
 
     def send() -> None:

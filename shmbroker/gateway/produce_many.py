@@ -62,7 +62,7 @@ _INT = Struct(">i")
 _SHORT = Struct(">h")
 _ATTRIBUTES_AT = ATTRIBUTES_POSITION + 1
 ROW_BYTES_MIN = 4 + 1 + HEADER_SIZE
-"""Of a partition with a batch: room for more of them than there can be is not made."""
+"""The least that a partition with a batch takes: room for more than there can be is not made."""
 _ROWS = {
     # index, error, base offset, append time, log start; then no record errors, no message, no tags
     False: Struct(">ihqqq6s"),

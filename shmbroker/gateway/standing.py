@@ -33,7 +33,7 @@ Standing = tuple[memoryview, int, int, bytes, bytes]
 
 
 class StandingRepeats:
-    """Of one gateway. words: those of the brokers' tables, by their slot."""
+    """The standing answers of one gateway. words: those of the brokers' tables, by their slot."""
 
     def __init__(self, words: Mapping[int, memoryview]) -> None:
         self._words = words

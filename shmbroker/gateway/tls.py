@@ -60,7 +60,7 @@ HANDSHAKE_S = 10.0
 """From the connection to the end of its handshake."""
 
 STEPS_PER_TURN = 8
-"""Of handshakes: each may cost a signature, a millisecond with a large RSA key."""
+"""The steps of handshakes in one turn; each may cost a signature, 1 ms with a large RSA key."""
 
 PIECE_BYTES = 64 * 1024
 """Sealed and sent at once: four records, which the processor's cache holds."""

@@ -65,7 +65,7 @@ class TlsContext(NamedTuple):
     ends: datetime
     """When the first certificate of ours, or of its issuers that we send, ends."""
     prints: tuple[Print, ...]
-    """Of the files that it was read from."""
+    """What the files looked like that it was read from."""
 
     def prints_now(self) -> tuple[Print | None, ...]:
         """The same of the files that are there now; None where there is none."""

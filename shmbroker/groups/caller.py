@@ -14,7 +14,7 @@ class Caller(Protocol):
 
     @property
     def api_version(self) -> int:
-        """Of the request, and so of its answer."""
+        """The version of the request, and so of its answer."""
 
     def reply(self, body: dict[str, Any]) -> None:
         """Send the answer."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 COORDINATOR_BYTES_MAX = 64 << 20
 GROUP_BYTES_MAX = 8 << 20
-"""Of one group: it is stored as one record, which has to fit into a batch (1 MiB by default), so
-nobody who is served comes near."""
+"""What one group may hold: it is stored as one record, which has to fit into a batch (1 MiB by
+default), so nobody who is served comes near."""
 
 GROUP_BYTES = 2048
 MEMBER_BYTES = 1024
@@ -35,14 +35,14 @@ STRING_BYTES = 100
 """What the objects around a group, a member, an id that is handed out, a name or protocol take."""
 
 PROTOCOLS_MAX = 100
-"""Of one member; clients have two or three."""
+"""The protocols of one member; clients have two or three."""
 
 SUBSCRIBED_NAMES_MAX = 50_000
 """Topic names of different subscriptions that are looked through when a group has a new generation:
 some 20 ms."""
 
 REGEXES_MAX = 50
-"""Of one group: each is compared with the name of every topic."""
+"""The expressions of one group: each is compared with the name of every topic."""
 
 IDLE_GROUPS_MAX = 10_000
 """Groups without members and without committed offsets; the oldest of more are deleted before the

@@ -7,7 +7,7 @@ from struct import unpack
 GROUP_TOPIC = "__consumer_offsets"
 
 _powers = [1]
-"""Of 31, modulo 2^32, as far as they were needed: an id has up to 32,767 characters."""
+"""Powers of 31, modulo 2^32, as far as they were needed: an id has up to 32,767 characters."""
 
 
 def java_string_hash(text: str) -> int:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from shmbroker.replica.partition import Partition
 
 FLEXIBLE_FROM = 8
-"""Of both requests: their strings and tags are as this file expects."""
+"""From this version of both requests on, strings and tags are as this file expects."""
 TOPIC_IDS_FROM = 10
 COUNT_MAX = 2048
 REQUEST_BYTES_MAX = 1024
@@ -89,7 +89,7 @@ class _Commit:
 
 
 class KnownCommits:
-    """Of one coordinator. image: the metadata as they are now."""
+    """The known commits of one coordinator. image: the metadata as they are now."""
 
     def __init__(self, groups: GroupCoordinator, image: Callable[[], MetadataImage]) -> None:
         self._groups = groups
@@ -192,7 +192,7 @@ def _refuses(group: AnyGroup, member_id: str | None, member_epoch: int) -> bool:
 
 
 class KnownFetches:
-    """Of one coordinator. image: the metadata as they are now."""
+    """The known fetches of one coordinator. image: the metadata as they are now."""
 
     def __init__(self, groups: GroupCoordinator, image: Callable[[], MetadataImage]) -> None:
         self._groups = groups

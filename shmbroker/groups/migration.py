@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 STEP_BYTES = 16 << 10
-"""Of subscriptions, assignments or records between two steps: some 5 ms."""
+"""The bytes of subscriptions, assignments or records between two steps: some 5 ms."""
 
 Conversion = tuple[ConsumerGroup | None, str]
 """The consumer group and "", or None and why it can't be one."""

@@ -2,8 +2,9 @@
 
 
 class Attention:
-    """Of somebody who looks now and then. On a machine that stood still everybody was silent, and
-    their silence counts from its return on.
+    """Notices that the one who looks now and then was stopped himself.
+
+    On a machine that stood still everybody was silent, and their silence counts from its return on.
 
     away_s: one who has not looked for so long was not let run, and the others perhaps neither.
     """

@@ -63,7 +63,7 @@ class FamilyMember:
         self.tally = Tally(counters, index)
         self.incarnation = self.words[counters.at(index, INCARNATION)]
         self.generation = -1
-        """Of the deaths and successors that `look_at_control` has seen."""
+        """How many deaths and successors `look_at_control` has seen."""
         self.has_served = False
         self._liveness_index = counters.at(index, LIVENESS_NS)
         self._next_sign = 0.0

@@ -49,7 +49,8 @@ class Peer:
         self.unpublished = False
         self.capacity_bytes = 4 * (writer.payload_bytes_max + 8)
         self.incarnation = 0
-        """Of the process behind it, once it runs; 0 before, though it may ask already."""
+        """The incarnation of the process behind it, once it runs; 0 before, though it may ask
+        already."""
         self.deaths = 0
         """How many have been there before the one that its rings lead to."""
 

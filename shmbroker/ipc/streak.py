@@ -7,15 +7,15 @@ than a wake-up that was spared.
 """
 
 WEIGHT = 1 / 8
-"""Of the last time, among all before it."""
+"""How much the last time counts beside all before it."""
 SHARE_MIN = 0.7
-"""Of times that something came, below which it is not tried each time any more,"""
+"""The share of times that something came, below which it is not tried each time any more,"""
 TRIED_AGAIN = 32
 """but every so many times."""
 
 
 class Streak:
-    """Of one process."""
+    """How often looking has paid for one process."""
 
     __slots__ = ("_left_out", "_share")
 

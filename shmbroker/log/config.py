@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _DAY_MS = 86_400_000
 _AS_TOTAL = -2
-"""Of local retention: the same as retention.ms and retention.bytes."""
+"""Local retention is the same as retention.ms and retention.bytes."""
 
 SEGMENT_BYTES_MIN = 14
 

@@ -90,7 +90,7 @@ class LogDirectory:
         self.is_clean = False
         """It was closed cleanly, and nothing has written here since."""
         self.clean_broker_epoch = -1
-        """Of the broker that closed it cleanly, as the marker says; -1 if it doesn't."""
+        """The epoch of the broker that closed it cleanly, as the marker says; -1 if it doesn't."""
         self.recovery_points: Offsets = {}
         self.high_watermarks: Offsets = {}
         self.log_start_offsets: Offsets = {}

@@ -62,7 +62,7 @@ class Hole(NamedTuple):
 
     position: int
     end: int
-    """Of the bytes."""
+    """Where its bytes end."""
     first_offset: int
     end_offset: int
     """Exclusive."""
@@ -87,7 +87,7 @@ class Mend(NamedTuple):
     end_offset: int
     """Behind the last batch, or the last hole."""
     epoch: int
-    """Of the last batch."""
+    """The epoch of the last batch."""
     stop: int
     """Where it ends, as the rest may be a torn write; the file's size if nothing is."""
 
@@ -109,7 +109,7 @@ class _Expected:
 
     def __init__(self, base: int, epoch: int, limit: int, gaps_end: int) -> None:
         self.base = base
-        """Of the segment."""
+        """The base offset of the segment."""
         self.offset = base
         self.epoch = epoch
         self.limit = limit

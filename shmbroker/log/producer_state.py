@@ -106,15 +106,15 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Of the last record in this epoch; -1 if there is none, or if it has none: what a group's
-        coordinator appends for a transaction."""
+        """The sequence number of the last record in this epoch; -1 if there is none, or if it has
+        none: what a group's coordinator appends for a transaction."""
         if not self.batches or self.batches[-1][0] < 0:
             return -1
         return (self.next_sequence - 1) % _SEQUENCES
 
     @property
     def last_offset(self) -> int:
-        """Of the last batch in this epoch; -1 if there is none."""
+        """The last offset of the last batch in this epoch; -1 if there is none."""
         return self.batches[-1][1] + self.batches[-1][2] if self.batches else -1
 
 
@@ -143,7 +143,7 @@ class ProducerState:
 
     @property
     def last_offset(self) -> int:
-        """Of the newest batch of any producer; -1 without one."""
+        """The last offset of the newest batch of any producer; -1 without one."""
         return max((entry.last_offset for entry in self._producers.values()), default=-1)
 
     def check(

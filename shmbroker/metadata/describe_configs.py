@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 _UNKNOWN_TYPE = 0
 
 ENTRIES_MAX = 20_000
-"""Of one answer, besides those of topics that are named once: any group may be asked for, and
-anything twice, so a small request could ask for gigabytes."""
+"""The most settings in one answer, besides those of topics that are named once: any group may be
+asked for, and anything twice, so a small request could ask for gigabytes."""
 
 _CHAINS = {
     synonym: setting.synonyms

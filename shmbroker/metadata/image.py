@@ -182,7 +182,7 @@ class PartitionImage(_Value):
         """Log directory of each replica, in the order of `replicas`."""
         self.adding_replicas = adding_replicas
         self.removing_replicas = removing_replicas
-        """Of a reassignment under way (KIP-455): what `replicas` has more, and will have less."""
+        """A reassignment under way (KIP-455): what `replicas` has more, and will have less."""
         self.eligible_leader_replicas = eligible_leader_replicas
         """ELR (KIP-966): not in sync any more, but they hold every committed record, as the ISR has
         been smaller than min.insync.replicas ever since."""
@@ -233,9 +233,9 @@ class MetadataImage(_Value):
         """The empty image, before the first record."""
         self.cluster_id = cluster_id
         self.offset = 0
-        """Of the next record to apply: all before it are in here."""
+        """The next record to apply; all before it are in here."""
         self.epoch = 0
-        """Of the controller whose record was the last one."""
+        """The epoch of the controller whose record was the last one."""
         self.brokers: dict[int, BrokerImage] = {}
         self.topics_by_name: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
@@ -330,7 +330,8 @@ class Draft:
         for slot in MetadataImage.__slots__:
             setattr(image, slot, getattr(before, slot))
         self.partitions: dict[bytes, dict[int, PartitionImage]] = {}
-        """Of each topic that was touched, by id; its TopicImage is made at the end."""
+        """The partitions of each topic that was touched, by id; its TopicImage is made at the
+        end."""
         self.old_topics: dict[bytes, TopicImage] = {}
         """Touched or removed topics that the image before had."""
         self.touched_configs: dict[tuple[int, str], None] = {}
@@ -555,7 +556,7 @@ def changed_partition(old: PartitionImage, message: dict[str, Any]) -> Partition
 
 
 def _clear_elr(draft: Draft, message: dict[str, Any], offset: int) -> None:
-    """Of one topic or, without a name, of all."""
+    """Forget the eligible leaders of one topic or, without a name, of all."""
     name = message["topic_name"]
     by_name = draft.image.topics_by_name
     topics = [by_name[name]] if name else list(by_name.values())

@@ -84,7 +84,7 @@ class MetadataLogReader:
         self._file = -1
         self._path = ""
         self._position = 0
-        """Of the batch that holds next_offset, in the open segment."""
+        """Where the batch that holds next_offset begins in the open segment."""
         self._transaction: list[MetadataRecord] | None = None
         """Records of a transaction whose end is still to come."""
         self._lot: list[MetadataRecord] = []

@@ -8,7 +8,7 @@ from shmbroker.metrics.catalogue import CATALOGUE, Series
 
 Labels = tuple[str, ...]
 Buckets = tuple[float, list[int]]
-"""Of a histogram: the sum in seconds, and counts by bucket (`shm.latencies`)."""
+"""A histogram: the sum in seconds, and counts by bucket (`shm.latencies`)."""
 
 
 class Samples:
@@ -38,7 +38,7 @@ class Samples:
 
     @property
     def names(self) -> set[str]:
-        """Of the series that have values."""
+        """The names of the series that have values."""
         return {*self._values, *self._histograms}
 
     def values(self) -> Iterator[tuple[Series, dict[Labels, float]]]:

@@ -45,7 +45,7 @@ class Running(NamedTuple):
     """A family that runs."""
 
     pid: int
-    """Of its supervisor."""
+    """The process id of its supervisor."""
     user: int
     data_directory: str | None
     """None if we may not look into it."""

@@ -54,7 +54,7 @@ class Files(NamedTuple):
     start_offset: int
     segments: int
     closed_bytes: int
-    """Of all but the last."""
+    """The bytes of all segments but the last."""
     active_base: int
 
 

@@ -19,7 +19,7 @@ _LEAST_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class ProcessRates:
-    """Of a process, as of the next; None where it was replaced meanwhile, or can't be seen."""
+    """The rates of a process; None where it was replaced meanwhile, or can't be seen."""
 
     cpu_share: float | None
     """Cores that it used: 1.0 is one."""
@@ -70,7 +70,7 @@ class Rates:
     lags: Mapping[str, float]
     """By how many records a second groups fall behind; below 0 they catch up."""
     bytes_in: float
-    """Of all brokers: batches appended at leaders."""
+    """Batches appended at the leaders of all brokers."""
     bytes_out: float
     batches_in: float
     requests: float

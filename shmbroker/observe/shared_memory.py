@@ -182,5 +182,5 @@ def latencies(family: Family) -> list[Latency]:
 
 
 def api_name(key: int) -> str:
-    """Of an API, as Kafka spells it."""
+    """The name of an API, as Kafka spells it."""
     return "other" if key == OTHERS else name_of(key)

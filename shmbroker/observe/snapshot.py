@@ -24,7 +24,7 @@ NONE, STARTING, RUNNING, STOPPING, UNABLE = "none", "starting", "running", "stop
 """States of a process: it does not run; it boots; it serves; it ends; it can't boot."""
 
 HAS_ROOM, IS_FULL, HAS_FAILED = "room", "full", "failed"
-"""Of a broker's disk: FULL refuses producers, FAILED is offline."""
+"""What a broker's disk may be: FULL refuses producers, FAILED is offline."""
 
 NO_LEADER = -1
 
@@ -72,7 +72,7 @@ class Process:
     slot: int
     role: str
     number: int
-    """Of an I/O worker its broker's id, of a controller its voter's."""
+    """The broker's id of an I/O worker, the voter's of a controller."""
     title: str
     """As `ps` and the log name it."""
     pid: int
@@ -81,7 +81,7 @@ class Process:
     restarts: int
     """Times that it has died and was replaced."""
     started_ms: int
-    """Of its fork, since 1970."""
+    """When it was forked, in ms since 1970."""
     boot_s: float | None
     """From its fork until it served; None while it does not serve."""
     silence_s: float | None
@@ -93,7 +93,7 @@ class Process:
     metadata_lag: int | None
     """Committed metadata records that it has not applied, of the roles that say so."""
     disk: str
-    """Of an I/O worker: HAS_ROOM, IS_FULL or HAS_FAILED."""
+    """HAS_ROOM, IS_FULL or HAS_FAILED for an I/O worker."""
     counted: Mapping[str, int]
     """Its counters and gauges (`shm.counters`) by name; {} for the supervisor."""
     usage: Usage | None
@@ -169,7 +169,7 @@ class Partition:
     leader_epoch: int
     is_reassigning: bool
     start_offset: int | None
-    """Of the leader, as `end_offset`, `size_bytes` and `segments`."""
+    """The leader's, as `end_offset`, `size_bytes` and `segments` are."""
     end_offset: int | None
     size_bytes: int | None
     segments: int | None
@@ -196,7 +196,7 @@ class Topic:
 
     @property
     def size_bytes(self) -> int:
-        """Of all replicas."""
+        """The bytes of all replicas."""
         return sum(
             replica.size_bytes or 0
             for partition in self.partitions
@@ -224,7 +224,7 @@ class Broker:
     replicas: int
     leaders: int
     under_replicated: int
-    """Of the partitions that it leads, as the next ones."""
+    """How many of the partitions that it leads, as for the next ones."""
     under_min_in_sync: int
     at_min_in_sync: int
     reassigning: int
@@ -302,7 +302,7 @@ class Snapshot:
     monotonic_s: float
     """The same moment, for rates."""
     started_ms: int
-    """Of the family."""
+    """When the family was started."""
     processes: Sequence[Process]
     """By slot; the supervisor is the first."""
     rings: Sequence[Ring]
@@ -312,7 +312,7 @@ class Snapshot:
     registered: Sequence[int]
     """Ids of the brokers that the metadata log has, those of former families too."""
     fenced: Sequence[int]
-    """Of these, the ones that are fenced: not at work."""
+    """Those of them that are fenced: not at work."""
     topics: Sequence[Topic]
     """By name."""
     groups: Groups

@@ -51,7 +51,7 @@ def private() -> Iterator[None]:
 
 
 def socket_mode(access: str) -> int:
-    """Of the control socket."""
+    """The mode of the control socket."""
     return 0o660 if access == GROUP else 0o600
 
 

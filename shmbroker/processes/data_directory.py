@@ -45,7 +45,7 @@ class Found(NamedTuple):
     path: str
     identity: MetaProperties | None = None
     standing: voter_change.Standing | None = None
-    """Of the controller there."""
+    """Where the controller there stands."""
     holds_replicas: bool = False
     fault: str = ""
     """Why it can't be read: nothing is known of it then."""

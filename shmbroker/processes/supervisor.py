@@ -122,7 +122,8 @@ LOCK_FD_MIN = 512
 log directories, so that whoever gets this lock finds those free."""
 ACKNOWLEDGE_S = 5.0
 ACKNOWLEDGE_BUSY_S = 60.0
-"""Of one that gives signs of life: it reads gigabytes at its boot, say, and would begin again."""
+"""For a child that gives signs of life: it reads gigabytes at its boot, say, and would begin
+again."""
 FORK_RETRY_S = 5.0
 BACKOFF_S = (0.0, 0.0, 0.1, 0.5, 1.0, 2.0)
 """Before the n-th restart of a slot in a row; a child that lived STEADY_S starts a new row."""

@@ -363,7 +363,7 @@ class Tier(SleepingChild):
         return name, partition_prefix(self.cluster_id, name)
 
     def _refusal(self, body: Body) -> Body | None:
-        """Of what belongs to a topic that is about to go."""
+        """The refusal of what belongs to a topic that is about to go."""
         prefix = topic_prefix(self.cluster_id, body["topic"], body["topic_id"])
         if prefix in self.to_drop:
             return _fault(KAFKA_STORAGE_ERROR, f"{prefix} is being removed from the store")

@@ -42,7 +42,7 @@ class FollowerSession:
         self.ready: dict[FollowedRow, None] = {}
         """Rows with something to say, the longest waiting first."""
         self.token = 0
-        """Of the READ that waits; 0 while none does."""
+        """The token of the READ that waits; 0 while none does."""
         self.answered_ms = 0
         self.behind_since_ms = 0
         """Since when the follower doesn't know some high watermark; 0: it knows all."""

@@ -212,7 +212,7 @@ class Partition:
         )
         most = min(self.message_bytes_max, self.segment_bytes_max, WRITE_BYTES_MIN - 1)
         self.plain_bytes_max = 0 if is_looked_at else most
-        """Of a batch of which only the header is looked at; 0: there are none."""
+        """The largest batch of which only the header is looked at; 0: there is none."""
 
     def ask_for_in_sync(self, wanted: tuple[int, ...] | None) -> bool:
         """The controller is asked for these in-sync replicas; None: it has refused.

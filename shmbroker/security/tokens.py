@@ -33,13 +33,13 @@ class Principal(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Principal:
-        """Of the whole; the name may have colons."""
+        """Parse a whole principal; the name may have colons."""
         type_, _, name = text.partition(":")
         return cls(type_, name)
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Principal:
-        """Of a row of a request."""
+        """Make one from a row of a request."""
         return cls(row["principal_type"], row["principal_name"])
 
     def __str__(self) -> str:

@@ -37,7 +37,7 @@ class BrokerConfig:
         self.static: dict[str, str] = {}
         """What was set, as text; DescribeConfigs calls it the static broker config."""
         self._derived: set[str] = set()
-        """Of `static`, what follows from other settings."""
+        """Those of `static` that follow from other settings."""
         self._values = dict(_defaults)
         for name, text in (static or {}).items():
             self._set(name, text, "")

@@ -47,11 +47,11 @@ class ListenerConfig(NamedTuple):
     host: str
     """Address to listen on; "" is every interface. The path of a Unix socket."""
     port: int
-    """Of the first broker; 0: free ones."""
+    """The port of the first broker; 0: free ones."""
     told_host: str = ""
     """What clients are told; "": the address that they dialled."""
     told_port: int = 0
-    """Of the first broker; 0: the one on which it listens."""
+    """The port of the first broker; 0: the one on which it listens."""
 
     @property
     def is_unix(self) -> bool:

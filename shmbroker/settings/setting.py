@@ -104,7 +104,7 @@ class Setting:
         self.is_hidden = is_hidden
         """Shown to clients only where it is set, as in Kafka."""
         self.synonyms = synonyms
-        """Of a topic setting: (broker setting, factor to this setting's unit), first wins."""
+        """For a topic setting: (broker setting, factor to this setting's unit), the first wins."""
 
     @property
     def is_secret(self) -> bool:

@@ -45,7 +45,7 @@ STAGE_PURGATORY = STAGES_FROM + 4
 STAGE_FLUSH = STAGES_FROM + 5
 """fdatasync of one file."""
 SAMPLED = 16
-"""Of so many turns of a gateway one is followed through the first four stages."""
+"""One of so many turns of a gateway is followed through the first four stages."""
 OTHERS = STAGES_FROM + 99
 """What has no row of its own, as the table is full."""
 

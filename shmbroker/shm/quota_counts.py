@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ENTRIES = 1024
-"""Of one table, if they take no more than BYTES_MAX."""
+"""The entries of one table, if they take no more than BYTES_MAX."""
 BYTES_MAX = 4 << 20
 PROBES = 8
 

@@ -196,7 +196,7 @@ class Broker:
     def _read(
         self, process: subprocess.Popen[str], lines: list[str], ready: threading.Event
     ) -> None:
-        """Of one start: its last lines may come when the next has begun."""
+        """Read what one start prints: its last lines may come when the next has begun."""
         for line in process.stdout or ():
             lines.append(line)
             found = READY.search(line)

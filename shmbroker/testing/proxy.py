@@ -109,7 +109,7 @@ class Proxy:
     def __init__(self, broker_ports: Sequence[int]) -> None:
         self.rules = Rules()
         self.ports: dict[int, int] = {}
-        """Of the proxy, by the broker's."""
+        """The proxy's ports, by the broker's."""
         self._loop = asyncio.new_event_loop()
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()

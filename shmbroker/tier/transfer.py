@@ -52,7 +52,7 @@ FETCH_BYTES = 8 << 20
 READ_BYTES = 4 << 20
 INDEX_INTERVAL_BYTES = 4096
 OBJECT_BYTES_MAX = 64 << 20
-"""Of an index that is fetched as a whole; Kafka's are 10 MiB at most by default."""
+"""The size of an index that is fetched whole; Kafka's are 10 MiB at most by default."""
 
 _INDEX_ENTRY = OffsetIndex.ENTRY
 _TIME_ENTRY = TimeIndex.ENTRY

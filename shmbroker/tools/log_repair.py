@@ -68,7 +68,7 @@ class _Damage(NamedTuple):
     """One place where a log is not right by its batches."""
 
     path: str
-    """Of the segment."""
+    """The path of the segment."""
     fault: str
     mend: Mend | None
     """None: the segment does not belong there."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 
 STRING_BYTES_MAX = 32767
-"""Of a string's UTF-8, in the compact form too, as in Kafka."""
+"""The most bytes of a string's UTF-8, in the compact form too, as in Kafka."""
 
 HEADER_FIELDS_MAX = 1000
 """Tagged fields of a header. Kafka knows none or two; a MiB of them would take a second to skip."""
@@ -80,7 +80,7 @@ def _uvarint(value: int) -> bytes:
 
 _SHORT_MAX = 1024
 _SHORT = [_uvarint(value) for value in range(_SHORT_MAX)]
-"""Of most lengths and deltas."""
+"""The encodings of most lengths and deltas."""
 
 
 def varint(value: int) -> bytes:

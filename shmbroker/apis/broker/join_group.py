@@ -20,7 +20,7 @@ VERSION_MIN_ADVERTISED = 0
 
 PROTOCOL_NULLABLE_FROM = 7
 NAME_CHARACTERS_MAX = 1024
-"""Of a client's name: with a uuid behind it, it must fit into a string again."""
+"""A client's name is cut to that: with a uuid behind it, it must fit into a string again."""
 
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:

@@ -36,9 +36,9 @@ from shmbroker.replica.throttle import Throttle
 from shmbroker.wire import error_codes
 
 SLICE_BYTES_MAX = 1 << 20
-"""Of one partition in one answer (Kafka: replica.fetch.max.bytes)."""
+"""The bytes of one partition in one answer (Kafka: replica.fetch.max.bytes)."""
 ANSWER_BYTES_MAX = 4 << 20
-"""Of one answer; Kafka's replica.fetch.response.max.bytes is 10 MiB, but there it is copied."""
+"""One answer's bytes; Kafka's replica.fetch.response.max.bytes is 10 MiB, but is copied there."""
 INLINE_SLICE_BYTES = 8192
 """Slices that go in the ring entry: a copy of so few bytes costs less than reading the file."""
 INLINE_BYTES = 128 << 10

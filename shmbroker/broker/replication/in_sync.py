@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shmbroker.replica.partition import Partition
 
 PARTITIONS_MAX = 1000
-"""Of one request: what fits onto the controller's ring several times."""
+"""The partitions in one request: what fits onto the controller's ring several times."""
 
 
 _NOTHING_DONE = (INELIGIBLE_REPLICA, OPERATION_NOT_ATTEMPTED)

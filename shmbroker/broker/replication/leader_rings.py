@@ -18,7 +18,8 @@ from shmbroker.shm.words import fence
 
 
 class LeaderRings:
-    """Of one broker. siblings: the position tables of the others, by broker id."""
+    """The leaders' rings of one broker. siblings: the position tables of the others, by broker
+    id."""
 
     def __init__(self, broker_id: int, siblings: Mapping[int, SiblingPositions]) -> None:
         self._broker_id = broker_id

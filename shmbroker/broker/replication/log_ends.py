@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shmbroker.replica.partition import Partition
 
 PARTITIONS_MAX = 1000
-"""Of one request: what fits onto the controller's ring several times."""
+"""The partitions in one request: what fits onto the controller's ring several times."""
 
 EPOCHS_MAX = 16
 """Leader epochs of one log that are told."""

@@ -121,7 +121,7 @@ class Link:
         self.gone: list[int] = []
         """Numbers of rows that the leader is to forget."""
         self.token = 0
-        """Of the last READ; 0 once it is answered."""
+        """The token of the last READ; 0 once it is answered."""
         self.is_new = True
 
 

@@ -14,11 +14,11 @@ class Host:
     machine: str = ""
     cpus: int = 0
     load: float | None = None
-    """Of the last five minutes."""
+    """The load of the last five minutes."""
     memory_bytes: int | None = None
     available_bytes: int | None = None
     memory_limit_bytes: int | None = None
-    """Of the control group, where there is one."""
+    """The limit of the control group, where there is one."""
     oom_kills: int | None = None
     swap_bytes: int | None = None
     swappiness: int | None = None
@@ -28,14 +28,14 @@ class Host:
     open_files_max: int | None = None
     """The hard limit of one process."""
     files_max: int | None = None
-    """Of all processes together."""
+    """The files that all processes together may open."""
     file_size_max: int | None = None
     """The hard limit of one file; None for no limit."""
     processes_max: int | None = None
     """None for no limit."""
     backlog_max: int | None = None
     port_first: int | None = None
-    """Of the ports that the kernel gives to outgoing connections."""
+    """The first of the ports that the kernel gives to outgoing connections."""
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
     shm_kind: str | None = None
@@ -95,13 +95,13 @@ class Node:
     disk_bytes: int | None = None
     inodes_free_share: float | None = None
     kind: str | None = None
-    """Of the file system."""
+    """The kind of the file system."""
     options: list[str] = field(default_factory=list)
     """With which it is mounted."""
     is_ours: bool = False
     """A directory of shmbroker's own: DATA/node-N."""
     records: dict[str, int] = field(default_factory=dict)
-    """Of its metadata log: how many ACLs, passwords and tokens, by the record's name."""
+    """What its metadata log has: how many ACLs, passwords and tokens, by the record's name."""
     features: dict[str, int] = field(default_factory=dict)
     """Levels that its metadata log has."""
     log_directories: int = 0
@@ -110,7 +110,7 @@ class Node:
     """Why they can't be read."""
     topics: list[str] = field(default_factory=list)
     offsets_bytes: int = 0
-    """Of the logs of __consumer_offsets."""
+    """The bytes of the logs of __consumer_offsets."""
 
 
 @dataclass
@@ -175,7 +175,7 @@ class ClusterFacts:
     unreachable: list[str] = field(default_factory=list)
     """Addresses that it advertises and that do not answer from here."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Of its first broker, where it is one of ours."""
+    """The settings of its first broker, where it is one of ours."""
     certificates: dict[str, float | None] = field(default_factory=dict)
     """How many days that of each listener with TLS still holds; None: it shows none."""
     hanging: list[tuple[str, int, int]] | None = None

@@ -92,7 +92,7 @@ LONGEST_TRANSACTION_MS = 900_000
 LATE_MS = 60_000
 """More than a coordinator takes to end what is over its time."""
 ASKED_MOST = 5_000
-"""Of more partitions than these nobody is asked for producers."""
+"""Where there are more partitions, no broker is asked for producers."""
 SETTINGS = (
     STORE,
     "shmbroker.disk.reserve.bytes",

@@ -22,7 +22,7 @@ INTERVALS_S = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 @dataclass
 class Sorting:
-    """Of one view."""
+    """How one view is sorted."""
 
     column: int
     is_reversed: bool

@@ -130,7 +130,7 @@ def advise(facts: Facts) -> list[Advice]:
 
 
 def _by_trial(facts: Facts) -> list[Advice]:
-    """Of each setting the candidate that gains most."""
+    """The candidate of each setting that gains most."""
     best: dict[str, tuple[float, Candidate]] = {}
     for trial in facts.trials:
         if facts.baseline is None or not trial.candidate.settings:

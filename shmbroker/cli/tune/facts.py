@@ -71,4 +71,4 @@ class Facts:
     baseline: Trial | None = None
     trials: list[Trial] = field(default_factory=list)
     cpu_us: dict[str, float] = field(default_factory=dict)
-    """Of a request under MANY, by role."""
+    """The CPU of a request under MANY, by role."""

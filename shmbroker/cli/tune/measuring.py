@@ -43,7 +43,7 @@ from shmbroker.testing.broker import Broker
 from shmbroker.wire.api_keys import PRODUCE
 
 PARTS_SHARE = 0.2
-"""Of the time, for what is measured alone."""
+"""The share of the time for what is measured alone."""
 ROUND_S = 0.1
 WARM_UP_S = 0.1
 ROUND_BYTES_MAX = 32 << 20

@@ -53,7 +53,7 @@ def _place_properties(lines: list[str], name: str) -> tuple[int, int] | None:
 
 
 def _place_toml(lines: list[str], name: str) -> tuple[int, int] | None:
-    """Of a line of its own, before any table."""
+    """Where a line of its own begins and ends, before any table."""
     for at, line in enumerate(lines):
         if line.lstrip().startswith("["):
             return None

@@ -36,7 +36,7 @@ ROWS_MAX = 1 << 16
 """Rows of a chunk: small enough that its columns of numbers stay in the cache."""
 
 BYTES_MAX = 1 << 30
-"""Of a chunk's columns: what int32 offsets reach, with room to spare."""
+"""The bytes of a chunk's columns: what int32 offsets reach, with room to spare."""
 
 Plain = bytes | str | None
 """A key or a value of one record."""

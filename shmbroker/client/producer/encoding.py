@@ -139,8 +139,8 @@ def encode(
 
 
 POSITION, END, COUNT, BASE_TIMESTAMP, NEWEST = range(5)
-"""Of a state of `scatter`: where the next record goes, how far they may go, how many there are,
-the timestamp (ms) that theirs are told from, the largest of them."""
+"""The places in a state of `scatter`: where the next record goes, how far they may go, how many
+there are, the timestamp (ms) that theirs are told from, the largest of them."""
 
 CLOSED = (0, 0, 0, 0, 0)
 """The state where there is no buffer."""

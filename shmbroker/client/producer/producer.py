@@ -741,7 +741,7 @@ class Producer:
         return opened
 
     def _size_for(self, want: int) -> int:
-        """Of a buffer for so many bytes: a batch's size, halved as often as they fit."""
+        """The size of a buffer for so many bytes: a batch's, halved as often as they fit."""
         size = self._batch_size
         while size > _SLOT_BYTES_MIN and size // 2 >= want:
             size //= 2

@@ -37,7 +37,7 @@ class Alike(NamedTuple):
     """The records of some batches, in order."""
 
     number: Int64s
-    """Of each in its batch: its offset delta."""
+    """The place of each in its batch: its offset delta."""
     time_bits: Words
     """Timestamp deltas, as zigzag numbers."""
     key: Int64s
@@ -59,7 +59,7 @@ class Layout:
     )
 
     def __init__(self, key_length: int, value_length: int, records: int) -> None:
-        """Of batches with at most so many records, at most INDEX_MAX."""
+        """Make room for batches with at most so many records, at most INDEX_MAX."""
         self.key_length, self.value_length = key_length, value_length
         self._value_head = _varint(value_length)
         behind = len(_varint(key_length)) + key_length + len(self._value_head) + value_length + 1

@@ -67,7 +67,7 @@ class Doubts:
         self.unclean: set[int] = set()
         self._ends: dict[int, dict[Place, Ends]] = {}
         self._epochs: dict[tuple[int, Place], Epochs] = {}
-        """Of those that are neither in sync nor eligible."""
+        """The log ends of replicas that are neither in sync nor eligible."""
         self._told: set[int] = set()
         """Those that have told all."""
 

@@ -34,7 +34,7 @@ PREFERRED = 0
 UNCLEAN = 1
 
 ELECTIONS_MAX = 1000
-"""Of one decision that nobody has asked for (Kafka: MAX_ELECTIONS_PER_IMBALANCE)."""
+"""The elections of one decision that nobody asked for (Kafka: MAX_ELECTIONS_PER_IMBALANCE)."""
 
 
 def elect_leaders(

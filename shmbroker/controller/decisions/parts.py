@@ -31,7 +31,8 @@ _ROWS = {
 """Where requests have their rows, where the responses have theirs, and by what both are known."""
 
 WEIGHT_MAX = 1000
-"""Of one part: rows, and the partitions or settings that they ask for; 10 us each, or more."""
+"""The weight of one part: rows, and what they ask for (partitions, settings); 10 us each, or
+more."""
 
 
 def parts_of(

@@ -34,7 +34,7 @@ WAIT_S = 2.0
 GIVE_BACK_S = 60.0
 """How long one that has room again is waited for to be in sync."""
 CHANGES_MAX = 1000
-"""Of one decision."""
+"""The changes of one decision."""
 
 
 class Room(NamedTuple):
@@ -43,9 +43,9 @@ class Room(NamedTuple):
     short: frozenset[int]
     """Brokers without room, as of now."""
     handing: frozenset[int]
-    """Of these, those that have had none for WAIT_S: they are to lead nothing."""
+    """Those of them that have had none for WAIT_S: they are to lead nothing."""
     failed: frozenset[int]
-    """Of those, the ones whose log directory is offline."""
+    """Those of them whose log directory is offline."""
     returned: frozenset[int]
     """Brokers that had no room for a while, and have it again."""
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     Complaint = tuple[int, str | None]
 
 PARTITIONS_MAX = 10_000
-"""Of one request: they go into the log as one batch (Kafka: MAX_PARTITIONS_PER_BATCH)."""
+"""The partitions of one request: they go into the log as one batch (MAX_PARTITIONS_PER_BATCH)."""
 
 _NO_TOPIC = "This server does not host this topic-partition."
 _NO_TOPIC_ID = "This server does not host this topic ID."

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
 
 BATCH_BYTES_MAX = 8 << 20
-"""Of one decision (Kafka: `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`)."""
+"""The bytes of one decision (Kafka: `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`)."""
 PART = ".part"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -206,7 +206,7 @@ class MetadataLog:
 
     @property
     def log_start_epoch(self) -> int:
-        """Of the snapshot that ends at the log start; 0 where there is none."""
+        """The epoch of the snapshot that ends at the log start; 0 where there is none."""
         start = self._log.log_start_offset
         return next((epoch for end, epoch in self._snapshots if end == start), 0)
 
@@ -222,7 +222,7 @@ class MetadataLog:
 
     @property
     def last_epoch(self) -> int:
-        """Of the last record, in the log or in the snapshot that it begins with."""
+        """The epoch of the last record, in the log or in the snapshot that it begins with."""
         return max(self._log.leader_epochs.latest, self.log_start_epoch, 0)
 
     @property

@@ -70,13 +70,14 @@ if TYPE_CHECKING:
         def log_start_offset(self) -> int: ...
         @property
         def log_start_epoch(self) -> int:
-            """Of the record before the log start: the snapshot's that the log begins with."""
+            """The epoch of the record before the log start: the last in the snapshot there."""
 
         @property
         def log_end_offset(self) -> int: ...
         @property
         def last_epoch(self) -> int:
-            """Of the last record, or of the snapshot that the log begins with; 0 if none."""
+            """The epoch of the last record, or of the snapshot that the log begins with; 0 if
+            none."""
 
         def append_leader_change(
             self, epoch: int, leader_id: int, voters: Iterable[int], granting: Iterable[int]
@@ -147,7 +148,7 @@ class Progress:
         self.caught_up_at = -1
         """When it last had all there was."""
         self.leader_end_offset = -1
-        """Of our log, when it fetched last."""
+        """Where our log ended, when it fetched last."""
         self.is_told = False
         """It has fetched in this epoch, or answered BeginQuorumEpoch."""
 
@@ -193,7 +194,7 @@ class Quorum:
         self.state = UNATTACHED
         self.epoch = 0
         self.leader_id = -1
-        """Of `epoch`, -1 as long as that is not known."""
+        """The leader of `epoch`, -1 as long as that is not known."""
         self.voted_id = -1
         """Who was voted for in `epoch`, durably, or -1."""
         self.high_watermark = 0

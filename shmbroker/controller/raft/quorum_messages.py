@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FETCH_BYTES_MAX = 8 << 20
 SNAPSHOT_BYTES_MAX = 1 << 20
-"""Of a snapshot at once: a piece takes some milliseconds to write."""
+"""The bytes of a snapshot at once: a piece takes some milliseconds to write."""
 
 
 class SnapshotId(NamedTuple):

@@ -30,7 +30,7 @@ class QuorumState:
         self._row = (0, -1, -1)
         self.data_version = 0
         self.voters: list[int] = []
-        """Of version 0; empty in version 1, and where there is no file."""
+        """The voters that version 0 has; empty in version 1, and where there is no file."""
         text = read_file(self._path)
         self.is_found = bool(text)
         if text:

@@ -89,7 +89,7 @@ class Voter:
         self.on_wait: Callable[[], None] = _nothing
         """Called while `append` waits for the others."""
         self._fault: StorageFault | None = None
-        """Of the disk: nothing is appended any more."""
+        """A fault of the disk: nothing is appended any more."""
 
     @classmethod
     def open(

@@ -46,7 +46,7 @@ class Standing(NamedTuple):
     """What the quorum-state in a node's directory says."""
 
     directory: str
-    """Of its metadata log."""
+    """The directory of its metadata log."""
     state: QuorumState | None
     """None if there is no file, or none that can be read."""
     damage: str

@@ -75,7 +75,7 @@ class _Link:
         self.received = bytearray()
         self.to_send = bytearray()
         self.asked: tuple[int, int, int] | None = None
-        """Of a connection to ask on: request id, api key, version of what has no answer yet."""
+        """On a connection to ask on: request id, api key, version of what has no answer yet."""
         self.is_blocked = False
         """The socket has no room for what is to be sent."""
         self.is_closed = False

@@ -33,7 +33,7 @@ class StoreAssigned(NamedTuple):
     generation_id: int
     """The one that it is for: there may be another by the time that it is stored."""
     assignments: dict[str, bytes]
-    """Of every member, by its id."""
+    """The assignment of every member, by its id."""
 
 
 class StoreReplaced(NamedTuple):
@@ -44,7 +44,7 @@ class StoreReplaced(NamedTuple):
     new: ClassicMember
     was_leader: bool
     version: int
-    """Of the JoinGroup by which it came back."""
+    """The version of the JoinGroup by which it came back."""
 
 
 Store = StoreEmptied | StoreAssigned | StoreReplaced

@@ -155,7 +155,7 @@ class ClassicGroup:
         self.pending_syncs: set[str] = set()
         """Members of this generation that have not asked for their assignment."""
         self.subscribed_topics: frozenset[str] | None = None
-        """Of a consumer group; None where that isn't known."""
+        """The topics of a consumer group; None where they aren't known."""
         self.grants: dict[str, int] = {}
         """The owner's: members with a standing answer to their heartbeats, and its word."""
         self._granted_generation = -1
@@ -922,7 +922,7 @@ class ClassicGroup:
                 del support[name]
 
     def _rebalance_timeout_ms(self) -> int:
-        """Of the most patient member."""
+        """The rebalance timeout of the most patient member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def _topics(self) -> frozenset[str] | None:

@@ -58,7 +58,7 @@ class ClassicMember:
     ) -> None:
         self.member_id = member_id
         self.instance_id = instance_id
-        """Of a static member (KIP-345)."""
+        """The instance id of a static member (KIP-345)."""
         self.client_id = client_id
         self.client_host = client_host
         self.rebalance_timeout_ms = rebalance_timeout_ms

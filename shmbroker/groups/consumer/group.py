@@ -95,7 +95,7 @@ class ResolvedRegex(NamedTuple):
 
     topics: frozenset[str]
     offset: int
-    """Of the metadata log: they were looked for as of there."""
+    """The metadata log's offset as of which they were looked for."""
     looked_ms: int
 
 
@@ -149,7 +149,7 @@ class ConsumerGroup:
         self.epoch = 0
         self.assignment_epoch = 0
         self.metadata_hash = 0
-        """Of the topics that the group epoch was made for."""
+        """The hash of the topics that the group epoch was made for."""
         self.has_partition_metadata = False
         """Its log has a record that an older Kafka wrote."""
         self.members: dict[str, ConsumerMember] = {}
@@ -901,7 +901,8 @@ class ConsumerGroup:
         regexes: dict[str, ResolvedRegex],
         topics: Topics,
     ) -> int:
-        """Of the topics of all members: names, ids, numbers of partitions. 0: of none."""
+        """The hash of the topics of all members: names, ids, numbers of partitions; 0 without
+        any."""
         from hashlib import blake2b
 
         names: set[str] = set()

@@ -43,9 +43,9 @@ UNREVOKED = 1
 UNRELEASED = 2
 
 LEFT_EPOCH = -1
-"""Of a member that has gone."""
+"""The epoch of a member that has gone."""
 AWAY_EPOCH = -2
-"""Of a static member that has left and may come back."""
+"""The epoch of a static member that has left and may come back."""
 
 NO_TIMEOUT = -1
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MEMORY_BYTES_MAX = 1 << 20
-"""Of a compiled expression; larger ones are refused like malformed ones."""
+"""The memory of a compiled expression; larger ones are refused like malformed ones."""
 
 
 def fault_of(regex: str) -> str | None:

@@ -163,7 +163,7 @@ class Records:
         self.kept = np.add.reduceat(keep, rows.first, dtype=np.int64)
         """How many records of each data batch stay."""
         self.has_tombstone: Flags = np.zeros(len(self.kept), np.bool_)
-        """Of which data batches a tombstone stays."""
+        """For each data batch, whether a tombstone stays in it."""
         if is_tombstone.any():
             self.has_tombstone = np.logical_or.reduceat(keep & is_tombstone, rows.first)
 
@@ -199,7 +199,7 @@ class Records:
             yield batch, sealed(fields, packed), fields[H_MAX_TIMESTAMP]
 
     def _runs(self, taken: "Flags") -> dict[int, list[tuple[int, int]]]:
-        """Of these batches: where runs of surviving records stand."""
+        """Where runs of surviving records stand in these batches."""
         rows = self.rows
         runs: dict[int, list[tuple[int, int]]] = {}
         keep = self.keep & taken[rows.batch]
@@ -221,7 +221,7 @@ class Records:
     def _moved(
         self, timestamp: "Int64s", gets_horizon: "Flags", horizon_ms: int
     ) -> dict[int, bytes]:
-        """Of batches that get a delete horizon: their records, with timestamps relative to it."""
+        """The records of batches that get a delete horizon, with timestamps relative to it."""
         rows, raw = self.rows, self.chunk.plain
         chosen = np.flatnonzero(self.keep & gets_horizon[rows.batch])
         if not len(chosen):

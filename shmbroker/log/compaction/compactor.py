@@ -98,7 +98,7 @@ class LastRecord(NamedTuple):
     """The last thing that is known of a producer."""
 
     last_offset: int
-    """Of its last data batch; -1: a marker has begun its epoch, and there is none."""
+    """The last offset of its last data batch; -1: a marker began its epoch, and there is none."""
     epoch: int
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Fate(NamedTuple):
-    """Of the batches of a chunk."""
+    """What becomes of the batches of a chunk."""
 
     is_aborted: "Flags"
     """Data of an aborted transaction."""

@@ -41,7 +41,7 @@ class Partly(NamedTuple):
 
 Outcome = Refused | Partly | None
 Rule = Callable[["Asker", int, Message], Outcome]
-"""Of who asks, the version, and the decoded request."""
+"""Takes the asker, the version, and the decoded request."""
 
 
 class Asker(NamedTuple):

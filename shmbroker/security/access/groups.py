@@ -30,7 +30,7 @@ DENIALS = {
     CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
 }
 _PROTOCOL_REQUIRED_FROM = 5
-"""Of SyncGroup."""
+"""The first version of SyncGroup that has to name its protocol."""
 
 
 def needs_group(operation: int, **answer: object) -> Rule:

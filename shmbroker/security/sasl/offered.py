@@ -34,7 +34,7 @@ class Tokens(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """Of one listener."""
+    """What one listener offers."""
 
     mechanisms: dict[str, int]
     """In the order of the settings, with the milliseconds after which a client has to authenticate

@@ -48,7 +48,7 @@ UNNOTED = {"target_bytes", "compression", "bootstrap_servers", "profile"}
 _FREE = {*DEAD_LETTER_FIELDS, *UNNOTED}
 
 _TEXT_MAX = 200
-"""Of a schema in a message."""
+"""The length of a schema in a message."""
 
 Changes = dict[str, list[Any]]
 """{field: [before, now]}"""

@@ -16,7 +16,7 @@ FORMATS = (PARQUET, DELTA, JSON)
 COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "none")
 
 RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""Of the files where values stay as they are."""
+"""The columns of the files where values stay as they are."""
 
 _RECORD_TYPES = {
     "key": pa.binary(),

@@ -48,7 +48,7 @@ class AskedIngest(NamedTuple):
 
     plan: IngestPlan
     fields: list[str]
-    """Of the plan, those that were named."""
+    """The fields of the plan that were named."""
     source: Mapping[str, str]
     """Options of the source, without the start."""
     start: str | None = None

@@ -28,7 +28,7 @@ from shmbroker.spark.ingest.sink import HeadersOf, TaskWriter, commit_batch
 from shmbroker.spark.reading import read, reading_of
 
 LETTERS_MAX = 100_000
-"""Of one document; letters are held in memory until they are written."""
+"""The letters of one document; they are held in memory until they are written."""
 
 _OWN_HEADERS = 6
 """reason, topic, partition, offset, timestamp, ingest: behind those that the record had."""
@@ -142,7 +142,7 @@ def _in_topic(plan: IngestPlan) -> Iterator[pa.RecordBatch]:
 
 
 def _of_topic(plan: IngestPlan, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Of records of a dead letter topic those of this ingest, as they were."""
+    """The records of a dead letter topic that are this ingest's, as they were."""
     rows, partitions, offsets, times = [], [], [], []
     for row, headers in enumerate(batch.column("headers").to_pylist()):
         # what we have added is behind what was there

@@ -42,7 +42,7 @@ _CONFLUENT_HEAD = 5
 _REASON_MAX = 300
 
 _OPEN = "a quote is not closed"
-"""Of CSV: what comes behind became a part of the value."""
+"""A fault of CSV: what comes behind became a part of the value."""
 
 _ROW = re.compile(r"in row (\d{1,9})$")
 

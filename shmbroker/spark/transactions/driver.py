@@ -37,7 +37,7 @@ class Run(NamedTuple):
     token: str
     hosts: tuple[str, ...]
     boot_id: str
-    """Of the driver's host: tasks there come over the loopback interface."""
+    """The boot id of the driver's host: tasks there come over the loopback interface."""
     label: str
     """What Spark's calls for one query have in common; empty: nothing is known to be."""
 

@@ -258,7 +258,7 @@ class Keeper:
         self._series: dict[Series, _Transaction] = {}
         self._runs = 0
         self._securities: dict[int, Security] = {}
-        """Of each run, how its cluster is entered."""
+        """How the cluster of each run is entered."""
         self._ended: set[int] = set()
         """Runs that are aborted, or of series that have no other and are forgotten."""
         self._connections = 0

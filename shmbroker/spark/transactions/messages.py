@@ -107,7 +107,7 @@ class Channel:
         self._stream.settimeout(None)
 
     def is_of_same_user(self) -> bool:
-        """Of a Unix socket: whether the other side runs as this process's user."""
+        """Whether the other side of a Unix socket runs as this process's user."""
         size = _CREDENTIALS.size
         told = self._stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         user: int = _CREDENTIALS.unpack(told)[1]

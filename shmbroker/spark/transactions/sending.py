@@ -218,7 +218,7 @@ class _Stream:
 
 
 def _digest(stored: list[Stored], end: int) -> str:
-    """Of the first `end` batches; where there are fewer, one that no batches have."""
+    """The digest of the first `end` batches; where there are fewer, one that no batches have."""
     if not end:
         return START
     return stored[end - 1].digest if end <= len(stored) else "too few"
