@@ -38,6 +38,24 @@ def error_of(call: Call) -> int:
     return 0 if call.answer is None else int(call.answer["error_code"])
 
 
+def ask_for_id(broker: Office, group: str) -> str:
+    """The member id with which a new member is to come back (KIP-394)."""
+    call = Call()
+    call.api_version = 4
+    body = {
+        "group_id": group,
+        "group_instance_id": None,
+        "member_id": "",
+        "session_timeout_ms": HALF_AN_HOUR_MS,
+        "rebalance_timeout_ms": 1,
+        "protocol_type": "consumer",
+        **large(b""),
+    }
+    broker.groups.join(call, body, "c" * 1000, "/host")
+    assert call.answer["error_code"] == error_codes.MEMBER_ID_REQUIRED
+    return str(call.answer["member_id"])
+
+
 def test_what_vanished_clients_brought_is_bounded_and_goes_when_their_sessions_end(
     broker: Office,
 ) -> None:
@@ -105,40 +123,34 @@ def test_assignments_count_and_are_refused_where_there_is_no_room(broker: Office
 
 
 def test_ids_that_nobody_uses_make_room_for_those_who_join(broker: Office) -> None:
-    asked = {"group_instance_id": None}
     member = broker.stable("in use")
     memory = broker.groups.memory
 
-    def ask_for_id(group: str) -> str:
-        call = Call()
-        call.api_version = 4
-        body = {
-            "group_id": group,
-            "member_id": "",
-            "session_timeout_ms": HALF_AN_HOUR_MS,
-            "rebalance_timeout_ms": 1,
-            "protocol_type": "consumer",
-            **large(b""),
-        }
-        broker.groups.join(call, body | asked, "c" * 1000, "/host")
-        assert call.answer["error_code"] == error_codes.MEMBER_ID_REQUIRED
-        return str(call.answer["member_id"])
-
-    first = ask_for_id("g")
+    first = ask_for_id(broker, "g")
     for _ in range(5000):
-        last = ask_for_id("g")
+        last = ask_for_id(broker, "g")
     group = broker.groups.groups["g"]
     assert memory.held_bytes < GROUP_BYTES_MAX // 3
     assert first not in group.pending_joins and last in group.pending_joins
     memory.bytes_max = 4 << 20
     for number in range(3000):
-        ask_for_id(f"g{number}")
+        ask_for_id(broker, f"g{number}")
     assert memory.held_bytes <= memory.bytes_max
     assert {"in use", "g2999"} <= set(broker.groups.groups)
     assert broker.heartbeat(member, "in use") == 0
     assert error_of(broker.join("h", **large())) == 0
     broker.wait(HALF_AN_HOUR_MS)
     assert memory.held_bytes == 0
+
+
+def test_a_group_that_has_to_go_for_its_own_member_is_none_any_more(broker: Office) -> None:
+    memory = broker.groups.memory
+    member = ask_for_id(broker, "g")
+    memory.bytes_max = len(LARGE) + 3500  # enough, once the id is forgotten
+    assert error_of(broker.join("g", member, **large())) == LATER
+    assert "g" not in broker.groups.groups and memory.held_bytes == 0
+    assert error_of(broker.join("g", member, **large())) == error_codes.UNKNOWN_MEMBER_ID
+    assert error_of(broker.join("g", **large())) == 0
 
 
 def test_groups_with_neither_members_nor_offsets_are_few(
