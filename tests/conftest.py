@@ -2,6 +2,7 @@
 fails because the machine is busy."""
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -14,6 +15,10 @@ OUR_NAMES = "shmbroker-"
 
 settings.register_profile("without-deadline", parent=settings(), deadline=None)
 settings.load_profile("without-deadline")
+
+
+# A job in a shell's background ignores SIGINT, and so would all whom tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Directories whose files take minutes: begun first, none of them is left alone at the end.

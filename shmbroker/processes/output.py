@@ -8,6 +8,7 @@
 import logging
 import os
 import sys
+from contextlib import suppress
 from typing import TextIO
 
 
@@ -34,10 +35,8 @@ def open_closed() -> None:
 
 def say(text: str, stream: TextIO) -> None:
     """One line, if it can be written."""
-    try:
+    with suppress(OSError):
         print(text, file=stream)
-    except OSError:
-        pass
     flush()
 
 
@@ -46,11 +45,22 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
-            # What is in its buffer goes the same way; else the interpreter complains at its end.
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, stream.fileno())
-            os.close(null)
-            stream.flush()
-        except OSError:
-            pass
+        except OSError as fault:
+            with suppress(OSError):
+                _leave_out(stream, is_unread=isinstance(fault, BrokenPipeError))
+
+
+def _leave_out(stream: TextIO, is_unread: bool) -> None:
+    """Empty its buffer, which nobody takes: else the interpreter complains at its end, and exits
+    with 120."""
+    number = stream.fileno()
+    before = os.dup(number)
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)
+        stream.flush()
+        if not is_unread:  # a disk may have room again
+            os.dup2(before, number)
+    finally:
+        os.close(before)
