@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.raw_client import RawClient, batch_of
+from tests.support.acknowledged_load import batch_now
+from tests.support.raw_client import RawClient
 
 # kafka-python reads its schemas by a call that Python deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
@@ -81,7 +82,7 @@ def test_records_below_an_offset_are_gone(
         client.create_topic(topic, 3)
         for index in range(3):
             for number in range(COUNT):
-                client.produce(topic, batch_of(b"%d" % number), index)
+                client.produce(topic, batch_now(b"%d" % number), index)
     found = delete(address, topic, {0: 4, 1: -1, 2: COUNT + 1})
     assert found == {0: 4, 1: COUNT, 2: "OFFSET_OUT_OF_RANGE"}
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from shmbroker import clock
-from tests.support.raw_client import RawClient, batch_of
+from tests.support.acknowledged_load import batch_now
+from tests.support.raw_client import RawClient
 
 # kafka-python reads its schemas by a call that Python deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
@@ -33,7 +34,7 @@ def test_kafka_python_keeps_its_session(address: str, caplog: pytest.LogCaptureF
 
         def write(topic: str, *indexes: int) -> None:
             for index in indexes:
-                assert client.produce(topic, batch_of(b"v"), index)["error_code"] == 0
+                assert client.produce(topic, batch_now(b"v"), index)["error_code"] == 0
 
         consumer = KafkaConsumer(bootstrap_servers=address, auto_offset_reset="earliest")
         try:

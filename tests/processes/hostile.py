@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
-from tests.support.raw_client import RawClient, batch_of
+from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.raw_client import RawClient
 
 COUNTED_LINE = re.compile(r"network-worker-\d \d+ more like this: ")
 OPENED_LINE = re.compile(r"network-worker-\d (a|the) connection of ")
@@ -67,7 +67,7 @@ class Besieged:
 
     def serves(self) -> None:
         """The bystander produces and fetches, and nobody has died."""
-        assert self.bystander.produce(TOPIC, batch_of(b"still here"))["error_code"] == 0
+        assert self.bystander.produce(TOPIC, batch_now(b"still here"))["error_code"] == 0
         self.produced += 1
         found = self.bystander.fetch(TOPIC, self.produced - 1)
         assert (found["error_code"], found["high_watermark"]) == (0, self.produced)

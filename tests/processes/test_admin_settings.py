@@ -9,7 +9,8 @@ import pytest
 
 from shmbroker import clock
 from shmbroker.testing.broker import Broker
-from tests.support.raw_client import RawClient, batch_of
+from tests.support.acknowledged_load import batch_now
+from tests.support.raw_client import RawClient
 
 BROKER = 4
 GROUP = 32
@@ -59,7 +60,7 @@ def update(client: RawClient, name: str, level: int, upgrade_type: int) -> None:
 @pytest.mark.parametrize("name", ["", "1"], ids=["all brokers", "one broker"])
 def test_topics_follow_the_brokers_setting(broker: Broker, name: str) -> None:
     topic = f"follows-{name}"
-    large = batch_of(b"x" * 2000)
+    large = batch_now(b"x" * 2000)
     with RawClient(broker.address) as client:
         client.create_topic(topic)
         assert client.produce(topic, large)["error_code"] == 0

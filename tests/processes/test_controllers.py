@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
-from tests.support.raw_client import RawClient, batch_of
+from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.raw_client import RawClient
 
 KILLS = int(os.environ.get("SHMBROKER_CONTROLLER_KILLS", "3"))
 NONE = 0
@@ -161,7 +161,7 @@ def test_data_goes_on_while_no_controller_lives(family: Broker) -> None:
         for number in (1, 2, 3):
             os.kill(pid_of(family, number), signal.SIGKILL)
         with RawClient(address_of_leader(client, "data")) as producer:
-            assert producer.produce("data", batch_of(b"meanwhile"))["error_code"] == NONE
+            assert producer.produce("data", batch_now(b"meanwhile"))["error_code"] == NONE
         after = quorum_after(client, before["leader_epoch"])
         assert after["high_watermark"] > before["high_watermark"]
         created(client, "after-all-died")

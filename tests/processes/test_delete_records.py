@@ -7,8 +7,8 @@ from typing import Any
 
 from shmbroker.log.checkpoints import LOG_START_OFFSET, read_offsets
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
-from tests.support.raw_client import RawClient, batch_of, fetch_body
+from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.raw_client import RawClient, fetch_body
 
 TOPIC = "deleted"
 OUT_OF_RANGE = 1
@@ -37,7 +37,7 @@ def test_the_start_survives_every_kind_of_death(tmp_path: Path) -> None:
         with RawClient(broker.address) as client:
             client.create_topic(TOPIC)
             for _ in range(3):
-                client.produce(TOPIC, batch_of(*[b"v"] * 10))
+                client.produce(TOPIC, batch_now(*[b"v"] * 10))
             assert delete(client, 15)["low_watermark"] == 15
             wait_until(lambda: is_stored(broker, 15), "the checkpoint")
             killed = broker.children()["io-worker-1"]
@@ -56,7 +56,7 @@ def test_the_start_survives_every_kind_of_death(tmp_path: Path) -> None:
         broker.start()
         with RawClient(broker.address) as client:
             assert start_of(client) == 30
-            assert client.produce(TOPIC, batch_of(b"after"))["base_offset"] == 30
+            assert client.produce(TOPIC, batch_now(b"after"))["base_offset"] == 30
             assert b"after" in bytes(client.fetch(TOPIC, 30)["records"])
 
 
@@ -69,7 +69,7 @@ def test_whole_segments_go_with_the_next_retention_check() -> None:
             TOPIC, segment_bytes="1048576", file_delete_delay_ms="0", retention_ms="-1"
         )
         for _ in range(30):
-            client.produce(TOPIC, batch_of(bytes(100_000)))
+            client.produce(TOPIC, batch_now(bytes(100_000)))
         directory = broker.data / "node-1" / f"{TOPIC}-0"
         before = sorted(directory.glob("*.log"))
         assert len(before) == 3
@@ -82,7 +82,7 @@ def test_whole_segments_go_with_the_next_retention_check() -> None:
 def test_a_waiting_session_is_told_of_the_new_start() -> None:
     with Broker() as broker, RawClient(broker.address) as client:
         client.create_topic(TOPIC)
-        client.produce(TOPIC, batch_of(b"a", b"b"))
+        client.produce(TOPIC, batch_now(b"a", b"b"))
         body = fetch_body(TOPIC, 2) | {"session_epoch": 0}
         session = client.ask("Fetch", 12, body)["session_id"]
         delete(client, 1)

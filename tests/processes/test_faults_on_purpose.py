@@ -12,7 +12,8 @@ import pytest
 
 from shmbroker.testing import Broker
 from shmbroker.wire import error_codes
-from tests.support.raw_client import RawClient, batch_of, produce_body
+from tests.support.acknowledged_load import batch_now
+from tests.support.raw_client import RawClient, produce_body
 
 TOPIC = "t"
 
@@ -46,7 +47,7 @@ def address_of_leader(broker: Broker) -> str:
 
 
 def produced(client: RawClient, value: bytes = b"v") -> tuple[int, int]:
-    row = client.produce(TOPIC, batch_of(value))
+    row = client.produce(TOPIC, batch_now(value))
     return row["error_code"], row["base_offset"]
 
 
@@ -75,7 +76,7 @@ def test_failed_requests_are_not_done_and_the_next_one_is(
 def test_failed_answer_keeps_the_order_of_the_requests(broker: Broker, client: RawClient) -> None:
     broker.delay("Produce", 50)
     broker.fail_next("Metadata", "LEADER_NOT_AVAILABLE")
-    client.send("Produce", 9, produce_body(TOPIC, batch_of(b"v")))
+    client.send("Produce", 9, produce_body(TOPIC, batch_now(b"v")))
     client.send("Metadata", 9, {"topics": [{"name": TOPIC}]})
     assert client.receive("Produce", 9)["responses"]
     topics = client.receive("Metadata", 9)["topics"]
@@ -102,13 +103,13 @@ def test_unanswered_produce_that_fails_ends_the_connection(
     broker: Broker, client: RawClient
 ) -> None:
     broker.fail_next("Produce", "CORRUPT_MESSAGE")
-    client.send("Produce", 9, produce_body(TOPIC, batch_of(b"v"), acks=0))
+    client.send("Produce", 9, produce_body(TOPIC, batch_now(b"v"), acks=0))
     assert client.is_closed_by_broker()
 
 
 def test_unanswered_produce_passes(broker: Broker, client: RawClient) -> None:
     _, before = produced(client)
-    client.send("Produce", 9, produce_body(TOPIC, batch_of(b"v"), acks=0))
+    client.send("Produce", 9, produce_body(TOPIC, batch_now(b"v"), acks=0))
     assert produced(client) == (0, before + 2)
 
 

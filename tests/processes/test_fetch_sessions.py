@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.acknowledged_load import wait_until
-from tests.support.raw_client import RawClient, batch_of, fetch_body
+from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.raw_client import RawClient, fetch_body
 
 MANY = 600
 NOT_LEADER = 6
@@ -86,13 +86,13 @@ def test_of_many_partitions_only_those_with_news_are_told(broker: Broker) -> Non
             assert session.ask() == {}
         for index in (0, 300, MANY - 1):
             session.send(max_wait_ms=20_000)
-            writer.produce("many", batch_of(b"news"), index)
+            writer.produce("many", batch_now(b"news"), index)
             told = session.receive()
             assert list(told) == [index]
             assert b"news" in told[index]
             assert session.ask({index: 1}) == {}
         for index in (5, 6):
-            writer.produce("many", batch_of(b"more"), index)
+            writer.produce("many", batch_now(b"more"), index)
         assert sorted(session.ask()) == [5, 6]
 
 
@@ -109,7 +109,7 @@ def test_a_session_sees_what_full_fetches_see(broker: Broker) -> None:
             changed: dict[int, int] = {}
             forgotten: list[int] = []
             for _ in range(chance.randrange(3)):
-                other.produce("random", batch_of(b"v", b"v"), chance.randrange(partitions))
+                other.produce("random", batch_now(b"v", b"v"), chance.randrange(partitions))
             if chance.random() < 0.3:
                 row = {"partition_index": chance.randrange(partitions), "offset": -1}
                 topics = [{"name": "random", "partitions": [row]}]
@@ -147,7 +147,7 @@ def test_who_waits_in_a_session_that_another_goes_on_with_is_told_so(broker: Bro
             return bool(second.receive("Fetch", 12)["error_code"] == 0)
 
         wait_until(goes_on, "the first request")
-        second.produce("shared", batch_of(b"v"))
+        second.produce("shared", batch_now(b"v"))
         answer = first.receive("Fetch", 12)
         assert answer["error_code"] == INVALID_SESSION_EPOCH
         assert answer["session_id"] == session.id
@@ -160,7 +160,7 @@ def test_a_session_outlives_the_death_of_the_log_s_process(broker: Broker) -> No
         session = Session(client, "outlives")
         session.ask(dict.fromkeys(range(3), 0))
         session.send(max_wait_ms=20_000)
-        writer.produce("outlives", batch_of(b"v"), 1)
+        writer.produce("outlives", batch_now(b"v"), 1)
         assert list(session.receive()) == [1]
         assert session.ask({1: 1}) == {}
         session.send(max_wait_ms=20_000)

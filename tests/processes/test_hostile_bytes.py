@@ -11,7 +11,8 @@ from shmbroker.wire import api_keys
 from shmbroker.wire.frame import FRAME_SIZE
 from tests.processes.hostile import Besieged
 from tests.processes.wire_cases import SMALLEST, smallest, versions
-from tests.support.raw_client import RawClient, batch_of, key_of, produce_body
+from tests.support.acknowledged_load import batch_now
+from tests.support.raw_client import RawClient, key_of, produce_body
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_random_frames_are_answered_or_closed(besieged: Besieged) -> None:
 
 def test_requests_one_byte_at_a_time_are_answered(besieged: Besieged) -> None:
     with besieged.quiet(), besieged.client() as client:
-        batch = batch_of(b"drop by drop")
+        batch = batch_now(b"drop by drop")
         frame = bytearray()
         for api, version, body in (
             ("ApiVersions", 0, {}),
@@ -162,7 +163,7 @@ def test_bytes_behind_the_records_do_not_confuse_the_next_request(besieged: Besi
         topic = f"behind-{version}"
         with besieged.quiet(), besieged.client() as client:
             topic_id = client.create_topic(topic)
-            body = produce_body(topic, batch_of(b"one"))
+            body = produce_body(topic, batch_now(b"one"))
             if version == 13:
                 del body["topic_data"][0]["name"]
                 body["topic_data"][0]["topic_id"] = topic_id

@@ -17,8 +17,8 @@ from shmbroker.testing.broker import Broker
 from shmbroker.wire import api_keys
 from shmbroker.wire.primitives import uvarint
 from tests.processes.hostile import TOPIC, Besieged
-from tests.support.acknowledged_load import wait_until
-from tests.support.raw_client import RawClient, batch_of, fetch_body, key_of, produce_body
+from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.raw_client import RawClient, fetch_body, key_of, produce_body
 
 MIB = 1 << 20
 GROWTH_BYTES_MAX = 64 * MIB
@@ -101,7 +101,7 @@ def test_half_frames_are_bounded_together_however_small() -> None:
     and all the memory goes back."""
     with Broker("--set", f"queued.max.request.bytes={8 * MIB}") as broker, ExitStack() as stack:
         besieged = Besieged(broker)
-        large = batch_of(bytes(200_000))
+        large = batch_now(bytes(200_000))
         for _ in range(8):
             assert besieged.bystander.produce(TOPIC, large)["error_code"] == 0
         before = besieged.memory_bytes()
@@ -184,7 +184,7 @@ def test_a_million_bytes_of_small_things_are_not_read(besieged: Besieged, api: s
 def test_a_large_batch_is_refused_while_others_are_served(besieged: Besieged) -> None:
     before = besieged.memory_bytes()
     with besieged.quiet(), besieged.client() as client:
-        client.send("Produce", 9, produce_body("bystander", batch_of(bytes(20 * MIB))))
+        client.send("Produce", 9, produce_body("bystander", batch_now(bytes(20 * MIB))))
         besieged.serves()
         answer = client.receive("Produce", 9)["responses"][0]["partition_responses"][0]
         assert answer["error_code"] == 10
@@ -239,7 +239,7 @@ def test_readers_that_never_read_take_no_memory(besieged: Besieged) -> None:
         producer = stack.enter_context(besieged.client())
         producer.create_topic(topic)
         for _ in range(4):
-            assert producer.produce(topic, batch_of(bytes(MIB // 2)))["error_code"] == 0
+            assert producer.produce(topic, batch_now(bytes(MIB // 2)))["error_code"] == 0
         before = besieged.memory_bytes()
         for _ in range(40):
             reader = stack.enter_context(besieged.client())
@@ -257,7 +257,7 @@ def test_clients_that_leave_in_the_middle_are_forgotten(besieged: Besieged) -> N
     topic = "left"
     with besieged.quiet(), besieged.client() as client:
         client.create_topic(topic)
-        batch = batch_of(b"x" * 1000)
+        batch = batch_now(b"x" * 1000)
         for which in range(100):
             leaving = besieged.client()
             leaving.send("Fetch", 12, fetch_body(topic, 10**9 if which % 3 else 0, 0, 30_000))
@@ -275,7 +275,7 @@ def test_clients_that_leave_in_the_middle_are_forgotten(besieged: Besieged) -> N
 
 
 def test_two_frames_that_need_all_the_memory_do_not_wait_for_each_other() -> None:
-    batch = batch_of(bytes(30 * MIB))
+    batch = batch_now(bytes(30 * MIB))
     with Broker("--network-workers", "1") as broker:
         clients = [RawClient(broker.address) for _ in range(2)]
         clients[0].create_topic("large")

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.raw_client import RawClient, batch_of, fetch_body, produce_body
+from tests.support.acknowledged_load import batch_now
+from tests.support.raw_client import RawClient, fetch_body, produce_body
 
 TOPIC = "spread"
 NOT_LEADER = 6
@@ -55,7 +56,7 @@ def test_both_brokers_lead_and_have_ports(cluster: Cluster) -> None:
 @pytest.mark.parametrize("partition", [0, 1])
 @pytest.mark.parametrize("version", range(3, 14))
 def test_produce_to_another_broker(cluster: Cluster, version: int, partition: int) -> None:
-    body = produce_body(TOPIC, batch_of(b"x"), partition)
+    body = produce_body(TOPIC, batch_now(b"x"), partition)
     if version >= 13:
         body = with_id(body, "topic_data", cluster.topic_id)
     answer = cluster.wrong(partition).ask("Produce", version, body)
@@ -110,7 +111,7 @@ def test_offsets_and_epochs_from_another_broker(cluster: Cluster) -> None:
 def test_good_and_misplaced_partitions_in_one_request(cluster: Cluster) -> None:
     body = produce_body(TOPIC, None)
     body["topic_data"][0]["partition_data"] = [
-        {"index": index, "records": batch_of(b"x")} for index in (0, 1)
+        {"index": index, "records": batch_now(b"x")} for index in (0, 1)
     ]
     for number, client in cluster.clients.items():
         answer = client.ask("Produce", 9, body)
@@ -144,4 +145,4 @@ def test_topics_are_made_on_any_broker_for_all(cluster: Cluster) -> None:
             sorted(topic["partitions"], key=lambda r: r["partition_index"])
         ):
             leader = cluster.clients[row["leader_id"]]
-            assert leader.produce(name, batch_of(b"x"), index)["error_code"] == 0
+            assert leader.produce(name, batch_now(b"x"), index)["error_code"] == 0

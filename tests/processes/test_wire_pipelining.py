@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from shmbroker.testing.broker import Broker
-from tests.support.raw_client import RawClient, batch_of, fetch_body, produce_body
+from tests.support.acknowledged_load import batch_now
+from tests.support.raw_client import RawClient, fetch_body, produce_body
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def latest(topic: str) -> dict[str, Any]:
 def test_produces_are_answered_in_order(client: RawClient) -> None:
     client.create_topic("produces")
     for number in range(500):
-        client.send("Produce", 9, produce_body("produces", batch_of(b"%d" % number)))
+        client.send("Produce", 9, produce_body("produces", batch_now(b"%d" % number)))
     assert [offset_of(client.receive("Produce", 9)) for _ in range(500)] == list(range(500))
 
 
@@ -49,12 +50,12 @@ def test_requests_of_every_kind_are_answered_in_order(client: RawClient) -> None
     software = {"client_software_name": "a", "client_software_version": "1"}
     offsets = []
     for _ in range(40):
-        client.send("Produce", 9, produce_body("mixed", batch_of(b"a")))
-        client.send("Produce", 9, produce_body("mixed", batch_of(b"b"), acks=1))
+        client.send("Produce", 9, produce_body("mixed", batch_now(b"a")))
+        client.send("Produce", 9, produce_body("mixed", batch_now(b"b"), acks=1))
         client.send("ListOffsets", 5, latest("mixed"))
         client.send("Fetch", 12, fetch_body("mixed", 0))
         client.send("Metadata", 12, {"topics": [{"name": "mixed"}]})
-        client.send("Produce", 9, produce_body("mixed", batch_of(b"c"), acks=0))
+        client.send("Produce", 9, produce_body("mixed", batch_now(b"c"), acks=0))
         client.send("ApiVersions", 3, software)
         client.send("DescribeLogDirs", 4, {"topics": []})
         client.send("FindCoordinator", 2, {"key": "g", "key_type": 9})
@@ -80,7 +81,7 @@ def test_requests_of_every_kind_are_answered_in_order(client: RawClient) -> None
 def test_a_produce_passes_the_fetch_that_waits_for_it(client: RawClient) -> None:
     client.create_topic("passing")
     client.send("Fetch", 12, fetch_body("passing", 0, max_wait_ms=60_000))
-    client.send("Produce", 9, produce_body("passing", batch_of(b"x")))
+    client.send("Produce", 9, produce_body("passing", batch_now(b"x")))
     fetched = client.receive("Fetch", 12)["responses"][0]["partitions"][0]
     assert (fetched["error_code"], len(fetched["records"]) > 0) == (0, True)
     assert offset_of(client.receive("Produce", 9)) == 0
@@ -96,7 +97,7 @@ def test_anything_else_waits_for_the_fetch_ahead(client: RawClient, address: str
         body = {"topics": [{"name": "made-behind"}], "allow_auto_topic_creation": False}
         for _ in range(20):
             assert other.ask("Metadata", 12, body)["topics"][0]["error_code"] == 3
-        other.produce("waiting", batch_of(b"wake up"))
+        other.produce("waiting", batch_now(b"wake up"))
     client.receive("Fetch", 12)
     assert client.receive("CreateTopics", 7)["topics"][0]["error_code"] == 0
 
@@ -106,10 +107,10 @@ def test_topics_are_there_for_the_next_request(client: RawClient) -> None:
         name = f"next-{which}"
         creatable = {"name": name, "num_partitions": 1, "replication_factor": 1}
         client.send("CreateTopics", 7, {"topics": [creatable], "timeout_ms": 10_000})
-        client.send("Produce", 9, produce_body(name, batch_of(b"x")))
+        client.send("Produce", 9, produce_body(name, batch_now(b"x")))
         client.send("Metadata", 12, {"topics": [{"name": name}]})
         client.send("DeleteTopics", 6, {"topics": [{"name": name}], "timeout_ms": 10_000})
-        client.send("Produce", 9, produce_body(name, batch_of(b"y")))
+        client.send("Produce", 9, produce_body(name, batch_now(b"y")))
         assert client.receive("CreateTopics", 7)["topics"][0]["error_code"] == 0
         assert offset_of(client.receive("Produce", 9)) == 0
         assert client.receive("Metadata", 12)["topics"][0]["error_code"] == 0
@@ -121,7 +122,7 @@ def test_topics_are_there_for_the_next_request(client: RawClient) -> None:
 def test_fetches_in_a_row_are_answered_in_order(client: RawClient) -> None:
     client.create_topic("fetches")
     for number in range(20):
-        client.send("Produce", 9, produce_body("fetches", batch_of(b"%d" % number * 5000)))
+        client.send("Produce", 9, produce_body("fetches", batch_now(b"%d" % number * 5000)))
     for _ in range(20):
         client.receive("Produce", 9)
     for offset in range(20):
@@ -134,8 +135,8 @@ def test_fetches_in_a_row_are_answered_in_order(client: RawClient) -> None:
 def test_acks_0_that_fails_ends_the_connection(address: str) -> None:
     with RawClient(address) as client:
         client.create_topic("acks-0")
-        client.send("Produce", 9, produce_body("acks-0", batch_of(b"good"), acks=0))
-        client.send("Produce", 9, produce_body("acks-0", batch_of(b"bad")[:-1], acks=0))
+        client.send("Produce", 9, produce_body("acks-0", batch_now(b"good"), acks=0))
+        client.send("Produce", 9, produce_body("acks-0", batch_now(b"bad")[:-1], acks=0))
         assert client.is_closed_by_broker()
     with RawClient(address) as client:
         assert client.fetch("acks-0", 0)["high_watermark"] == 1
@@ -144,7 +145,7 @@ def test_acks_0_that_fails_ends_the_connection(address: str) -> None:
 def test_client_that_will_send_no_more_gets_all_its_answers(address: str) -> None:
     with RawClient(address) as client:
         client.create_topic("halves")
-        client.send("Produce", 9, produce_body("halves", batch_of(b"a")))
+        client.send("Produce", 9, produce_body("halves", batch_now(b"a")))
         for _ in range(3):
             client.send("ListOffsets", 6, latest("halves"))
         waiting = fetch_body("halves", 1, max_wait_ms=300, min_bytes=1)
