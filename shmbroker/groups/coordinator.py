@@ -223,9 +223,8 @@ class GroupCoordinator(Sharded[Shard]):
         if group.wake_ms < group.scheduled_ms:
             group.scheduled_ms = group.wake_ms
             self._push(group.wake_ms, group)
-        if group.held_bytes != group.counted_bytes:
-            self.memory.count(group)
-        if not group.members and group.is_idle() and group.owner.store.is_empty_of(group.group_id):
+        self.memory.count(group)
+        if group.is_idle() and group.owner.store.is_empty_of(group.group_id):
             self._idle[group.group_id] = group
 
     def _reply(self, effect: Reply) -> None:

@@ -134,12 +134,11 @@ class Call:
             return
         head = EXECUTED_HEAD.pack(self.token, 0, 0)
         largest = self.peer.writer.payload_bytes_max - EXECUTED_HEAD.size
-        if len(encoded) > largest:
-            whole = len(encoded) - 1 - (len(encoded) - 1) % largest
-            for at in range(0, whole, largest):
-                self.peer.send(EXECUTED_PART, head + encoded[at : at + largest])
-            encoded = encoded[whole:]
-        self.peer.send(EXECUTED, head + encoded)
+        at = 0
+        while len(encoded) - at > largest:
+            self.peer.send(EXECUTED_PART, head + encoded[at : at + largest])
+            at += largest
+        self.peer.send(EXECUTED, head + encoded[at:])
 
     def refuse(self) -> None:
         """Nothing was done here; who asked may ask another process."""

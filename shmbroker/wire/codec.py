@@ -87,9 +87,6 @@ REQUEST_ELEMENTS_MAX = 20_000
 A broker holds some thousands of partitions, and Kafka lets one request make 10,000.
 """
 
-_decoders: dict[tuple[str, int], Decoder] = {}
-_encoders: dict[tuple[str, int], Encoder] = {}
-
 
 def decode(name: str, version: int, buffer: Buffer, position: int = 0) -> tuple[Message, int]:
     """(message, position after it). The buffer's end is the end of what may be read."""
@@ -129,23 +126,21 @@ def _response_encoder(api_name: str, version: int) -> Encoder:
     return encoder(api_name + "Response", version)
 
 
+@lru_cache(None)
 def decoder(name: str, version: int) -> Decoder:
     """`decode(buffer, position=0, elements=ANY_NUMBER) -> (message, end_position)` for one message
     and version; ProtocolFault for more elements, of arrays and tagged fields, than that.
 
     KeyError for a name that is not in the table, ProtocolFault for a version it doesn't have.
     """
-    found = _decoders.get((name, version))
-    if found is None:
-        found = _decoders[name, version] = _compile(_DecoderSource(name, version))
+    found: Decoder = _compile(_DecoderSource(name, version))
     return found
 
 
+@lru_cache(None)
 def encoder(name: str, version: int) -> Encoder:
     """`encode(message) -> bytes` for one message and version; raises as `decoder` does."""
-    found = _encoders.get((name, version))
-    if found is None:
-        found = _encoders[name, version] = _compile(_EncoderSource(name, version))
+    found: Encoder = _compile(_EncoderSource(name, version))
     return found
 
 

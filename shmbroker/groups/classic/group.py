@@ -69,10 +69,6 @@ _UNKNOWN_MEMBER = error_codes.UNKNOWN_MEMBER_ID
 _REBALANCE = error_codes.REBALANCE_IN_PROGRESS
 
 
-def _has_room(_: int) -> bool:
-    return True
-
-
 class ClassicSettings:
     """What the broker's settings say about groups; sizes and times as Kafka names them."""
 
@@ -185,7 +181,7 @@ class ClassicGroup:
         client_id: str,
         client_host: str,
         now_ms: int,
-        make_room: Callable[[int], bool] = _has_room,
+        make_room: Callable[[int], bool],
     ) -> list[Effect]:
         """A JoinGroup, parked until the rebalance is over, or answered at once.
 

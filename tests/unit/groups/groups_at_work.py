@@ -80,7 +80,11 @@ class Table:
             "protocol_type": protocol_type,
             "protocols": [{"name": name, "metadata": data} for name, data in protocols],
         }
-        self.run(self.group.on_join(call, body, version, "client", "/host", self.now_ms))
+        self.run(
+            self.group.on_join(
+                call, body, version, "client", "/host", self.now_ms, lambda more: True
+            )
+        )
         return call
 
     def sync(
