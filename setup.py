@@ -12,7 +12,18 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
-FILES = ("module", "crc32c", "batches", "decode", "lz4", "encode", "appends", "plain", "compact")
+FILES = (
+    "module",
+    "look",
+    "crc32c",
+    "batches",
+    "decode",
+    "lz4",
+    "encode",
+    "appends",
+    "plain",
+    "compact",
+)
 
 
 def beside(*directories: str) -> list[tuple[str, list[str]]]:

@@ -54,6 +54,7 @@ from shmbroker.groups.known_requests import KnownCommits, KnownFetches
 from shmbroker.groups.transactions.coordinator import TransactionCoordinator
 from shmbroker.ids import random_uuid, uuid_dashed
 from shmbroker.ipc.asking import Asking
+from shmbroker.ipc.awake import AFTER_S, AMONG_REPLICAS_S, Awake
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.operation_adapter import Call, Executor, Handler, Steps
@@ -288,7 +289,10 @@ class Broker:
             {number: (peer, peers.files[number]) for number, peer in peers.siblings.items()},
             tables.sibling_positions,
             self.config["replica.lag.time.max.ms"],
-            core=Core(self.clock.monotonic),
+            awake=Awake(
+                Core(self.clock.monotonic, self.member.rings),
+                AMONG_REPLICAS_S if peers.siblings else AFTER_S,
+            ),
             new_token=self.asking.new_token,
             pass_file=self.passing.pass_file,
             note_gap=self.store.note_gap,

@@ -145,6 +145,8 @@ class Poller(Protocol):
 
     def poll(self, timeout: float, /) -> list[tuple[int, int]]: ...
 
+    def fileno(self) -> int: ...
+
 
 class Listener:
     """A listening socket and the broker id whose port it is; -1: the control socket.

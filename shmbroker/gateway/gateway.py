@@ -31,7 +31,6 @@ from shmbroker.errors import ConfigFault, ProtocolFault
 from shmbroker.gateway import fetch, produce
 from shmbroker.gateway import forwarding as plain
 from shmbroker.gateway.audited import Audited, who_is
-from shmbroker.gateway.awake import APPEND_BYTES_MAX, Awake
 from shmbroker.gateway.brokers_told import BrokersTold
 from shmbroker.gateway.connection import NEVER, Answered, Connection, Traffic
 from shmbroker.gateway.connection_limits import ConnectionLimits
@@ -54,7 +53,8 @@ from shmbroker.gateway.later import Later
 from shmbroker.gateway.quotas import Quotas
 from shmbroker.gateway.results import Results
 from shmbroker.gateway.standing import StandingRepeats
-from shmbroker.ipc.core import Core
+from shmbroker.ipc.awake import Awake
+from shmbroker.ipc.core import ENTRIES, NOTHING, Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
@@ -107,6 +107,10 @@ PARTIAL_FRAME_S = 10.0
 """Half a frame that does not move for this long ends its connection."""
 WAITING_APIS = (join_group.API_KEY, sync_group.API_KEY)
 """Requests that wait for other clients: their senders look for another coordinator anyway."""
+APPEND_BYTES_MAX = 64 * 1024
+"""Of an append whose answer is waited for awake: that of more takes several times as long."""
+SOCKETS_BETWEEN = (16, 2)
+"""An answer comes from a ring, the request after it from a socket."""
 SOON_ANSWERED = (ADD_PARTITIONS_TO_TXN, END_TXN, OFFSET_COMMIT, OFFSET_FETCH)
 """Requests that take about as long as a small append: most are one, to a coordinator's topic."""
 RETRY_S = 0.02
@@ -209,7 +213,9 @@ class Gateway:
         self._now = clock.monotonic()
         self._next_sweep = self._now + SWEEP_INTERVAL_S
         self._apply_configs()
-        self._awake = Awake(poller, member.has_entries, Core(clock.monotonic))
+        self._awake = Awake(
+            Core(clock.monotonic, member.rings, poller), sockets_between=SOCKETS_BETWEEN
+        )
         self._crowd = Crowd()
         self._drain: Drain | None = None
         self._has_stepped = False
@@ -508,7 +514,10 @@ class Gateway:
             api_key = pending[next(reversed(pending))].api_key
             is_small = self.append_bytes <= APPEND_BYTES_MAX
             waits = is_small if api_key == produce.API_KEY else api_key in SOON_ANSWERED
-        return self._awake.look(waits)
+        came = self._awake.look(waits)
+        if came == NOTHING:
+            return None
+        return [] if came == ENTRIES else self.poller.poll(0)
 
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S

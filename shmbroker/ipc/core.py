@@ -7,31 +7,77 @@ as used: a process that looks a hundred times may then wait a hundred times as l
 slept. So who has lost its core for LOST_S ends its looking, and doesn't look again for RESTS times
 as long: so much of its time it may lose to looking, one part in ten. (A hundred made a producer on
 a quiet machine wait longer than one without this: a core is lost now and then.)
+
+The looks are a compiled loop (`kernels/look.c`). The way without it is for where there is no
+compiler, and for a clock that a test or a simulation moves.
 """
 
 from __future__ import annotations
 
 from os import sched_yield
 
+from shmbroker import clock
+from shmbroker.kernels import native
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
+
+    from shmbroker.shm.ring import RingReader
+
+    class Pollable(Protocol):
+        """What a gateway's sockets are watched by; as `select.epoll`."""
+
+        def fileno(self) -> int: ...
+
+        def poll(self, timeout: float, /) -> list[tuple[int, int]]: ...
+
+
+NOTHING, ENTRIES, EVENTS, LOST = range(4)
+"""What a row of looks ends with: its time is over; a ring has entries; a socket has something;
+somebody else computes on this core. The first three are numbers of `look.c`, too."""
+
+REAL_MONOTONIC = clock.monotonic
 
 LOST_S = 0.002
 """More than those who are waited for need for what they are asked; a slice takes longer."""
 RESTS = 10
+LOOK_S = 2.5e-6
+"""What a look takes that is not compiled, about."""
 
 
 class Core:
-    """As one process sees it."""
+    """As one process sees it. rings: all that it reads. sockets: if it has any."""
 
-    __slots__ = ("_last", "_monotonic", "_until")
+    __slots__ = (
+        "_descriptor",
+        "_kernel",
+        "_last",
+        "_monotonic",
+        "_rings",
+        "_sockets",
+        "_until",
+        "_words",
+    )
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        rings: Sequence[RingReader],
+        sockets: Pollable | None = None,
+    ) -> None:
         self._monotonic = monotonic
+        self._rings = rings
+        self._sockets = sockets
         self._last = 0.0
         """When it had its core last."""
         self._until = 0.0
+        self._kernel = None
+        if native is not None and monotonic is REAL_MONOTONIC and len(rings) <= native.LOOK_RINGS:
+            self._kernel = native.look
+            self._words = tuple(ring.words for ring in rings)
+            self._descriptor = -1 if sockets is None else sockets.fileno()
 
     def is_wanted(self) -> bool:
         """Whether others computed here lately: then one better sleeps. To be asked before a row of
@@ -39,13 +85,32 @@ class Core:
         self._last = self._monotonic()
         return self._last < self._until
 
-    def let_others(self) -> bool:
-        """Let who waits for it run; False if that took so long that looking is to end."""
-        sched_yield()
-        now = self._monotonic()
-        lost = now - self._last
-        self._last = now
-        if lost < LOST_S:
-            return True
-        self._until = now + lost * RESTS
-        return False
+    def look(self, for_s: float, between: int = 1) -> int:
+        """Look for that long, unless something comes; sockets once in `between` looks."""
+        if self._kernel is None:
+            return self._look(for_s, between)
+        came, lost_ns = self._kernel(
+            self._words, int(for_s * 1e9), int(LOST_S * 1e9), self._descriptor, between
+        )
+        if lost_ns:
+            return self._lose(lost_ns * 1e-9)
+        return came  # type: ignore[no-any-return]
+
+    def _look(self, for_s: float, between: int) -> int:
+        sockets = self._sockets
+        for look in range(max(1, int(for_s / LOOK_S))):
+            sched_yield()
+            now = self._monotonic()
+            lost, self._last = now - self._last, now
+            if lost >= LOST_S:
+                return self._lose(lost)
+            if sockets is not None and not look % between and sockets.poll(0):
+                return EVENTS
+            for ring in self._rings:
+                if ring.poll():
+                    return ENTRIES
+        return NOTHING
+
+    def _lose(self, seconds: float) -> int:
+        self._until = self._monotonic() + seconds * RESTS
+        return LOST

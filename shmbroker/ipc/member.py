@@ -59,7 +59,7 @@ class FamilyMember:
         self.doorbell = doorbell
         self.supervisor = supervisor
         self.peers = peers
-        self._readers = tuple(peer.reader for peer in peers)
+        self.rings = tuple(peer.reader for peer in peers)
         self.tally = Tally(counters, index)
         self.incarnation = self.words[counters.at(index, INCARNATION)]
         self.generation = -1
@@ -138,7 +138,7 @@ class FamilyMember:
     def has_entries(self) -> bool:
         """Whether some peer has put something on its ring."""
         # A loop: whoever waits asks this a hundred times, and a generator costs twice as much.
-        for reader in self._readers:  # noqa: SIM110
+        for reader in self.rings:  # noqa: SIM110
             if reader.poll():
                 return True
         return False

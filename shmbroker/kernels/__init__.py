@@ -9,6 +9,7 @@
     compaction    keys, the map of them, new files log/compaction/compactor.py     else numpy
     appends       batches of a Produce, to a ring  gateway/produce_many.py         else Python
     plain         batches from a ring, to segments broker/append.py                else Python
+    look          at rings, before a process sleeps ipc/core.py                    else Python
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _wanted = os.environ.get("SHMBROKER_KERNELS", "on").lower()
 
-BUILD = 9
+BUILD = 10
 """What `kernels.h` says, too: a build of an earlier source is as good as none."""
 
 native: ModuleType | None = None

@@ -36,6 +36,19 @@ HeaderColumn: TypeAlias = tuple[Buffer | None, Buffer, int, Column, Column]
 """An Arrow list<struct<key: string, value: binary>>: validity bits or None, int32 offsets, place of
 row 0, and the children key and value (of the struct's children; a null key is not allowed)."""
 
+LOOK_RINGS: int
+"""Rings that `look` looks at, at most."""
+
+def look(
+    rings: tuple[Buffer, ...], for_ns: int, lost_ns: int, descriptor: int, between: int, /
+) -> tuple[int, int]:
+    """Look at rings (`shm/ring_layout.py`) for that long: what has come, and the nanoseconds lost.
+
+    Gives the core away before each look. What has come: 1 where a ring has entries that its reader
+    has not released, 2 where `descriptor` (-1: none) can be read, asked once in `between` looks; 0
+    after the time, or where a look took `lost_ns` or more, which is then the second number.
+    """
+
 def crc32c(data: Buffer, crc: int = 0, method: int = ..., /) -> int:
     """CRC-32C of `data`, going on from `crc`, by the fastest way or that with this number."""
 

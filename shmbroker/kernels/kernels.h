@@ -8,6 +8,7 @@
  *   encode.c   murmur2, encode, scatter: Arrow columns to records
  *   appends.c  Produce requests of several batches: found, put on a ring, answered
  *   plain.c    small batches from a ring into their segments
+ *   look.c     at rings, until something has come
  *   compact.c  keys of records, the map from them to offsets, batches again of what stays
  *
  * Rules
@@ -76,7 +77,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 9 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 10 /* and in __init__.py: up whenever a signature or a layout changes */
 
 /* A record batch (magic 2), and how an APPEND_MANY and its answer name one. */
 enum {
@@ -110,6 +111,7 @@ enum {
 
 enum { R_POSITION, R_END, R_COUNT, R_BASE_TIMESTAMP, R_NEWEST, R_FIELDS };
 #define SCATTER_MAX 64 /* batches side by side */
+#define LOOK_RINGS 1024 /* of one process */
 
 /* Columns of batch headers, widened to int64, and where the batches begin and end. */
 enum {
@@ -243,6 +245,7 @@ PyObject *py_scatter(PyObject *self, PyObject *args);
 PyObject *py_find_batches(PyObject *self, PyObject *args);
 PyObject *py_check_crcs(PyObject *self, PyObject *args);
 PyObject *py_hash_keys(PyObject *self, PyObject *args);
+PyObject *py_look(PyObject *self, PyObject *args);
 PyObject *py_find_appends(PyObject *self, PyObject *args);
 PyObject *py_pack_appends(PyObject *self, PyObject *args);
 PyObject *py_put_stored(PyObject *self, PyObject *args);

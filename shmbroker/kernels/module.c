@@ -80,6 +80,7 @@ static PyMethodDef methods[] = {
     {"append_plain", (PyCFunction)(void (*)(void))py_append_plain, METH_FASTCALL,
      "small batches of a ring into their segments"},
     {"append_rows", py_append_rows, METH_VARARGS, "rows of an APPEND_MANY into their segments"},
+    {"look", py_look, METH_VARARGS, "at rings, until something has come"},
     {"hash_keys", py_hash_keys, METH_VARARGS, "keys of records, hashed"},
     {"map_put", py_map_put, METH_VARARGS, "offsets of keys into a map"},
     {"map_keep", py_map_keep, METH_VARARGS, "which records are the last of their key"},
@@ -94,6 +95,7 @@ execute(PyObject *module) {
         PyModule_AddIntConstant(module, "STATE_FIELDS", STATE_FIELDS) < 0 ||
         PyModule_AddIntConstant(module, "SCATTER_FIELDS", R_FIELDS) < 0 ||
         PyModule_AddIntConstant(module, "SCATTER_MAX", SCATTER_MAX) < 0 ||
+        PyModule_AddIntConstant(module, "LOOK_RINGS", LOOK_RINGS) < 0 ||
         PyModule_AddIntConstant(module, "WALK_MALFORMED", WALK_MALFORMED) < 0 ||
         PyModule_AddIntConstant(module, "WALK_OFFSET", WALK_OFFSET) < 0 ||
         PyModule_AddIntConstant(module, "WALK_NO_KEY", WALK_NO_KEY) < 0 ||

@@ -125,12 +125,12 @@ class RingWriter:
 class RingReader:
     """The reading end. `data` is the data area that the indexes of `next` point into."""
 
-    __slots__ = ("_capacity_bytes", "_head", "_mask", "_stamp", "_tail", "_words", "data")
+    __slots__ = ("_capacity_bytes", "_head", "_mask", "_stamp", "_tail", "data", "words")
 
     def __init__(self, words: memoryview, data: memoryview) -> None:
         """`words` are those of the whole ring; tests pass one that stops at each access."""
         assert words[MAGIC_WORD] == MAGIC, "not a ring"
-        self._words = words
+        self.words = words
         self.data = data
         self._capacity_bytes = words[CAPACITY_WORD]
         self._mask = self._capacity_bytes - 1
@@ -139,12 +139,12 @@ class RingReader:
 
     def poll(self) -> bool:
         """Look for entries once; whether `next` has any."""
-        self._tail = tail = self._words[TAIL_WORD]  # meets A
+        self._tail = tail = self.words[TAIL_WORD]  # meets A
         return tail != self._head
 
     def stamped(self) -> int:
         """The writer's stamp, if there is a new one since the last call; 0 else. After `poll`."""
-        stamp = self._words[STAMP_WORD]
+        stamp = self.words[STAMP_WORD]
         if stamp == self._stamp:
             return 0
         self._stamp = stamp
@@ -157,7 +157,7 @@ class RingReader:
         if head == tail:
             return None
         index = head & self._mask
-        word = self._words[DATA_WORD + (index >> 3)]
+        word = self.words[DATA_WORD + (index >> 3)]
         length = word & 0xFFFFFFFF
         self._head = end = head + (length + 15 & -8)
         assert end <= tail and index + length < self._capacity_bytes, "broken ring"
@@ -167,11 +167,11 @@ class RingReader:
 
     def release(self) -> None:
         """Give the room of every entry taken so far back to the writer."""
-        self._words[HEAD_WORD] = self._head  # B
+        self.words[HEAD_WORD] = self._head  # B
 
     def reset(self) -> None:
         """Empty the ring for a successor; only while the writer's process is dead."""
-        _empty(self._words)
+        _empty(self.words)
         self._head = self._tail = 0
 
 

@@ -367,6 +367,14 @@ class Fuzz:
         writer = Made(data=back, _tail=self.seldom(0, 48, 2**40), _limit=limit)
         native.append_plain(reader, writer, partitions, 0, self.seldom(9, 1, 0), 2**40, set(), [])
 
+    def look(self) -> None:
+        size = self.seldom(4096, 0, 8, 4088)
+        rings = tuple(zeros(size) for _ in range(self.seldom(3, 0, 1025)))
+        self.native.look(
+            rings, self.seldom(2000, -1, 0), self.seldom(10**9, 0, -1), self.seldom(-1, 0, 10**6),
+            self.seldom(1, 0, -1, 7),
+        )  # fmt: skip
+
 
 def main() -> None:
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60
@@ -375,7 +383,7 @@ def main() -> None:
     fuzz = Fuzz(load(sys.argv[1]), seed)
     kinds = [
         *(fuzz.decode, fuzz.decode, fuzz.compact, fuzz.walk, fuzz.lz4, fuzz.encode),
-        *(fuzz.appends, fuzz.plain, fuzz.plain),
+        *(fuzz.appends, fuzz.plain, fuzz.plain, fuzz.look),
     ]
     deadline, runs, refused = time.monotonic() + seconds, 0, 0
     while time.monotonic() < deadline:

@@ -26,10 +26,9 @@ from unittest import mock
 
 from shmbroker import clock
 from shmbroker.broker import append
-from shmbroker.broker.replication import replication
-from shmbroker.gateway import awake
 from shmbroker.gateway.connection import Connection
 from shmbroker.groups.transactions import transaction
+from shmbroker.ipc import core
 from shmbroker.log import closing, residency
 from shmbroker.processes import io_worker, network_worker, shared_resources
 from shmbroker.replica.partition import Partition
@@ -88,7 +87,6 @@ class System:
                 sleep=self._sleep,
             ),
             mock.patch.object(os, "urandom", scheduler.random.randbytes),
-            mock.patch.object(os, "sched_yield", lambda: None),
             mock.patch.object(signal, "signal", lambda number, handler: None),
             mock.patch.object(select, "epoll", lambda: Epoll(self)),
             mock.patch.object(socket, "socket", _socket_class(self)),
@@ -98,9 +96,8 @@ class System:
             mock.patch.object(io_worker, "Flusher", lambda eventfd: Flusher(self, eventfd)),
             mock.patch.object(closing, "FEW", 1 << 30),
             mock.patch.object(transaction, "EPOCH_LAST", self.producer_epoch_last),
-            mock.patch.object(awake, "LOOKS_FOR_ANSWER", 1),
-            mock.patch.object(awake, "LOOKS_AFTER_ANSWER", 1),
-            mock.patch.object(replication, "LOOKS_BEFORE_SLEEP", 1),
+            mock.patch.object(core, "LOOK_S", 1.0),
+            mock.patch.object(core, "sched_yield", lambda: None),
             mock.patch.object(network_worker, "keep_large_apart", lambda: None),
             mock.patch.object(network_worker, "give_back_freed", lambda: None),
             # A set of them is walked in the same order in each run of a seed.
