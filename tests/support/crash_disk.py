@@ -180,8 +180,8 @@ class CrashDisk:
 
     def _node(self, path: str) -> Any:
         node: Any = self.top
-        for name in os.path.relpath(path, self.root).split("/"):
-            if name == ".":
+        for name in path[len(self.root) :].split("/"):
+            if not name:
                 continue
             if not isinstance(node, Directory) or name not in node.entries:
                 return None

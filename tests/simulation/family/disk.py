@@ -103,7 +103,7 @@ class SimulatedDisk(CrashDisk):
         """The node's directory that a path is in; "" if in none."""
         if path is None:
             return ""
-        return os.path.relpath(path, self.root).partition("/")[0]
+        return path[len(self.root) + 1 :].partition("/")[0]
 
     def _check(self, path: str | None, *, grows: bool = False, writes: bool = False) -> None:
         if not self._is_on:

@@ -59,7 +59,7 @@ OLD_BUGS = (
             ),
         ),
         CALM,
-        (157, 180),
+        (17, 50, 74),
     ),
     OldBug(
         "groups-not-flushed",
@@ -72,7 +72,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, True, 0.0),
-        (0, 1, 2),
+        (1, 2, 3),
     ),
     OldBug(
         "answered-before-the-disk",
@@ -104,7 +104,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, False, 0.3, ("freeze",)),
-        (3, 4, 8),
+        (0, 2, 3),
     ),
     OldBug(
         "high-watermark-goes-back",
@@ -123,7 +123,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, False, 0.3, ("kill", "freeze")),
-        (110, 154, 219),
+        (19, 249),
         is_rare=True,
     ),
     OldBug(
@@ -142,7 +142,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill",)),
-        (6, 8, 50),
+        (9, 50, 63),
     ),
     OldBug(
         "asked-while-booting",
@@ -155,7 +155,7 @@ OLD_BUGS = (
             ),
         ),
         CALM,
-        (0, 1, 2),
+        (0, 2, 3),
     ),
     OldBug(
         "sequences-forgotten",
@@ -168,7 +168,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),
-        (0, 2, 3),
+        (7, 8, 23),
     ),
     OldBug(
         "lost-peer-not-failed",
@@ -181,7 +181,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),
-        (3, 8, 10),
+        (1, 4, 8),
     ),
     OldBug(
         "decision-not-flushed",
@@ -194,7 +194,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(False, True, 0.3, ("cut",)),
-        (1, 2, 3),
+        (2, 3, 4),
     ),
     OldBug(
         "held-for-ever",
@@ -207,7 +207,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, None, 0.0),
-        (0, 1, 2),
+        (1, 2, 3),
     ),
     OldBug(
         "damage-not-seen",
@@ -220,7 +220,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, True, 0.3, ("cut",)),
-        (18,),
+        (34, 37, 40),
     ),
     OldBug(
         "stable-ahead",
@@ -246,7 +246,7 @@ OLD_BUGS = (
             ),
         ),
         KILLS,
-        (5, 8, 10),
+        (0, 9, 11),
     ),
     OldBug(
         "marker-twice",
@@ -259,7 +259,7 @@ OLD_BUGS = (
             ),
         ),
         CALM_TRANSACTIONS,
-        (17, 20, 27),
+        (7, 10, 11),
     ),
     OldBug(
         "end-not-repeated",
@@ -272,7 +272,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, None, 0.05, ("leave",), has_transactions=True),
-        (39,),
+        (5, 14, 30),
         is_rare=True,
     ),
     OldBug(
@@ -312,7 +312,7 @@ OLD_BUGS = (
             ),
         ),
         CALM_TRANSACTIONS,
-        (0, 1, 2),
+        (0, 1, 3),
     ),
     OldBug(
         "promised-id-unknown",
@@ -325,7 +325,7 @@ OLD_BUGS = (
             ),
         ),
         TRANSACTIONS,
-        (),
+        (153,),
         is_rare=True,
     ),
     OldBug(
@@ -344,7 +344,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(False, True, 0.0, has_transactions=True),
-        (0, 8, 9),
+        (0, 8, 10),
     ),
 )
 

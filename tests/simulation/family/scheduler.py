@@ -1,12 +1,12 @@
 """Virtual time, and whose turn it is: all that runs in a simulated family runs one by one.
 
-    Scheduler.step ──► the earliest of:  a process that wakes up   its thread runs until it sleeps
+    Scheduler.step ──► the earliest of:  a process that wakes up   it runs until it sleeps
                                          something that is due     a callback of the world
 
-A *process* of the family is a thread that runs the real main of its role. It has the baton only
-while the scheduler waits for it, and gives it back where a real process would sleep: in the `poll`
-of an epoll, in `clock.sleep`, in a wait for the other controllers. So its code needs no other form
-for the simulation, and at any moment one thread runs.
+A *process* of the family is a greenlet that runs the real main of its role: the scheduler switches
+to it, and it switches back where a real process would sleep: in the `poll` of an epoll, in
+`clock.sleep`, in a wait for the other controllers. So its code needs no other form for the
+simulation, and all of it is one thread.
 
 Who sleeps is woken by its epoll (a doorbell, a socket) after a delay that the seed draws, or by its
 time-out. `pause_until` is a process that hangs: it is not woken before.
@@ -26,6 +26,8 @@ import select
 import threading
 from collections.abc import Callable
 from random import Random
+
+from greenlet import getcurrent, greenlet
 
 CALL_S = 2e-6
 """What a system call takes."""
@@ -76,35 +78,23 @@ class Process:
         self.due = scheduler.now
         """When it goes on, as far as is known."""
         self.is_woken = False
-        self._baton = threading.Lock()
-        self._baton.acquire()
-        self._thread = threading.Thread(target=self._run, name=title, daemon=True)
-        self._thread.start()
-
-    @property
-    def ident(self) -> int | None:
-        """Of its thread."""
-        return self._thread.ident
+        self._stack = greenlet(self._run, scheduler.stack)
 
     def _run(self) -> None:
-        self._baton.acquire()
         try:
             if not self.is_killed:
                 self._main()
         except BaseException as fault:
             self.fault = fault.with_traceback(None) if isinstance(fault, Killed) else fault
         self.is_alive = False
-        self.scheduler.baton.release()
 
     def go_on(self) -> None:
-        """Give it the baton until it sleeps or ends."""
+        """Have it run until it sleeps or ends."""
         scheduler = self.scheduler
         scheduler.running, self.calls = self, 0
-        self._baton.release()
-        scheduler.baton.acquire()
+        self._stack.switch()
         scheduler.running = None
         if not self.is_alive:
-            self._thread.join()
             scheduler.processes.remove(self)
             self._on_end()
 
@@ -114,8 +104,7 @@ class Process:
         calls = self.calls
         self.epoll, self.events, self.is_woken = epoll, [], False
         self.due = scheduler.now + timeout if timeout >= 0 else float("inf")
-        scheduler.baton.release()
-        self._baton.acquire()
+        scheduler.stack.switch()
         if self.is_killed:
             raise Killed
         self.epoll = None
@@ -149,9 +138,9 @@ class Scheduler:
         """What the wall clock shows more."""
         self.processes: list[Process] = []
         self.running: Process | None = None
+        self.stack = getcurrent()
+        """Its own; those of processes end there."""
         self._ident = threading.get_ident()
-        self.baton = threading.Lock()
-        self.baton.acquire()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.slow_wakes = SLOW_WAKES
@@ -162,8 +151,7 @@ class Scheduler:
 
     def is_stranger(self) -> bool:
         """Whether who calls is no part of this: a thread that another test has left behind."""
-        ident = threading.get_ident()
-        return ident != self._ident and (self.running is None or ident != self.running.ident)
+        return threading.get_ident() != self._ident
 
     @property
     def current(self) -> Process | None:
@@ -188,8 +176,8 @@ class Scheduler:
 
     def call(self) -> None:
         """The running process makes a system call: it may be the moment that it is killed."""
-        process = self.current
-        if process is None:
+        process = self.running
+        if process is None or self.is_stranger():
             return
         self.now += process.call_s
         process.calls += 1

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from shmbroker import clock
+from shmbroker import clock, signs
 from shmbroker.broker import append
 from shmbroker.gateway.connection import Connection
 from shmbroker.groups.transactions import transaction
@@ -88,6 +88,7 @@ class System:
             ),
             mock.patch.object(os, "urandom", scheduler.random.randbytes),
             mock.patch.object(signal, "signal", lambda number, handler: None),
+            mock.patch.multiple(signs, _leave=None, _store=None, attach=lambda leave, store: None),
             mock.patch.object(select, "epoll", lambda: Epoll(self)),
             mock.patch.object(socket, "socket", _socket_class(self)),
             mock.patch.object(shared_resources, "Region", Memory),

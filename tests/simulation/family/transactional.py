@@ -280,11 +280,11 @@ class Instance(CommittedClient):
             "producer_id": self.producer_id,
             "producer_epoch": self.epoch,
         }
-        is_again = self.producer_id >= 0
 
         def on_lost() -> None:
-            # Only the coordinator's memory knows the epoch before (KIP-360).
-            self.may_be_fenced |= is_again
+            # With an epoch: only the coordinator's memory knows the one before (KIP-360). Without:
+            # it may come to the coordinator behind the next one, which another gateway has.
+            self.may_be_fenced = True
 
         version = 5 if self.version == 2 else 3
         return (yield from self._ask(TRANSACTION, "InitProducerId", version, body, _error, on_lost))
