@@ -1,6 +1,7 @@
 """What all tests share: nothing may be left in /dev/shm when the last one is done, and no example
 fails because the machine is busy."""
 
+import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -66,3 +67,14 @@ def broker() -> Iterator[Broker]:
     """A broker of the test's own, on an empty directory."""
     with Broker() as started:
         yield started
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Tests are collected without the garbage collector, which then leaves out what they are."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -10,8 +10,7 @@ of the follower.
 
 Rules of this file:
 * Followers are siblings and read over the rings: whoever claims to be a replica is none (6).
-* Records are empty, never null; aborted transactions are null unless read_committed was asked.
-* Several small slices are read and sent with the answer's own bytes; a large one by sendfile.
+* The answer's bytes are put together in `gateway.fetch_answer`.
 * Sessions live in this worker (`gateway.fetch_session`). A client stays on its connection, so it
   stays on its worker; one that comes back elsewhere is told FETCH_SESSION_ID_NOT_FOUND, and begins
   anew.
@@ -29,6 +28,15 @@ from struct import Struct
 from shmbroker.apis.table import FETCH
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway import fetch_rows
+from shmbroker.gateway.fetch_answer import (
+    HEAD,
+    INT,
+    PARTITION_V4,
+    PARTITION_V5,
+    FetchAnswer,
+    named,
+    no_aborted,
+)
 from shmbroker.gateway.fetch_rows import FLEXIBLE_FROM, SESSIONS_FROM, TOPIC_IDS_FROM
 from shmbroker.gateway.fetch_session import (
     PARAMETERS,
@@ -51,7 +59,6 @@ from shmbroker.ipc.operation_layout import (
     READ_SLICE,
     TOKEN,
 )
-from shmbroker.ipc.passed_files import INLINE_BYTES, FileSlice
 from shmbroker.known import Known
 from shmbroker.metadata.topic_names import TOPIC_NAME_CHARACTERS_MAX
 from shmbroker.security.acls import CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, TOPIC
@@ -67,26 +74,18 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import RequestContext
     from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.fetch_answer import Answer
     from shmbroker.gateway.fetch_rows import Asked
     from shmbroker.gateway.quotas import Throttle
     from shmbroker.ipc.peer import Peer
     from shmbroker.metadata.image import TopicImage
 
-    Answer = list[Any]
-    """[index, error, high watermark, last stable offset, log start offset, where the records are,
-    their length, diverging epoch, its end offset, aborted transactions]; where: None, bytes, or
-    (file, position); aborted transactions: None or a list of (producer id, first offset)."""
     Wanted = dict[tuple[str | bytes, int], tuple[bytes, Answer]]
     """What a session is made of: by topic and partition, `PARAMETERS` and the answer."""
 
 API_KEY, NAME, VERSION_MIN, VERSION_MAX, VERSION_MIN_ADVERTISED = FETCH
 
-_INT = Struct(">i")
-_HEAD = Struct(">ihi")
-_PARTITION_V4 = Struct(">ihqq")
-_PARTITION_V5 = Struct(">ihqqq")
 _SESSION = Struct(">ii")
-_ABORTED = Struct(">qq")
 
 ANSWER_BYTES = 16
 """The size of an answer without partitions."""
@@ -398,13 +397,13 @@ class FetchApi:
         known.answer_head = b"".join(
             (
                 response_header(API_KEY, version, 0)[CORRELATION_ID_BYTES:],
-                _HEAD.pack(0, 0, 0) if version >= SESSIONS_FROM else b"\0\0\0\0",
+                HEAD.pack(0, 0, 0) if version >= SESSIONS_FROM else b"\0\0\0\0",
                 array_head(1, is_flexible),
-                _named(name, topic_id, version),
+                named(name, topic_id, version),
                 array_head(1, is_flexible),
             )
         )
-        known.answer_middle = _no_aborted(known.isolation, version)
+        known.answer_middle = no_aborted(known.isolation, version)
         known.answer_end = b"\0\0\0" if is_flexible else b""
         self.known.keep((request.connection.scope, same), known)
 
@@ -710,9 +709,9 @@ class FetchApi:
         numbers = (known.index, 0, high_watermark, stable, log_start)
         parts = (
             known.answer_head,
-            _PARTITION_V5.pack(*numbers) if version >= 5 else _PARTITION_V4.pack(*numbers[:4]),
+            PARTITION_V5.pack(*numbers) if version >= 5 else PARTITION_V4.pack(*numbers[:4]),
             known.answer_middle,
-            uvarint(length + 1) if version >= FLEXIBLE_FROM else _INT.pack(length),
+            uvarint(length + 1) if version >= FLEXIBLE_FROM else INT.pack(length),
             data[start : start + length],
             known.answer_end,
         )
@@ -753,7 +752,7 @@ class FetchApi:
             },
         )
         header = response_header(API_KEY, request.api_version, request.correlation_id)
-        request.response = [_INT.pack(len(header) + len(body)) + header + body]
+        request.response = [INT.pack(len(header) + len(body)) + header + body]
 
     def _answer_throttled(self, request: FetchRequest, throttle_ms: int) -> None:
         """The client is over a quota: it gets nothing, and no session that it has not yet."""
@@ -767,8 +766,7 @@ class FetchApi:
             self._answer_top(request, error_codes.NONE, session.id, throttle_ms)
 
     def _finish(self, request: FetchRequest) -> None:
-        """Build the answer around the slices."""
-        version = request.api_version
+        """All slices are known: settle its session, and make the answer."""
         session_id = 0
         session = request.session
         throttle = request.connection.throttle
@@ -783,96 +781,10 @@ class FetchApi:
             session_id = session.id
         elif request.wanted is not None:
             session_id = self._create_session(request, request.wanted)
-        is_flexible = version >= FLEXIBLE_FROM
-        parts: list[Any] = []
-        add = parts.append
-        pieces: list[Any] = [b""]
-        piece = pieces.append
-        size = 0
-        total = sum(answer[6] for _, _, answers in request.topics for answer in answers)
-        is_inline = total <= INLINE_BYTES
-        if version >= 7:
-            piece(_HEAD.pack(0, 0, session_id))
-        else:
-            piece(b"\0\0\0\0")
-        piece(array_head(len(request.topics), is_flexible))
-        hints = None
-        middle = _no_aborted(request.isolation, version)
-        nothing = middle + (b"\x01\0" if is_flexible else b"\0\0\0\0")
-        pack_v5 = _PARTITION_V5.pack
-        for name, topic_id, answers in request.topics:
-            piece(_named(name, topic_id, version))
-            piece(array_head(len(answers), is_flexible))
-            for row in answers:
-                index, error, high, stable, log_start, where, length, epoch, end, ended = row
-                if version >= 5:
-                    head = pack_v5(index, error, high, stable, log_start)
-                    if not length and not error and epoch < 0 and ended is None:
-                        piece(head + nothing)  # as most of many
-                        continue
-                    piece(head)
-                else:
-                    piece(_PARTITION_V4.pack(index, error, high, stable))
-                piece(middle if ended is None else _aborted(ended, version))
-                piece(uvarint(length + 1) if is_flexible else _INT.pack(length))
-                if type(where) is bytes:
-                    piece(where)
-                elif length:
-                    file, position = where
-                    part = FileSlice(file, position, length)
-                    data = part.try_read() if is_inline else None
-                    if data is not None:
-                        piece(data)
-                    else:
-                        joined = b"".join(pieces)
-                        size += len(joined) + length
-                        add(joined)
-                        add(part)
-                        pieces.clear()
-                if is_flexible:
-                    tags = b"\0"
-                    if epoch >= 0:
-                        tagged = _INT.pack(epoch) + end.to_bytes(8, "big", signed=True) + b"\0"
-                        tags = b"\x01\x00" + uvarint(len(tagged)) + tagged
-                    if version >= 16 and error in _LEADER_ERRORS:
-                        hint = self.worker.leader_hint(name, topic_id, index)
-                        if hint is not None:
-                            hints = hints or set()
-                            hints.add(hint[0])
-                            tagged = _INT.pack(hint[0]) + _INT.pack(hint[1]) + b"\0"
-                            count = 1 + (tags != b"\0")
-                            tags = (
-                                uvarint(count) + tags[1:] + b"\x01" + uvarint(len(tagged)) + tagged
-                            )
-                    piece(tags)
-            if is_flexible:
-                piece(b"\0")
-        if is_flexible:
-            is_told = version >= 16 and hints
-            piece(self._node_endpoints(request.connection, hints) if is_told else b"\0")
-        joined = b"".join(pieces)
-        size += len(joined)
-        add(joined)
-        header = response_header(API_KEY, version, request.correlation_id)
-        parts[0] = _INT.pack(size + len(header)) + header + parts[0]
-        request.response = parts
-
-    def _node_endpoints(self, connection: Connection, leaders: set[int]) -> bytes:
-        """The top-level tagged field 0: where the leaders named above are (KIP-951)."""
-        nodes = self.worker.node_endpoints(connection, leaders)
-        body = bytearray(uvarint(len(nodes) + 1))
-        for node_id, host, port, rack in nodes:
-            encoded = host.encode()
-            body += _INT.pack(node_id) + uvarint(len(encoded) + 1) + encoded + _INT.pack(port)
-            if rack is None:
-                body += b"\0"
-            else:
-                body += uvarint(len(rack.encode()) + 1) + rack.encode()
-            body += b"\0"
-        return b"\x01\x00" + uvarint(len(body)) + bytes(body)
-
-
-_LEADER_ERRORS = frozenset((error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH))
+        made = FetchAnswer(self.worker, request.connection, request.api_version)
+        request.response = made.parts(
+            request.topics, request.isolation, session_id, request.correlation_id
+        )
 
 
 def _answer_bytes(request: FetchRequest) -> int:
@@ -891,33 +803,3 @@ def _bounded(throttle: Throttle, client_id: bytes | None, read: bytes) -> bytes:
     max_bytes = min(max_bytes, throttle.fetch_bytes_most(client_id))
     head = READ_HEAD.pack(token, max_wait_ms, min(min_bytes, max_bytes), max_bytes, *rest)
     return head + read[READ_HEAD.size :]
-
-
-def _named(name: str, topic_id: bytes, version: int) -> bytes:
-    """How an answer names a topic."""
-    if version >= TOPIC_IDS_FROM:
-        return topic_id
-    encoded = name.encode()
-    if version >= FLEXIBLE_FROM:
-        return uvarint(len(encoded) + 1) + encoded
-    return len(encoded).to_bytes(2, "big") + encoded
-
-
-def _no_aborted(isolation: int, version: int) -> bytes:
-    """As `_aborted` where there are none: null, unless read_committed was asked for."""
-    if version >= FLEXIBLE_FROM:
-        aborted = b"\0" if isolation == 0 else b"\x01"
-    else:
-        aborted = b"\xff\xff\xff\xff" if isolation == 0 else b"\0\0\0\0"
-    return aborted + (b"\xff\xff\xff\xff" if version >= 11 else b"")
-
-
-def _aborted(ended: list[tuple[int, int]], version: int) -> bytes:
-    """The aborted transactions of a partition, and from version 11 on that there is no preferred
-    read replica."""
-    is_flexible = version >= FLEXIBLE_FROM
-    end = b"\0" if is_flexible else b""
-    rows = [_ABORTED.pack(*row) + end for row in ended]
-    return b"".join(
-        (array_head(len(rows), is_flexible), *rows, b"\xff\xff\xff\xff" if version >= 11 else b"")
-    )
