@@ -122,8 +122,14 @@ def read_some(
     """The values of what a partition has from `offset` to its high watermark, in order; and whether
     that is all, or its leader has changed meanwhile."""
     values: list[bytes] = []
-    while True:
+
+    def fetched() -> Any:
+        """None where it is to be tried again: the remote store has failed a moment ago."""
         answer = client.fetch(topic, offset, partition, max_bytes=8 << 20)
+        return answer if answer["error_code"] != error_codes.KAFKA_STORAGE_ERROR else None
+
+    while True:
+        answer = wait_until(fetched, f"what {topic} {partition} has at {offset}")
         if answer["error_code"] == error_codes.NOT_LEADER_OR_FOLLOWER:
             return values, False
         assert answer["error_code"] == 0, answer
