@@ -10,11 +10,11 @@ from __future__ import annotations
 from shmbroker.ipc.core import LOST, NOTHING, Core
 from shmbroker.ipc.streak import Streak
 
-WAITS_S = 400e-6
+WAITS_S = 225e-6
 """For an answer: that of a broker, which has to be woken first, or READs of followers."""
 AFTER_S = 60e-6
 """For the next request: a client that waits for each answer sends it about then."""
-AMONG_REPLICAS_S = 250e-6
+AMONG_REPLICAS_S = 150e-6
 """The same, where a request is answered only after replicas have it."""
 
 
