@@ -18,6 +18,7 @@ from os import sched_yield
 
 from shmbroker import clock
 from shmbroker.kernels import native
+from shmbroker.shm.ring import have_entries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,9 +107,8 @@ class Core:
                 return self._lose(lost)
             if sockets is not None and not look % between and sockets.poll(0):
                 return EVENTS
-            for ring in self._rings:
-                if ring.poll():
-                    return ENTRIES
+            if have_entries(self._rings):
+                return ENTRIES
         return NOTHING
 
     def _lose(self, seconds: float) -> int:

@@ -24,6 +24,7 @@ from shmbroker.shm.counters import (
     Tally,
 )
 from shmbroker.shm.doorbell import Doorbell
+from shmbroker.shm.ring import have_entries
 
 SIGN_INTERVAL_S = 0.1
 """Between two signs of life of a process that is up anyway; none gets up for one. A busy broker on
@@ -137,11 +138,7 @@ class FamilyMember:
 
     def has_entries(self) -> bool:
         """Whether some peer has put something on its ring."""
-        # A loop: whoever waits asks this a hundred times, and a generator costs twice as much.
-        for reader in self.rings:  # noqa: SIM110
-            if reader.poll():
-                return True
-        return False
+        return have_entries(self.rings)
 
     def has_news(self) -> bool:
         """Whether something has come for which nobody may have rung, as this was up yet."""
