@@ -45,6 +45,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
+    from shmbroker.processes.shared_core import SharedCore
+
 EXIT_BOOT_FAULT = 3
 EXIT_TRY_AGAIN = 75
 
@@ -125,6 +127,8 @@ class SleepingChild(Child):
         super().__init__(shared, slot)
         self.epoll = select.epoll()
         self.epoll.register(self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET)
+        self.shared_core: SharedCore | None = None
+        """Told when this sleeps and wakes, if there is one."""
 
     def has_news(self) -> bool:
         """Whether something has come for which nobody may have rung, as this was up yet."""
@@ -137,9 +141,14 @@ class SleepingChild(Child):
         if self.has_news():
             doorbell.awake()
             return
+        core = self.shared_core
+        if core is not None:
+            core.sleeps()
         if not self.must_stop:
             self.epoll.poll(timeout)
         doorbell.awake()
+        if core is not None:
+            core.woke()
 
 
 def run_child(

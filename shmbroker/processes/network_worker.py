@@ -10,6 +10,7 @@ from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.aside import Aside
 from shmbroker.processes.child import Child
 from shmbroker.processes.heap import give_back_freed, keep_large_apart
+from shmbroker.processes.shared_core import shared_core
 from shmbroker.processes.shared_resources import (
     IO_WORKER,
     NETWORK_WORKER,
@@ -97,6 +98,7 @@ class NetworkWorker(Child):
         gateway.begin()
         doorbell = self.doorbell
         poll = self.poller.poll
+        core = shared_core(self.shared, gateway.config)
         timeout = 0.0
         while not gateway.is_over:
             events = gateway.look_before_sleep()
@@ -106,8 +108,14 @@ class NetworkWorker(Child):
                     timeout = 0.0
                 elif self.must_stop:
                     timeout = min(timeout, RETRY_S)
+                if core is not None:
+                    core.sleeps()
                 events = poll(timeout)
                 doorbell.awake()
+                if core is not None:
+                    core.woke()
+            elif core is not None:
+                core.stays_up()
             gateway.must_stop = self.must_stop
             timeout = gateway.turn(events)
         gateway.close()

@@ -1129,6 +1129,13 @@ _broker(
     most=64,
 )
 _broker(
+    "shmbroker.share.core",
+    BOOLEAN,
+    "true",
+    "Workers that sleep most of the time share one core, which spares wake-ups from core to core. "
+    "Only for a single I/O worker. To be false where something else keeps each worker to a core.",
+)
+_broker(
     "shmbroker.disk.reserve.bytes",
     LONG,
     "-1",

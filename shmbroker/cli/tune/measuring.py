@@ -230,6 +230,8 @@ class Tried:
             for name, value in (settings | candidate.settings).items()
             for word in ("--set", f"{name}={value}")
         ]
+        if candidate.pins:
+            flags += ["--set", "shmbroker.share.core=false"]
         try:
             self.broker = Broker(*flags, data=data)
         except RuntimeError as fault:
