@@ -82,6 +82,24 @@ class Restored(NamedTuple):
     """The bytes of logs, each replica counted."""
 
 
+class Checkpoints(NamedTuple):
+    """What one broker's checkpoint files say of its partitions."""
+
+    high_watermarks: Offsets
+    log_starts: Offsets
+    ends: Offsets
+    gaps: Offsets
+
+    def note(self, key: tuple[str, int], row: PartitionBackup, end: int, has_gaps: bool) -> None:
+        """A partition is here, as it was backed up; end: of its log."""
+        self.ends[key] = end
+        if has_gaps:
+            self.gaps[key] = end
+        self.high_watermarks[key] = row.high_watermark
+        if not row.segments or row.segments[0].base_offset != row.log_start_offset:
+            self.log_starts[key] = row.log_start_offset
+
+
 def restore(
     store: ObjectStore,
     backup: Backup,
@@ -103,64 +121,60 @@ def restore(
     )
     ids = {node: random_uuid() for node in range(1, nodes + 1)}
     image = placed(image, ids, replicas)
-    total = done = 0
     logs = {(row.topic_id, row.partition): row for row in backup.partitions}
-    for topic in image.topics_by_id.values():
-        for partition in topic.partitions:
-            row = logs.get((topic.topic_id.hex(), partition.partition))
-            if row is not None:
-                total += len(partition.replicas) * sum(each.size for each in row.segments)
-    high_watermarks: dict[int, Offsets] = {node: {} for node in ids}
-    log_starts: dict[int, Offsets] = {node: {} for node in ids}
-    ends: dict[int, Offsets] = {node: {} for node in ids}
-    gaps: dict[int, Offsets] = {node: {} for node in ids}
-    count = 0
-    for topic in image.topics_by_id.values():
-        for partition in topic.partitions:
-            row = logs.get((topic.topic_id.hex(), partition.partition))
-            places = [_node(directory, node) for node in partition.replicas]
-            name = partition_directory(topic.name, partition.partition)
-            for place in places:
-                os.makedirs(f"{place}/{name}")
-                write_partition_metadata(f"{place}/{name}/{PARTITION_METADATA}", topic.topic_id)
-            count += 1
-            if row is None:
-                continue
-            for place in places:
-                write_epochs(f"{place}/{name}/{LEADER_EPOCH_CHECKPOINT}", row.epochs)
-            for segment in row.segments:
-                _put_segment(store, segment, [f"{place}/{name}" for place in places])
-                done += segment.size * len(places)
-                progress(done, total)
-            settings = image.config(TOPIC_RESOURCE, topic.name)
-            for node, place in zip(partition.replicas, places, strict=True):
-                key = topic.name, partition.partition
-                ends[node][key], has_gaps = _index(
-                    f"{place}/{name}", settings, row, is_alone=len(places) == 1
-                )
-                if has_gaps:
-                    gaps[node][key] = ends[node][key]
-                high_watermarks[node][key] = row.high_watermark
-                if not row.segments or row.segments[0].base_offset != row.log_start_offset:
-                    log_starts[node][key] = row.log_start_offset
-            for place in places:
-                sync_directory(f"{place}/{name}")
+    replicated = [
+        (topic, partition, logs.get((topic.topic_id.hex(), partition.partition)))
+        for topic in image.topics_by_id.values()
+        for partition in topic.partitions
+    ]
+    total = sum(
+        len(partition.replicas) * sum(each.size for each in row.segments)
+        for _, partition, row in replicated
+        if row is not None
+    )
+    checkpoints = {node: Checkpoints({}, {}, {}, {}) for node in ids}
+    done = 0
+    for topic, partition, row in replicated:
+        places = [
+            f"{_node(directory, node)}/{partition_directory(topic.name, partition.partition)}"
+            for node in partition.replicas
+        ]
+        for place in places:
+            os.makedirs(place)
+            write_partition_metadata(f"{place}/{PARTITION_METADATA}", topic.topic_id)
+        if row is None:
+            continue
+        for place in places:
+            write_epochs(f"{place}/{LEADER_EPOCH_CHECKPOINT}", row.epochs)
+        for segment in row.segments:
+            _put_segment(store, segment, places)
+            done += segment.size * len(places)
+            progress(done, total)
+        settings = image.config(TOPIC_RESOURCE, topic.name)
+        key = topic.name, partition.partition
+        for node, place in zip(partition.replicas, places, strict=True):
+            end, has_gaps = _index(place, settings, row, is_alone=len(places) == 1)
+            checkpoints[node].note(key, row, end, has_gaps)
+            sync_directory(place)
     for node, directory_id in ids.items():
-        place = _node(directory, node)
-        write_offsets(f"{place}/{HIGH_WATERMARK}", high_watermarks[node])
-        write_offsets(f"{place}/{LOG_START_OFFSET}", log_starts[node])
-        write_offsets(f"{place}/{RECOVERY_POINT}", ends[node])
-        write_offsets(f"{place}/{CLEANER}", gaps[node])
-        write_meta_properties(
-            f"{place}/{FILE_NAME}", MetaProperties(node, backup.cluster_id, directory_id)
-        )
-        write_file(f"{place}/{CLEAN_SHUTDOWN}", '{"version":0,"brokerEpoch":-1}')
-        sync_directory(place)
+        identity = MetaProperties(node, backup.cluster_id, directory_id)
+        _write_node(_node(directory, node), checkpoints[node], identity)
     _write_metadata(_node(directory, 1), image, backup.taken_ms)
     sync_directory(directory)
     os.unlink(f"{directory}/{RESTORING}")
     sync_directory(directory)
-    return Restored(backup, nodes, count, done)
+    return Restored(backup, nodes, len(replicated), done)
+
+
+def _write_node(place: str, checkpoints: Checkpoints, identity: MetaProperties) -> None:
+    """The files beside the logs of a broker, as one that was stopped cleanly has left them."""
+    write_offsets(f"{place}/{HIGH_WATERMARK}", checkpoints.high_watermarks)
+    write_offsets(f"{place}/{LOG_START_OFFSET}", checkpoints.log_starts)
+    write_offsets(f"{place}/{RECOVERY_POINT}", checkpoints.ends)
+    write_offsets(f"{place}/{CLEANER}", checkpoints.gaps)
+    write_meta_properties(f"{place}/{FILE_NAME}", identity)
+    write_file(f"{place}/{CLEAN_SHUTDOWN}", '{"version":0,"brokerEpoch":-1}')
+    sync_directory(place)
 
 
 def _prepare(directory: str) -> None:

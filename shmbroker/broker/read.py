@@ -446,12 +446,7 @@ class Reader:
                     )  # fmt: skip
                 continue
             if type(result[0]) is int:
-                error, partition = result
-                if partition is None or error == _OUT_OF_RANGE:
-                    add(_pack_slice(error, which, 0, -1, -1, -1, 0, 0, -1, -1, -1))
-                else:
-                    leader_epoch = partition.leader_epoch
-                    add(_pack_slice(error, which, 0, -1, -1, -1, 0, 0, -1, leader_epoch, -1))
+                add(_pack_refusal(which, *result))
                 continue
             partition, segment, position, length, diverging, ended = result
             if ended:
@@ -484,6 +479,14 @@ class Reader:
             )  # fmt: skip
         head = READ_DONE_HEAD.pack(read.token, len(parts), len(aborted))
         peer.send(READ_DONE, b"".join((head, *parts, *aborted, *inline)))
+
+
+def _pack_refusal(which: int, error: int, partition: Partition | None) -> bytes:
+    """The slice of a partition that is answered with an error."""
+    leader_epoch = -1
+    if partition is not None and error != _OUT_OF_RANGE:
+        leader_epoch = partition.leader_epoch
+    return _pack_slice(error, which, 0, -1, -1, -1, 0, 0, -1, leader_epoch, -1)
 
 
 def _refusal(

@@ -1,5 +1,7 @@
 """`shmbroker pipeline run`: a stream job from topics to topics, in SQL or Python."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,10 @@ import click
 from shmbroker.cli.client import Cluster, cluster_options, pairs
 from shmbroker.cli.ingest import session_options, trigger_of
 from shmbroker.cli.outcome import EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.spark.pipeline import Job
 
 
 @click.group("pipeline")
@@ -98,12 +104,7 @@ def run(
         stopping.install()
         job = pipeline.Job(spark, cluster.spark_options(), directory, how, named)
         if stopping.signal is None:
-            try:
-                pipeline.start(job, path, text)
-            except BaseException:
-                for query in job.queries:
-                    query.stop()
-                raise
+            _start(job, path, text)
             for query in job.queries:
                 terminal.write(f"shmbroker: {query.name} runs (Spark's log: {log})\n")
             terminal.flush()
@@ -114,3 +115,15 @@ def run(
         click.echo(summary)
     if stopping.signal is not None:
         raise SystemExit(EXIT_TERMINATED if stopping.signal == 15 else EXIT_INTERRUPTED)
+
+
+def _start(job: Job, path: Path, text: str) -> None:
+    """Start a job's queries (`spark.pipeline.start`): all of them, or none."""
+    from shmbroker.spark import pipeline
+
+    try:
+        pipeline.start(job, path, text)
+    except BaseException:
+        for query in job.queries:
+            query.stop()
+        raise

@@ -140,20 +140,9 @@ def command(
         raise click.UsageError("With --acks 0 the broker tells no offsets.")
     common: dict[str, Any] = {} if key is None else {"key": key.encode()}
     with_headers = [(word, text.encode()) for word, text in pairs(headers, "-H").items()]
-    settings = {
-        "acks": acks,
-        "linger_ms": "5",
-        "compression_type": compression,
-        "partitioner": "murmur2_random",
-        "message_timeout_ms": DELIVERY_MS,
-        "queue_buffering_max_messages": "1000000",
-        "delivery_report_only_error": not (print_offsets or verbose),
-    }
-    if acks in ("all", "-1"):
-        settings["enable_idempotence"] = True
     places = Places(name, print_offsets) if print_offsets or verbose else None
     fixed = None if partition == -1 else partition
-    producer = cluster.producer(**settings)
+    producer = cluster.producer(**_settings(acks, compression, are_told=places is not None))
     if cluster.security != PLAINTEXT:
         metadata(producer, cluster)  # what is wrong with it is known now, not after DELIVERY_MS
     delivery = _Delivery(producer, name, fixed, places)
@@ -165,14 +154,11 @@ def command(
     try:
         for lines in _pieces(source, end, delivery, count):
             records = reading.records(lines)
-            if common:
-                for record in records:
-                    record |= common
-            if empty_is_null:
-                for record in records:
+            for record in records:
+                record |= common
+                if empty_is_null:
                     record["value"] = record["value"] or None
-            if with_headers:
-                for record in records:
+                if with_headers:
                     record["headers"] = record.get("headers", []) + with_headers
             delivery.send(records)
             if reading.fault:
@@ -184,6 +170,22 @@ def command(
         if reading.keyless and not quiet:
             say(reading.keyless_sentence())
     delivery.check()
+
+
+def _settings(acks: str, compression: str, *, are_told: bool) -> dict[str, Any]:
+    """Those of the producer; are_told: each record's place is asked for."""
+    settings: dict[str, Any] = {
+        "acks": acks,
+        "linger_ms": "5",
+        "compression_type": compression,
+        "partitioner": "murmur2_random",
+        "message_timeout_ms": DELIVERY_MS,
+        "queue_buffering_max_messages": "1000000",
+        "delivery_report_only_error": not are_told,
+    }
+    if acks in ("all", "-1"):
+        settings["enable_idempotence"] = True
+    return settings
 
 
 class _Reading:

@@ -261,15 +261,7 @@ class ProduceApi:
         is_admin = client_id == ADMIN_CLIENT
         request.topics, appends = self._judge_each(request, body, is_admin)
         topics = request.topics
-        flags = 0 if version >= 7 else APPEND_FLAG_NO_ZSTD
-        if is_admin:
-            flags |= APPEND_FLAG_ADMIN_CLIENT
-        named = b""
-        if body["transactional_id"] is not None:
-            flags |= APPEND_FLAG_TRANSACTIONAL | (APPEND_FLAG_ADDS if version >= 12 else 0)
-            if version < 11:
-                flags |= APPEND_FLAG_NO_ABORTABLE
-            named = _named(body["transactional_id"])
+        flags, named = _said_of_all(body, version, is_admin)
         if appends and peer is not None:
             needed = sum(len(records) + len(named) + 128 for _, _, records in appends)
             if not _has_room(peer, needed):
@@ -630,6 +622,20 @@ def _has_room(peer: Peer, needed: int) -> bool:
     if peer.backlog:
         return False
     return peer.writer.free_bytes() >= min(needed + 4096, peer.capacity_bytes)
+
+
+def _said_of_all(body: dict[str, Any], version: int, is_admin: bool) -> tuple[int, bytes]:
+    """What each batch of a request is appended with: flags, and the transactional id as `_named`
+    packs it."""
+    flags = 0 if version >= 7 else APPEND_FLAG_NO_ZSTD
+    if is_admin:
+        flags |= APPEND_FLAG_ADMIN_CLIENT
+    if body["transactional_id"] is None:
+        return flags, b""
+    flags |= APPEND_FLAG_TRANSACTIONAL | (APPEND_FLAG_ADDS if version >= 12 else 0)
+    if version < 11:
+        flags |= APPEND_FLAG_NO_ABORTABLE
+    return flags, _named(body["transactional_id"])
 
 
 def _named(transactional_id: str) -> bytes:

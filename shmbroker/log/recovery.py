@@ -31,7 +31,7 @@ none of them bears out is named and not used.
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import CorruptFault, ProtocolFault, StorageFault
@@ -93,11 +93,7 @@ def load(
     without_indexes = _list_files(log, now_ms)
     log.log_start_offset = log_start_offset
     if not log.segments:
-        segment = log.new_segment(log_start_offset, now_ms)
-        segment.set_max_timestamp(-1, -1)
-        log.segments.append(segment)
-        if log_start_offset:
-            segment.create_files()
+        _begin(log, now_ms)
     if not log.config.is_tiered:
         log.log_start_offset = max(log_start_offset, log.segments[0].base_offset)
     log.recovery_point = recovery_point
@@ -114,13 +110,55 @@ def load(
     if not is_found:
         is_window_walked = True
         _scan(log, recovery_point)
+    _complete_indexes(log, without_indexes)
+    log.segments[-1].end_offset = log.log_end_offset
+    _judge_ends(log, recovery_point)
+    log.find_local_start()
+    log.recovery_point = min(log.recovery_point, log.log_end_offset)
+    _name_impossible_epochs(log)
+    log.leader_epochs.truncate_from_end(log.log_end_offset)
+    log.leader_epochs.truncate_from_start(log.log_start_offset)
+    log.leader_epochs.write()
+    log.activate()
+    if clean:
+        _name_foreign_snapshots(log)
+    log.remove_snapshots_behind(log.log_end_offset)
+    if not clean:
+        _remove_torn_snapshots(log, recovery_point)
+    if not (clean or is_found):
+        decided_below = min(decided_below, recovery_point)
+    rebuild_producers(
+        log,
+        is_window_walked=is_window_walked,
+        now_ms=now_ms or _NEVER,
+        decided_below=decided_below,
+    )
+    if now_ms:
+        log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
+    log.store_position()
+
+
+def _begin(log: PartitionLog, now_ms: int) -> None:
+    """Give a log without files its first segment."""
+    segment = log.new_segment(log.log_start_offset, now_ms)
+    segment.set_max_timestamp(-1, -1)
+    log.segments.append(segment)
+    if log.log_start_offset:
+        segment.create_files()
+
+
+def _complete_indexes(log: PartitionLog, without: Collection[int]) -> None:
+    """Make the indexes of finished segments that lack them, as far as the scan has not."""
     for segment in log.segments[:-1]:
-        if segment.base_offset in without_indexes and not segment.has_indexes():
+        if segment.base_offset in without and not segment.has_indexes():
             if segment.size:
                 segment.mend_indexes()
             else:
                 segment.create_files()
-    log.segments[-1].end_offset = log.log_end_offset
+
+
+def _judge_ends(log: PartitionLog, recovery_point: int) -> None:
+    """Say where the log's ends can't be what was written down of them, and go by its files."""
     if log.log_end_offset < recovery_point:
         _say(
             log,
@@ -141,14 +179,12 @@ def load(
             own,
         )
         log.log_start_offset = own
-    log.find_local_start()
-    log.recovery_point = min(log.recovery_point, log.log_end_offset)
-    _name_impossible_epochs(log)
-    log.leader_epochs.truncate_from_end(log.log_end_offset)
-    log.leader_epochs.truncate_from_start(log.log_start_offset)
-    log.leader_epochs.write()
-    log.activate()
-    if clean and (beyond := [at for at in log.snapshot_offsets if at > log.log_end_offset]):
+
+
+def _name_foreign_snapshots(log: PartitionLog) -> None:
+    """Say of which producer snapshots the log does not reach the offsets, though it was closed."""
+    beyond = [at for at in log.snapshot_offsets if at > log.log_end_offset]
+    if beyond:
         _say(
             log,
             "%s ends at offset %d: the producer snapshots at %s are not its",
@@ -156,20 +192,6 @@ def load(
             log.log_end_offset,
             ", ".join(map(str, beyond)),
         )
-    log.remove_snapshots_behind(log.log_end_offset)
-    if not clean:
-        _remove_torn_snapshots(log, recovery_point)
-    if not (clean or is_found):
-        decided_below = min(decided_below, recovery_point)
-    rebuild_producers(
-        log,
-        is_window_walked=is_window_walked,
-        now_ms=now_ms or _NEVER,
-        decided_below=decided_below,
-    )
-    if now_ms:
-        log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
-    log.store_position()
 
 
 def _say(log: PartitionLog, text: str, *what: object) -> None:
@@ -578,6 +600,26 @@ def _scan_segment(
         size = position + header[H_LENGTH] + LOG_OVERHEAD
     segment.set_max_timestamp(max_timestamp, max_offset)
     segment.end_offset = expected
+    scanned = start, size, following
+    return _judge_segment(log, number, recovery_point, scanned, is_mended=is_mended)
+
+
+def _judge_segment(
+    log: PartitionLog,
+    number: int,
+    recovery_point: int,
+    scanned: tuple[int, int, int],
+    *,
+    is_mended: bool,
+) -> bool:
+    """Mend or cut a segment that was scanned, behind its last good batch; as `_scan_segment`.
+
+    scanned: where the scan began, where that batch ends, and the offset that its batches had to end
+    before. is_mended: it was scanned after `_mend` had its turn.
+    """
+    segment = log.segments[number]
+    start, size, following = scanned
+    expected = segment.end_offset
     is_whole = size == segment.size
     later = log.segments[number + 1 : number + 2]
     if later and expected <= later[0].base_offset <= segment.base_offset + OFFSETS_MAX:

@@ -30,6 +30,7 @@ from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.faults import DiskFullFault
 from shmbroker.processes import output
+from shmbroker.processes.shared_core import SharedCore, shared_core
 from shmbroker.processes.shared_resources import CLEANER, PAGES, TIER, SharedResources, Slot
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (
@@ -44,8 +45,6 @@ from shmbroker.shm.counters import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-
-    from shmbroker.processes.shared_core import SharedCore
 
 EXIT_BOOT_FAULT = 3
 EXIT_TRY_AGAIN = 75
@@ -81,6 +80,8 @@ class Child(FamilyMember):
         signs.attach(lambda: self.sign(clock.monotonic()), self._store_work)
         self.follows: BrokerConfig | None = None
         """The settings of a role that has some."""
+        self.shared_core: SharedCore | None = None
+        """Told when this sleeps and wakes, if there is one."""
 
     def on_control(self) -> None:
         """Levels of loggers may have changed, settings may have been read again."""
@@ -127,8 +128,6 @@ class SleepingChild(Child):
         super().__init__(shared, slot)
         self.epoll = select.epoll()
         self.epoll.register(self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET)
-        self.shared_core: SharedCore | None = None
-        """Told when this sleeps and wakes, if there is one."""
 
     def has_news(self) -> bool:
         """Whether something has come for which nobody may have rung, as this was up yet."""
@@ -171,6 +170,8 @@ def run_child(
         words[shared.counters.at(slot.index, WORK)] = signs.NOTHING
         words[shared.counters.at(slot.index, STATE)] = STATE_STARTING
         child = make(shared, slot)
+        if child.follows is not None:
+            child.shared_core = shared_core(slot, shared, child.follows)
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)

@@ -14,7 +14,6 @@ from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.meta_properties import require_meta_properties
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import SleepingChild
-from shmbroker.processes.shared_core import shared_core
 from shmbroker.processes.shared_resources import (
     CLEANER,
     IO_WORKER,
@@ -103,7 +102,6 @@ class IoWorker(SleepingChild):
             self._sleep_for(rest)
             if self.must_stop:
                 return
-        self.shared_core = shared_core(self.shared, self.broker.config)
         while not self.must_stop:
             self._sleep_for(broker.turn())
         self.must_stop = False

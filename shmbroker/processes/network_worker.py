@@ -10,7 +10,6 @@ from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.aside import Aside
 from shmbroker.processes.child import Child
 from shmbroker.processes.heap import give_back_freed, keep_large_apart
-from shmbroker.processes.shared_core import shared_core
 from shmbroker.processes.shared_resources import (
     IO_WORKER,
     NETWORK_WORKER,
@@ -98,7 +97,7 @@ class NetworkWorker(Child):
         gateway.begin()
         doorbell = self.doorbell
         poll = self.poller.poll
-        core = shared_core(self.shared, gateway.config)
+        core = self.shared_core
         timeout = 0.0
         while not gateway.is_over:
             events = gateway.look_before_sleep()

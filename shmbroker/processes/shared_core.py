@@ -10,20 +10,24 @@ Rules of this file:
   longer than the family explains leaves, too.
 * Whoever leaves soon after it came stays away for longer and longer.
 * A process whose cores somebody else has set (`taskset -p`) is left alone from then on.
+* A network worker that leaves goes to another core at once, the I/O worker stays: both look for
+  work then, and the scheduler does not part two that are up all the time.
 * Only the main thread is moved; a thread that it starts meanwhile stays on that core.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Collection
 
 from shmbroker import clock
-from shmbroker.processes.shared_resources import IO_WORKER, SharedResources
+from shmbroker.processes.shared_resources import (
+    IO_WORKER,
+    NETWORK_WORKER,
+    SharedResources,
+    Slot,
+)
 from shmbroker.settings.broker_config import BrokerConfig
-
-logger = logging.getLogger(__name__)
 
 WINDOW_S = 0.1
 """Over so long it is judged how much of its time a process is up."""
@@ -46,14 +50,17 @@ STEADY_S."""
 class Core:
     """The core that the quiet ones share, as the kernel lets this thread have it."""
 
-    def __init__(self, number: int, others: Collection[int]) -> None:
-        """others: all that this process may run on; the core itself may be among them."""
-        self._cores = {False: frozenset(others), True: frozenset((number,))}
+    def __init__(self, number: int, cores: Collection[int], *, is_left: bool) -> None:
+        """cores: all that this process may run on. is_left: it runs elsewhere from the moment at
+        which it may."""
+        self._cores = {False: frozenset(cores), True: frozenset((number,))}
+        self._others = self._cores[False] - self._cores[True]
+        self._is_left = is_left
         self._stat = -1
         try:
             self._stat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            logger.debug("the kernel does not tell how long a process waits for a core")
+            pass  # a kernel that does not tell how long a process waits
 
     @property
     def is_known(self) -> bool:
@@ -65,6 +72,8 @@ class Core:
         try:
             if os.sched_getaffinity(0) != self._cores[not is_in]:
                 return False
+            if self._is_left and not is_in:
+                os.sched_setaffinity(0, self._others)
             os.sched_setaffinity(0, self._cores[is_in])
         except OSError:
             return False  # a core was taken away
@@ -147,13 +156,16 @@ class SharedCore:
         self._stays_away_until = now + self._rest_s
 
 
-def shared_core(shared: SharedResources, config: BrokerConfig) -> SharedCore | None:
-    """That of a worker in this family; None where there is one core only, where replicas are
-    siblings, which work at the same time, or if settings say so. Families have different ones,
-    as far as their ports are."""
+def shared_core(slot: Slot, shared: SharedResources, config: BrokerConfig) -> SharedCore | None:
+    """That of a worker in this family; None for others, where there is one core only, where
+    replicas are siblings, which work at the same time, or if settings say so. Families have
+    different ones, as far as their ports are."""
     cores = sorted(os.sched_getaffinity(0))
     brokers = shared.of_role(IO_WORKER)
-    if len(cores) < 2 or len(brokers) > 1 or not config["shmbroker.share.core"]:
+    if slot.role not in (NETWORK_WORKER, IO_WORKER) or len(cores) < 2 or len(brokers) > 1:
+        return None
+    if not config["shmbroker.share.core"]:
         return None
     _, port = shared.about.addresses[brokers[0].number]
-    return SharedCore(clock.monotonic, Core(cores[-1 - port % len(cores)], cores))
+    core = Core(cores[-1 - port % len(cores)], cores, is_left=slot.role == NETWORK_WORKER)
+    return SharedCore(clock.monotonic, core)

@@ -132,7 +132,15 @@ class SharedResources:
                 self.slots.append(Slot(len(self.slots), role, number))
         prefix = region_prefix(data_directory)
         sweep(prefix)
+        self._make_regions(prefix, data_ring_bytes, control_ring_bytes, quota_windows)
+        self.passing = self._pass_descriptors()
+
+    def _make_regions(
+        self, prefix: str, data_ring_bytes: int, control_ring_bytes: int, quota_windows: int
+    ) -> None:
+        """All shared memory, if there is room for it."""
         count = len(self.slots)
+        network_workers, io_workers = map(len, map(self.of_role, (NETWORK_WORKER, IO_WORKER)))
         sizes = self._ring_sizes(data_ring_bytes, control_ring_bytes)
         tables = positions.table_bytes(POSITION_ENTRIES), standing.table_bytes()
         counts = address_counts.table_bytes()
@@ -141,9 +149,9 @@ class SharedResources:
         require_room(
             _pages(layout_size(count))
             + sum(map(ring_bytes, sizes.values()))
-            + len(io_workers) * sum(map(_pages, tables))
+            + io_workers * sum(map(_pages, tables))
             + network_workers * (_pages(counts) + _pages(used))
-            + _pages(took * (network_workers + len(io_workers)))
+            + _pages(took * (network_workers + io_workers))
             + _pages(log_levels.table_bytes())
         )
         self._regions = [Region.create(f"{prefix}counters", _pages(layout_size(count)))]
@@ -176,7 +184,10 @@ class SharedResources:
         """Tables of the network workers and I/O workers, by slot."""
         self._regions.append(Region.create(f"{prefix}loggers", _pages(log_levels.table_bytes())))
         self.log_levels = log_levels.LogLevels(self._regions[-1].view)
-        self.passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
+
+    def _pass_descriptors(self) -> dict[tuple[int, int], tuple[socket.socket, socket.socket]]:
+        """Socket pairs, by the slots of an I/O worker and of who reads from it."""
+        passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
         for io_worker in self.of_role(IO_WORKER):
             for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
                 if other is io_worker:
@@ -184,7 +195,8 @@ class SharedResources:
                 pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 for end in pair:
                     end.setblocking(False)
-                self.passing[io_worker.index, other.index] = pair
+                passing[io_worker.index, other.index] = pair
+        return passing
 
     def of_role(self, role: str) -> list[Slot]:
         return [slot for slot in self.slots if slot.role == role]

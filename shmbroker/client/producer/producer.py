@@ -218,7 +218,7 @@ class Producer:
             raise ConfigFault(
                 f"acks={acks} is not idempotent: give acks='all' or idempotence=False"
             )
-        for name, value, least in (
+        _require_at_least(
             ("batch_size", batch_size, BATCH_BYTES_MIN),
             ("linger_ms", linger_ms, 0),
             ("buffer_memory", buffer_memory, 1),
@@ -226,9 +226,7 @@ class Producer:
             ("request_timeout_ms", request_timeout_ms, 1),
             ("max_block_ms", max_block_ms, 0),
             ("transaction_timeout_ms", transaction_timeout_ms, 1),
-        ):
-            if value < least:
-                raise ConfigFault(f"{name} is at least {least}, not {value}")
+        )
         if transactional_id is not None and not idempotence:
             raise ConfigFault("transactional_id goes with idempotence")
         self._topic = topic
@@ -255,7 +253,11 @@ class Producer:
         lots = np.random.default_rng(seed)
         self._lots = lambda count: int(lots.integers(count))
         self._stickies: dict[str, Sticky] = {}
+        self._begin_filling()
+        self._begin_sending()
 
+    def _begin_filling(self) -> None:
+        """What callers put records into, and share with the thread that sends."""
         self._lock = threading.Condition()
         self._placing = threading.Lock()  # one send at a time, so that its rows stay together
         self._queues: dict[TopicPartition, PartitionQueue] = {}
@@ -268,6 +270,8 @@ class Producer:
         self._is_ending = False
         self._is_closed = False
 
+    def _begin_sending(self) -> None:
+        """What the thread that sends goes by; it starts with the first record."""
         self._thread: threading.Thread | None = None
         self._selector: selectors.BaseSelector | None = None
         self._bell = -1
@@ -1133,6 +1137,13 @@ def _row_bytes(columns: Columns) -> int:
             at = np.frombuffer(column.native[1], np.int32)[column.native[3] :]
             content += int(at[columns.rows]) - int(at[0])
     return 16 + content // columns.rows
+
+
+def _require_at_least(*settings: tuple[str, float, int]) -> None:
+    """ConfigFault unless each value, behind its name, is at least the number behind it."""
+    for name, value, least in settings:
+        if value < least:
+            raise ConfigFault(f"{name} is at least {least}, not {value}")
 
 
 def _codec(compression: str) -> int:

@@ -63,7 +63,7 @@ from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from shmbroker.groups.classic.effects import Effect
@@ -366,18 +366,10 @@ class ConsumerGroup:
         if found is None:
             return join_refusal(error_codes.UNKNOWN_SERVER_ERROR), None
         subscription = found.message
-        new = old.copy()
-        if instance_id is not None:
-            new.instance_id = instance_id
-        if subscription["rack_id"]:
-            new.rack_id = subscription["rack_id"]
         rebalance_timeout_ms = (
             body["rebalance_timeout_ms"] if version else body["session_timeout_ms"]
         )
-        if rebalance_timeout_ms != NO_TIMEOUT:
-            new.rebalance_timeout_ms = rebalance_timeout_ms
-        new.subscribed_topics = frozenset(subscription["topics"])
-        new.subscribed_regex = ""
+        new = _subscribed(old, instance_id, subscription, rebalance_timeout_ms)
         new.client_id = client_id
         new.client_host = client_host
         new.classic = ClassicPart(body["session_timeout_ms"], protocols)
@@ -1076,6 +1068,25 @@ class ConsumerGroup:
             "member_epoch": member.epoch,
             "heartbeat_interval_ms": self.heartbeat_interval_ms,
         }
+
+
+def _subscribed(
+    old: ConsumerMember,
+    instance_id: str | None,
+    subscription: Mapping[str, Any],
+    rebalance_timeout_ms: int,
+) -> ConsumerMember:
+    """A member as the subscription in its JoinGroup says."""
+    new = old.copy()
+    if instance_id is not None:
+        new.instance_id = instance_id
+    if subscription["rack_id"]:
+        new.rack_id = subscription["rack_id"]
+    if rebalance_timeout_ms != NO_TIMEOUT:
+        new.rebalance_timeout_ms = rebalance_timeout_ms
+    new.subscribed_topics = frozenset(subscription["topics"])
+    new.subscribed_regex = ""
+    return new
 
 
 def _is_epoch_right(member: ConsumerMember, epoch: int, owned: Owned) -> bool:

@@ -173,11 +173,12 @@ def aside() -> Iterator[in_a_thread]:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
-def test_a_thread_is_moved_and_moved_back(aside: in_a_thread) -> None:
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_thread_is_moved_and_moved_back(aside: in_a_thread, is_left: bool) -> None:
     def work() -> None:
         cores = os.sched_getaffinity(0)
         one, other = sorted(cores)[:2]
-        core = Core(one, cores)
+        core = Core(one, cores, is_left=is_left)
         assert core.is_known and core.move(True) and os.sched_getaffinity(0) == {one}
         delay_ns, times = core.waited()
         assert delay_ns >= 0 and times > 0
@@ -194,4 +195,4 @@ def test_a_core_that_is_not_there(aside: in_a_thread) -> None:
 
 def _no_core(number: int) -> None:
     cores = os.sched_getaffinity(0)
-    assert not Core(number, cores).move(True) and os.sched_getaffinity(0) == cores
+    assert not Core(number, cores, is_left=False).move(True) and os.sched_getaffinity(0) == cores
