@@ -262,17 +262,13 @@ class Appender:
 
         payload_at: where the APPEND begins, which is kept if a coordinator is to be asked.
         """
-        if partition is None or not partition.is_leader:
-            error = not_led_error(partition)
-            self.refuse(peer, token, error, None)
-            note_refused(partition, data, at, end, error)
-            return -1
-        if self.is_disk_low and not partition.is_internal:
-            self.refuse(peer, token, _STORAGE, "the disk is nearly full")
-            return -1
-        if acks == ACKS_ALL and partition.is_under_min_in_sync:
-            self.refuse(peer, token, _NOT_ENOUGH, None)
-            note_refused(partition, data, at, end, _NOT_ENOUGH)
+        if (
+            partition is None
+            or not partition.is_leader
+            or (self.is_disk_low and not partition.is_internal)
+            or (acks == ACKS_ALL and partition.is_under_min_in_sync)
+        ):
+            self._turn_away(peer, token, partition, data, at, end)
             return -1
         error, header = check_batch(data, at, end, partition.message_bytes_max)
         if error:
@@ -299,10 +295,7 @@ class Appender:
                 self.refuse(peer, token, *refusal, partition)
                 return -1
             if attributes & TRANSACTIONAL_BIT and not self._is_known(partition, header, verified):
-                if verified is None or verified.epoch != producer_epoch:
-                    self._hold(peer, data[payload_at:end], partition, header)
-                else:
-                    self.refuse(peer, token, _OUT_OF_ORDER, None, (), partition)
+                self._verify(peer, token, partition, header, data[payload_at:end], verified)
                 return -1
             must_stamp = found_timestamp != max_timestamp or attributes & TIMESTAMP_TYPE_BIT != 0
             max_timestamp = found_timestamp
@@ -340,6 +333,42 @@ class Appender:
         partition.advance_high_watermark()
         self.appended.add(partition)
         return self._acknowledge(peer, token, acks, timeout_ms, partition, base_offset, append_time)
+
+    def _turn_away(
+        self,
+        peer: Peer,
+        token: int,
+        partition: Partition | None,
+        data: memoryview,
+        at: int,
+        end: int,
+    ) -> None:
+        """Answer a batch that this partition takes from nobody now, whatever is in it."""
+        if partition is None or not partition.is_leader:
+            error = not_led_error(partition)
+        elif self.is_disk_low and not partition.is_internal:
+            self.refuse(peer, token, _STORAGE, "the disk is nearly full")
+            return
+        else:
+            error = _NOT_ENOUGH
+        self.refuse(peer, token, error, None)
+        note_refused(partition, data, at, end, error)
+
+    def _verify(
+        self,
+        peer: Peer,
+        token: int,
+        partition: Partition,
+        header: tuple[int, ...],
+        payload: memoryview,
+        verified: Asked | None,
+    ) -> None:
+        """Have a batch of a transaction wait until the coordinator has said whether this partition
+        is part of it; refuse it where that was asked."""
+        if verified is None or verified.epoch != header[H_PRODUCER_EPOCH]:
+            self._hold(peer, payload, partition, header)
+        else:
+            self.refuse(peer, token, _OUT_OF_ORDER, None, (), partition)
 
     def _acknowledge(
         self,
