@@ -154,12 +154,13 @@ def command(
     try:
         for lines in _pieces(source, end, delivery, count):
             records = reading.records(lines)
-            for record in records:
-                record |= common
-                if empty_is_null:
-                    record["value"] = record["value"] or None
-                if with_headers:
-                    record["headers"] = record.get("headers", []) + with_headers
+            if common or empty_is_null or with_headers:
+                for record in records:
+                    record |= common
+                    if empty_is_null:
+                        record["value"] = record["value"] or None
+                    if with_headers:
+                        record["headers"] = record.get("headers", []) + with_headers
             delivery.send(records)
             if reading.fault:
                 raise reading.fault

@@ -47,8 +47,8 @@ RESTS_S = (0.1, 2.0)
 STEADY_S."""
 
 
-class Core:
-    """The core that the quiet ones share, as the kernel lets this thread have it."""
+class Affinity:
+    """Which cores the kernel lets this thread have: the one that the quiet ones share, or all."""
 
     def __init__(self, number: int, cores: Collection[int], *, is_left: bool) -> None:
         """cores: all that this process may run on. is_left: it runs elsewhere from the moment at
@@ -89,9 +89,9 @@ class SharedCore:
     """Whether this process shares the core of the family now; told when it sleeps and wakes."""
 
     __slots__ = (
+        "_affinity",
         "_asleep_s",
         "_came",
-        "_core",
         "_is_left_alone",
         "_monotonic",
         "_rest_s",
@@ -103,11 +103,11 @@ class SharedCore:
         "is_in",
     )
 
-    def __init__(self, monotonic: Callable[[], float], core: Core) -> None:
+    def __init__(self, monotonic: Callable[[], float], affinity: Affinity) -> None:
         self._monotonic = monotonic
-        self._core = core
+        self._affinity = affinity
         self.is_in = False
-        self._is_left_alone = not core.is_known
+        self._is_left_alone = not affinity.is_known
         self._slept_at = self._woke_at = self._window_began = monotonic()
         self._asleep_s = 0.0
         self._came = self._stays_away_until = 0.0
@@ -137,18 +137,18 @@ class SharedCore:
         self._window_began, self._asleep_s = now, 0.0
         if self.is_in:
             before_ns, before = self._waited
-            self._waited = delay_ns, times = self._core.waited()
+            self._waited = delay_ns, times = self._affinity.waited()
             delay_s = (delay_ns - before_ns) * 1e-9
             if up > LOUD or delay_s > DELAY_S * max(TIMES, times - before):
                 self._leave(now)
         elif up < QUIET and now >= self._stays_away_until and not self._is_left_alone:
-            self._is_left_alone = not self._core.move(True)
+            self._is_left_alone = not self._affinity.move(True)
             self.is_in = not self._is_left_alone
             self._came = now
-            self._waited = self._core.waited()
+            self._waited = self._affinity.waited()
 
     def _leave(self, now: float) -> None:
-        self._is_left_alone = not self._core.move(False)
+        self._is_left_alone = not self._affinity.move(False)
         self.is_in = False
         shortest, longest = RESTS_S
         is_soon = now - self._came < STEADY_S
@@ -167,5 +167,6 @@ def shared_core(slot: Slot, shared: SharedResources, config: BrokerConfig) -> Sh
     if not config["shmbroker.share.core"]:
         return None
     _, port = shared.about.addresses[brokers[0].number]
-    core = Core(cores[-1 - port % len(cores)], cores, is_left=slot.role == NETWORK_WORKER)
-    return SharedCore(clock.monotonic, core)
+    number = cores[-1 - port % len(cores)]
+    affinity = Affinity(number, cores, is_left=slot.role == NETWORK_WORKER)
+    return SharedCore(clock.monotonic, affinity)

@@ -13,12 +13,12 @@ from shmbroker.processes.shared_core import (
     RESTS_S,
     TIMES,
     WINDOW_S,
-    Core,
+    Affinity,
     SharedCore,
 )
 
 
-class FakeCore(Core):
+class FakeAffinity(Affinity):
     """Counts moves; what the kernel would tell is set."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class Process:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.core = FakeCore()
-        self.shared = SharedCore(lambda: self.now, self.core)
+        self.affinity = FakeAffinity()
+        self.shared = SharedCore(lambda: self.now, self.affinity)
 
     def live(self, seconds: float, up: float, turn_s: float = 0.001) -> None:
         """Take turns of that length, a part `up` of the time."""
@@ -75,7 +75,7 @@ def test_who_sleeps_most_of_the_time_shares_the_core(
 ) -> None:
     process.live(3 * WINDOW_S, up)
     assert process.shared.is_in is is_in
-    assert process.core.moves == [True] * is_in
+    assert process.affinity.moves == [True] * is_in
 
 
 def test_a_burst_gets_all_cores_at_once(process: Process) -> None:
@@ -83,13 +83,13 @@ def test_a_burst_gets_all_cores_at_once(process: Process) -> None:
     process.work(BUSY_S / 2)
     assert process.shared.is_in
     process.work(BUSY_S)
-    assert not process.shared.is_in and process.core.moves == [True, False]
+    assert not process.shared.is_in and process.affinity.moves == [True, False]
 
 
 def test_who_is_up_too_much_leaves(process: Process) -> None:
     process.live(WINDOW_S, 0.1)
     process.live(2 * WINDOW_S, 0.8)
-    assert not process.shared.is_in and process.core.moves == [True, False]
+    assert not process.shared.is_in and process.affinity.moves == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_others_on_the_core_drive_it_away(
     process: Process, times: int, delay_s: float, stays: bool
 ) -> None:
     process.live(WINDOW_S, 0.1)
-    process.core.told = int(delay_s * 1e9), times
+    process.affinity.told = int(delay_s * 1e9), times
     process.live(1.5 * WINDOW_S, 0.1)
     assert process.shared.is_in is stays
 
@@ -119,7 +119,6 @@ def test_who_leaves_again_and_again_stays_away_for_longer(process: Process) -> N
         while not process.shared.is_in:
             process.live(WINDOW_S, 0.1)
         away.append(process.now - left)
-        process.work(0)
     shortest, longest = RESTS_S
     assert away[0] < away[2] < away[4]
     assert longest <= away[-1] < longest + 3 * WINDOW_S
@@ -135,12 +134,12 @@ def test_who_leaves_again_and_again_stays_away_for_longer(process: Process) -> N
 def test_cores_that_somebody_else_has_set_are_left(process: Process, was_in: bool) -> None:
     if was_in:
         process.live(WINDOW_S, 0.1)
-    process.core.is_ours = False
+    process.affinity.is_ours = False
     process.work(2 * BUSY_S)
     process.live(2 * WINDOW_S, 0.1)
-    process.core.is_ours = True
+    process.affinity.is_ours = True
     process.live(2 * RESTS_S[1], 0.1)
-    assert not process.shared.is_in and process.core.moves == [True] * was_in
+    assert not process.shared.is_in and process.affinity.moves == [True] * was_in
 
 
 # ── the kernel's word ───────────────────────────────────────────────────────────────────────────
@@ -178,13 +177,13 @@ def test_a_thread_is_moved_and_moved_back(aside: in_a_thread, is_left: bool) -> 
     def work() -> None:
         cores = os.sched_getaffinity(0)
         one, other = sorted(cores)[:2]
-        core = Core(one, cores, is_left=is_left)
-        assert core.is_known and core.move(True) and os.sched_getaffinity(0) == {one}
-        delay_ns, times = core.waited()
+        affinity = Affinity(one, cores, is_left=is_left)
+        assert affinity.is_known and affinity.move(True) and os.sched_getaffinity(0) == {one}
+        delay_ns, times = affinity.waited()
         assert delay_ns >= 0 and times > 0
-        assert core.move(False) and os.sched_getaffinity(0) == cores
+        assert affinity.move(False) and os.sched_getaffinity(0) == cores
         os.sched_setaffinity(0, {other})
-        assert not core.move(True) and os.sched_getaffinity(0) == {other}
+        assert not affinity.move(True) and os.sched_getaffinity(0) == {other}
 
     aside(work)
 
@@ -195,4 +194,6 @@ def test_a_core_that_is_not_there(aside: in_a_thread) -> None:
 
 def _no_core(number: int) -> None:
     cores = os.sched_getaffinity(0)
-    assert not Core(number, cores, is_left=False).move(True) and os.sched_getaffinity(0) == cores
+    assert (
+        not Affinity(number, cores, is_left=False).move(True) and os.sched_getaffinity(0) == cores
+    )
