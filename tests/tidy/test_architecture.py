@@ -1,20 +1,25 @@
-"""ARCHITECTURE.md against what is there: its packages, its files, its steps; and its length."""
+"""ARCHITECTURE.md against what is there: its packages, files, functions and steps; its length."""
 
+import ast
 import importlib.util
 import re
 import tomllib
 
 import pytest
 
-from tests.tidy.sources import PACKAGE, ROOT
+from tests.tidy.sources import PACKAGE, ROOT, tree_of
 
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-LINES_MAX = 320
+LINES_MAX = 250
+WORDS_MAX = 4000
 """It is read in one sitting."""
 CELL_WORDS_MAX = 45
 """What needs more is no table."""
 ROOM = re.compile(r"^\| ((?:`[a-z_0-9/]+(?:/|\.py)`(?:, )?)+) \|", re.MULTILINE)
 FILE = re.compile(r"`([a-z_0-9/]+\.py)`")
+FUNCTIONS = re.compile(r"`([a-z_0-9/]+\.py)` (`[\w.]+`(?:, `(?!\w+\.py)[\w.]+`)*)")
+"""A file and, behind it, functions that are in it."""
+WAY = re.compile(r"^\| ([PFJRD]\d+) \|.*", re.MULTILINE)
 STEP = re.compile(r"^\| (P\d+) \|", re.MULTILINE)
 
 
@@ -68,8 +73,40 @@ def test_files_that_are_named_exist():
         assert (PACKAGE / path).exists() or (ROOT / path).exists(), path
 
 
+STEPS_IN = ["ARCHITECTURE.md", "docs/replication.md", "docs/controllers.md", "docs/security.md"]
+
+
+@pytest.mark.parametrize("name", STEPS_IN)
+def test_functions_that_are_named_are_in_their_files(name):
+    named = FUNCTIONS.findall((ROOT / name).read_text(encoding="utf-8"))
+    assert named
+    for path, functions in named:
+        there = functions_of(path)
+        for function in functions.replace("`", "").split(", "):
+            assert function in there, f"{path} has no {function}"
+
+
+def functions_of(path: str) -> set[str]:
+    """`function` and `Class.method` of a module of ours."""
+    found = set()
+    for node in tree_of(PACKAGE / path).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            methods = (each for each in node.body if isinstance(each, ast.FunctionDef))
+            found |= {f"{node.name}.{each.name}" for each in methods}
+    return found
+
+
+@pytest.mark.parametrize("name", STEPS_IN)
+def test_each_step_names_a_function(name):
+    for step in WAY.finditer((ROOT / name).read_text(encoding="utf-8")):
+        assert FUNCTIONS.search(step[0]), f"where is {step[1]}?"
+
+
 def test_it_is_short():
     assert len(TEXT.splitlines()) <= LINES_MAX
+    assert len(TEXT.split()) <= WORDS_MAX
 
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "docs/glossary.md", "docs/operations.md"])
