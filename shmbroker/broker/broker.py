@@ -592,7 +592,9 @@ class Broker:
         """
         words, at = self.words, self.member.counters.at
         has_clients = any(
-            words[at(peer.slot, STATE)] == STATE_RUNNING for peer in self._peers.gateways
+            words[at(peer.slot, STATE)] == STATE_RUNNING
+            for peer in self._peers.gateways
+            if peer.slot != self.member.index
         )
         if self.replication.is_alone or not has_clients:
             return

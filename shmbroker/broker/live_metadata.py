@@ -11,7 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from shmbroker.metadata.changes import (
     ConfigChanged,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from shmbroker.groups.coordinator import GroupCoordinator
     from shmbroker.ipc.member import FamilyMember
     from shmbroker.ipc.peer import Peer
+    from shmbroker.metadata.changes import MetadataChange
 
 
 class LiveMetadata:
@@ -64,6 +65,8 @@ class LiveMetadata:
         self._on_configured = on_configured
         self._on_applied = on_applied
         self._on_other_controller = on_other_controller
+        self.on_followed: Callable[[Sequence[MetadataChange]], None] = lambda _changes: None
+        """Told what has changed, once `image` has it."""
 
     def follow(self) -> None:
         """Create, open and delete logs as the committed metadata says, and say how far we are."""
@@ -79,6 +82,7 @@ class LiveMetadata:
             self.has_stepped = True
             return
         self.image = link.follower.image
+        self.on_followed(changes)
         placement.on_image()
         self.groups.consumers.on_image(self.image, changes)
         configured: set[str] = set()

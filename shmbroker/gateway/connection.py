@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shmbroker.apis.contexts import Submits
     from shmbroker.gateway.door import Stranger
     from shmbroker.gateway.event_loop import Listener
+    from shmbroker.gateway.fetch_session import FetchSession
     from shmbroker.gateway.quotas import Throttle
 
 MSG_MORE = socket.MSG_MORE
@@ -104,6 +105,7 @@ class Connection(Sender):
         "principal",
         "recv_into",
         "scope",
+        "session",
         "socket",
         "stranger",
         "submit",
@@ -170,6 +172,8 @@ class Connection(Sender):
         """What takes its frames while it has to show who it is."""
         self.scope: Hashable = listener.broker_id
         """For whom requests with the same bytes mean the same."""
+        self.session: FetchSession | None = None
+        """The fetch session that it used last."""
         self.submit = submit
         """What it may ask for now, by API key: whoever accepts the connection says that, and who
         authenticates it."""

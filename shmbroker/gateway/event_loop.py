@@ -833,6 +833,34 @@ class EventLoop:
         connection.inflight.clear()
         connection.close()
 
+    # ── from one process to another ─────────────────────────────────────────────────────────────
+
+    def let_go(self, connection: Connection) -> bytes:
+        """Serve it no more, though it goes on elsewhere: what was read of it and not taken. Only
+        where nothing of it is in flight or unsent; who takes it over has its descriptor by then."""
+        connection.is_closed = True
+        del self.connections[connection.fd]
+        self.poller.unregister(connection.fd)
+        left = bytes(connection.view[: connection.filled])
+        if connection.buffer is not None:
+            self._give_buffer(connection)
+        else:
+            self.memory.release(connection)
+        connection.close()
+        return left
+
+    def take_over(self, connection: Connection, left: bytes) -> None:
+        """Serve a connection of another process from here on; `left`: what it has read already."""
+        self.connections[connection.fd] = connection
+        self.poller.register(connection.fd, EPOLLIN)
+        if left:
+            self._hold(connection, len(left))
+            connection.view[: len(left)] = left
+            connection.filled = len(left)
+            connection.arrive(len(left), len(left), True, self.service.now())
+            connection.is_held = True
+            self.resume(connection)
+
     def sweep(self, now: float, idle_s: float, partial_s: float) -> None:
         """Close connections that are idle (no negative `idle_s`: none is), that take nothing of
         their answers for as long, whose half frame has not moved for too long, or who have not

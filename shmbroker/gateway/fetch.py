@@ -198,12 +198,15 @@ class Limits:
 class FetchApi:
     """The network worker's side of Fetch. `place`: of how many workers it is which, from 0."""
 
-    def __init__(self, worker: RequestContext, place: int = 0, workers: int = 1) -> None:
+    def __init__(
+        self, worker: RequestContext, place: int = 0, workers: int = 1, guests: int = 0
+    ) -> None:
+        """guests: gateways besides these, behind them; each gives out session ids of its own."""
         self.worker = worker
         self.known: Known[tuple[Hashable, bytes], KnownFetch] = Known(KNOWN_MAX)
         """By the scope of the connection and the bytes that stay the same."""
         self._keys: Known[bytes, list[bytes]] = Known(TOPICS_MAX)
-        ids = SESSION_IDS // workers
+        ids = SESSION_IDS // (workers + guests)
         self.sessions = FetchSessions(
             range(place * ids, (place + 1) * ids),
             int.from_bytes(os.urandom(4), "big"),
@@ -266,6 +269,7 @@ class FetchApi:
             old = self.sessions.get(body.session_id, connection.scope)
             if old is not None:
                 self.sessions.remove(old)
+                connection.session = None
         return self._submit_full(request, body)
 
     def _submit_full(self, request: FetchRequest, body: Asked) -> bool:
@@ -499,6 +503,7 @@ class FetchApi:
             if not self._submit_full(request, body):
                 return False
             self.sessions.remove(session)
+            connection.session = None
             return True
         limits = Limits(body, request.client_id, self.worker.fetch_bytes_max)
         limits.version = version
@@ -517,6 +522,7 @@ class FetchApi:
         """Ask for what the session has now."""
         worker = self.worker
         image = worker.image
+        connection.session = session
         if session.image is not image:
             session.resolve(list(session.partitions), self._locator(connection, session))
             session.image = image
@@ -621,6 +627,7 @@ class FetchApi:
             len(wanted),
             int(self.worker.now() * 1000),
         )
+        request.connection.session = session
         return session.id if session is not None else 0
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────

@@ -140,6 +140,18 @@ class FetchSession:
             self._payload = None
         self.unresolved = []
 
+    def packed(self) -> tuple[Any, ...]:
+        """What another gateway goes on with, see `FetchSessions.adopt`."""
+        return (
+            self.id,
+            self.owner,
+            self.uses_topic_ids,
+            self.created_ms,
+            self.used_ms,
+            self.epoch,
+            list(self.partitions.items()),
+        )
+
     def asked(self) -> tuple[list[Key], bytes]:
         """The partitions that can be read, and their entries for a READ, in the same order."""
         payload = self._payload
@@ -215,6 +227,23 @@ class FetchSessions:
             known = KNOWN.pack(-1 if error else high_watermark, log_start_offset)
             session.partitions[key] = NO_PARTITION_KEY + parameters + known
         self.sessions[session.id] = session
+        self._count(session)
+        return session
+
+    def holds(self, session: FetchSession) -> bool:
+        """Whether it was not evicted."""
+        return self.sessions.get(session.id) is session
+
+    def adopt(self, packed: tuple[Any, ...]) -> FetchSession | None:
+        """Go on with a session of another gateway; None if there is no room: then its client begins
+        a new one."""
+        session_id, owner, uses_topic_ids, created_ms, used_ms, epoch, partitions = packed
+        if not self._make_room(len(partitions), used_ms):
+            return None
+        session = FetchSession(session_id, owner, uses_topic_ids, created_ms)
+        session.used_ms, session.epoch = used_ms, epoch
+        session.partitions.update(partitions)
+        self.sessions[session_id] = session
         self._count(session)
         return session
 

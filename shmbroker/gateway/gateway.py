@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     import socket
 
     from shmbroker.apis.contexts import Submit
+    from shmbroker.gateway.lending import Lending
     from shmbroker.gateway.sasl_door import SaslDoor
     from shmbroker.gateway.tls import TlsListeners
 
@@ -143,6 +144,8 @@ class Siblings(NamedTuple):
     """Those of the others, by slot."""
     address_counts: AddressCounts
     quota_counts: QuotaCounts
+    guests: int = 0
+    """How many gateways there are besides, with guests (`gateway.guests`)."""
 
 
 class Brokers(NamedTuple):
@@ -218,6 +221,8 @@ class Gateway:
         )
         self._crowd = Crowd()
         self._drain: Drain | None = None
+        self.lending: Lending | None = None
+        """Told of the connections, where some go from one process to another."""
         self._has_stepped = False
         """`follow_metadata` has done its step of this turn, and there are more."""
         self.is_midway = False
@@ -246,7 +251,9 @@ class Gateway:
         config, siblings = self.config, self._siblings
         self.guard: Guard | None = None
         self.produce = produce.ProduceApi(self)
-        self.fetch = fetch.FetchApi(self, siblings.place, len(siblings.doorbells) + 1)
+        self.fetch = fetch.FetchApi(
+            self, siblings.place, len(siblings.doorbells) + 1, siblings.guests
+        )
         self.standing = StandingRepeats(brokers.standing)
         self.plain = plain.PlainApis(self, self.standing)
         self.results = Results(self)
@@ -409,12 +416,14 @@ class Gateway:
 
     def turn(self, events: list[tuple[int, int]]) -> float:
         """One pass over what the poller has returned: for how long nothing is due after it."""
+        self.read(events)
+        return self.answer()
+
+    def read(self, events: list[tuple[int, int]]) -> None:
+        """The first half of a turn: what came from sockets goes to the rings."""
         loop = self.loop
-        plain = self.plain
-        results = self.results
-        member = self.member
         self._turns += 1
-        self._now = now = self.clock.monotonic()
+        self._now = self.clock.monotonic()
         self._has_stepped = False
         # Before the frames: a client may use what another was told a moment ago.
         if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
@@ -424,7 +433,16 @@ class Gateway:
             loop.watch_listeners(True)
         if self._turns % SAMPLED == 0:
             self._sample()
-        member.publish()
+        self.member.publish()
+
+    def answer(self) -> float:
+        """The second half: what is on the rings goes to the sockets. For how long nothing is due
+        after it."""
+        loop = self.loop
+        plain = self.plain
+        results = self.results
+        member = self.member
+        now = self._now
         if results.unread:
             results.retry_reads()  # before the others: these send what is answered
         results.take()
@@ -445,6 +463,8 @@ class Gateway:
             self._measure(loop.traffic.answered)
         if now >= self._next_sweep:
             self._sweep(now)
+        if self.lending is not None:
+            self.lending.run(now)
         member.sign(now)
         rest_s = self._crowd.rest_s(now, self.standing.repeated, self.token)
         if rest_s and not self.pending:
@@ -591,6 +611,8 @@ class Gateway:
         self.results.partial.clear()
         if peer.slot in self.files:
             self.told.on_lost(peer.number, self._now)
+            if self.lending is not None:
+                self.lending.on_broker_lost(peer.number)
             self.results.on_broker_lost(peer)
         self.results.fail_pending(peer)
         self.plain.cache.clear()
@@ -702,7 +724,8 @@ class Gateway:
         """The connections of the whole family, as far as the others have said."""
         words = self.words
         others = (words[count] for count, state in self._others if words[state] == STATE_RUNNING)
-        return len(self.loop.connections) + sum(others)
+        away = 0 if self.lending is None else self.lending.away
+        return len(self.loop.connections) + away + sum(others)
 
     def rest_s(self, listener: Listener) -> float:
         """For how long a listener accepts nobody: more come than are let in a second."""
@@ -732,7 +755,7 @@ class Gateway:
             doorbell.ring()
 
     def on_opened(self, connection: Connection) -> None:
-        self.words[self._open_index] = len(self.loop.connections)
+        self.show_open()
         self.member.tally.add("connections_accepted")
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("a connection of %s", connection.peer_name())
@@ -742,6 +765,12 @@ class Gateway:
             listener.door.open(connection)
         elif (self.guard is not None or self.quotas.is_active) and not listener.is_control:
             self.admit(connection, ANONYMOUS)
+
+    def show_open(self) -> None:
+        """Let others see how many connections this has, those included that it has lent."""
+        lending = self.lending
+        away = 0 if lending is None else lending.away
+        self.words[self._open_index] = len(self.loop.connections) + away
 
     def wait_for_who(self, connection: Connection) -> None:
         """It has to show who it is within shmbroker.authentication.timeout.ms."""
@@ -795,7 +824,9 @@ class Gateway:
             logger.warning("%s", line, extra=logs.seldom(kind))
         elif logger.isEnabledFor(logging.DEBUG):
             logger.debug("the connection of %s has ended: %s", connection.peer_name(), reason)
-        self.words[self._open_index] = len(self.loop.connections)
+        if self.lending is not None:
+            self.lending.on_closed(connection)
+        self.show_open()
         for request in connection.inflight:
             if type(request) is fetch.FetchRequest and request.tokens:
                 token = request.tokens[0]

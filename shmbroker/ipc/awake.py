@@ -34,6 +34,11 @@ class Awake:
         self._streak = Streak()
         self._has_waited = False
 
+    @property
+    def looked_s(self) -> float:
+        """Seconds that it has stayed awake so far, doing nothing else."""
+        return self._core.looked_s
+
     def look(self, waits: bool, has_worked: bool = False) -> int:
         """What came in a short while (`ipc.core`): NOTHING where it is time to sleep.
 

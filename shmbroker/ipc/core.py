@@ -60,6 +60,7 @@ class Core:
         "_sockets",
         "_until",
         "_words",
+        "looked_s",
     )
 
     def __init__(
@@ -74,6 +75,8 @@ class Core:
         self._last = 0.0
         """When it had its core last."""
         self._until = 0.0
+        self.looked_s = 0.0
+        """Seconds spent in looks so far."""
         self._kernel = None
         if native is not None and monotonic is REAL_MONOTONIC and len(rings) <= native.LOOK_RINGS:
             self._kernel = native.look
@@ -88,8 +91,13 @@ class Core:
 
     def look(self, for_s: float, between: int = 1) -> int:
         """Look for that long, unless something comes; sockets once in `between` looks."""
-        if self._kernel is None:
-            return self._look(for_s, between)
+        began = self._last
+        came = self._look(for_s, between) if self._kernel is None else self._look_on(for_s, between)
+        self.looked_s += self._monotonic() - began
+        return came
+
+    def _look_on(self, for_s: float, between: int) -> int:
+        assert self._kernel is not None
         came, lost_ns = self._kernel(
             self._words, int(for_s * 1e9), int(LOST_S * 1e9), self._descriptor, between
         )

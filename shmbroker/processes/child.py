@@ -64,13 +64,14 @@ logger = logging.getLogger(__name__)
 class Child(FamilyMember):
     """A member that is a process, with a title and signals. Sub-classes are the roles' mains."""
 
-    def __init__(self, shared: SharedResources, slot: Slot) -> None:
+    def __init__(self, shared: SharedResources, slot: Slot, *peers: Peer) -> None:
+        """peers: those that it has besides the family's."""
         super().__init__(
             slot.index,
             shared.counters,
             shared.doorbells[slot.index],
             shared.doorbells[0],
-            shared.peers_of(slot.index),
+            [*shared.peers_of(slot.index), *peers],
         )
         self.shared = shared
         self.slot = slot
@@ -124,8 +125,8 @@ class Child(FamilyMember):
 class SleepingChild(Child):
     """A child that waits on its doorbell alone: its work comes from rings and from timers."""
 
-    def __init__(self, shared: SharedResources, slot: Slot) -> None:
-        super().__init__(shared, slot)
+    def __init__(self, shared: SharedResources, slot: Slot, *peers: Peer) -> None:
+        super().__init__(shared, slot, *peers)
         self.epoll = select.epoll()
         self.epoll.register(self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET)
 
@@ -133,21 +134,24 @@ class SleepingChild(Child):
         """Whether something has come for which nobody may have rung, as this was up yet."""
         return self.has_entries() or self.words[CONTROL_GENERATION_WORD] != self.generation
 
-    def sleep(self, timeout: float) -> None:
-        """Until the doorbell rings, a signal comes or `timeout` seconds are over."""
+    def sleep(self, timeout: float) -> list[tuple[int, int]]:
+        """Until the doorbell rings, a signal comes or `timeout` seconds are over: what the poller
+        has returned."""
         doorbell = self.doorbell
+        events: list[tuple[int, int]] = []
         doorbell.say_sleeping()
         if self.has_news():
             doorbell.awake()
-            return
+            return events
         core = self.shared_core
         if core is not None:
             core.sleeps()
         if not self.must_stop:
-            self.epoll.poll(timeout)
+            events = self.epoll.poll(timeout)
         doorbell.awake()
         if core is not None:
             core.woke()
+        return events
 
 
 def run_child(

@@ -1,5 +1,10 @@
-"""An I/O worker: the process that runs a broker. It builds it, and sleeps between its turns."""
+"""An I/O worker: the process that runs a broker. It builds it, and sleeps between its turns.
 
+Beside the broker it runs a gateway for guests, the connections that network workers have lent it
+(`gateway.guests`): with them, the turns of both follow each other.
+"""
+
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -8,12 +13,14 @@ from shmbroker.broker.broker import Broker
 from shmbroker.broker.disk_reserve import space_of
 from shmbroker.broker.flusher import Flusher
 from shmbroker.broker.ports import Disk, Peers, Tables
+from shmbroker.gateway.event_loop import Listener
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.meta_properties import require_meta_properties
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.child import SleepingChild
+from shmbroker.processes.guest_gateway import GuestGateway, OwnRings, has_guests
 from shmbroker.processes.shared_resources import (
     CLEANER,
     IO_WORKER,
@@ -25,6 +32,9 @@ from shmbroker.processes.shared_resources import (
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.latencies import Latencies
 from shmbroker.shm.standing import StandingAnswers
+
+LEAVE_S = 0.5
+"""How long guests may take to go home before this process stops."""
 
 
 class IoWorker(SleepingChild):
@@ -38,9 +48,17 @@ class IoWorker(SleepingChild):
         data_directory: Path,
         cluster_id: str,
         ports: dict[int, tuple[str, int]],
+        listeners: Sequence[Listener] = (),
     ) -> None:
-        super().__init__(shared, slot)
+        """listeners: those by which guests may have come; without any there are no guests."""
+        self._listeners = [each for each in listeners if has_guests(config, each)]
+        self._rings = OwnRings(shared, slot) if self._listeners else None
+        own = () if self._rings is None else (self._rings.of_broker,)
+        super().__init__(shared, slot, *own)
         self.follows = config
+        self._beside: GuestGateway | None = None
+        self._latencies = Latencies(shared.latencies[slot.index])
+        self.config = config
         directory = config.nodes[slot.number]
         require_meta_properties(directory, slot.number, cluster_id)
         log_directory = LogDirectory.open(directory, slot.number, cluster_id)
@@ -66,7 +84,7 @@ class IoWorker(SleepingChild):
                     number: shared.sibling_positions_of(peer.slot)
                     for number, peer in peers.siblings.items()
                 },
-                Latencies(shared.latencies[slot.index]),
+                self._latencies,
             ),
         )
 
@@ -94,6 +112,8 @@ class IoWorker(SleepingChild):
 
     def on_settings(self) -> None:
         self.broker.on_settings()
+        if self._beside is not None:
+            self._beside.gateway.on_settings()
 
     def run(self) -> None:
         """Open what is here, serve until asked to stop, let others lead it, and close."""
@@ -102,14 +122,72 @@ class IoWorker(SleepingChild):
             self._sleep_for(rest)
             if self.must_stop:
                 return
-        while not self.must_stop:
-            self._sleep_for(broker.turn())
+        if self._rings is None:
+            while not self.must_stop:
+                self._sleep_for(broker.turn())
+        else:
+            self._run_with_guests(self._rings)
         self.must_stop = False
         for rest in broker.hand_over():
             self._sleep_for(rest)
             if self.must_stop:
                 break
         broker.close()
+
+    def _run_with_guests(self, rings: OwnRings) -> None:
+        """Turns of the broker, and, while there are guests, of their gateway before and after."""
+        broker, doorbell = self.broker, self.doorbell.eventfd
+        self._beside = beside = GuestGateway(
+            self.shared,
+            self.slot,
+            self.config,
+            broker,
+            rings,
+            self.epoll,
+            self._listeners,
+            self._latencies,
+        )
+        gateway, guests = beside.gateway, beside.guests
+        monotonic = clock.monotonic
+        answers = rings.of_gateway.reader
+        events: list[tuple[int, int]] = []
+        now = due = 0.0
+        while not self.must_stop:
+            if has_some := guests.has_some or any(fd != doorbell for fd, _ in events):
+                gateway.read(events)
+            rest = broker.turn()
+            if has_some:
+                if events or answers.poll() or now >= due:
+                    due = now + gateway.answer()
+                    if rest and self.has_entries():
+                        rest = 0.0
+                rest = min(rest, max(0.0, due - now))
+            if rest:
+                began = monotonic()
+                events = self.sleep(rest)
+                now = monotonic()
+                guests.rested(began, now)
+            else:
+                now = monotonic()
+                guests.stays_up(now)
+                if self.shared_core is not None:
+                    self.shared_core.stays_up()
+                events = self.epoll.poll(0) if has_some else []
+        self._end_guests(beside)
+
+    def _end_guests(self, beside: GuestGateway) -> None:
+        """Have them go home; of those that can't, answer what they have asked for."""
+        gateway, guests = beside.gateway, beside.guests
+        guests.close()
+        deadline = clock.monotonic() + LEAVE_S
+        events: list[tuple[int, int]] = []
+        while not gateway.is_over:
+            gateway.must_stop = not guests.has_some or clock.monotonic() > deadline
+            gateway.read(events)
+            rest = self.broker.turn()
+            rest = min(rest, gateway.answer())
+            events = self.sleep(rest) if rest else []
+        gateway.close()
 
     def _sleep_for(self, rest: float) -> None:
         if rest:
@@ -118,4 +196,6 @@ class IoWorker(SleepingChild):
             self.shared_core.stays_up()
 
     def has_news(self) -> bool:
-        return self.broker.has_news()
+        return self.broker.has_news() or (
+            self._beside is not None and self._beside.gateway.has_news()
+        )

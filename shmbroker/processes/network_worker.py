@@ -5,6 +5,8 @@ import select
 from shmbroker import clock
 from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import RETRY_S, Brokers, Gateway, Siblings
+from shmbroker.gateway.lending import Lender
+from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable, files_kept
 from shmbroker.processes.active_link import ActiveLink
 from shmbroker.processes.aside import Aside
@@ -18,7 +20,7 @@ from shmbroker.processes.shared_resources import (
 )
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.address_counts import AddressCounts
-from shmbroker.shm.counters import CONTROL_GENERATION_WORD
+from shmbroker.shm.counters import CONTROL_GENERATION_WORD, GUEST_ROOM
 from shmbroker.shm.latencies import Latencies
 from shmbroker.shm.quota_counts import QuotaCounts, Windows
 from shmbroker.shm.words import words_of
@@ -65,6 +67,7 @@ class NetworkWorker(Child):
                 [shared.quota_counts[other] for other in others],
                 Windows(config["quota.window.num"], config["quota.window.size.seconds"] * 1000),
             ),
+            len(io_peers),
         )
         self.gateway = Gateway(
             clock,
@@ -81,6 +84,18 @@ class NetworkWorker(Child):
             shared.stranger_secret,
             Aside(),
         )
+        self.lender: Lender | None = None
+        if config["shmbroker.lend.connections"]:
+            words, at = self.words, shared.counters.at
+            rooms = {peer.number: at(peer.slot, GUEST_ROOM) for peer in io_peers}
+            self.gateway.lending = self.lender = Lender(
+                self.gateway,
+                {
+                    peer.number: Passage(shared.passages[peer.slot, slot.index][1])
+                    for peer in io_peers
+                },
+                lambda broker_id: words[rooms[broker_id]],
+            )
         self.gateway.loop.watch(
             self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, lambda _events: None
         )
@@ -97,9 +112,11 @@ class NetworkWorker(Child):
         gateway.begin()
         doorbell = self.doorbell
         poll = self.poller.poll
-        core = self.shared_core
+        core, lender = self.shared_core, self.lender
+        monotonic = clock.monotonic
         timeout = 0.0
         while not gateway.is_over:
+            began = monotonic()
             events = gateway.look_before_sleep()
             if events is None:
                 doorbell.say_sleeping()
@@ -115,6 +132,8 @@ class NetworkWorker(Child):
                     core.woke()
             elif core is not None:
                 core.stays_up()
+            if lender is not None:
+                lender.rested(monotonic() - began)
             gateway.must_stop = self.must_stop
             timeout = gateway.turn(events)
         gateway.close()

@@ -35,7 +35,8 @@ An anonymous mapping holds what each process that can't boot says of it: its las
 holds the settings that were read again (`shm.notice`).
 
 A Unix socket pair for each I/O worker and each other worker that reads from it carries descriptors
-of segment files.
+of segment files. Another one for each I/O worker and each network worker carries connections that
+are lent (`ipc.passage`).
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ import os
 import socket
 from collections.abc import Callable, Collection
 
+from shmbroker.ipc.passage import make_pair
 from shmbroker.ipc.peer import Peer
 from shmbroker.observe.about import REGION, About
 from shmbroker.shm import (
@@ -134,6 +136,12 @@ class SharedResources:
         sweep(prefix)
         self._make_regions(prefix, data_ring_bytes, control_ring_bytes, quota_windows)
         self.passing = self._pass_descriptors()
+        self.passages = {
+            (io_worker.index, network_worker.index): make_pair()
+            for io_worker in self.of_role(IO_WORKER)
+            for network_worker in self.of_role(NETWORK_WORKER)
+        }
+        """The I/O worker's end and the network worker's, by their slots."""
 
     def _make_regions(
         self, prefix: str, data_ring_bytes: int, control_ring_bytes: int, quota_windows: int
@@ -190,12 +198,8 @@ class SharedResources:
         passing: dict[tuple[int, int], tuple[socket.socket, socket.socket]] = {}
         for io_worker in self.of_role(IO_WORKER):
             for other in self.of_role(NETWORK_WORKER) + self.of_role(IO_WORKER):
-                if other is io_worker:
-                    continue
-                pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                for end in pair:
-                    end.setblocking(False)
-                passing[io_worker.index, other.index] = pair
+                # To itself, too: it has a gateway for guests.
+                passing[io_worker.index, other.index] = make_pair()
         return passing
 
     def of_role(self, role: str) -> list[Slot]:

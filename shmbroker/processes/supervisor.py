@@ -445,7 +445,7 @@ class Supervisor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        if slot.role != NETWORK_WORKER:
+        if slot.role not in (NETWORK_WORKER, IO_WORKER):
             for listener in self.listeners:
                 listener.socket.close()
         for role, page_socket in self.page_sockets.items():
@@ -465,7 +465,7 @@ class Supervisor:
             from shmbroker.processes.io_worker import IoWorker
 
             return lambda shared, slot: IoWorker(
-                shared, slot, config, directory, self.cluster_id, self.ports
+                shared, slot, config, directory, self.cluster_id, self.ports, self.listeners
             )
         if role == CLEANER:
             from shmbroker.processes.cleaner import Cleaner

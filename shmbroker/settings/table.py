@@ -1136,6 +1136,13 @@ _broker(
     "Only for a single I/O worker. To be false where something else keeps each worker to a core.",
 )
 _broker(
+    "shmbroker.lend.connections",
+    BOOLEAN,
+    "true",
+    "Plain connections that ask for one thing at a time are served by the I/O worker itself, which "
+    "spares wake-ups. They end with it where it dies, as those of an Apache Kafka broker do.",
+)
+_broker(
     "shmbroker.disk.reserve.bytes",
     LONG,
     "-1",

@@ -27,6 +27,8 @@ One slot. What others look for often lies apart from what its owner stores often
 +0x128      8  cleaner_rate         owner              bytes a second compaction may move for it
 +0x130      8  work                 owner              what it does that takes long, see `signs`
 +0x138      8  disk                 owner              of an I/O worker: a DISK_ below
++0x140      8  guest_room           owner              of an I/O worker: thousandths of its time
+                                                       that it has for guests (`gateway.guests`)
 +0x180  0x680  counters             owner              COUNTERS, then GAUGES, in their order, 8 each
 
 How a dead process's rings are used again: the supervisor reaps it, stores the slot's next
@@ -177,6 +179,7 @@ CLEANER_WANTED = 0x120 // WORD_BYTES
 CLEANER_RATE = 0x128 // WORD_BYTES
 WORK = 0x130 // WORD_BYTES
 DISK = 0x138 // WORD_BYTES
+GUEST_ROOM = 0x140 // WORD_BYTES
 COUNTERS_START = 0x180 // WORD_BYTES
 
 _SLOT_WORDS = SLOT_BYTES // WORD_BYTES

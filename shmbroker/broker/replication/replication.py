@@ -146,6 +146,11 @@ class Replication:
         came = self._awake.look(bool(self.delayed.partitions), has_appended)
         return came != NOTHING and (came == ENTRIES or has_entries())
 
+    @property
+    def looked_s(self) -> float:
+        """Seconds spent in that so far."""
+        return self._awake.looked_s
+
     def look_at_all(self, image: MetadataImage) -> None:
         """Once a second: who lags, who has caught up."""
         self.may_look_for_places()

@@ -1,0 +1,243 @@
+"""Guests: connections that network workers have lent to the gateway of an I/O worker's own process.
+
+Rules of this file:
+* A guest appends, reads, and commits and fetches offsets. For anything else it goes home, with the
+  frame that asks for it.
+* Guests go home when this process has too little rest: while they are here, it is one core that
+  reads their requests and writes the log.
+* After that nobody is taken for a while: longer each time that it happens again soon.
+"""
+
+from __future__ import annotations
+
+import os
+
+from shmbroker.gateway.lending import (
+    ENDED,
+    HOME,
+    LENT,
+    Going,
+    is_between_requests,
+    made_of,
+    session_of,
+)
+from shmbroker.wire.api_keys import FETCH, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.event_loop import Listener
+    from shmbroker.gateway.gateway import Gateway
+    from shmbroker.ipc.passage import Passage
+
+ASKED_BY_GUESTS = (PRODUCE, FETCH, OFFSET_COMMIT, OFFSET_FETCH)
+
+WINDOW_S = 0.1
+"""Over so long it is judged how much of its time this process is busy."""
+ROOM = 0.85
+"""So much of its time it may be busy, guests and all else."""
+LOUD = 0.93
+"""Busy for more of it, it sends those home who have asked for something in this window."""
+BUSY_S = 0.02
+"""So does one that had no rest for so long."""
+RESTS_S = (0.5, 8.0)
+"""For so long it takes nobody after that."""
+STEADY_S = 2.0
+GOES_WITHIN_S = 0.5
+"""Who shall go and is between two requests at no end of a turn for so long stays."""
+
+
+class Guests:
+    """Those of one I/O worker. passages: by the slot of the network worker. show_room: told what
+    thousandths of its time this process has for more of them. looked_s: how long it has looked for
+    work so far."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        passages: Mapping[int, Passage],
+        listeners: Iterable[Listener],
+        show_room: Callable[[int], None],
+        looked_s: Callable[[], float],
+    ) -> None:
+        self._gateway = gateway
+        self._loop = gateway.loop
+        self._passages = passages
+        self._listeners = {
+            (listener.broker_id, listener.config.name): listener
+            for listener in listeners
+            if not listener.is_control
+        }
+        self._show_room = show_room
+        self._looked_s = looked_s
+        self._looked = looked_s()
+        self._of: dict[Connection, tuple[int, Going]] = {}
+        """By whom it was lent, and as what."""
+        self._going: dict[Connection, float] = {}
+        """Who goes home as soon as it can; until when that is tried."""
+        self._unsaid: list[tuple[int, int]] = []
+        """Ends that a passage had no room for: slot, number."""
+        asked = dict.fromkeys(gateway.submit, self._needs_home)
+        self.submit = asked | {key: gateway.submit[key] for key in ASKED_BY_GUESTS}
+        self._window_began = self._rested_at = gateway.clock.monotonic()
+        self._idle_s = 0.0
+        self._until = 0.0
+        self._rest_s = RESTS_S[0]
+        self._shown = -1
+        for slot, passage in passages.items():
+            self._loop.watch(passage.fileno(), 1, lambda _events, of=slot: self.take_in(of))  # type: ignore[misc]
+        self._show(0)
+
+    @property
+    def away(self) -> int:
+        return 0
+
+    def on_broker_lost(self, broker_id: int) -> None:
+        """It is of the same process."""
+
+    @property
+    def has_some(self) -> bool:
+        """Whether there are any."""
+        return bool(self._of)
+
+    # ── in ──────────────────────────────────────────────────────────────────────────────────────
+
+    def take_in(self, slot: int) -> None:
+        """Those that a network worker lends."""
+        passage = self._passages[slot]
+        gateway, now = self._gateway, self._gateway.now()
+        while (found := passage.receive()) is not None:
+            message, descriptors = found
+            going = Going(*message)
+            listener = self._listeners.get((going.broker_id, going.listener))
+            if going.kind != LENT or listener is None:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                continue
+            connection = made_of(going, descriptors[0], listener, self._loop, now)
+            connection.submit = self.submit
+            if going.session is not None:
+                connection.session = gateway.fetch.sessions.adopt(going.session)
+            self._of[connection] = slot, going
+            self._loop.take_over(connection, b"")
+
+    def on_closed(self, connection: Connection) -> None:
+        self._going.pop(connection, None)
+        found = self._of.pop(connection, None)
+        if found is not None:
+            slot, going = found
+            if not self._passages[slot].send((ENDED, going.number)):
+                self._unsaid.append((slot, going.number))
+
+    # ── home ────────────────────────────────────────────────────────────────────────────────────
+
+    def _needs_home(self, connection: Connection, *_frame: object) -> bool:
+        """It asks for what is not answered here."""
+        self._going[connection] = float("inf")
+        return False
+
+    def run(self, now: float) -> None:
+        if self._going:
+            self._send_home(now)
+        if self._unsaid:
+            self._unsaid = [
+                (slot, number)
+                for slot, number in self._unsaid
+                if not self._passages[slot].send((ENDED, number))
+            ]
+        if self._of and self._gateway.quotas.is_active:
+            self.send_all()
+
+    def close(self) -> None:
+        """Take nobody any more; those who are here shall go home."""
+        self._until = float("inf")
+        self._show(0)
+        self.send_all()
+
+    def send_all(self) -> None:
+        """Everybody shall go home."""
+        for connection in self._of:
+            self._going.setdefault(connection, float("inf"))
+
+    def _send_home(self, now: float) -> None:
+        for connection, until in list(self._going.items()):
+            if is_between_requests(connection):
+                self._has_gone(connection)
+            elif now > until:
+                del self._going[connection]
+                if connection.is_muted:
+                    self._loop.unmute(connection)
+
+    def _has_gone(self, connection: Connection) -> bool:
+        slot, going = self._of[connection]
+        session = session_of(connection, self._gateway)
+        descriptors = [connection.fd]
+        if connection.filled:
+            descriptors.append(os.memfd_create("unread", os.MFD_CLOEXEC))
+        try:
+            if connection.filled:
+                os.write(descriptors[1], connection.view[: connection.filled])
+            home = going._replace(
+                kind=HOME, session=session.packed() if session is not None else None
+            )
+            if not self._passages[slot].send(tuple(home), descriptors):
+                return False  # tried again at the end of the next turn
+        finally:
+            for descriptor in descriptors[1:]:
+                os.close(descriptor)
+        if session is not None:
+            self._gateway.fetch.sessions.remove(session)
+        del self._of[connection], self._going[connection]
+        self._loop.let_go(connection)
+        return True
+
+    # ── how busy this process is ────────────────────────────────────────────────────────────────
+
+    def rested(self, began: float, ended: float) -> None:
+        """It slept meanwhile."""
+        looked_s = self._looked_s()
+        self._idle_s += ended - began + looked_s - self._looked
+        self._looked, self._rested_at = looked_s, ended
+        if ended - self._window_began >= WINDOW_S:
+            self._judge(ended)
+
+    def stays_up(self, now: float) -> None:
+        """It has more to do, or looks for more."""
+        looked_s = self._looked_s()
+        if looked_s != self._looked:
+            self._idle_s += looked_s - self._looked
+            self._looked, self._rested_at = looked_s, now
+        elif self._of and now - self._rested_at > BUSY_S and now >= self._until:
+            self._get_loud(now)
+        if now - self._window_began >= WINDOW_S:
+            self._judge(now)
+
+    def _judge(self, now: float) -> None:
+        busy = 1 - self._idle_s / (now - self._window_began)
+        since, self._window_began, self._idle_s = self._window_began, now, 0.0
+        if busy > LOUD and self._of and now >= self._until:
+            self._get_loud(since)
+        room = ROOM - busy if now >= self._until else 0.0
+        self._show(max(0, int(room * 1000)))
+
+    def _get_loud(self, since: float) -> None:
+        now = self._gateway.clock.monotonic()
+        shortest, longest = RESTS_S
+        is_soon = now - self._until < STEADY_S
+        self._rest_s = min(longest, 2 * self._rest_s) if is_soon else shortest
+        self._until = now + self._rest_s
+        self._show(0)
+        for connection in self._of:
+            if connection.last_active < since - WINDOW_S:
+                continue
+            self._going.setdefault(connection, now + GOES_WITHIN_S)
+            inflight = connection.inflight
+            if inflight and inflight[0].api_key != FETCH and not connection.is_muted:
+                self._loop.mute(connection)
+
+    def _show(self, room: int) -> None:
+        if room != self._shown:
+            self._shown = room
+            self._show_room(room)

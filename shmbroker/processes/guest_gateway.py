@@ -1,0 +1,213 @@
+"""The gateway in an I/O worker's own process, for the connections that network workers lend it.
+
+   passages ──► Guests ──► Gateway ══ two rings in this process's own memory ══ Broker
+   epoll of the I/O worker ──┘
+
+Rules of this file:
+* It is the same gateway that a network worker runs, with one peer: the broker beside it. What a
+  network worker shares with the family (counts for limits, the image, a slot) it has for itself,
+  or takes from the broker.
+* It accepts nobody, and asks no controller: guests go home for that (`gateway.guests`).
+* The same thread takes the turns of both, so nobody rings a doorbell for these rings.
+"""
+
+from __future__ import annotations
+
+import mmap
+import select
+from collections.abc import Sequence
+
+from shmbroker import clock
+from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
+from shmbroker.gateway.guests import Guests
+from shmbroker.ipc.member import FamilyMember
+from shmbroker.ipc.passage import Passage
+from shmbroker.ipc.passed_files import FileTable
+from shmbroker.ipc.peer import Peer
+from shmbroker.processes.heap import give_back_freed
+from shmbroker.processes.shared_resources import NETWORK_WORKER, SharedResources, Slot
+from shmbroker.settings.broker_config import BrokerConfig
+from shmbroker.shm import address_counts, quota_counts
+from shmbroker.shm.counters import (
+    GUEST_ROOM,
+    INCARNATION,
+    METADATA_END_OFFSET_WORD,
+    STATE,
+    STATE_RUNNING,
+    Counters,
+    Tally,
+    layout_size,
+)
+from shmbroker.shm.ring import RingReader, RingWriter
+from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
+from shmbroker.shm.words import words_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.broker.broker import Broker
+    from shmbroker.gateway.event_loop import Listener
+    from shmbroker.metadata.changes import MetadataChange
+    from shmbroker.shm.latencies import Latencies
+
+RING_BYTES = 4 << 20
+"""A batch of 1 MB fits as one entry; a smaller ring stays in the caches."""
+RESULT_RING_BYTES = 1 << 20
+SLOTS = GATEWAY, BROKER = range(2)
+"""Of the counters that these two have for themselves."""
+NOT_SHOWN = ("turns", "claims_refused")
+"""The broker counts its own in this slot."""
+
+
+def has_guests(config: BrokerConfig, listener: Listener) -> bool:
+    """Whether those who come by a listener may be lent: see `gateway.lending`."""
+    return (
+        config["shmbroker.lend.connections"]
+        and not config.has_authorizer
+        and not config.is_audited
+        and not listener.is_control
+        and not listener.config.is_unix
+        and not listener.config.has_sasl
+        and not listener.config.has_tls
+    )
+
+
+class OwnRings:
+    """The two rings between a broker and the gateway in its process, and this process's ends of
+    the passages."""
+
+    def __init__(self, shared: SharedResources, slot: Slot) -> None:
+        """Before network workers may lend to this process: what they have lent to the one before
+        it, and what that one said, counts no more."""
+        shared.counters.words[shared.counters.at(slot.index, GUEST_ROOM)] = 0
+        self.passages = {
+            worker.index: Passage(shared.passages[slot.index, worker.index][0])
+            for worker in shared.of_role(NETWORK_WORKER)
+        }
+        for passage in self.passages.values():
+            passage.drain()
+        asked, answered = (_ring(size) for size in (RING_BYTES, RESULT_RING_BYTES))
+        doorbell = shared.doorbells[slot.index]
+        self.of_broker = Peer(
+            slot.index, NETWORK_WORKER, 0, RingWriter(*answered), RingReader(*asked), doorbell
+        )
+        """The gateway, as the broker reaches it. It has the broker's own slot."""
+        self.of_gateway = Peer(
+            BROKER, slot.role, slot.number, RingWriter(*asked), RingReader(*answered), doorbell
+        )
+
+
+def _ring(size: int) -> tuple[memoryview, memoryview]:
+    view = memoryview(mmap.mmap(-1, ring_bytes(size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    create_ring(view)
+    return parts_of_ring(view)
+
+
+class OwnTally(Tally):
+    """Counts in the slot of the broker, but for what that counts itself."""
+
+    def show(self, name: str, total: int) -> None:
+        if name not in NOT_SHOWN:
+            super().show(name, total)
+
+
+class BrokersImage:
+    """The metadata that the broker beside has followed: a `MetadataLink` to no controller."""
+
+    def __init__(self, broker: Broker, words: memoryview) -> None:
+        self._broker = broker
+        self._words = words
+        self._changes: list[MetadataChange] = []
+        self.epoch = 0
+        self.number = broker.link.number
+        self.follower = broker.link.follower
+        broker.metadata.on_followed = self._on_followed
+        self._on_followed([])
+
+    def _on_followed(self, changes: Sequence[MetadataChange]) -> None:
+        self._changes += changes
+        self._words[METADATA_END_OFFSET_WORD] = self._broker.image.offset
+
+    def is_behind(self) -> bool:
+        return bool(self._changes)
+
+    def has_news(self) -> bool:
+        return False
+
+    def catch_up(self) -> list[MetadataChange]:
+        changes, self._changes = self._changes, []
+        return changes
+
+    def peer(self) -> None:
+        """Nobody is asked."""
+
+    def others(self) -> list[Peer]:
+        return []
+
+
+class GuestGateway:
+    """The gateway and its guests; `turn` is theirs, between those of the broker."""
+
+    def __init__(
+        self,
+        shared: SharedResources,
+        slot: Slot,
+        config: BrokerConfig,
+        broker: Broker,
+        rings: OwnRings,
+        poller: select.epoll,
+        listeners: Sequence[Listener],
+        latencies: Latencies,
+    ) -> None:
+        counters = Counters(memoryview(bytearray(layout_size(len(SLOTS)))), len(SLOTS))
+        words = counters.words
+        for index in SLOTS:
+            words[counters.at(index, INCARNATION)] = 1
+            words[counters.at(index, STATE)] = STATE_RUNNING
+            for other in SLOTS:
+                words[counters.acknowledgement(index, other)] = 1
+        peer = rings.of_gateway
+        member = FamilyMember(
+            GATEWAY, counters, shared.doorbells[slot.index], shared.doorbells[0], [peer]
+        )
+        member.tally = OwnTally(shared.counters, slot.index)
+        workers = shared.of_role(NETWORK_WORKER)
+        windows = quota_counts.Windows(
+            config["quota.window.num"], config["quota.window.size.seconds"] * 1000
+        )
+        used = memoryview(bytearray(quota_counts.table_bytes(config["quota.window.num"])))
+        self.gateway = gateway = Gateway(
+            clock,
+            member,
+            config,
+            BrokersImage(broker, words),
+            poller,
+            listeners,
+            Brokers(
+                {slot.number: peer},
+                {BROKER: FileTable(shared.passing[slot.index, slot.index][1])},
+                {BROKER: words_of(shared.standing_of(slot.index))},
+            ),
+            Siblings(
+                len(workers) + slot.number,
+                {},
+                address_counts.AddressCounts(
+                    memoryview(bytearray(address_counts.table_bytes())), {}
+                ),
+                quota_counts.QuotaCounts(used, [], windows),
+                0,
+            ),
+            give_back_freed,
+            latencies,
+            shared.log_levels.effective,
+        )
+        room = shared.counters.at(slot.index, GUEST_ROOM)
+        self.guests = Guests(
+            gateway,
+            rings.passages,
+            listeners,
+            lambda free: shared.counters.words.__setitem__(room, free),
+            lambda: broker.replication.looked_s,
+        )
+        gateway.lending = self.guests
+        gateway.loop.listeners.clear()  # it accepts nobody
+        member.look_at_control(gateway)
