@@ -129,6 +129,8 @@ class Broker:
         self.link = link
         self.log_directory = disk.log_directory
         self._peers = peers
+        self.on_gateway_lost: Callable[[int], None] = lambda _slot: None
+        """Told of a network worker that has died, by its slot."""
         self._look_at_clocks()
         self.flusher = disk.flusher
         self.purgatory = Purgatory()
@@ -631,6 +633,8 @@ class Broker:
         self.executor.drop_parts(peer.slot)
         self.reader.drop_peer(peer.slot)
         self.passing.on_peer_lost(peer)
+        if peer in self._peers.gateways:
+            self.on_gateway_lost(peer.slot)
         if peer is self._peers.cleaner:
             self.asking.forget(peer)
             self.compaction.on_cleaner_lost()

@@ -82,6 +82,7 @@ class Connection(Sender):
 
     __slots__ = (
         "answered",
+        "asked_other_at",
         "buffer",
         "client",
         "deadline",
@@ -172,6 +173,8 @@ class Connection(Sender):
         """What takes its frames while it has to show who it is."""
         self.scope: Hashable = listener.broker_id
         """For whom requests with the same bytes mean the same."""
+        self.asked_other_at = 0.0
+        """When it asked last for what is neither Produce nor Fetch, nor of offsets."""
         self.session: FetchSession | None = None
         """The fetch session that it used last."""
         self.submit = submit

@@ -835,19 +835,16 @@ class EventLoop:
 
     # ── from one process to another ─────────────────────────────────────────────────────────────
 
-    def let_go(self, connection: Connection) -> bytes:
-        """Serve it no more, though it goes on elsewhere: what was read of it and not taken. Only
-        where nothing of it is in flight or unsent; who takes it over has its descriptor by then."""
-        connection.is_closed = True
+    def let_go(self, connection: Connection) -> None:
+        """Serve it no more, though it goes on elsewhere. Only where nothing of it is in flight or
+        unsent; what was read of it and not taken has whoever takes it over."""
         del self.connections[connection.fd]
         self.poller.unregister(connection.fd)
-        left = bytes(connection.view[: connection.filled])
+        connection.filled = 0
         if connection.buffer is not None:
             self._give_buffer(connection)
         else:
             self.memory.release(connection)
-        connection.close()
-        return left
 
     def take_over(self, connection: Connection, left: bytes) -> None:
         """Serve a connection of another process from here on; `left`: what it has read already."""

@@ -201,7 +201,7 @@ class FetchApi:
     def __init__(
         self, worker: RequestContext, place: int = 0, workers: int = 1, guests: int = 0
     ) -> None:
-        """guests: gateways besides these, behind them; each gives out session ids of its own."""
+        """guests: so many gateways besides have places, too. Each gives out ids of its own."""
         self.worker = worker
         self.known: Known[tuple[Hashable, bytes], KnownFetch] = Known(KNOWN_MAX)
         """By the scope of the connection and the bytes that stay the same."""

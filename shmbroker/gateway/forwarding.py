@@ -21,6 +21,7 @@ from shmbroker.errors import ProtocolFault
 from shmbroker.gateway.audited import AUTO_CREATE_VERSION
 from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.lending import ASKED_BY_GUESTS
 from shmbroker.gateway.recogniser import key_of
 from shmbroker.gateway.standing import REQUEST_BYTES_MAX, StandingRepeats
 from shmbroker.ipc.control_socket import broker_of
@@ -92,6 +93,7 @@ class PlainApis:
         else:
             key = (connection.listener, key_of(buffer, start, end), connection.host)
         request = Request(connection, module.API_KEY, version, correlation_id)
+        connection.asked_other_at = self.worker.now()
         connection.inflight.append(request)
         self.worker.follow_metadata()
         body = self.cache.get(key) if key is not None else None
@@ -185,6 +187,8 @@ class PlainApis:
         worker = self.worker
         identity = _packed_identity(connection)
         request = Request(connection, api_key, version, correlation_id)
+        if api_key not in ASKED_BY_GUESTS:
+            connection.asked_other_at = worker.now()
         if api_key in table.CONTROLLER_APIS:
             peer = worker.link.peer()
             request.body = (client_id, bytes(body), identity)

@@ -145,7 +145,8 @@ class Siblings(NamedTuple):
     address_counts: AddressCounts
     quota_counts: QuotaCounts
     guests: int = 0
-    """How many gateways there are besides, with guests (`gateway.guests`)."""
+    """How many gateways there are besides, with guests (`gateway.guests`). `place` of one of those
+    is behind all others."""
 
 
 class Brokers(NamedTuple):

@@ -6,33 +6,34 @@ Rules of this file:
 * Guests go home when this process has too little rest: while they are here, it is one core that
   reads their requests and writes the log.
 * After that nobody is taken for a while: longer each time that it happens again soon.
+* A guest's mark is 1 from before it is read until it is between two requests again: see
+  `gateway.lending`.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 
+from shmbroker.gateway.connection import Connection
 from shmbroker.gateway.lending import (
+    ASKED_BY_GUESTS,
     ENDED,
     HOME,
-    LENT,
-    Going,
+    Lent,
     is_between_requests,
-    made_of,
     session_of,
 )
-from shmbroker.wire.api_keys import FETCH, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
+from shmbroker.wire.api_keys import FETCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
-    from shmbroker.gateway.connection import Connection
     from shmbroker.gateway.event_loop import Listener
     from shmbroker.gateway.gateway import Gateway
     from shmbroker.ipc.passage import Passage
-
-ASKED_BY_GUESTS = (PRODUCE, FETCH, OFFSET_COMMIT, OFFSET_FETCH)
 
 WINDOW_S = 0.1
 """Over so long it is judged how much of its time this process is busy."""
@@ -50,7 +51,7 @@ GOES_WITHIN_S = 0.5
 
 
 class Guests:
-    """Those of one I/O worker. passages: by the slot of the network worker. show_room: told what
+    """Those of one I/O worker. passages, marks: by the slot of the lender. show_room: told what
     thousandths of its time this process has for more of them. looked_s: how long it has looked for
     work so far."""
 
@@ -58,6 +59,7 @@ class Guests:
         self,
         gateway: Gateway,
         passages: Mapping[int, Passage],
+        marks: Mapping[int, memoryview],
         listeners: Iterable[Listener],
         show_room: Callable[[int], None],
         looked_s: Callable[[], float],
@@ -65,6 +67,7 @@ class Guests:
         self._gateway = gateway
         self._loop = gateway.loop
         self._passages = passages
+        self._marks = marks
         self._listeners = {
             (listener.broker_id, listener.config.name): listener
             for listener in listeners
@@ -73,8 +76,10 @@ class Guests:
         self._show_room = show_room
         self._looked_s = looked_s
         self._looked = looked_s()
-        self._of: dict[Connection, tuple[int, Going]] = {}
+        self._of: dict[Connection, tuple[int, Lent]] = {}
         """By whom it was lent, and as what."""
+        self._marked: set[Connection] = set()
+        """Those whose mark is set."""
         self._going: dict[Connection, float] = {}
         """Who goes home as soon as it can; until when that is tried."""
         self._unsaid: list[tuple[int, int]] = []
@@ -109,27 +114,44 @@ class Guests:
         passage = self._passages[slot]
         gateway, now = self._gateway, self._gateway.now()
         while (found := passage.receive()) is not None:
-            message, descriptors = found
-            going = Going(*message)
-            listener = self._listeners.get((going.broker_id, going.listener))
-            if going.kind != LENT or listener is None:
-                for descriptor in descriptors:
-                    os.close(descriptor)
-                continue
-            connection = made_of(going, descriptors[0], listener, self._loop, now)
-            connection.submit = self.submit
-            if going.session is not None:
-                connection.session = gateway.fetch.sessions.adopt(going.session)
-            self._of[connection] = slot, going
+            lent = Lent(*found[0])
+            accepted = socket.socket(fileno=found[1][0])
+            accepted.setblocking(False)
+            listener = self._listeners[lent.broker_id, lent.listener]
+            connection = Connection(accepted, listener, now, self.submit, self._loop.traffic)
+            connection.client, connection.host = lent.client, lent.host
+            connection.recv_into = self._marking(connection, self._marks[slot], lent.mark)
+            if lent.session is not None:
+                connection.session = gateway.fetch.sessions.adopt(lent.session)
+            self._of[connection] = slot, lent
             self._loop.take_over(connection, b"")
+
+    def _marking(self, connection: Connection, marks: memoryview, mark: int) -> Callable[..., int]:
+        """Its `recv_into`, which sets its mark before."""
+        recv_into, marked = connection.socket.recv_into, self._marked
+
+        def receive(*args: Any) -> int:
+            marks[mark] = 1
+            marked.add(connection)
+            return recv_into(*args)
+
+        return receive
+
+    def on_lender_lost(self, slot: int) -> None:
+        """A network worker is dead: so are the connections that clients had with it."""
+        for connection, (lender, _) in list(self._of.items()):
+            if lender == slot:
+                del self._of[connection]
+                self._loop.close(connection, "its network worker is dead")
 
     def on_closed(self, connection: Connection) -> None:
         self._going.pop(connection, None)
+        self._marked.discard(connection)
         found = self._of.pop(connection, None)
         if found is not None:
-            slot, going = found
-            if not self._passages[slot].send((ENDED, going.number)):
-                self._unsaid.append((slot, going.number))
+            slot, lent = found
+            if not self._passages[slot].send((ENDED, lent.number)):
+                self._unsaid.append((slot, lent.number))
 
     # ── home ────────────────────────────────────────────────────────────────────────────────────
 
@@ -139,6 +161,8 @@ class Guests:
         return False
 
     def run(self, now: float) -> None:
+        if self._marked:
+            self._unmark()
         if self._going:
             self._send_home(now)
         if self._unsaid:
@@ -149,6 +173,14 @@ class Guests:
             ]
         if self._of and self._gateway.quotas.is_active:
             self.send_all()
+
+    def _unmark(self) -> None:
+        """Those that are between two requests now."""
+        for connection in list(self._marked):
+            if not connection.filled and is_between_requests(connection):
+                self._marked.discard(connection)
+                slot, lent = self._of[connection]
+                self._marks[slot][lent.mark] = 0
 
     def close(self) -> None:
         """Take nobody any more; those who are here shall go home."""
@@ -164,34 +196,32 @@ class Guests:
     def _send_home(self, now: float) -> None:
         for connection, until in list(self._going.items()):
             if is_between_requests(connection):
-                self._has_gone(connection)
+                self._go(connection)
             elif now > until:
                 del self._going[connection]
                 if connection.is_muted:
                     self._loop.unmute(connection)
 
-    def _has_gone(self, connection: Connection) -> bool:
-        slot, going = self._of[connection]
+    def _go(self, connection: Connection) -> None:
+        """Send it home; tried again at the end of the next turn where there is no room for that."""
+        slot, lent = self._of[connection]
         session = session_of(connection, self._gateway)
-        descriptors = [connection.fd]
+        packed = session.packed() if session is not None else None
+        unread = []
         if connection.filled:
-            descriptors.append(os.memfd_create("unread", os.MFD_CLOEXEC))
-        try:
-            if connection.filled:
-                os.write(descriptors[1], connection.view[: connection.filled])
-            home = going._replace(
-                kind=HOME, session=session.packed() if session is not None else None
-            )
-            if not self._passages[slot].send(tuple(home), descriptors):
-                return False  # tried again at the end of the next turn
-        finally:
-            for descriptor in descriptors[1:]:
-                os.close(descriptor)
-        if session is not None:
-            self._gateway.fetch.sessions.remove(session)
-        del self._of[connection], self._going[connection]
-        self._loop.let_go(connection)
-        return True
+            unread.append(os.memfd_create("unread", os.MFD_CLOEXEC))
+            os.write(unread[0], connection.view[: connection.filled])
+        has_gone = self._passages[slot].send((HOME, lent.number, packed), unread)
+        for descriptor in unread:
+            os.close(descriptor)
+        if has_gone:
+            if session is not None:
+                self._gateway.fetch.sessions.remove(session)
+            del self._of[connection], self._going[connection]
+            self._marked.discard(connection)
+            self._loop.let_go(connection)
+            connection.is_closed = True
+            connection.close()
 
     # ── how busy this process is ────────────────────────────────────────────────────────────────
 

@@ -3,52 +3,55 @@ They are guests there (`gateway.guests`), and come back.
 
    network worker                         passage                        I/O worker
    Lender   ── LENT: who it is, descriptor ──────────────────────────►   Guests
-            ◄── HOME: who it is, descriptor, what was read of it ─────   it got loud, or asks for
+            ◄── HOME: its session, what was read of it ───────────────   it got loud, or asks for
             ◄── ENDED ────────────────────────────────────────────────   what a guest may not
 
 A request that comes alone is a chain of wake-ups, and each wake-up costs more than the request. Of
 a guest it wakes one process instead of two. Who has much to do is better off with two processes.
 
 Rules of this file:
-* A connection goes where nothing of it is in flight or unsent. It takes along who it is and its
-  fetch session.
-* It is lent while it asks for one thing at a time, and while the I/O worker has room for it: as
-  much of its time as this process spends now.
+* A connection goes where nothing of it is in flight or unsent. Its fetch session goes along.
+* It is lent while it asks for what a guest may, one thing at a time, and while the I/O worker has
+  room for it: as much of its time as this process spends now.
 * Where somebody has to show who it is, is charged or watched (SASL, TLS, ACLs, quotas, audit),
   nobody is lent.
-* The lender goes on counting it for the limits until it has ended.
-* An I/O worker that dies takes its guests along: their clients connect again.
+* The lender keeps its own descriptor, and goes on counting the connection for the limits.
+* A mark in shared memory says whether a guest is between two requests; it is set before anything is
+  read. Where an I/O worker dies, those between two requests come home, and the others end: what
+  they have asked for is lost. The guests of a network worker that dies end with it.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 from typing import NamedTuple, Protocol
 
 from shmbroker.gateway.connection import Connection
+from shmbroker.wire.api_keys import FETCH, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from shmbroker.gateway.event_loop import EventLoop, Listener
     from shmbroker.gateway.fetch_session import FetchSession
     from shmbroker.gateway.gateway import Gateway
     from shmbroker.ipc.passage import Passage
 
+ASKED_BY_GUESTS = (PRODUCE, FETCH, OFFSET_COMMIT, OFFSET_FETCH)
 LENT, HOME, ENDED = range(3)
-"""What a message is about."""
+"""What a message is about, its first value."""
+MARKS = 64
+"""So many guests of one network worker may one I/O worker have."""
 
 LOOK_S = 0.05
 """Between two looks at who is quiet."""
 QUIET_LOOKS = 2
 """It is lent when at so many looks in a row it had asked for something, one thing at a time."""
-CONNECTIONS_MAX = 64
-"""A worker with more of them lends none: among so many nobody is alone."""
+OTHER_S = 0.2
+"""It has asked for nothing else for so long."""
 LOUD = 0.8
-"""A worker that spends more of its time than this lends nothing either."""
+"""A worker that spends more of its time than this lends nothing."""
 RESTS_S = (0.5, 8.0)
 """How long one that came home stays, at least and at most: twice as long each time that it comes
 back within STEADY_S."""
@@ -67,25 +70,37 @@ class Lending(Protocol):
         """A connection has ended."""
 
     def on_broker_lost(self, broker_id: int) -> None:
-        """Its I/O worker is dead."""
+        """An I/O worker is dead."""
 
     @property
     def away(self) -> int:
         """Connections of this gateway that are served elsewhere."""
 
 
-class Going(NamedTuple):
-    """What a connection takes along, as a message of a passage carries it."""
+class Lent(NamedTuple):
+    """What a connection takes along, as a message carries it."""
 
     kind: int
     number: int
     """By which the lender knows it."""
+    mark: int
+    """Where its mark is among those of its lender and its host."""
     broker_id: int
     listener: str
     client: str
     host: str
     session: tuple[Any, ...] | None
     """Its fetch session."""
+
+
+class Away(NamedTuple):
+    """A connection that is lent."""
+
+    connection: Connection
+    mark: int
+    since: float
+    rest_s: float
+    """How long it stayed before."""
 
 
 def is_between_requests(connection: Connection) -> bool:
@@ -108,37 +123,24 @@ def session_of(connection: Connection, gateway: Gateway) -> FetchSession | None:
     return session if session is not None and gateway.fetch.sessions.holds(session) else None
 
 
-def made_of(
-    going: Going, descriptor: int, listener: Listener, loop: EventLoop, now: float
-) -> Connection:
-    """The connection that has come here."""
-    accepted = socket.socket(fileno=descriptor)
-    accepted.setblocking(False)
-    connection = Connection(accepted, listener, now, {}, loop.traffic)
-    connection.client, connection.host = going.client, going.host
-    return connection
-
-
 class Lender:
-    """What one network worker has lent. passages: by broker id. room_of: thousandths of its time
-    that a broker's I/O worker has for guests now."""
+    """What one network worker has lent. passages, marks: by broker id. room_of: thousandths of its
+    time that a broker's I/O worker has for guests now."""
 
     def __init__(
         self,
         gateway: Gateway,
         passages: Mapping[int, Passage],
+        marks: Mapping[int, memoryview],
         room_of: Callable[[int], int],
     ) -> None:
         self._gateway = gateway
         self._loop = gateway.loop
         self._passages = passages
+        self._marks = marks
+        self._free = {broker_id: list(range(MARKS)) for broker_id in passages}
         self._room_of = room_of
-        self._listeners = {
-            (listener.broker_id, listener.config.name): listener
-            for listener in gateway.loop.listeners.values()
-            if not listener.is_control
-        }
-        self.lent: dict[int, Going] = {}
+        self.lent: dict[int, Away] = {}
         """By number."""
         self._number = 0
         self._looked = self._next_look = gateway.now()
@@ -148,9 +150,8 @@ class Lender:
         self._to_lend: list[Connection] = []
         self._stays: dict[Connection, tuple[float, float]] = {}
         """Of those that have come home: until when they stay, and for how long that is."""
-        self._rests: dict[int, tuple[float, float]] = {}
-        """Of those that are lent: since when, and for how long they stayed before."""
         for broker_id, passage in passages.items():
+            passage.drain()  # it was for the process before this one
             gateway.loop.watch(passage.fileno(), 1, lambda _events, of=broker_id: self.take_in(of))  # type: ignore[misc]
 
     @property
@@ -171,12 +172,13 @@ class Lender:
 
     def _look(self, now: float) -> None:
         """Who was quiet since the last look, and whether there is room for them."""
-        since, busy = self._looked, 1 - self._idle_s / max(1e-9, now - self._looked)
+        since = self._looked
+        busy = max(0.0, 1 - self._idle_s / (now - since)) if now > since else 1.0
         self._looked, self._next_look, self._idle_s = now, now + LOOK_S, 0.0
         self._to_lend = []
         connections = self._loop.connections
-        if len(connections) > CONNECTIONS_MAX or self._gateway.quotas.is_active:
-            self._quiet.clear()
+        if len(connections) > MARKS or self._gateway.quotas.is_active or self._gateway.must_stop:
+            self._quiet.clear()  # among so many nobody is alone
             return
         before, self._quiet = self._quiet, {}
         for connection in connections.values():
@@ -187,16 +189,16 @@ class Lender:
         self._to_lend = [
             connection
             for connection, looks in self._quiet.items()
-            if looks >= QUIET_LOOKS and busy * 1000 <= self._room_of(connection.listener.broker_id)
+            if looks >= QUIET_LOOKS and busy * 1000 < self._room_of(connection.listener.broker_id)
         ]
 
     def _may_go(self, connection: Connection, since: float, now: float) -> bool:
-        listener = connection.listener
-        session = connection.session
+        listener, session = connection.listener, connection.session
         return (
             connection.last_active >= since
             and len(connection.inflight) <= 1
             and not connection.is_held
+            and now - connection.asked_other_at > OTHER_S
             and type(connection) is Connection
             and not listener.is_control
             and listener.door is None
@@ -210,30 +212,34 @@ class Lender:
             return True
         if not is_between_requests(connection) or connection.filled or connection.is_held:
             return False
-        gateway = self._gateway
-        peer = gateway.io_peer(connection)
-        if peer is None:
+        gateway, listener = self._gateway, connection.listener
+        free = self._free[listener.broker_id]
+        if not free or gateway.io_peer(connection) is None:
             return True
-        listener, session = connection.listener, session_of(connection, gateway)
+        session = session_of(connection, gateway)
+        mark = free[-1]
         self._number += 1
-        going = Going(
+        lent = Lent(
             LENT,
             self._number,
+            mark,
             listener.broker_id,
             listener.config.name,
             connection.client,
             connection.host,
             session.packed() if session is not None else None,
         )
-        if not self._passages[listener.broker_id].send(tuple(going), [connection.fd]):
+        self._marks[listener.broker_id][mark] = 0
+        if not self._passages[listener.broker_id].send(tuple(lent), [connection.fd]):
             return True
+        free.pop()
         if session is not None:
             gateway.fetch.sessions.remove(session)
+        connection.session = None
         _, rest_s = self._stays.pop(connection, (0.0, RESTS_S[0] / 2))
-        self._rests[self._number] = now, rest_s
-        self.lent[self._number] = going
+        self._quiet.pop(connection, None)
+        self.lent[self._number] = Away(connection, mark, now, rest_s)
         self._loop.let_go(connection)
-        gateway.show_open()
         return True
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
@@ -242,58 +248,62 @@ class Lender:
         """Those that come home, and word of those that have ended."""
         passage = self._passages[broker_id]
         while (found := passage.receive()) is not None:
-            message, descriptors = found
-            if message[0] == ENDED:
-                self._forget(message[1])
+            (kind, number, *more), descriptors = found
+            left = _read_whole(descriptors[0]) if descriptors else b""
+            away = self.lent.pop(number, None)
+            if away is None:
+                continue  # it was a guest of a dead process
+            self._free[broker_id].append(away.mark)
+            if kind == HOME:
+                self._take_home(away, more[0], left)
             else:
-                self._take_home(Going(*message), descriptors)
+                self._end(away)
 
-    def _take_home(self, going: Going, descriptors: list[int]) -> None:
-        gateway = self._gateway
-        listener = self._listeners.get((going.broker_id, going.listener))
-        left = b""
-        if len(descriptors) > 1:
-            left = _read_whole(descriptors[1])
-        if listener is None or gateway.must_stop:
-            os.close(descriptors[0])
-            self._forget(going.number)
+    def _take_home(self, away: Away, session: tuple[Any, ...] | None, left: bytes) -> None:
+        connection, gateway = away.connection, self._gateway
+        if gateway.must_stop:
+            self._end(away)
             return
         now = gateway.now()
-        connection = made_of(going, descriptors[0], listener, self._loop, now)
-        connection.submit = gateway.submit
-        if self.lent.pop(going.number, None) is None:
-            # The worker that has lent it is dead, and this one has not counted it.
-            gateway.limits.take(connection.address, listener.config.name)
-        since, rest_s = self._rests.pop(going.number, (now, RESTS_S[0] / 2))
-        rest_s = min(RESTS_S[1], 2 * rest_s) if now - since < STEADY_S else RESTS_S[0]
+        is_soon = now - away.since < STEADY_S
+        rest_s = min(RESTS_S[1], 2 * away.rest_s) if is_soon else RESTS_S[0]
         self._stays[connection] = now + rest_s, rest_s
-        if going.session is not None:
-            connection.session = gateway.fetch.sessions.adopt(going.session)
+        if session is not None:
+            connection.session = gateway.fetch.sessions.adopt(session)
+        connection.last_active = now
         self._loop.take_over(connection, left)
-        gateway.show_open()
 
-    def _forget(self, number: int) -> None:
+    def _end(self, away: Away) -> None:
         """One that was lent has ended."""
-        self._rests.pop(number, None)
-        going = self.lent.pop(number, None)
-        if going is not None:
-            self._gateway.limits.release(going.client.rpartition(":")[0], going.listener)
-            self._gateway.show_open()
+        connection = away.connection
+        connection.is_closed = True
+        connection.close()
+        self._gateway.limits.release(connection.address, connection.listener.config.name)
+        self._gateway.show_open()
 
     def on_closed(self, connection: Connection) -> None:
         self._stays.pop(connection, None)
         self._quiet.pop(connection, None)
 
     def on_broker_lost(self, broker_id: int) -> None:
-        """Its guests have ended with it, but for those that were on their way home."""
-        if broker_id in self._passages:
-            self.take_in(broker_id)
-            for number in [n for n, going in self.lent.items() if going.broker_id == broker_id]:
-                self._forget(number)
+        """Its guests come home where nothing of them was lost with it."""
+        if broker_id not in self._passages:
+            return
+        self.take_in(broker_id)
+        marks = self._marks[broker_id]
+        for number, away in list(self.lent.items()):
+            if away.connection.listener.broker_id == broker_id:
+                del self.lent[number]
+                self._free[broker_id].append(away.mark)
+                if marks[away.mark]:
+                    self._gateway.member.tally.add("connections_closed")
+                    self._end(away)
+                else:
+                    self._take_home(away, None, b"")
 
 
 def _read_whole(descriptor: int) -> bytes:
-    """What a connection's last process has read of it, which lies in a file without a name."""
+    """What the host has read of a connection, which lies in a file without a name."""
     try:
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     finally:

@@ -92,15 +92,14 @@ class Core:
     def look(self, for_s: float, between: int = 1) -> int:
         """Look for that long, unless something comes; sockets once in `between` looks."""
         began = self._last
-        came = self._look(for_s, between) if self._kernel is None else self._look_on(for_s, between)
-        self.looked_s += self._monotonic() - began
-        return came
-
-    def _look_on(self, for_s: float, between: int) -> int:
-        assert self._kernel is not None
+        if self._kernel is None:
+            came = self._look(for_s, between)
+            self.looked_s += self._last - began
+            return came
         came, lost_ns = self._kernel(
             self._words, int(for_s * 1e9), int(LOST_S * 1e9), self._descriptor, between
         )
+        self.looked_s += self._monotonic() - began
         if lost_ns:
             return self._lose(lost_ns * 1e-9)
         return came  # type: ignore[no-any-return]

@@ -33,7 +33,7 @@ _BROKER = ("broker",)
 _PARTITION = ("topic", "partition")
 
 # By the counters and gauges of `shm.counters` that they show.
-OF_NETWORK_WORKERS = {
+OF_GATEWAYS = {
     "connections_accepted": "kafka_server_socketservermetrics_connection_creation_total",
     "connections_closed": "kafka_server_socketservermetrics_connection_close_total",
     "received_bytes": "kafka_server_socketservermetrics_incoming_byte_total",

@@ -84,11 +84,9 @@ def _process(samples: Samples, process: Process) -> None:
         samples.put("shmbroker_metadata_lag_records", process.metadata_lag, title)
     names: dict[str, str] = {}
     if process.role in (NETWORK_WORKER, IO_WORKER):
-        names |= catalogue.OF_WORKERS
-    if process.role == NETWORK_WORKER:
-        names |= catalogue.OF_NETWORK_WORKERS
+        names |= catalogue.OF_WORKERS | catalogue.OF_GATEWAYS  # I/O workers have guests
         _clients(samples, process)
-    elif process.role == IO_WORKER:
+    if process.role == IO_WORKER:
         _broker(samples, process)
     elif process.role == CLEANER:
         names |= catalogue.OF_CLEANER

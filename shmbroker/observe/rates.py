@@ -74,7 +74,7 @@ class Rates:
     bytes_out: float
     batches_in: float
     requests: float
-    """Answered, of all network workers."""
+    """Answered, by all workers."""
     received: float
     """Bytes read from clients."""
     sent: float
@@ -109,9 +109,10 @@ def between(before: Snapshot, after: Snapshot) -> Rates:
     timings = timings_between(before.latencies, after.latencies, took_s)
     lags = {group.name: group.lag for group in before.groups.groups}
 
-    def rate(role: str, name: str) -> float:
+    def rate(name: str, *roles: str) -> float:
         return sum(
             _grown(old[process.title].counted[name], process.counted[name], took_s)
+            for role in roles
             for process in after.of_role(role)
         )
 
@@ -127,12 +128,12 @@ def between(before: Snapshot, after: Snapshot) -> Rates:
             for group in after.groups.groups
             if group.name in lags
         },
-        rate(IO_WORKER, "appended_bytes"),
-        rate(IO_WORKER, "read_bytes"),
-        rate(IO_WORKER, "batches_appended"),
+        rate("appended_bytes", IO_WORKER),
+        rate("read_bytes", IO_WORKER),
+        rate("batches_appended", IO_WORKER),
         sum(timing.count for timing in timings if not timing.is_stage),
-        rate(NETWORK_WORKER, "received_bytes"),
-        rate(NETWORK_WORKER, "sent_bytes"),
+        rate("received_bytes", NETWORK_WORKER, IO_WORKER),
+        rate("sent_bytes", NETWORK_WORKER, IO_WORKER),
     )
 
 

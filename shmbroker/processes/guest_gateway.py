@@ -25,7 +25,12 @@ from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.processes.heap import give_back_freed
-from shmbroker.processes.shared_resources import NETWORK_WORKER, SharedResources, Slot
+from shmbroker.processes.shared_resources import (
+    IO_WORKER,
+    NETWORK_WORKER,
+    SharedResources,
+    Slot,
+)
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm import address_counts, quota_counts
 from shmbroker.shm.counters import (
@@ -170,7 +175,7 @@ class GuestGateway:
             GATEWAY, counters, shared.doorbells[slot.index], shared.doorbells[0], [peer]
         )
         member.tally = OwnTally(shared.counters, slot.index)
-        workers = shared.of_role(NETWORK_WORKER)
+        workers, brokers = shared.of_role(NETWORK_WORKER), shared.of_role(IO_WORKER)
         windows = quota_counts.Windows(
             config["quota.window.num"], config["quota.window.size.seconds"] * 1000
         )
@@ -188,13 +193,13 @@ class GuestGateway:
                 {BROKER: words_of(shared.standing_of(slot.index))},
             ),
             Siblings(
-                len(workers) + slot.number,
+                len(workers) + brokers.index(slot),
                 {},
                 address_counts.AddressCounts(
                     memoryview(bytearray(address_counts.table_bytes())), {}
                 ),
                 quota_counts.QuotaCounts(used, [], windows),
-                0,
+                len(workers) + len(brokers) - 1,
             ),
             give_back_freed,
             latencies,
@@ -204,10 +209,12 @@ class GuestGateway:
         self.guests = Guests(
             gateway,
             rings.passages,
+            {worker.index: shared.guest_marks[slot.index, worker.index] for worker in workers},
             listeners,
             lambda free: shared.counters.words.__setitem__(room, free),
             lambda: broker.replication.looked_s,
         )
+        broker.on_gateway_lost = self.guests.on_lender_lost
         gateway.lending = self.guests
         gateway.loop.listeners.clear()  # it accepts nobody
         member.look_at_control(gateway)

@@ -153,7 +153,9 @@ class IoWorker(SleepingChild):
         events: list[tuple[int, int]] = []
         now = due = 0.0
         while not self.must_stop:
-            if has_some := guests.has_some or any(fd != doorbell for fd, _ in events):
+            # What comes on the ring may be for one that has left.
+            has_some = guests.has_some or answers.poll()
+            if has_some := has_some or any(fd != doorbell for fd, _ in events):
                 gateway.read(events)
             rest = broker.turn()
             if has_some:

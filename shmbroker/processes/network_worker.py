@@ -67,7 +67,7 @@ class NetworkWorker(Child):
                 [shared.quota_counts[other] for other in others],
                 Windows(config["quota.window.num"], config["quota.window.size.seconds"] * 1000),
             ),
-            len(io_peers),
+            len(io_peers) if config["shmbroker.lend.connections"] else 0,
         )
         self.gateway = Gateway(
             clock,
@@ -94,6 +94,7 @@ class NetworkWorker(Child):
                     peer.number: Passage(shared.passages[peer.slot, slot.index][1])
                     for peer in io_peers
                 },
+                {peer.number: shared.guest_marks[peer.slot, slot.index] for peer in io_peers},
                 lambda broker_id: words[rooms[broker_id]],
             )
         self.gateway.loop.watch(
@@ -116,7 +117,7 @@ class NetworkWorker(Child):
         monotonic = clock.monotonic
         timeout = 0.0
         while not gateway.is_over:
-            began = monotonic()
+            began = monotonic() if lender is not None else 0.0
             events = gateway.look_before_sleep()
             if events is None:
                 doorbell.say_sleeping()

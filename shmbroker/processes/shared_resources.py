@@ -46,6 +46,7 @@ import os
 import socket
 from collections.abc import Callable, Collection
 
+from shmbroker.gateway.lending import MARKS
 from shmbroker.ipc.passage import make_pair
 from shmbroker.ipc.peer import Peer
 from shmbroker.observe.about import REGION, About
@@ -63,6 +64,7 @@ from shmbroker.shm.notice import Notice
 from shmbroker.shm.region import Region, require_room, sweep
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
+from shmbroker.shm.words import WORD_BYTES, words_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,6 +144,12 @@ class SharedResources:
             for network_worker in self.of_role(NETWORK_WORKER)
         }
         """The I/O worker's end and the network worker's, by their slots."""
+        marks = words_of(memoryview(mmap.mmap(-1, _pages(MARKS * WORD_BYTES * len(self.passages)))))
+        self.guest_marks = {
+            pair: marks[MARKS * which : MARKS * (which + 1)]
+            for which, pair in enumerate(self.passages)
+        }
+        """Of the guests of one I/O worker by one network worker, by their slots."""
 
     def _make_regions(
         self, prefix: str, data_ring_bytes: int, control_ring_bytes: int, quota_windows: int

@@ -4,13 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from shmbroker.gateway.event_loop import EventLoop
+from shmbroker.gateway.lending import Lender
 from tests.simulation.family.old_bugs import OLD_BUGS, OldBug, put_back
 from tests.simulation.family.simulate import (
     ANY,
+    GUESTS,
     TRANSACTIONS,
     Plan,
     Simulation,
     simulate,
+    simulate_guests,
     simulate_transactions,
 )
 from tests.simulation.family.transactional import Instance
@@ -19,10 +23,11 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 170
 TRANSACTION_SEEDS = 30
 """A history with transactions takes two to three times as long."""
+GUEST_SEEDS = 20
 PER_TEST = 10
 FURTHER_SEEDS = 60
 """Looked at where the named ones find nothing, as a change elsewhere leads them another way."""
-PLANS = {"family": ANY, "transactions": TRANSACTIONS}
+PLANS = {"family": ANY, "transactions": TRANSACTIONS, "guests": GUESTS}
 KEPT = [
     (int(line.split()[1]), PLANS[line.split()[0]])
     for line in (Path(__file__).parent / "kept_seeds.txt").read_text().splitlines()
@@ -49,6 +54,27 @@ def test_seeds(first: int) -> None:
 def test_seeds_with_transactions(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         simulate_transactions(seed)
+
+
+def test_seeds_whose_connections_are_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go, come home when they ask for other things, and when their hosts die."""
+    seen = dict.fromkeys(("take_over", "_take_home", "_end"), 0)
+
+    def counted(owner: type, name: str) -> None:
+        do = getattr(owner, name)
+
+        def count(*args: object) -> None:
+            seen[name] += 1
+            do(*args)
+
+        monkeypatch.setattr(owner, name, count)
+
+    for owner, name in ((EventLoop, "take_over"), (Lender, "_take_home"), (Lender, "_end")):
+        counted(owner, name)
+    for seed in range(GUEST_SEEDS):
+        simulate_guests(seed)
+    assert seen["take_over"] - seen["_take_home"] > 10 * GUEST_SEEDS, seen
+    assert seen["_take_home"] > 5 * GUEST_SEEDS and seen["_end"] > GUEST_SEEDS, seen
 
 
 def test_transactions_end_in_every_way() -> None:

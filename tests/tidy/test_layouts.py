@@ -166,6 +166,7 @@ SLOT = {
     "cleaner_rate": "CLEANER_RATE",
     "work": "WORK",
     "disk": "DISK",
+    "guest_room": "GUEST_ROOM",
     "counters": "COUNTERS_START",
 }
 

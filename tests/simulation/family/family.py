@@ -171,7 +171,7 @@ class Family:
         if self._shared is not None:
             for doorbell in self._shared.doorbells:
                 os.close(doorbell.eventfd)
-            for pair in self._shared.passing.values():
+            for pair in (*self._shared.passing.values(), *self._shared.passages.values()):
                 for end in pair:
                     end.close()
         self.members, self.listening, self._shared = {}, [], None
@@ -221,7 +221,8 @@ class Family:
         if slot.role == CONTROLLER:
             child: Child = ControllerProcess(self.shared, slot, self.config, root, self.cluster_id)
         elif slot.role == IO_WORKER:
-            child = IoWorker(self.shared, slot, self.config, root, self.cluster_id, self.ports)
+            args = self.shared, slot, self.config, root, self.cluster_id, self.ports
+            child = IoWorker(*args, self.listeners)
         else:
             child = NetworkWorker(self.shared, slot, self.config, self.cluster_id, self.listeners)
         member.child = child

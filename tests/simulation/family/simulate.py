@@ -20,7 +20,8 @@ What may happen, at random:
               a node is empty when they start; once, and not the only copy in sync
     leave     a client's connections end
 
-With `Plan.has_transactions` there are transactional clients and read_committed readers as well.
+With `Plan.has_transactions` there are transactional clients and read_committed readers as well;
+with `Plan.has_guests` network workers lend connections to I/O workers.
 
 Then nothing fails any more, and within a minute everybody has caught up, or it is an error too.
 
@@ -89,9 +90,12 @@ class Plan(NamedTuple):
     """Their kinds; none named: all."""
     has_transactions: bool = False
     """Clients write in transactions, too."""
+    has_guests: bool = False
+    """I/O workers serve the quiet ones among the connections."""
 
 
 ANY = Plan()
+GUESTS = Plan(has_guests=True)
 TRANSACTIONS = Plan(has_transactions=True)
 
 
@@ -151,6 +155,7 @@ class Simulation:
             "group.consumer.min.heartbeat.interval.ms": "100",
             "replica.lag.time.max.ms": str(random.choice((500, 2000))),
             "log.segment.bytes": str(random.choice((1 << 20, 1 << 30))),
+            "shmbroker.lend.connections": str(self.plan.has_guests).lower(),
         }
         if self.is_durable:
             settings["shmbroker.ack.durability"] = "fsync"
@@ -187,9 +192,9 @@ class Simulation:
         except (AssertionError, Fault) as fault:
             # A fault is a client's, who can't read what it is given.
             trace = "\n".join(self.lines)
-            kind = "transactions" if self.plan.has_transactions else "family"
+            kind = {ANY: "family", TRANSACTIONS: "transactions", GUESTS: "guests"}.get(self.plan)
             again = f"scripts/simulate --of {kind} --from {self.seed} --seeds 1"
-            if self.plan not in (ANY, TRANSACTIONS):
+            if kind is None:
                 again = f"simulate({self.seed}, {self.plan})"
             raise AssertionError(f"seed {self.seed}: {fault}; again: {again}\n{trace}") from fault
         finally:
@@ -605,6 +610,11 @@ class _Lines(logging.Handler):
 def simulate_transactions(seed: int) -> Simulation:
     """One history with transactional clients."""
     return simulate(seed, TRANSACTIONS)
+
+
+def simulate_guests(seed: int) -> Simulation:
+    """One history whose connections are lent."""
+    return simulate(seed, GUESTS)
 
 
 def simulate(seed: int, plan: Plan = ANY) -> Simulation:

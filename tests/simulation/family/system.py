@@ -30,7 +30,7 @@ from shmbroker.gateway.connection import Connection
 from shmbroker.groups.transactions import transaction
 from shmbroker.ipc import core
 from shmbroker.log import closing, residency
-from shmbroker.processes import io_worker, network_worker, shared_resources
+from shmbroker.processes import guest_gateway, io_worker, network_worker, shared_resources
 from shmbroker.replica.partition import Partition
 from tests.simulation.family.disk import SimulatedDisk
 from tests.simulation.family.scheduler import Event, Scheduler
@@ -99,6 +99,8 @@ class System:
             mock.patch.object(transaction, "EPOCH_LAST", self.producer_epoch_last),
             mock.patch.object(core, "LOOK_S", 1.0),
             mock.patch.object(core, "sched_yield", lambda: None),
+            mock.patch.multiple(guest_gateway, RING_BYTES=64 << 10, RESULT_RING_BYTES=64 << 10),
+            mock.patch.object(guest_gateway, "give_back_freed", lambda: None),
             mock.patch.object(network_worker, "keep_large_apart", lambda: None),
             mock.patch.object(network_worker, "give_back_freed", lambda: None),
             # A set of them is walked in the same order in each run of a seed.

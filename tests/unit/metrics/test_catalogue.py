@@ -28,7 +28,7 @@ def test_names_and_kinds_are_as_prometheus_has_them() -> None:
 
 def test_every_counter_and_gauge_of_shared_memory_is_shown() -> None:
     maps = (
-        catalogue.OF_NETWORK_WORKERS,
+        catalogue.OF_GATEWAYS,
         catalogue.OF_BROKERS,
         catalogue.OF_CLEANER,
         catalogue.OF_TIER,

@@ -1,0 +1,141 @@
+"""Quiet connections are served by the I/O worker itself, and nobody sees where."""
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+from shmbroker.testing.broker import Broker
+from shmbroker.wire import codec
+from shmbroker.wire.frame import request_frame
+from tests.support.acknowledged_load import batch_now, wait_until
+from tests.support.raw_client import RawClient
+
+TOPIC = "lent"
+
+
+def sockets_of(pid: int) -> set[str]:
+    """Inodes of the sockets that a process has."""
+    found = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = os.readlink(fd)
+        except FileNotFoundError:
+            continue  # closed meanwhile
+        if target.startswith("socket:["):
+            found.add(target.removeprefix("socket:[").rstrip("]"))
+    return found
+
+
+def served_end(client: socket.socket) -> str:
+    """Inode of the broker's end of a connection."""
+    here, there = (f"{address[1]:04X}" for address in (client.getsockname(), client.getpeername()))
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, *_rest, inode = line.split()[:10]
+        if local.endswith(f":{there}") and remote.endswith(f":{here}"):
+            return inode
+    raise AssertionError("the connection has no other end")
+
+
+def is_lent(broker: Broker, client: RawClient) -> bool:
+    return served_end(client.socket) in sockets_of(broker.children()["io-worker-1"])
+
+
+def become_quiet(broker: Broker, client: RawClient) -> None:
+    def is_quiet() -> bool:
+        for _ in range(10):
+            assert client.produce(TOPIC, batch_now(b"1"))["error_code"] == 0
+        return is_lent(broker, client)
+
+    wait_until(is_quiet, "a connection to be lent", between=0.01)
+
+
+def test_a_quiet_connection_is_lent_and_comes_home_with_what_is_not_answered_there() -> None:
+    with Broker() as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        become_quiet(broker, client)
+        before = client.fetch(TOPIC, 0)["high_watermark"]
+        assert is_lent(broker, client)
+        assert client.produce(TOPIC, batch_now(b"2"))["base_offset"] == before
+        assert client.ask("Metadata", 9, {"topics": []})["brokers"][0]["node_id"] == 1
+        assert not is_lent(broker, client)
+        assert client.produce(TOPIC, batch_now(b"3"))["base_offset"] == before + 1
+        become_quiet(broker, client)
+        assert broker.stop() == 0
+
+
+def test_who_sends_much_at_once_is_answered_in_order_and_comes_home() -> None:
+    with Broker() as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        become_quiet(broker, client)
+        topics = [{"name": TOPIC, "partition_data": [{"index": 0, "records": batch_now(b"x")}]}]
+        body = {"acks": 1, "timeout_ms": 1000, "topic_data": topics}
+        encoded = codec.encode("ProduceRequest", 9, body)
+        sent = 0
+
+        def has_gone() -> bool:
+            nonlocal sent
+            numbers = range(sent, sent + 2000)
+            frames = [request_frame(0, 9, number, "much", encoded) for number in numbers]
+            client.socket.sendall(b"".join(frames))
+            for number in numbers:
+                assert int.from_bytes(client.receive_frame()[:4], "big") == number
+            sent += len(numbers)
+            return not is_lent(broker, client)
+
+        wait_until(has_gone, "a loud connection to come home", between=0)
+
+
+def test_a_guest_between_two_requests_outlives_an_io_worker() -> None:
+    with Broker() as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        become_quiet(broker, client)
+        before = broker.children()["io-worker-1"]
+        os.kill(before, signal.SIGKILL)
+        codes = set()
+
+        def is_appended() -> bool:
+            codes.add(client.produce(TOPIC, batch_now(b"again"))["error_code"])
+            return 0 in codes
+
+        wait_until(is_appended, "an append")
+        assert codes <= {0, 6}
+        assert broker.children()["io-worker-1"] != before
+        become_quiet(broker, client)
+
+
+def test_the_guests_of_a_network_worker_end_with_it() -> None:
+    with Broker("--network-workers", "1") as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        become_quiet(broker, client)
+        before = broker.children()["network-worker-1"]
+        os.kill(before, signal.SIGKILL)
+        assert client.socket.recv(1) == b""
+        wait_until(
+            lambda: broker.children().get("network-worker-1", before) != before, "a successor"
+        )
+        with RawClient(broker.address) as other:
+            become_quiet(broker, other)
+        assert broker.stop() == 0
+
+
+def test_none_is_lent_where_settings_say_so() -> None:
+    flags = ("--set", "shmbroker.lend.connections=false")
+    lending, refusing = Broker(), Broker(*flags)
+    with (
+        lending,
+        refusing,
+        RawClient(lending.address) as quiet,
+        RawClient(refusing.address) as client,
+    ):
+        for each in (quiet, client):
+            each.create_topic(TOPIC)
+
+        def both() -> bool:
+            for _ in range(10):
+                for one in (quiet, client):
+                    assert one.produce(TOPIC, batch_now(b"1"))["error_code"] == 0
+            return is_lent(lending, quiet)
+
+        wait_until(both, "the other family to lend its connection", between=0.01)
+        assert not is_lent(refusing, client)

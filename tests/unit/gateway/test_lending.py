@@ -1,0 +1,397 @@
+"""Quiet connections are guests of another gateway, and come home when they or it get loud."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from shmbroker.gateway.guests import BUSY_S, RESTS_S, ROOM, WINDOW_S, Guests
+from shmbroker.gateway.lending import LOOK_S, MARKS, OTHER_S, QUIET_LOOKS, Lender
+from shmbroker.ipc.operation_layout import (
+    APPEND,
+    APPENDED,
+    APPENDED_HEAD,
+    READ,
+    READ_DONE,
+    READ_DONE_HEAD,
+    READ_SLICE,
+    TOKEN,
+)
+from shmbroker.ipc.passage import Passage, make_pair
+from shmbroker.shm.counters import OPEN_CONNECTIONS
+from shmbroker.shm.words import WORD_BYTES, words_of
+from shmbroker.wire import codec
+from shmbroker.wire.error_codes import NOT_LEADER_OR_FOLLOWER
+from shmbroker.wire.frame import parse_response_header, request_frame
+from tests.support.family_memory import BROKER_ID, TOPIC
+from tests.support.gateway_family import GATEWAY, GatewayFamily
+from tests.support.raw_client import batch_of
+
+PRODUCE, FETCH, METADATA = (0, 9, "Produce"), (1, 11, "Fetch"), (3, 12, "Metadata")
+BATCH = batch_of(b"value")
+HOME_SLOT = 1
+BODIES = {
+    "Produce": {
+        "acks": 1,
+        "timeout_ms": 1000,
+        "topic_data": [{"name": TOPIC, "partition_data": [{"index": 0, "records": BATCH}]}],
+    },
+    "Metadata": {"topics": [], "allow_auto_topic_creation": False},
+}
+
+
+def fetch_body(session_id: int, epoch: int, *, names: bool) -> dict[str, object]:
+    row = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+    return {
+        "replica_id": -1,
+        "max_wait_ms": 500,
+        "min_bytes": 1,
+        "max_bytes": 5000,
+        "session_id": session_id,
+        "session_epoch": epoch,
+        "topics": [{"topic": TOPIC, "partitions": [row]}] if names else [],
+    }
+
+
+class Two:
+    """A network worker's gateway with a client, and one that it lends to."""
+
+    def __init__(self, *settings: str) -> None:
+        self.home, self.host = GatewayFamily(*settings), GatewayFamily()
+        self.home.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.host.client.close()
+        self.host.gateway.turn(self.host.poller.poll(10))
+        assert not self.host.gateway.loop.connections
+        self.ends = make_pair()
+        self.marks = words_of(memoryview(bytearray(MARKS * WORD_BYTES)))
+        self.room = 0
+        self.looked_s = 0.0
+        self.host.link.number = self.home.link.number
+        listener = next(iter(self.home.gateway.loop.listeners.values()))
+        self.guests = Guests(
+            self.host.gateway,
+            {HOME_SLOT: Passage(self.ends[0])},
+            {HOME_SLOT: self.marks},
+            [listener],
+            self._set_room,
+            lambda: self.looked_s,
+        )
+        self.host.gateway.lending = self.guests
+        self.lender = Lender(
+            self.home.gateway,
+            {BROKER_ID: Passage(self.ends[1])},
+            {BROKER_ID: self.marks},
+            lambda _broker: self.room,
+        )
+        self.home.gateway.lending = self.lender
+
+    def _set_room(self, room: int) -> None:
+        self.room = room
+
+    def close(self) -> None:
+        self.home.close()
+        self.host.close()
+        for end in self.ends:
+            end.close()
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────
+
+    def rest(self, seconds: float) -> None:
+        """Both sleep that long."""
+        for family in (self.home, self.host):
+            family.clock.now += seconds
+        self.lender.rested(seconds)
+        now = self.host.clock.now
+        self.guests.rested(now - seconds, now)
+
+    def work(self, seconds: float) -> None:
+        """The host has no rest for so long."""
+        self.home.clock.now += seconds
+        self.lender.rested(seconds)
+        self.host.clock.now += seconds
+        self.guests.stays_up(self.host.clock.now)
+
+    def turns(self) -> None:
+        """Both take what has come; nobody waits."""
+        for _ in range(3):
+            for family in (self.home, self.host):
+                family.gateway.turn(family.poller.poll(0))
+
+    # ── the client ──────────────────────────────────────────────────────────────────────────────
+
+    def send(self, api: tuple[int, int, str], body: dict[str, object] | None = None) -> None:
+        key, version, name = api
+        encoded = codec.encode(f"{name}Request", version, body or BODIES[name])
+        self.home.client.sendall(request_frame(key, version, 7, "client", encoded))
+
+    def serve(self, family: GatewayFamily) -> int:
+        """Answer the appends and reads that a gateway has asked for: how many."""
+        count = 0
+        for operation, payload in family.taken():
+            token = TOKEN.unpack_from(payload)[0]
+            if operation == APPEND:
+                family.reply(APPENDED, APPENDED_HEAD.pack(token, 0, 0, 0, 42, -1, 3))
+            else:
+                assert operation == READ
+                slice_ = READ_SLICE.pack(0, 0, 0, 5, 5, 0, 0, 0, -1, 0, -1)
+                family.reply(READ_DONE, READ_DONE_HEAD.pack(token, 1, 0) + slice_)
+            count += 1
+        return count
+
+    def ask(
+        self, api: tuple[int, int, str], body: dict[str, object] | None = None
+    ) -> tuple[GatewayFamily | None, dict[str, object]]:
+        """One request and its answer, and whose broker was asked for it."""
+        self.send(api, body)
+        self.turns()
+        by = next((each for each in (self.home, self.host) if self.serve(each)), None)
+        self.turns()
+        return by, self.home.answer(*api)
+
+    def become_quiet(self) -> None:
+        """Ask for one thing at a time until it is lent."""
+        self.rest(WINDOW_S)
+        for _ in range(QUIET_LOOKS + 2):
+            if self.is_lent:
+                break
+            self.ask(PRODUCE)
+            self.rest(LOOK_S)
+            self.turns()
+        assert self.is_lent and not self.home.gateway.loop.connections
+
+    @property
+    def is_lent(self) -> bool:
+        return self.lender.away == 1
+
+    @property
+    def open(self) -> int:
+        at = self.home.counters.at(GATEWAY, OPEN_CONNECTIONS)
+        return int(self.home.words[at])
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    made = Two()
+    yield made
+    made.close()
+
+
+def test_a_quiet_connection_is_answered_by_its_host(two: Two) -> None:
+    two.become_quiet()
+    assert two.guests.has_some and two.open == 1
+    for _ in range(3):
+        by, answer = two.ask(PRODUCE)
+        assert by is two.host
+        [topic] = answer["responses"]  # type: ignore[misc]
+        assert topic["partition_responses"][0]["base_offset"] == 42
+
+
+def test_none_is_lent_while_the_host_has_no_room(two: Two) -> None:
+    for _ in range(20):
+        two.ask(PRODUCE)
+        two.rest(LOOK_S / 10)
+        two.work(LOOK_S)  # of one process and the other: the room that is left is too little
+        two.turns()
+    assert not two.is_lent and two.room < 1000 * ROOM / 2
+
+
+def test_none_is_lent_that_says_nothing_or_has_more_than_one_request(two: Two) -> None:
+    two.rest(WINDOW_S)
+    for _ in range(10):
+        two.rest(LOOK_S)
+        two.turns()
+    assert not two.is_lent
+    for _ in range(10):
+        for _ in range(2):
+            two.send(PRODUCE)
+        two.turns()
+        two.rest(LOOK_S)
+        two.turns()
+        assert two.serve(two.home) == 2
+        two.turns()
+        for _ in range(2):
+            two.home.answer(*PRODUCE)
+    assert not two.is_lent
+
+
+def test_it_goes_only_between_two_requests(two: Two) -> None:
+    two.rest(WINDOW_S)
+    for _ in range(10 * QUIET_LOOKS):
+        two.send(PRODUCE)
+        two.rest(LOOK_S)
+        two.turns()
+        assert not two.is_lent  # the answer is awaited from this gateway's broker
+        assert two.serve(two.home) == 1
+        two.home.gateway.turn(two.home.poller.poll(0))
+        two.home.answer(*PRODUCE)
+        if two.is_lent:
+            break
+    assert two.is_lent and two.ask(PRODUCE)[0] is two.host
+
+
+def test_what_a_guest_may_not_ask_is_answered_at_home(two: Two) -> None:
+    two.become_quiet()
+    _, answer = two.ask(METADATA)
+    assert [broker["node_id"] for broker in answer["brokers"]] == [BROKER_ID]  # type: ignore[union-attr, index]
+    assert not two.is_lent and not two.guests.has_some
+    assert len(two.home.gateway.loop.connections) == two.open == 1
+    assert two.ask(PRODUCE)[0] is two.home
+
+
+def test_what_was_read_of_the_next_frame_comes_along(two: Two) -> None:
+    two.become_quiet()
+    metadata = codec.encode("MetadataRequest", 12, BODIES["Metadata"])
+    produce = codec.encode("ProduceRequest", 9, BODIES["Produce"])
+    frames = request_frame(3, 12, 7, "c", metadata) + request_frame(0, 9, 7, "c", produce)
+    two.home.client.sendall(frames[:-5])
+    two.turns()
+    assert two.home.answer(*METADATA)["brokers"]
+    two.home.client.sendall(frames[-5:])
+    two.turns()
+    assert two.serve(two.home) == 1
+    two.turns()
+    assert two.home.answer(*PRODUCE)["responses"]
+
+
+def test_a_fetch_session_goes_along_both_ways(two: Two) -> None:
+    two.rest(WINDOW_S)
+    by, answer = two.ask(FETCH, fetch_body(0, 0, names=True))
+    session = answer["session_id"]
+    assert by is two.home and session
+    epoch = 1
+    for _ in range(QUIET_LOOKS + 2):
+        two.rest(LOOK_S)
+        two.turns()
+        by, answer = two.ask(FETCH, fetch_body(int(str(session)), epoch, names=False))
+        assert (answer["error_code"], answer["session_id"]) == (0, session)
+        epoch += 1
+    assert by is two.host
+    assert not two.home.gateway.fetch.sessions.sessions
+    two.ask(METADATA)
+    by, answer = two.ask(FETCH, fetch_body(int(str(session)), epoch, names=False))
+    assert by is two.home and (answer["error_code"], answer["session_id"]) == (0, session)
+    assert not two.host.gateway.fetch.sessions.sessions
+
+
+def test_guests_go_home_from_a_host_without_rest_and_stay_longer_each_time(two: Two) -> None:
+    stayed = []
+    for _ in range(3):
+        two.become_quiet()
+        two.ask(PRODUCE)
+        two.work(BUSY_S * 1.5)
+        two.turns()
+        assert not two.is_lent and two.room == 0
+        began = two.home.clock.now
+        while True:
+            by, _ = two.ask(PRODUCE)
+            if by is two.host:
+                break
+            two.rest(LOOK_S)
+            two.turns()
+        stayed.append(two.home.clock.now - began)
+        two.ask(METADATA)
+        two.rest(0.01)
+        # the lender keeps it a while, too; nobody tests both at once
+        two.lender._stays.clear()
+    assert RESTS_S[0] <= stayed[0] < stayed[1] < stayed[2]
+
+
+def test_a_loud_guest_is_read_no_more_and_goes_once_it_is_answered(two: Two) -> None:
+    two.become_quiet()
+    two.send(PRODUCE)
+    two.turns()
+    two.work(BUSY_S * 1.5)
+    two.send(PRODUCE)
+    two.turns()
+    assert two.is_lent and two.serve(two.host) == 1
+    two.turns()
+    assert not two.is_lent and two.serve(two.home) == 1
+    two.turns()
+    for _ in range(2):
+        assert two.home.answer(*PRODUCE)["responses"]
+
+
+def test_the_end_of_a_guest_is_told(two: Two) -> None:
+    two.become_quiet()
+    two.home.client.close()
+    two.turns()
+    assert not two.lender.away and not two.guests.has_some and two.open == 0
+    two.home.client = socket.create_connection(two.home.listening.getsockname())
+
+
+def test_a_guest_between_two_requests_outlives_its_host(two: Two) -> None:
+    two.become_quiet()
+    two.ask(PRODUCE)
+    two.home.die()
+    two.home.gateway.turn([])
+    assert not two.is_lent and two.open == 1
+    two.send(PRODUCE)
+    two.home.gateway.turn(two.home.poller.poll(10))
+    [topic] = two.home.answer(*PRODUCE)["responses"]
+    assert topic["partition_responses"][0]["error_code"] == NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_guest_whose_request_was_read_ends_with_its_host(two: Two) -> None:
+    two.become_quiet()
+    two.send(PRODUCE)
+    two.host.gateway.turn(two.host.poller.poll(10))
+    for connection in two.guests._of:  # the host's end is closed as it dies
+        connection.close()
+    two.home.die()
+    two.home.gateway.turn([])
+    assert not two.is_lent and two.open == 0
+    assert two.home.client.recv(1) == b""
+
+
+def test_the_guests_of_a_network_worker_end_with_it(two: Two) -> None:
+    two.become_quiet()
+    two.guests.on_lender_lost(HOME_SLOT)
+    assert not two.guests.has_some and not two.host.gateway.loop.connections
+    two.turns()
+    assert two.is_lent  # nothing is said to a process that is dead
+
+
+def test_who_asks_for_other_things_stays(two: Two) -> None:
+    two.rest(WINDOW_S)
+    for _ in range(10):
+        for api in (METADATA, PRODUCE, PRODUCE):
+            two.ask(api)
+            two.rest(OTHER_S / 4)
+            two.turns()
+        assert not two.is_lent
+
+
+def test_when_quotas_come_guests_go_home(two: Two) -> None:
+    two.become_quiet()
+    two.host.gateway.quotas.is_active = True
+    two.home.gateway.quotas.is_active = True
+    two.ask(PRODUCE)
+    two.turns()
+    assert not two.is_lent and not two.guests.has_some
+    for _ in range(2 * QUIET_LOOKS):
+        two.rest(LOOK_S)
+        assert two.ask(PRODUCE)[0] is two.home
+
+
+def test_a_host_that_ends_sends_everybody_home(two: Two) -> None:
+    two.become_quiet()
+    two.guests.close()
+    two.turns()
+    assert not two.is_lent and two.room == 0
+    two.rest(100 * LOOK_S)
+    assert two.room == 0
+    assert two.ask(PRODUCE)[0] is two.home
+
+
+def test_a_frame_of_who_left_meanwhile_harms_nobody(two: Two) -> None:
+    two.become_quiet()
+    key, version, name = METADATA
+    encoded = codec.encode(f"{name}Request", version, BODIES[name])
+    frame = request_frame(key, version, 7, "client", encoded)
+    two.home.client.sendall(frame)
+    two.home.client.shutdown(socket.SHUT_WR)
+    two.turns()
+    size = int.from_bytes(two.home.receive(4), "big")
+    assert parse_response_header(key, version, two.home.receive(size))[0] == 7
+    two.turns()
+    assert two.home.client.recv(1) == b"" and two.open == 0
