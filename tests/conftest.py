@@ -21,6 +21,9 @@ settings.load_profile("without-deadline")
 # A job in a shell's background ignores SIGINT, and so would all whom tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Java programs of tests end before its second compiler has earned what it costs: half their CPU.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 
 # Directories whose files take minutes: begun first, none of them is left alone at the end.
 LONGEST = ("spark", "simulation", "exactly_once", "documents", "clients", "processes")

@@ -94,6 +94,7 @@ class Tour:
             "LC_ALL": "C.UTF-8",
             "PATH": f"{words}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
+            "JAVA_TOOL_OPTIONS": os.environ["JAVA_TOOL_OPTIONS"],
         }
 
     def run(self, step: Step) -> None:

@@ -300,6 +300,7 @@ def test_certificates_change_under_load_and_nobody_notices(tmp_path: Path) -> No
                     answer = clients[which].produce(topic, batch_now(b"x" * 50_000))
                     assert answer["error_code"] == NONE
                     written[which] += 1
+                    is_over.wait(0.01)
             except BaseException as failure:
                 failures.append(failure)
 
@@ -313,7 +314,7 @@ def test_certificates_change_under_load_and_nobody_notices(tmp_path: Path) -> No
         assert serves(place.shown)
         new = AUTHORITY.sign("CN=localhost,O=new")
         new.written(place.server)
-        wait_until(lambda: serves(new), "the new certificate")
+        wait_until(lambda: serves(new), "the new certificate", between=0.1)
 
         # What can't be used is said once, by whichever way it is found.
         place.server.write_text(new.key_pem())
@@ -328,7 +329,7 @@ def test_certificates_change_under_load_and_nobody_notices(tmp_path: Path) -> No
         last = AUTHORITY.sign("CN=localhost,O=last")
         last.written(place.server)
         os.kill(broker.pid, signal.SIGHUP)
-        wait_until(lambda: serves(last), "the last certificate")
+        wait_until(lambda: serves(last), "the last certificate", between=0.1)
         before = list(written)
         wait_until(lambda: all(n > b for n, b in zip(written, before, strict=True)), "more writes")
         is_over.set()
@@ -340,7 +341,7 @@ def test_certificates_change_under_load_and_nobody_notices(tmp_path: Path) -> No
         # A successor begins with what is there now.
         os.kill(broker.children()["network-worker-1"], signal.SIGKILL)
         wait_until(lambda: "starting another" in broker.log, "its end")
-        wait_until(lambda: serves(last), "its successor")
+        wait_until(lambda: serves(last), "its successor", between=0.1)
 
 
 def test_a_start_without_a_key_is_refused_in_one_sentence(tmp_path: Path) -> None:

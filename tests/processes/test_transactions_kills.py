@@ -28,7 +28,7 @@ from tests.support.transactional_producer import Refused, TransactionalProducer
 TOPIC = "kills"
 PARTITIONS = 4
 PRODUCERS = 3
-ROUNDS = 6
+ROUNDS = 4
 PATIENCE_S = 60.0
 CALL_S = 10.0
 """Of librdkafka: in one of twenty runs a flush of 2.16 never ends after a broker was killed, though
@@ -176,8 +176,17 @@ class Worker(threading.Thread):
         return all(found)
 
 
-@pytest.mark.parametrize("make", [Confluent, Plain, Arrow])
-@pytest.mark.parametrize("flags", [("--replicas", "3"), ("--io-workers", "2"), ()])
+@pytest.mark.parametrize(
+    "flags, make",
+    [
+        (("--replicas", "3"), Confluent),
+        (("--replicas", "3"), Plain),
+        (("--replicas", "3"), Arrow),
+        (("--io-workers", "2"), Plain),
+        ((), Arrow),
+        ((), Confluent),
+    ],
+)
 def test_transactions_outlive_their_brokers(flags: tuple[str, ...], make: Any) -> None:
     with Broker(*flags) as broker:
         with RawClient(broker.address) as client:

@@ -17,6 +17,8 @@ from shmbroker.wire import error_codes
 from tests.support.raw_client import RawClient, batch_of
 
 IN_FLIGHT_MAX = 2000
+PAUSE_S = 0.005
+"""After each 20: some thousands a second are always in flight, and leave processors to others."""
 IMPATIENT = {
     "linger.ms": 1,
     "retry.backoff.ms": 10,
@@ -72,7 +74,8 @@ class Load:
                     on_delivery=self._on_delivery,
                 )
                 self.sent += 1
-            producer.poll(0.002)
+            producer.poll(0)
+            self._is_over.wait(PAUSE_S)
         producer.flush(60)
 
     def _on_delivery(self, error: Any, message: Any) -> None:
