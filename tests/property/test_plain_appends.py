@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmbroker.broker import append as append_module
@@ -80,8 +80,8 @@ class Leader(Worker):
         super().__init__(directory)
         self.far = FarEnd(1, "network-worker", 1, Doorbell(EVENTFD, words_of(WORD), 0))
         self.opened = []
-        for number, settings in enumerate(TOPICS):
-            partition = self.open(f"t{number}", **settings)
+        for number, configs in enumerate(TOPICS):
+            partition = self.open(f"t{number}", **configs)
             del self.store.partitions[partition.key]
             partition.key = partition_key(topic_id(number), 0)
             self.store.partitions[partition.key] = partition
@@ -154,32 +154,42 @@ Sequences = dict[tuple[int, int], int]
 """What comes next of a topic and a producer."""
 
 
+# Made once: to make a strategy takes longer than to draw from it.
+TIMESTAMPS = st.sampled_from((0, -5, 500, 3000, -NOW_MS - 1))
+SIZES = st.lists(st.sampled_from((0, 1, 100, 500)), min_size=1, max_size=3)
+CODECS = st.sampled_from((0, 0, 0, LZ4))
+IS_IDEMPOTENT = st.booleans()
+PRODUCER_IDS = st.integers(4, 5)
+IN_ORDER = st.sampled_from((*["next"] * 8, "first", "gap"))
+EPOCHS = st.sampled_from((*[0] * 9, 1))
+DAMAGES = st.sampled_from(
+    (*[None] * 8, "crc", "count", "length", "base", "control", "codec", "cut")
+)
+BITS = st.integers(1, 7)
+SHARES = st.integers(0, 999)
+
+
 @st.composite
 def batches(draw: st.DrawFn, number: int, sequences: Sequences) -> bytes:
-    records = [
-        (NOW_MS + draw(st.sampled_from((0, -5, 500, 3000, -NOW_MS - 1))), None, b"v" * size, ())
-        for size in draw(st.lists(st.sampled_from((0, 1, 100, 500)), min_size=1, max_size=3))
-    ]
-    more: dict[str, Any] = {"codec": draw(st.sampled_from((0, 0, 0, LZ4)))}
-    if draw(st.booleans()):
-        producer_id = draw(st.integers(4, 5))
+    records = [(NOW_MS + draw(TIMESTAMPS), None, b"v" * size, ()) for size in draw(SIZES)]
+    more: dict[str, Any] = {"codec": draw(CODECS)}
+    if draw(IS_IDEMPOTENT):
+        producer_id = draw(PRODUCER_IDS)
         sequence = sequences.get((number, producer_id), 0)
-        base_sequence = draw(st.sampled_from((*[sequence] * 8, 0, sequence + 1)))
-        epoch = draw(st.sampled_from((*[0] * 9, 1)))
+        base_sequence = {"next": sequence, "first": 0, "gap": sequence + 1}[draw(IN_ORDER)]
+        epoch = draw(EPOCHS)
         sequences[number, producer_id] = base_sequence + len(records)
         more |= {"producer_id": producer_id, "producer_epoch": epoch}
         more |= {"base_sequence": base_sequence}
     batch = bytearray(encode_batch(records, **more))
-    damage = draw(
-        st.sampled_from((*[None] * 8, "crc", "count", "length", "base", "control", "codec", "cut"))
-    )
+    damage = draw(DAMAGES)
     if damage == "crc":
         batch[-1] ^= 1
     elif damage == "cut":
-        del batch[draw(st.integers(0, len(batch) - 1)) :]
+        del batch[len(batch) * draw(SHARES) // 1000 :]
     elif damage is not None:
         at = {"count": 60, "length": 11, "base": 7, "control": 22, "codec": 22}[damage]
-        batch[at] ^= draw(st.integers(1, 7)) if damage == "codec" else 0x20
+        batch[at] ^= draw(BITS) if damage == "codec" else 0x20
         if at > CRC_POSITION:
             _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_POSITION + 4 :]))
     return bytes(batch)
@@ -187,18 +197,23 @@ def batches(draw: st.DrawFn, number: int, sequences: Sequences) -> bytes:
 
 TOPIC_NUMBERS = st.sampled_from((*[0] * 8, *range(len(TOPICS) + 1)))
 ACKS = st.sampled_from((1, -1, 0))
+ROW_COUNTS = st.integers(1, 8)
+MANY_FLAGS = st.sampled_from((0, APPEND_FLAG_NO_ZSTD))
+ENTRY_COUNTS = st.integers(1, 40)
+KINDS = st.integers(0, 15)
+FLAGS = st.sampled_from((*[0] * 6, APPEND_FLAG_NO_ZSTD, APPEND_FLAG_TRANSACTIONAL))
 
 
 @st.composite
 def many(draw: st.DrawFn, token: int, sequences: Sequences) -> bytes:
     """An APPEND_MANY."""
     rows = b""
-    count = draw(st.integers(1, 8))
+    count = draw(ROW_COUNTS)
     for _ in range(count):
         number = draw(TOPIC_NUMBERS)
         batch = draw(batches(number, sequences))
         rows += APPEND_ROW.pack(partition_key(topic_id(number), 0), len(batch)) + batch
-    flags = draw(st.sampled_from((0, APPEND_FLAG_NO_ZSTD)))
+    flags = draw(MANY_FLAGS)
     return APPEND_MANY_HEAD.pack(token, draw(ACKS), flags, 30_000, count, 0) + rows
 
 
@@ -207,8 +222,8 @@ def entries(draw: st.DrawFn) -> list[tuple[int, bytes]]:
     """(operation, payload) of each; mostly rows of one topic, as clients send them."""
     found = []
     sequences: Sequences = {}
-    for token in range(0, 8 * draw(st.integers(1, 40)), 8):
-        kind = draw(st.integers(0, 15))
+    for token in range(0, 8 * draw(ENTRY_COUNTS), 8):
+        kind = draw(KINDS)
         if kind == 0:
             found.append((READ, bytes(64)))
             continue
@@ -216,7 +231,7 @@ def entries(draw: st.DrawFn) -> list[tuple[int, bytes]]:
             found.append((APPEND_MANY, draw(many(token, sequences))))
             continue
         number = draw(TOPIC_NUMBERS)
-        flags = draw(st.sampled_from((*[0] * 6, APPEND_FLAG_NO_ZSTD, APPEND_FLAG_TRANSACTIONAL)))
+        flags = draw(FLAGS)
         name = NAME_LENGTH.pack(1) + b"x" if flags & APPEND_FLAG_TRANSACTIONAL else b""
         head = APPEND_HEAD.pack(
             token, draw(ACKS), flags, 30_000, partition_key(topic_id(number), 0), 0
@@ -231,6 +246,7 @@ def root() -> Iterator[Path]:
         yield Path(made)
 
 
+@settings(max_examples=60)
 @given(st.lists(entries(), min_size=1, max_size=3), st.booleans())
 def test_the_kernel_appends_as_the_appender_does(
     root: Path, rounds: list[list[tuple[int, bytes]]], is_full: bool

@@ -32,7 +32,7 @@ IMPATIENT = {
 
 
 def wait_until(
-    condition: Callable[[], Any], what: str, timeout: float = 30.0, between: float = 0.003
+    condition: Callable[[], Any], what: str, timeout: float = 30.0, between: float = 0.01
 ) -> Any:
     """The first true value of `condition`, asked every `between` seconds; AssertionError naming
     `what` if there is none."""

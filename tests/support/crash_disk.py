@@ -439,24 +439,22 @@ def note_difference(node: File, content: bytes) -> None:
     if node.content[: len(content)] == content:
         return
     assert len(node.content) >= len(content)
-    old = bytes(node.content[: len(content)])
-    first = _same(lambda size: old[:size] == content[:size], len(content))
-    end = len(content) - _same(
-        lambda size: old[len(old) - size :] == content[len(content) - size :], len(content)
-    )
-    node.write(first, content[first:end])
-
-
-def _same(is_same: Callable[[int], bool], size: int) -> int:
-    """How many of the first (or last) bytes are the same: what is the same is so up to there."""
-    low, high = 0, size
-    while low < high:
-        middle = (low + high + 1) // 2
-        if is_same(middle):
-            low = middle
+    old = node.content
+    first, high = 0, len(content)  # the first that differs is in between
+    while high - first > 1:
+        middle = (first + high) // 2
+        if old[first:middle] == content[first:middle]:
+            first = middle
         else:
-            high = middle - 1
-    return low
+            high = middle
+    low, end = first, len(content)  # and the last
+    while end - low > 1:
+        middle = (low + end) // 2
+        if old[middle:end] == content[middle:end]:
+            end = middle
+        else:
+            low = middle
+    node.write(first, content[first:end])
 
 
 def lay_down(image: dict[str, bytes | None], root: str) -> None:

@@ -114,7 +114,7 @@ class Process:
 
     def look(self) -> None:
         """Have it woken if its epoll has something."""
-        if self.is_woken or self.epoll is None or self.epoll.closed:
+        if self.epoll is None or self.epoll.closed:
             return
         self.events = self.epoll.poll(0)
         if self.events:
@@ -198,12 +198,16 @@ class Scheduler:
         first: Process | None = None
         at = self._due[0][0] if self._due else float("inf")
         for process in self.processes:
-            process.look()
-            due = max(process.due, process.pause_until)
+            if process.epoll is not None and not process.is_woken:
+                process.look()
+            due = process.due
+            if due < process.pause_until:
+                due = process.pause_until
             if due < at:
                 first, at = process, due
         assert at < float("inf"), "nothing is due, for ever"
-        self.now = max(self.now, at)
+        if at > self.now:
+            self.now = at
         if first is not None:
             first.go_on()
         else:
