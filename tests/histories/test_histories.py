@@ -12,6 +12,6 @@ SEEDS = (1,)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.timeout(240)
 def test_history_has_no_anomaly(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    history = workload.run(seed, 8, print)
+    history = workload.run(seed, 5, print)
     assert anomalies(history) == {}
     assert history.acked and history.commits

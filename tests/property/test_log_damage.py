@@ -34,7 +34,7 @@ def make_log(root):
     return log
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_damaged_files(data):
     root = tempfile.mkdtemp(prefix="log-damage-")
@@ -127,7 +127,7 @@ def served_by(log):
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_damage_of_the_only_replica(data):
     """Of flushed segments, whatever happens to them: what was not touched is served, what was not

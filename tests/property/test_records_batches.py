@@ -35,7 +35,7 @@ def test_records_round_trip(records, codec, base_offset):
     assert header[12] == len(records)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(records, st.integers(0, 4), st.data())
 def test_damage_never_escapes(records, codec, data):
     batch = bytearray(encode_batch(records, codec=codec))

@@ -101,7 +101,7 @@ FAR = batch(10_000, [(0, 0, None, bytes(40_000), [])])
 
 
 @given(logs(), st.sampled_from([b"", FAR]), st.data())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 def test_any_log_is_decoded_as_by_the_plain_loop(
     log: bytes, behind: bytes, data: st.DataObject
 ) -> None:
@@ -131,7 +131,7 @@ def test_small_blocks_and_groups_and_a_lone_lockstep_change_nothing(log: bytes) 
 
 @pytest.mark.thorough
 @given(logs(), st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_garbage_with_a_right_crc_is_a_fault_or_read_as_by_the_loop(
     log: bytes, data: st.DataObject
 ) -> None:
