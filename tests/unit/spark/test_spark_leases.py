@@ -139,7 +139,7 @@ class Log:
 
 
 @pytest.mark.thorough
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_every_batch_is_there_once_whichever_attempts_die_where(data: st.DataObject) -> None:
     tasks, partitions = 3, [("t", p) for p in range(3)]
