@@ -129,6 +129,8 @@ class Broker:
         self.link = link
         self.log_directory = disk.log_directory
         self._peers = peers
+        self.may_look = True
+        """It may stay awake for the next request; False where that comes by a socket."""
         self.on_gateway_lost: Callable[[int], None] = lambda _slot: None
         """Told of a network worker that has died, by its slot."""
         self._look_at_clocks()
@@ -476,7 +478,7 @@ class Broker:
         if appended or has_more or self.appender.moved or (had_work and self.has_entries()):
             return 0.0
         had_work = bool(told) or self.intake.has_executed
-        if self.replication.look_before_sleep(self.has_entries, had_work):
+        if self.replication.look_before_sleep(self.has_entries, had_work and self.may_look):
             return 0.0
         return self._rest(now, deadline)
 

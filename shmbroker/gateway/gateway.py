@@ -540,6 +540,11 @@ class Gateway:
             return None
         return [] if came == ENTRIES else self.poller.poll(0)
 
+    @property
+    def looked_s(self) -> float:
+        """Seconds that it has stayed awake so far, doing nothing else."""
+        return self._awake.looked_s
+
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S
         self.loop.sweep(now, self.config["connections.max.idle.ms"] / 1000, PARTIAL_FRAME_S)

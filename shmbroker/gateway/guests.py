@@ -4,7 +4,8 @@ Rules of this file:
 * A guest appends, reads, and commits and fetches offsets. For anything else it goes home, with the
   frame that asks for it.
 * Guests go home when this process has too little rest: while they are here, it is one core that
-  reads their requests and writes the log.
+  reads their requests and writes the log. They go, too, when their requests come so fast that a
+  network worker would stay awake for them.
 * After that nobody is taken for a while: longer each time that it happens again soon.
 * A guest's mark is 1 from before it is read until it is between two requests again: see
   `gateway.lending`.
@@ -41,6 +42,10 @@ ROOM = 0.85
 """So much of its time it may be busy, guests and all else."""
 LOUD = 0.93
 """Busy for more of it, it sends those home who have asked for something in this window."""
+AT_ONCE = 4
+"""Who has more requests in flight goes home: that is work for two processes."""
+SLEEPS_PER_S = 6500
+"""As do more sleeps than this: each is one of a client that asks again at once."""
 BUSY_S = 0.02
 """So does one that had no rest for so long."""
 RESTS_S = (0.5, 8.0)
@@ -88,6 +93,7 @@ class Guests:
         self.submit = asked | {key: gateway.submit[key] for key in ASKED_BY_GUESTS}
         self._window_began = self._rested_at = gateway.clock.monotonic()
         self._idle_s = 0.0
+        self._sleeps = 0
         self._until = 0.0
         self._rest_s = RESTS_S[0]
         self._shown = -1
@@ -160,6 +166,14 @@ class Guests:
         self._going[connection] = float("inf")
         return False
 
+    def look(self) -> None:
+        """What came was read: whoever has asked for much at once shall go home."""
+        for connection in self._marked:
+            if len(connection.inflight) > AT_ONCE and connection not in self._going:
+                self._going[connection] = float("inf")
+                if connection.inflight[0].api_key != FETCH:
+                    self._loop.mute(connection)
+
     def run(self, now: float) -> None:
         if self._marked:
             self._unmark()
@@ -228,6 +242,7 @@ class Guests:
     def rested(self, began: float, ended: float) -> None:
         """It slept meanwhile."""
         looked_s = self._looked_s()
+        self._sleeps += 1
         self._idle_s += ended - began + looked_s - self._looked
         self._looked, self._rested_at = looked_s, ended
         if ended - self._window_began >= WINDOW_S:
@@ -245,9 +260,11 @@ class Guests:
             self._judge(now)
 
     def _judge(self, now: float) -> None:
-        busy = 1 - self._idle_s / (now - self._window_began)
-        since, self._window_began, self._idle_s = self._window_began, now, 0.0
-        if busy > LOUD and self._of and now >= self._until:
+        since, sleeps = self._window_began, self._sleeps
+        busy = 1 - self._idle_s / (now - since)
+        self._window_began, self._idle_s, self._sleeps = now, 0.0, 0
+        is_loud = busy > LOUD or sleeps > SLEEPS_PER_S * (now - since)
+        if is_loud and self._of and now >= self._until:
             self._get_loud(since)
         room = ROOM - busy if now >= self._until else 0.0
         self._show(max(0, int(room * 1000)))

@@ -13,6 +13,8 @@ Rules of this file:
 * A connection goes where nothing of it is in flight or unsent. Its fetch session goes along.
 * It is lent while it asks for what a guest may, one thing at a time, and while the I/O worker has
   room for it: as much of its time as this process spends now.
+* A process that stays awake as the next request comes at once lends none: two that look for work
+  answer a lone client sooner, and spend no more.
 * Where somebody has to show who it is, is charged or watched (SASL, TLS, ACLs, quotas, audit),
   nobody is lent.
 * The lender keeps its own descriptor, and goes on counting the connection for the limits.
@@ -50,8 +52,8 @@ QUIET_LOOKS = 2
 """It is lent when at so many looks in a row it had asked for something, one thing at a time."""
 OTHER_S = 0.2
 """It has asked for nothing else for so long."""
-LOUD = 0.8
-"""A worker that spends more of its time than this lends nothing."""
+SLEEPS = 0.5
+"""A worker that sleeps less of its time lends nothing."""
 RESTS_S = (0.5, 8.0)
 """How long one that came home stays, at least and at most: twice as long each time that it comes
 back within STEADY_S."""
@@ -144,7 +146,7 @@ class Lender:
         """By number."""
         self._number = 0
         self._looked = self._next_look = gateway.now()
-        self._idle_s = 0.0
+        self._idle_s = self._looked_s = 0.0
         self._quiet: dict[Connection, int] = {}
         """Looks in a row at which it was quiet."""
         self._to_lend: list[Connection] = []
@@ -172,10 +174,14 @@ class Lender:
 
     def _look(self, now: float) -> None:
         """Who was quiet since the last look, and whether there is room for them."""
-        since = self._looked
-        busy = max(0.0, 1 - self._idle_s / (now - since)) if now > since else 1.0
+        since, looked_s, idle_s = self._looked, self._looked_s, self._idle_s
         self._looked, self._next_look, self._idle_s = now, now + LOOK_S, 0.0
+        self._looked_s = self._gateway.looked_s
         self._to_lend = []
+        if now <= since:
+            return
+        busy = max(0.0, 1 - idle_s / (now - since))
+        slept_s = idle_s - (self._looked_s - looked_s)
         connections = self._loop.connections
         if len(connections) > MARKS or self._gateway.quotas.is_active or self._gateway.must_stop:
             self._quiet.clear()  # among so many nobody is alone
@@ -184,7 +190,7 @@ class Lender:
         for connection in connections.values():
             if self._may_go(connection, since, now):
                 self._quiet[connection] = before.get(connection, 0) + 1
-        if busy > LOUD:
+        if slept_s < SLEEPS * (now - since):
             return
         self._to_lend = [
             connection

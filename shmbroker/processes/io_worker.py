@@ -157,6 +157,8 @@ class IoWorker(SleepingChild):
             has_some = guests.has_some or answers.poll()
             if has_some := has_some or any(fd != doorbell for fd, _ in events):
                 gateway.read(events)
+                guests.look()
+            broker.may_look = not has_some
             rest = broker.turn()
             if has_some:
                 if events or answers.poll() or now >= due:

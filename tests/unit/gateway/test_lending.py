@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shmbroker.gateway.guests import BUSY_S, RESTS_S, ROOM, WINDOW_S, Guests
+from shmbroker.gateway.guests import BUSY_S, RESTS_S, ROOM, SLEEPS_PER_S, WINDOW_S, Guests
 from shmbroker.gateway.lending import LOOK_S, MARKS, OTHER_S, QUIET_LOOKS, Lender
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -395,3 +395,28 @@ def test_a_frame_of_who_left_meanwhile_harms_nobody(two: Two) -> None:
     assert parse_response_header(key, version, two.home.receive(size))[0] == 7
     two.turns()
     assert two.home.client.recv(1) == b"" and two.open == 0
+
+
+def test_who_asks_again_at_once_is_neither_lent_nor_kept(two: Two) -> None:
+    two.become_quiet()
+    for _ in range(2):  # as often as a client that waits for each answer
+        for _ in range(int(SLEEPS_PER_S * WINDOW_S)):
+            two.host.clock.now += WINDOW_S / (1.1 * SLEEPS_PER_S * WINDOW_S)
+            now = two.host.clock.now
+            two.guests.rested(now - 1e-6, now)
+    two.turns()
+    assert not two.is_lent and two.room == 0
+
+
+def test_a_network_worker_that_stays_awake_lends_nothing(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0.0
+    monkeypatch.setattr(type(two.home.gateway), "looked_s", property(lambda _self: looked))
+    two.rest(WINDOW_S)
+    for _ in range(20):
+        two.ask(PRODUCE)
+        two.rest(LOOK_S)
+        looked += LOOK_S * 0.9
+        two.turns()
+        assert not two.is_lent
