@@ -24,6 +24,9 @@ monotonic = time.monotonic
 
 monotonic_ns = time.monotonic_ns
 
+worked_s = time.thread_time
+"""Seconds of a processor's time that this thread has had so far."""
+
 time_ns = time.time_ns
 
 

@@ -543,7 +543,7 @@ class Gateway:
     @property
     def looked_s(self) -> float:
         """Seconds that it has stayed awake so far, doing nothing else."""
-        return self._awake.looked_s
+        return self._awake.core.looked_s
 
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S

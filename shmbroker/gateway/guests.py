@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from shmbroker.gateway.event_loop import Listener
     from shmbroker.gateway.gateway import Gateway
+    from shmbroker.ipc.core import Core
     from shmbroker.ipc.passage import Passage
 
 WINDOW_S = 0.1
@@ -57,8 +58,8 @@ GOES_WITHIN_S = 0.5
 
 class Guests:
     """Those of one I/O worker. passages, marks: by the slot of the lender. show_room: told what
-    thousandths of its time this process has for more of them. looked_s: how long it has looked for
-    work so far."""
+    thousandths of its time this process has for more of them. core: it tells how long this
+    process has looked for work. worked_s: processor time that it has had."""
 
     def __init__(
         self,
@@ -67,7 +68,8 @@ class Guests:
         marks: Mapping[int, memoryview],
         listeners: Iterable[Listener],
         show_room: Callable[[int], None],
-        looked_s: Callable[[], float],
+        core: Core,
+        worked_s: Callable[[], float],
     ) -> None:
         self._gateway = gateway
         self._loop = gateway.loop
@@ -79,8 +81,8 @@ class Guests:
             if not listener.is_control
         }
         self._show_room = show_room
-        self._looked_s = looked_s
-        self._looked = looked_s()
+        self._core = core
+        self._looked_s = core.looked_s
         self._of: dict[Connection, tuple[int, Lent]] = {}
         """By whom it was lent, and as what."""
         self._marked: set[Connection] = set()
@@ -91,8 +93,10 @@ class Guests:
         """Ends that a passage had no room for: slot, number."""
         asked = dict.fromkeys(gateway.submit, self._needs_home)
         self.submit = asked | {key: gateway.submit[key] for key in ASKED_BY_GUESTS}
-        self._window_began = self._rested_at = gateway.clock.monotonic()
-        self._idle_s = 0.0
+        self._judged = self._rested_at = gateway.clock.monotonic()
+        self.next_look = self._judged + WINDOW_S
+        self._worked_s = worked_s
+        self._worked = worked_s()
         self._sleeps = 0
         self._until = 0.0
         self._rest_s = RESTS_S[0]
@@ -239,35 +243,27 @@ class Guests:
 
     # ── how busy this process is ────────────────────────────────────────────────────────────────
 
-    def rested(self, began: float, ended: float) -> None:
-        """It slept meanwhile."""
-        looked_s = self._looked_s()
+    def rested(self, now: float) -> None:
+        """It slept until now."""
+        self._rested_at = now
         self._sleeps += 1
-        self._idle_s += ended - began + looked_s - self._looked
-        self._looked, self._rested_at = looked_s, ended
-        if ended - self._window_began >= WINDOW_S:
-            self._judge(ended)
 
     def stays_up(self, now: float) -> None:
-        """It has more to do, or looks for more."""
-        looked_s = self._looked_s()
-        if looked_s != self._looked:
-            self._idle_s += looked_s - self._looked
-            self._looked, self._rested_at = looked_s, now
-        elif self._of and now - self._rested_at > BUSY_S and now >= self._until:
+        """It has more to do."""
+        if self._of and now - self._rested_at > BUSY_S and now >= self._until:
             self._get_loud(now)
-        if now - self._window_began >= WINDOW_S:
-            self._judge(now)
 
-    def _judge(self, now: float) -> None:
-        since, sleeps = self._window_began, self._sleeps
-        busy = 1 - self._idle_s / (now - since)
-        self._window_began, self._idle_s, self._sleeps = now, 0.0, 0
+    def judge(self, now: float) -> None:
+        """Look how busy this process was; to be asked at `next_look`."""
+        since, sleeps, worked, looked_s = self._judged, self._sleeps, self._worked, self._looked_s
+        self._judged, self.next_look, self._sleeps = now, now + WINDOW_S, 0
+        self._worked, self._looked_s = self._worked_s(), self._core.looked_s
+        busy = (self._worked - worked - (self._looked_s - looked_s)) / (now - since)
         is_loud = busy > LOUD or sleeps > SLEEPS_PER_S * (now - since)
         if is_loud and self._of and now >= self._until:
             self._get_loud(since)
         room = ROOM - busy if now >= self._until else 0.0
-        self._show(max(0, int(room * 1000)))
+        self._show(min(1000, max(0, int(room * 1000))))
 
     def _get_loud(self, since: float) -> None:
         now = self._gateway.clock.monotonic()

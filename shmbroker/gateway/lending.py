@@ -127,7 +127,7 @@ def session_of(connection: Connection, gateway: Gateway) -> FetchSession | None:
 
 class Lender:
     """What one network worker has lent. passages, marks: by broker id. room_of: thousandths of its
-    time that a broker's I/O worker has for guests now."""
+    time that a broker's I/O worker has for guests now. worked_s: processor time of this process."""
 
     def __init__(
         self,
@@ -135,6 +135,7 @@ class Lender:
         passages: Mapping[int, Passage],
         marks: Mapping[int, memoryview],
         room_of: Callable[[int], int],
+        worked_s: Callable[[], float],
     ) -> None:
         self._gateway = gateway
         self._loop = gateway.loop
@@ -142,11 +143,13 @@ class Lender:
         self._marks = marks
         self._free = {broker_id: list(range(MARKS)) for broker_id in passages}
         self._room_of = room_of
+        self._worked_s = worked_s
+        self._worked = worked_s()
         self.lent: dict[int, Away] = {}
         """By number."""
         self._number = 0
         self._looked = self._next_look = gateway.now()
-        self._idle_s = self._looked_s = 0.0
+        self._looked_s = 0.0
         self._quiet: dict[Connection, int] = {}
         """Looks in a row at which it was quiet."""
         self._to_lend: list[Connection] = []
@@ -160,10 +163,6 @@ class Lender:
     def away(self) -> int:
         return len(self.lent)
 
-    def rested(self, seconds: float) -> None:
-        """So long this process slept, or looked for work and found none."""
-        self._idle_s += seconds
-
     # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, now: float) -> None:
@@ -174,14 +173,14 @@ class Lender:
 
     def _look(self, now: float) -> None:
         """Who was quiet since the last look, and whether there is room for them."""
-        since, looked_s, idle_s = self._looked, self._looked_s, self._idle_s
-        self._looked, self._next_look, self._idle_s = now, now + LOOK_S, 0.0
-        self._looked_s = self._gateway.looked_s
+        since, worked, looked_s = self._looked, self._worked, self._looked_s
+        self._looked, self._next_look = now, now + LOOK_S
+        self._worked, self._looked_s = self._worked_s(), self._gateway.looked_s
         self._to_lend = []
         if now <= since:
             return
-        busy = max(0.0, 1 - idle_s / (now - since))
-        slept_s = idle_s - (self._looked_s - looked_s)
+        up_s = self._worked - worked
+        busy = max(0.0, up_s - (self._looked_s - looked_s)) / (now - since)
         connections = self._loop.connections
         if len(connections) > MARKS or self._gateway.quotas.is_active or self._gateway.must_stop:
             self._quiet.clear()  # among so many nobody is alone
@@ -190,7 +189,7 @@ class Lender:
         for connection in connections.values():
             if self._may_go(connection, since, now):
                 self._quiet[connection] = before.get(connection, 0) + 1
-        if slept_s < SLEEPS * (now - since):
+        if up_s > (1 - SLEEPS) * (now - since):
             return
         self._to_lend = [
             connection

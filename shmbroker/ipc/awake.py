@@ -23,21 +23,16 @@ class Awake:
     many looks at its rings there are for one at its sockets, while it waits for an answer, which a
     ring brings, and after it."""
 
-    __slots__ = ("_after_s", "_between_after", "_between_waits", "_core", "_has_waited", "_streak")
+    __slots__ = ("_after_s", "_between_after", "_between_waits", "_has_waited", "_streak", "core")
 
     def __init__(
         self, core: Core, after_s: float = AFTER_S, sockets_between: tuple[int, int] = (1, 1)
     ) -> None:
-        self._core = core
+        self.core = core
         self._after_s = after_s
         self._between_waits, self._between_after = sockets_between
         self._streak = Streak()
         self._has_waited = False
-
-    @property
-    def looked_s(self) -> float:
-        """Seconds that it has stayed awake so far, doing nothing else."""
-        return self._core.looked_s
 
     def look(self, waits: bool, has_worked: bool = False) -> int:
         """What came in a short while (`ipc.core`): NOTHING where it is time to sleep.
@@ -48,7 +43,7 @@ class Awake:
         has_waited, self._has_waited = self._has_waited, waits
         if not waits and not ((has_waited or has_worked) and self._streak.pays()):
             return NOTHING
-        core = self._core
+        core = self.core
         if core.is_wanted():
             return NOTHING
         if waits:

@@ -212,7 +212,8 @@ class GuestGateway:
             {worker.index: shared.guest_marks[slot.index, worker.index] for worker in workers},
             listeners,
             lambda free: shared.counters.words.__setitem__(room, free),
-            lambda: broker.replication.looked_s,
+            broker.replication.awake.core,
+            clock.worked_s,
         )
         broker.on_gateway_lost = self.guests.on_lender_lost
         gateway.lending = self.guests

@@ -155,7 +155,8 @@ class IoWorker(SleepingChild):
         while not self.must_stop:
             # What comes on the ring may be for one that has left.
             has_some = guests.has_some or answers.poll()
-            if has_some := has_some or any(fd != doorbell for fd, _ in events):
+            if has_some or len(events) > 1 or (events and events[0][0] != doorbell):
+                has_some = True
                 gateway.read(events)
                 guests.look()
             broker.may_look = not has_some
@@ -167,16 +168,18 @@ class IoWorker(SleepingChild):
                         rest = 0.0
                 rest = min(rest, max(0.0, due - now))
             if rest:
-                began = monotonic()
                 events = self.sleep(rest)
                 now = monotonic()
-                guests.rested(began, now)
+                if has_some:
+                    guests.rested(now)
             else:
                 now = monotonic()
                 guests.stays_up(now)
                 if self.shared_core is not None:
                     self.shared_core.stays_up()
                 events = self.epoll.poll(0) if has_some else []
+            if now >= guests.next_look:
+                guests.judge(now)
         self._end_guests(beside)
 
     def _end_guests(self, beside: GuestGateway) -> None:

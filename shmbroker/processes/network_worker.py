@@ -84,11 +84,10 @@ class NetworkWorker(Child):
             shared.stranger_secret,
             Aside(),
         )
-        self.lender: Lender | None = None
         if config["shmbroker.lend.connections"]:
             words, at = self.words, shared.counters.at
             rooms = {peer.number: at(peer.slot, GUEST_ROOM) for peer in io_peers}
-            self.gateway.lending = self.lender = Lender(
+            self.gateway.lending = Lender(
                 self.gateway,
                 {
                     peer.number: Passage(shared.passages[peer.slot, slot.index][1])
@@ -96,6 +95,7 @@ class NetworkWorker(Child):
                 },
                 {peer.number: shared.guest_marks[peer.slot, slot.index] for peer in io_peers},
                 lambda broker_id: words[rooms[broker_id]],
+                clock.worked_s,
             )
         self.gateway.loop.watch(
             self.doorbell.eventfd, select.EPOLLIN | select.EPOLLET, lambda _events: None
@@ -113,11 +113,9 @@ class NetworkWorker(Child):
         gateway.begin()
         doorbell = self.doorbell
         poll = self.poller.poll
-        core, lender = self.shared_core, self.lender
-        monotonic = clock.monotonic
+        core = self.shared_core
         timeout = 0.0
         while not gateway.is_over:
-            began = monotonic() if lender is not None else 0.0
             events = gateway.look_before_sleep()
             if events is None:
                 doorbell.say_sleeping()
@@ -133,8 +131,6 @@ class NetworkWorker(Child):
                     core.woke()
             elif core is not None:
                 core.stays_up()
-            if lender is not None:
-                lender.rested(monotonic() - began)
             gateway.must_stop = self.must_stop
             timeout = gateway.turn(events)
         gateway.close()

@@ -102,7 +102,7 @@ class Replication:
             flush,
             broker_id,
         )
-        self._awake = awake
+        self.awake = awake
         self.in_sync = InSyncChanges(self.reads.may_join, ask, self.moved)
         self.log_ends = LogEnds(broker_id, tell, on_decided)
 
@@ -143,13 +143,8 @@ class Replication:
         """Whether something came in a short while, if that is likely: followers' READs where acks
         wait for them, else the next request after an append or another one (has_appended: in this
         turn)."""
-        came = self._awake.look(bool(self.delayed.partitions), has_appended)
+        came = self.awake.look(bool(self.delayed.partitions), has_appended)
         return came != NOTHING and (came == ENTRIES or has_entries())
-
-    @property
-    def looked_s(self) -> float:
-        """Seconds spent in that so far."""
-        return self._awake.looked_s
 
     def look_at_all(self, image: MetadataImage) -> None:
         """Once a second: who lags, who has caught up."""

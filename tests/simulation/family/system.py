@@ -85,6 +85,7 @@ class System:
                 time_ns=self._time_ns,
                 now_ms=lambda: self._time_ns() // 1_000_000,
                 sleep=self._sleep,
+                worked_s=lambda: 0.0,
             ),
             mock.patch.object(os, "urandom", scheduler.random.randbytes),
             mock.patch.object(signal, "signal", lambda number, handler: None),

@@ -7,6 +7,7 @@ import pytest
 
 from shmbroker.gateway.guests import BUSY_S, RESTS_S, ROOM, SLEEPS_PER_S, WINDOW_S, Guests
 from shmbroker.gateway.lending import LOOK_S, MARKS, OTHER_S, QUIET_LOOKS, Lender
+from shmbroker.ipc.core import Core
 from shmbroker.ipc.operation_layout import (
     APPEND,
     APPENDED,
@@ -65,7 +66,7 @@ class Two:
         self.ends = make_pair()
         self.marks = words_of(memoryview(bytearray(MARKS * WORD_BYTES)))
         self.room = 0
-        self.looked_s = 0.0
+        self.home_s = self.host_s = 0.0
         self.host.link.number = self.home.link.number
         listener = next(iter(self.home.gateway.loop.listeners.values()))
         self.guests = Guests(
@@ -74,7 +75,8 @@ class Two:
             {HOME_SLOT: self.marks},
             [listener],
             self._set_room,
-            lambda: self.looked_s,
+            Core(self.host.clock.monotonic, []),
+            lambda: self.host_s,
         )
         self.host.gateway.lending = self.guests
         self.lender = Lender(
@@ -82,6 +84,7 @@ class Two:
             {BROKER_ID: Passage(self.ends[1])},
             {BROKER_ID: self.marks},
             lambda _broker: self.room,
+            lambda: self.home_s,
         )
         self.home.gateway.lending = self.lender
 
@@ -100,16 +103,20 @@ class Two:
         """Both sleep that long."""
         for family in (self.home, self.host):
             family.clock.now += seconds
-        self.lender.rested(seconds)
-        now = self.host.clock.now
-        self.guests.rested(now - seconds, now)
+        self.guests.rested(self.host.clock.now)
+        self._judge()
 
     def work(self, seconds: float) -> None:
         """The host has no rest for so long."""
-        self.home.clock.now += seconds
-        self.lender.rested(seconds)
-        self.host.clock.now += seconds
+        for family in (self.home, self.host):
+            family.clock.now += seconds
+        self.host_s += seconds
         self.guests.stays_up(self.host.clock.now)
+        self._judge()
+
+    def _judge(self) -> None:
+        if self.host.clock.now >= self.guests.next_look:
+            self.guests.judge(self.host.clock.now)
 
     def turns(self) -> None:
         """Both take what has come; nobody waits."""
@@ -401,22 +408,16 @@ def test_who_asks_again_at_once_is_neither_lent_nor_kept(two: Two) -> None:
     two.become_quiet()
     for _ in range(2):  # as often as a client that waits for each answer
         for _ in range(int(SLEEPS_PER_S * WINDOW_S)):
-            two.host.clock.now += WINDOW_S / (1.1 * SLEEPS_PER_S * WINDOW_S)
-            now = two.host.clock.now
-            two.guests.rested(now - 1e-6, now)
+            two.rest(1 / SLEEPS_PER_S / 1.1)
     two.turns()
     assert not two.is_lent and two.room == 0
 
 
-def test_a_network_worker_that_stays_awake_lends_nothing(
-    two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked = 0.0
-    monkeypatch.setattr(type(two.home.gateway), "looked_s", property(lambda _self: looked))
+def test_a_network_worker_that_stays_awake_lends_nothing(two: Two) -> None:
     two.rest(WINDOW_S)
     for _ in range(20):
         two.ask(PRODUCE)
         two.rest(LOOK_S)
-        looked += LOOK_S * 0.9
+        two.home_s += LOOK_S * 0.9
         two.turns()
         assert not two.is_lent
