@@ -83,7 +83,7 @@ class Guests:
         self._show_room = show_room
         self._core = core
         self._looked_s = core.looked_s
-        self._of: dict[Connection, tuple[int, Lent]] = {}
+        self.present: dict[Connection, tuple[int, Lent]] = {}
         """By whom it was lent, and as what."""
         self._marked: set[Connection] = set()
         """Those whose mark is set."""
@@ -115,7 +115,7 @@ class Guests:
     @property
     def has_some(self) -> bool:
         """Whether there are any."""
-        return bool(self._of)
+        return bool(self.present)
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -133,7 +133,7 @@ class Guests:
             connection.recv_into = self._marking(connection, self._marks[slot], lent.mark)
             if lent.session is not None:
                 connection.session = gateway.fetch.sessions.adopt(lent.session)
-            self._of[connection] = slot, lent
+            self.present[connection] = slot, lent
             self._loop.take_over(connection, b"")
 
     def _marking(self, connection: Connection, marks: memoryview, mark: int) -> Callable[..., int]:
@@ -149,15 +149,15 @@ class Guests:
 
     def on_lender_lost(self, slot: int) -> None:
         """A network worker is dead: so are the connections that clients had with it."""
-        for connection, (lender, _) in list(self._of.items()):
+        for connection, (lender, _) in list(self.present.items()):
             if lender == slot:
-                del self._of[connection]
+                del self.present[connection]
                 self._loop.close(connection, "its network worker is dead")
 
     def on_closed(self, connection: Connection) -> None:
         self._going.pop(connection, None)
         self._marked.discard(connection)
-        found = self._of.pop(connection, None)
+        found = self.present.pop(connection, None)
         if found is not None:
             slot, lent = found
             if not self._passages[slot].send((ENDED, lent.number)):
@@ -189,7 +189,7 @@ class Guests:
                 for slot, number in self._unsaid
                 if not self._passages[slot].send((ENDED, number))
             ]
-        if self._of and self._gateway.quotas.is_active:
+        if self.present and self._gateway.quotas.is_active:
             self.send_all()
 
     def _unmark(self) -> None:
@@ -197,7 +197,7 @@ class Guests:
         for connection in list(self._marked):
             if not connection.filled and is_between_requests(connection):
                 self._marked.discard(connection)
-                slot, lent = self._of[connection]
+                slot, lent = self.present[connection]
                 self._marks[slot][lent.mark] = 0
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class Guests:
 
     def send_all(self) -> None:
         """Everybody shall go home."""
-        for connection in self._of:
+        for connection in self.present:
             self._going.setdefault(connection, float("inf"))
 
     def _send_home(self, now: float) -> None:
@@ -222,7 +222,7 @@ class Guests:
 
     def _go(self, connection: Connection) -> None:
         """Send it home; tried again at the end of the next turn where there is no room for that."""
-        slot, lent = self._of[connection]
+        slot, lent = self.present[connection]
         session = session_of(connection, self._gateway)
         packed = session.packed() if session is not None else None
         unread = []
@@ -235,7 +235,7 @@ class Guests:
         if has_gone:
             if session is not None:
                 self._gateway.fetch.sessions.remove(session)
-            del self._of[connection], self._going[connection]
+            del self.present[connection], self._going[connection]
             self._marked.discard(connection)
             self._loop.let_go(connection)
             connection.is_closed = True
@@ -250,7 +250,7 @@ class Guests:
 
     def stays_up(self, now: float) -> None:
         """It has more to do."""
-        if self._of and now - self._rested_at > BUSY_S and now >= self._until:
+        if self.present and now - self._rested_at > BUSY_S and now >= self._until:
             self._get_loud(now)
 
     def judge(self, now: float) -> None:
@@ -260,7 +260,7 @@ class Guests:
         self._worked, self._looked_s = self._worked_s(), self._core.looked_s
         busy = (self._worked - worked - (self._looked_s - looked_s)) / (now - since)
         is_loud = busy > LOUD or sleeps > SLEEPS_PER_S * (now - since)
-        if is_loud and self._of and now >= self._until:
+        if is_loud and self.present and now >= self._until:
             self._get_loud(since)
         room = ROOM - busy if now >= self._until else 0.0
         self._show(min(1000, max(0, int(room * 1000))))
@@ -272,7 +272,7 @@ class Guests:
         self._rest_s = min(longest, 2 * self._rest_s) if is_soon else shortest
         self._until = now + self._rest_s
         self._show(0)
-        for connection in self._of:
+        for connection in self.present:
             if connection.last_active < since - WINDOW_S:
                 continue
             self._going.setdefault(connection, now + GOES_WITHIN_S)

@@ -149,12 +149,12 @@ class IoWorker(SleepingChild):
         )
         gateway, guests = beside.gateway, beside.guests
         monotonic = clock.monotonic
-        answers = rings.of_gateway.reader
+        present, answers = guests.present, rings.of_gateway.reader
         events: list[tuple[int, int]] = []
         now = due = 0.0
         while not self.must_stop:
             # What comes on the ring may be for one that has left.
-            has_some = guests.has_some or answers.poll()
+            has_some = bool(present) or answers.poll()
             if has_some or len(events) > 1 or (events and events[0][0] != doorbell):
                 has_some = True
                 gateway.read(events)

@@ -342,7 +342,7 @@ def test_a_guest_whose_request_was_read_ends_with_its_host(two: Two) -> None:
     two.become_quiet()
     two.send(PRODUCE)
     two.host.gateway.turn(two.host.poller.poll(10))
-    for connection in two.guests._of:  # the host's end is closed as it dies
+    for connection in two.guests.present:  # the host's end is closed as it dies
         connection.close()
     two.home.die()
     two.home.gateway.turn([])
