@@ -658,6 +658,8 @@ class Gateway:
             peer = self.io_peers[number]
             if peer.incarnation:
                 self.results.fail_pending(peer)
+            if self.lending is not None:
+                self.lending.on_broker_fenced(number)
 
     @property
     def fenced(self) -> frozenset[int]:

@@ -112,6 +112,9 @@ class Guests:
     def on_broker_lost(self, broker_id: int) -> None:
         """It is of the same process."""
 
+    def on_broker_fenced(self, broker_id: int) -> None:
+        """Their lenders end them."""
+
     @property
     def has_some(self) -> bool:
         """Whether there are any."""
@@ -125,6 +128,9 @@ class Guests:
         gateway, now = self._gateway, self._gateway.now()
         while (found := passage.receive()) is not None:
             lent = Lent(*found[0])
+            if not found[1]:  # this process has too many descriptors open
+                self._passages[slot].send((HOME, lent.number, lent.session, 0))
+                continue
             accepted = socket.socket(fileno=found[1][0])
             accepted.setblocking(False)
             listener = self._listeners[lent.broker_id, lent.listener]
@@ -221,15 +227,19 @@ class Guests:
                     self._loop.unmute(connection)
 
     def _go(self, connection: Connection) -> None:
-        """Send it home; tried again at the end of the next turn where there is no room for that."""
+        """Send it home; tried again at the end of the next turn where there is no room for that, or
+        no descriptor."""
         slot, lent = self.present[connection]
         session = session_of(connection, self._gateway)
         packed = session.packed() if session is not None else None
-        unread = []
-        if connection.filled:
-            unread.append(os.memfd_create("unread", os.MFD_CLOEXEC))
-            os.write(unread[0], connection.view[: connection.filled])
-        has_gone = self._passages[slot].send((HOME, lent.number, packed), unread)
+        unread, filled = [], connection.filled
+        if filled:
+            try:
+                unread.append(os.memfd_create("unread", os.MFD_CLOEXEC))
+            except OSError:
+                return
+            os.write(unread[0], connection.view[:filled])
+        has_gone = self._passages[slot].send((HOME, lent.number, packed, filled), unread)
         for descriptor in unread:
             os.close(descriptor)
         if has_gone:

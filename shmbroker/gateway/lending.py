@@ -20,12 +20,16 @@ Rules of this file:
 * The lender keeps its own descriptor, and goes on counting the connection for the limits.
 * A mark in shared memory says whether a guest is between two requests; it is set before anything is
   read. Where an I/O worker dies, those between two requests come home, and the others end: what
-  they have asked for is lost. The guests of a network worker that dies end with it.
+  they have asked for is lost. Where it hangs and is fenced, all end, as it may read on some day:
+  their clients come back and are told who leads. The guests of a network worker that dies end with
+  it.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from shmbroker.gateway.connection import Connection
@@ -73,6 +77,9 @@ class Lending(Protocol):
 
     def on_broker_lost(self, broker_id: int) -> None:
         """An I/O worker is dead."""
+
+    def on_broker_fenced(self, broker_id: int) -> None:
+        """An I/O worker hangs: others lead in its place."""
 
     @property
     def away(self) -> int:
@@ -254,14 +261,21 @@ class Lender:
         passage = self._passages[broker_id]
         while (found := passage.receive()) is not None:
             (kind, number, *more), descriptors = found
-            left = _read_whole(descriptors[0]) if descriptors else b""
             away = self.lent.pop(number, None)
             if away is None:
+                for descriptor in descriptors:
+                    os.close(descriptor)
                 continue  # it was a guest of a dead process
             self._free[broker_id].append(away.mark)
-            if kind == HOME:
-                self._take_home(away, more[0], left)
-            else:
+            if kind == ENDED:
+                self._end(away)
+                continue
+            session, left_bytes = more
+            left = _read_whole(descriptors[0]) if descriptors else b""
+            if len(left) == left_bytes:
+                self._take_home(away, session, left)
+            else:  # there was no descriptor free for what was read of it
+                self._gateway.member.tally.add("connections_closed")
                 self._end(away)
 
     def _take_home(self, away: Away, session: tuple[Any, ...] | None, left: bytes) -> None:
@@ -305,6 +319,12 @@ class Lender:
                     self._end(away)
                 else:
                     self._take_home(away, None, b"")
+
+    def on_broker_fenced(self, broker_id: int) -> None:
+        for away in self.lent.values():
+            if away.connection.listener.broker_id == broker_id:
+                with suppress(OSError):  # the client has gone already
+                    away.connection.socket.shutdown(socket.SHUT_RDWR)
 
 
 def _read_whole(descriptor: int) -> bytes:

@@ -1,5 +1,6 @@
 """Quiet connections are guests of another gateway, and come home when they or it get loud."""
 
+import os
 import socket
 from collections.abc import Iterator
 
@@ -421,3 +422,47 @@ def test_a_network_worker_that_stays_awake_lends_nothing(two: Two) -> None:
         two.home_s += LOOK_S * 0.9
         two.turns()
         assert not two.is_lent
+
+
+def test_the_guests_of_a_broker_that_is_fenced_end(two: Two) -> None:
+    two.become_quiet()
+    two.lender.on_broker_fenced(BROKER_ID)
+    assert two.home.client.recv(1) == b""
+    two.turns()
+    assert not two.guests.present and not two.lender.away and two.open == 0
+
+
+def test_a_host_without_descriptors_gives_it_back(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passage = two.guests._passages[HOME_SLOT]
+    receive = Passage.receive
+
+    def without(each: Passage) -> tuple[tuple[object, ...], list[int]] | None:
+        found = receive(each)
+        if each is not passage or found is None:
+            return found
+        for descriptor in found[1]:
+            os.close(descriptor)
+        return found[0], []
+
+    monkeypatch.setattr(Passage, "receive", without)
+    two.rest(WINDOW_S)
+    for _ in range(2 * QUIET_LOOKS):
+        by, _ = two.ask(PRODUCE)
+        assert by is two.home
+        two.rest(LOOK_S)
+        two.turns()
+    assert two.lender._stays and not two.is_lent and two.open == 1
+
+
+def test_it_ends_where_what_was_read_of_it_is_lost(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.become_quiet()
+    send = Passage.send
+    monkeypatch.setattr(Passage, "send", lambda each, message, _fds=(): send(each, message))
+    two.send(METADATA)
+    two.turns()
+    assert two.home.client.recv(1) == b""
+    assert not two.guests.present and not two.lender.away and two.open == 0
