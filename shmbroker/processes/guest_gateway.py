@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 RING_BYTES = 4 << 20
 """A batch of 1 MB fits as one entry; a smaller ring stays in the caches."""
 RESULT_RING_BYTES = 1 << 20
+FILES_KEPT = 64
+"""Descriptors of segments that this process has twice."""
 SLOTS = GATEWAY, BROKER = range(2)
 """Of the counters that these two have for themselves."""
 NOT_SHOWN = ("turns", "claims_refused")
@@ -189,7 +191,7 @@ class GuestGateway:
             listeners,
             Brokers(
                 {slot.number: peer},
-                {BROKER: FileTable(shared.passing[slot.index, slot.index][1])},
+                {BROKER: FileTable(shared.passing[slot.index, slot.index][1], FILES_KEPT)},
                 {BROKER: words_of(shared.standing_of(slot.index))},
             ),
             Siblings(

@@ -37,6 +37,9 @@ class Worker:
 
     def follow_metadata(self) -> None: ...
 
+    def now(self) -> float:
+        return 0.0
+
     def create_topics(self, request: Any, names: list[str]) -> None:
         self.plain.create_topics(request, names)
 
