@@ -78,7 +78,9 @@ def test_names_left_in_shared_memory_by_a_killed_start_are_swept(tmp_path: Path)
 
 def test_successor_of_an_io_worker_reads_little_of_a_large_log(tmp_path: Path) -> None:
     batch = batch_now(b"x" * 900_000)
-    with Broker(data=tmp_path) as broker, RawClient(broker.address) as client:
+    # A lent connection may end with the process that is killed.
+    flags = ("--set", "shmbroker.lend.connections=false")
+    with Broker(*flags, data=tmp_path) as broker, RawClient(broker.address) as client:
         client.create_topic(TOPIC)
         for _ in range(64):
             assert client.produce(TOPIC, batch)["error_code"] == 0
