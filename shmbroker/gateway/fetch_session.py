@@ -140,18 +140,6 @@ class FetchSession:
             self._payload = None
         self.unresolved = []
 
-    def packed(self) -> tuple[Any, ...]:
-        """What another gateway goes on with, see `FetchSessions.adopt`."""
-        return (
-            self.id,
-            self.owner,
-            self.uses_topic_ids,
-            self.created_ms,
-            self.used_ms,
-            self.epoch,
-            list(self.partitions.items()),
-        )
-
     def asked(self) -> tuple[list[Key], bytes]:
         """The partitions that can be read, and their entries for a READ, in the same order."""
         payload = self._payload
@@ -230,9 +218,19 @@ class FetchSessions:
         self._count(session)
         return session
 
-    def holds(self, session: FetchSession) -> bool:
-        """Whether it was not evicted."""
-        return self.sessions.get(session.id) is session
+    def packed(self, session: FetchSession | None) -> tuple[Any, ...] | None:
+        """What another gateway goes on with by `adopt`; None of one that was evicted."""
+        if session is None or self.sessions.get(session.id) is not session:
+            return None
+        return (
+            session.id,
+            session.owner,
+            session.uses_topic_ids,
+            session.created_ms,
+            session.used_ms,
+            session.epoch,
+            list(session.partitions.items()),
+        )
 
     def adopt(self, packed: tuple[Any, ...]) -> FetchSession | None:
         """Go on with a session of another gateway; None if there is no room: then its client begins

@@ -217,7 +217,7 @@ class Gateway:
         self._now = clock.monotonic()
         self._next_sweep = self._now + SWEEP_INTERVAL_S
         self._apply_configs()
-        self._awake = Awake(
+        self.awake = Awake(
             Core(clock.monotonic, member.rings, poller), sockets_between=SOCKETS_BETWEEN
         )
         self._crowd = Crowd()
@@ -535,15 +535,10 @@ class Gateway:
             api_key = pending[next(reversed(pending))].api_key
             is_small = self.append_bytes <= APPEND_BYTES_MAX
             waits = is_small if api_key == produce.API_KEY else api_key in SOON_ANSWERED
-        came = self._awake.look(waits)
+        came = self.awake.look(waits)
         if came == NOTHING:
             return None
         return [] if came == ENTRIES else self.poller.poll(0)
-
-    @property
-    def looked_s(self) -> float:
-        """Seconds that it has stayed awake so far, doing nothing else."""
-        return self._awake.core.looked_s
 
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S

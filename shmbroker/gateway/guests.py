@@ -17,14 +17,8 @@ import os
 import socket
 
 from shmbroker.gateway.connection import Connection
-from shmbroker.gateway.lending import (
-    ASKED_BY_GUESTS,
-    ENDED,
-    HOME,
-    Lent,
-    is_between_requests,
-    session_of,
-)
+from shmbroker.gateway.lending import ASKED_BY_GUESTS, ENDED, HOME, Lent, is_between_requests
+from shmbroker.ipc.busy import Busy, next_rest
 from shmbroker.wire.api_keys import FETCH
 
 TYPE_CHECKING = False
@@ -76,13 +70,9 @@ class Guests:
         self._passages = passages
         self._marks = marks
         self._listeners = {
-            (listener.broker_id, listener.config.name): listener
-            for listener in listeners
-            if not listener.is_control
+            (listener.broker_id, listener.config.name): listener for listener in listeners
         }
         self._show_room = show_room
-        self._core = core
-        self._looked_s = core.looked_s
         self.present: dict[Connection, tuple[int, Lent]] = {}
         """By whom it was lent, and as what."""
         self._marked: set[Connection] = set()
@@ -93,10 +83,9 @@ class Guests:
         """Ends that a passage had no room for: slot, number."""
         asked = dict.fromkeys(gateway.submit, self._needs_home)
         self.submit = asked | {key: gateway.submit[key] for key in ASKED_BY_GUESTS}
-        self._judged = self._rested_at = gateway.clock.monotonic()
-        self.next_look = self._judged + WINDOW_S
-        self._worked_s = worked_s
-        self._worked = worked_s()
+        self._rested_at = now = gateway.clock.monotonic()
+        self.next_look = now + WINDOW_S
+        self._busy = Busy(now, worked_s, core)
         self._sleeps = 0
         self._until = 0.0
         self._rest_s = RESTS_S[0]
@@ -114,11 +103,6 @@ class Guests:
 
     def on_broker_fenced(self, broker_id: int) -> None:
         """Their lenders end them."""
-
-    @property
-    def has_some(self) -> bool:
-        """Whether there are any."""
-        return bool(self.present)
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -230,8 +214,7 @@ class Guests:
         """Send it home; tried again at the end of the next turn where there is no room for that, or
         no descriptor."""
         slot, lent = self.present[connection]
-        session = session_of(connection, self._gateway)
-        packed = session.packed() if session is not None else None
+        packed = self._gateway.fetch.sessions.packed(connection.session)
         unread, filled = [], connection.filled
         if filled:
             try:
@@ -243,8 +226,8 @@ class Guests:
         for descriptor in unread:
             os.close(descriptor)
         if has_gone:
-            if session is not None:
-                self._gateway.fetch.sessions.remove(session)
+            if connection.session is not None:
+                self._gateway.fetch.sessions.remove(connection.session)
             del self.present[connection], self._going[connection]
             self._marked.discard(connection)
             self._loop.let_go(connection)
@@ -265,21 +248,17 @@ class Guests:
 
     def judge(self, now: float) -> None:
         """Look how busy this process was; to be asked at `next_look`."""
-        since, sleeps, worked, looked_s = self._judged, self._sleeps, self._worked, self._looked_s
-        self._judged, self.next_look, self._sleeps = now, now + WINDOW_S, 0
-        self._worked, self._looked_s = self._worked_s(), self._core.looked_s
-        busy = (self._worked - worked - (self._looked_s - looked_s)) / (now - since)
-        is_loud = busy > LOUD or sleeps > SLEEPS_PER_S * (now - since)
+        share, sleeps = self._busy.since_last(now), self._sleeps
+        self.next_look, self._sleeps = now + WINDOW_S, 0
+        is_loud = share.busy > LOUD or sleeps > SLEEPS_PER_S * (now - share.since)
         if is_loud and self.present and now >= self._until:
-            self._get_loud(since)
-        room = ROOM - busy if now >= self._until else 0.0
-        self._show(min(1000, max(0, int(room * 1000))))
+            self._get_loud(share.since)
+        room = ROOM - share.busy if now >= self._until else 0.0
+        self._show(max(0, int(room * 1000)))
 
     def _get_loud(self, since: float) -> None:
         now = self._gateway.clock.monotonic()
-        shortest, longest = RESTS_S
-        is_soon = now - self._until < STEADY_S
-        self._rest_s = min(longest, 2 * self._rest_s) if is_soon else shortest
+        self._rest_s = next_rest(self._rest_s, now - self._until < STEADY_S, RESTS_S)
         self._until = now + self._rest_s
         self._show(0)
         for connection in self.present:

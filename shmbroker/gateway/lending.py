@@ -33,6 +33,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from shmbroker.gateway.connection import Connection
+from shmbroker.ipc.busy import Busy, next_rest
 from shmbroker.wire.api_keys import FETCH, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
 
 TYPE_CHECKING = False
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from shmbroker.gateway.fetch_session import FetchSession
     from shmbroker.gateway.gateway import Gateway
     from shmbroker.ipc.passage import Passage
 
@@ -126,12 +126,6 @@ def is_between_requests(connection: Connection) -> bool:
     )
 
 
-def session_of(connection: Connection, gateway: Gateway) -> FetchSession | None:
-    """The fetch session that it takes along, unless that was evicted."""
-    session = connection.session
-    return session if session is not None and gateway.fetch.sessions.holds(session) else None
-
-
 class Lender:
     """What one network worker has lent. passages, marks: by broker id. room_of: thousandths of its
     time that a broker's I/O worker has for guests now. worked_s: processor time of this process."""
@@ -150,13 +144,12 @@ class Lender:
         self._marks = marks
         self._free = {broker_id: list(range(MARKS)) for broker_id in passages}
         self._room_of = room_of
-        self._worked_s = worked_s
-        self._worked = worked_s()
         self.lent: dict[int, Away] = {}
         """By number."""
         self._number = 0
-        self._looked = self._next_look = gateway.now()
-        self._looked_s = 0.0
+        now = gateway.now()
+        self._next_look = now + LOOK_S
+        self._busy = Busy(now, worked_s, gateway.awake.core)
         self._quiet: dict[Connection, int] = {}
         """Looks in a row at which it was quiet."""
         self._to_lend: list[Connection] = []
@@ -180,14 +173,8 @@ class Lender:
 
     def _look(self, now: float) -> None:
         """Who was quiet since the last look, and whether there is room for them."""
-        since, worked, looked_s = self._looked, self._worked, self._looked_s
-        self._looked, self._next_look = now, now + LOOK_S
-        self._worked, self._looked_s = self._worked_s(), self._gateway.looked_s
-        self._to_lend = []
-        if now <= since:
-            return
-        up_s = self._worked - worked
-        busy = max(0.0, up_s - (self._looked_s - looked_s)) / (now - since)
+        share = self._busy.since_last(now)
+        since, self._next_look, self._to_lend = share.since, now + LOOK_S, []
         connections = self._loop.connections
         if len(connections) > MARKS or self._gateway.quotas.is_active or self._gateway.must_stop:
             self._quiet.clear()  # among so many nobody is alone
@@ -196,12 +183,13 @@ class Lender:
         for connection in connections.values():
             if self._may_go(connection, since, now):
                 self._quiet[connection] = before.get(connection, 0) + 1
-        if up_s > (1 - SLEEPS) * (now - since):
+        if share.up > 1 - SLEEPS:
             return
         self._to_lend = [
             connection
             for connection, looks in self._quiet.items()
-            if looks >= QUIET_LOOKS and busy * 1000 < self._room_of(connection.listener.broker_id)
+            if looks >= QUIET_LOOKS
+            and share.busy * 1000 < self._room_of(connection.listener.broker_id)
         ]
 
     def _may_go(self, connection: Connection, since: float, now: float) -> bool:
@@ -228,7 +216,7 @@ class Lender:
         free = self._free[listener.broker_id]
         if not free or gateway.io_peer(connection) is None:
             return True
-        session = session_of(connection, gateway)
+        session = connection.session
         mark = free[-1]
         self._number += 1
         lent = Lent(
@@ -239,7 +227,7 @@ class Lender:
             listener.config.name,
             connection.client,
             connection.host,
-            session.packed() if session is not None else None,
+            gateway.fetch.sessions.packed(session),
         )
         self._marks[listener.broker_id][mark] = 0
         if not self._passages[listener.broker_id].send(tuple(lent), [connection.fd]):
@@ -284,8 +272,7 @@ class Lender:
             self._end(away)
             return
         now = gateway.now()
-        is_soon = now - away.since < STEADY_S
-        rest_s = min(RESTS_S[1], 2 * away.rest_s) if is_soon else RESTS_S[0]
+        rest_s = next_rest(away.rest_s, now - away.since < STEADY_S, RESTS_S)
         self._stays[connection] = now + rest_s, rest_s
         if session is not None:
             connection.session = gateway.fetch.sessions.adopt(session)

@@ -189,7 +189,7 @@ class IoWorker(SleepingChild):
         deadline = clock.monotonic() + LEAVE_S
         events: list[tuple[int, int]] = []
         while not gateway.is_over:
-            gateway.must_stop = not guests.has_some or clock.monotonic() > deadline
+            gateway.must_stop = not guests.present or clock.monotonic() > deadline
             gateway.read(events)
             rest = self.broker.turn()
             rest = min(rest, gateway.answer())

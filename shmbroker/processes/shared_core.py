@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable, Collection
 
 from shmbroker import clock
+from shmbroker.ipc.busy import next_rest
 from shmbroker.processes.shared_resources import (
     IO_WORKER,
     NETWORK_WORKER,
@@ -150,9 +151,7 @@ class SharedCore:
     def _leave(self, now: float) -> None:
         self._is_left_alone = not self._affinity.move(False)
         self.is_in = False
-        shortest, longest = RESTS_S
-        is_soon = now - self._came < STEADY_S
-        self._rest_s = min(longest, 2 * self._rest_s) if is_soon else shortest
+        self._rest_s = next_rest(self._rest_s, now - self._came < STEADY_S, RESTS_S)
         self._stays_away_until = now + self._rest_s
 
 

@@ -1140,7 +1140,7 @@ _broker(
     BOOLEAN,
     "true",
     "Plain connections that ask for one thing at a time are served by the I/O worker itself, which "
-    "spares wake-ups. They end with it where it dies, as those of an Apache Kafka broker do.",
+    "spares wake-ups. One that waits for an answer ends where that one dies.",
 )
 _broker(
     "shmbroker.disk.reserve.bytes",

@@ -186,7 +186,7 @@ def two() -> Iterator[Two]:
 
 def test_a_quiet_connection_is_answered_by_its_host(two: Two) -> None:
     two.become_quiet()
-    assert two.guests.has_some and two.open == 1
+    assert two.guests.present and two.open == 1
     for _ in range(3):
         by, answer = two.ask(PRODUCE)
         assert by is two.host
@@ -241,7 +241,7 @@ def test_what_a_guest_may_not_ask_is_answered_at_home(two: Two) -> None:
     two.become_quiet()
     _, answer = two.ask(METADATA)
     assert [broker["node_id"] for broker in answer["brokers"]] == [BROKER_ID]  # type: ignore[union-attr, index]
-    assert not two.is_lent and not two.guests.has_some
+    assert not two.is_lent and not two.guests.present
     assert len(two.home.gateway.loop.connections) == two.open == 1
     assert two.ask(PRODUCE)[0] is two.home
 
@@ -323,7 +323,7 @@ def test_the_end_of_a_guest_is_told(two: Two) -> None:
     two.become_quiet()
     two.home.client.close()
     two.turns()
-    assert not two.lender.away and not two.guests.has_some and two.open == 0
+    assert not two.lender.away and not two.guests.present and two.open == 0
     two.home.client = socket.create_connection(two.home.listening.getsockname())
 
 
@@ -354,7 +354,7 @@ def test_a_guest_whose_request_was_read_ends_with_its_host(two: Two) -> None:
 def test_the_guests_of_a_network_worker_end_with_it(two: Two) -> None:
     two.become_quiet()
     two.guests.on_lender_lost(HOME_SLOT)
-    assert not two.guests.has_some and not two.host.gateway.loop.connections
+    assert not two.guests.present and not two.host.gateway.loop.connections
     two.turns()
     assert two.is_lent  # nothing is said to a process that is dead
 
@@ -375,7 +375,7 @@ def test_when_quotas_come_guests_go_home(two: Two) -> None:
     two.home.gateway.quotas.is_active = True
     two.ask(PRODUCE)
     two.turns()
-    assert not two.is_lent and not two.guests.has_some
+    assert not two.is_lent and not two.guests.present
     for _ in range(2 * QUIET_LOOKS):
         two.rest(LOOK_S)
         assert two.ask(PRODUCE)[0] is two.home
