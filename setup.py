@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent
 FILES = (
     "module",
     "look",
+    "straight",
     "crc32c",
     "batches",
     "decode",

@@ -133,7 +133,7 @@ class Broker:
         """It may stay awake for the next request; False where that comes by a socket."""
         self.on_gateway_lost: Callable[[int], None] = lambda _slot: None
         """Told of a network worker that has died, by its slot."""
-        self._look_at_clocks()
+        self.look_at_clocks()
         self.flusher = disk.flusher
         self.purgatory = Purgatory()
         self.settings = LiveSettings(config, broker_id, lambda: self.image)
@@ -348,7 +348,8 @@ class Broker:
         """The time of this turn, for what waits: milliseconds that never go back."""
         return self._steady_ms
 
-    def _look_at_clocks(self) -> None:
+    def look_at_clocks(self) -> None:
+        """What this turn, or what comes between two, takes for now."""
         self._now_ms = self.clock.now_ms()
         self._steady_ms = int(self.clock.monotonic() * 1000)
 
@@ -375,7 +376,7 @@ class Broker:
                 break  # clients wait for what is open already; the rest follows between turns
         if placement.is_in_doubt:
             yield from self._until_decided()
-        self._look_at_clocks()
+        self.look_at_clocks()
         self.store.take_stock(self.image.topics_by_id, self._now_ms)
         deadline = self.clock.monotonic() + LOAD_S
         for coordinator in (self.groups, self.transactions):
@@ -395,7 +396,7 @@ class Broker:
 
     def _boot_turn(self) -> None:
         """One turn of a broker that does not serve yet."""
-        self._look_at_clocks()
+        self.look_at_clocks()
         self.member.look_at_control(self)
         self.intake.take()
         self.publish()
@@ -427,7 +428,7 @@ class Broker:
     def turn(self) -> float:
         """One pass: for how long nothing is due after it, 0 where there is more to do."""
         self._turns += 1
-        self._look_at_clocks()
+        self.look_at_clocks()
         had_work = self.intake.take()
         if had_work and not self.purgatory.watched:
             self._tell()  # acks are not to wait for the rest; what consumers wait for goes first

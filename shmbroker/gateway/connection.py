@@ -174,7 +174,7 @@ class Connection(Sender):
         self.scope: Hashable = listener.broker_id
         """For whom requests with the same bytes mean the same."""
         self.asked_other_at = 0.0
-        """When it asked last for what is neither Produce nor Fetch, nor of offsets."""
+        """When it asked last for what is not asked of a guest: see `gateway.lending`."""
         self.session: FetchSession | None = None
         """The fetch session that it used last."""
         self.submit = submit

@@ -233,8 +233,10 @@ class EventLoop:
         self.blocked: list[Connection] = []
         self.cold: list[Connection] = []
         self._next_feed = 0.0
-        self._scratch = bytearray(SCRATCH_BYTES)
-        self._scratch_view = memoryview(self._scratch)
+        self.scratch = bytearray(SCRATCH_BYTES)
+        self._scratch_view = memoryview(self.scratch)
+        self.straight: Callable[[Connection], bool] | None = None
+        """Asked first where a connection can be read: see `processes.straight`."""
         self._is_peeked = False
         self._spare: list[bytearray] = []
         self._has_used_spare = False
@@ -352,6 +354,8 @@ class EventLoop:
             connection.has_left = True
             self._set_interest(connection)
             return
+        if self.straight is not None and self.straight(connection):
+            return
         filled = connection.filled
         buffer = connection.buffer
         if buffer is None:
@@ -362,10 +366,10 @@ class EventLoop:
                 buffer = self._hold(connection, SCRATCH_BYTES)
                 view = connection.view[: connection.large_bytes]
             else:
-                buffer = self._scratch
+                buffer = self.scratch
                 view = self._scratch_view
         elif filled <= TAIL_BYTES_MAX and not self.memory.is_short:
-            buffer = self._scratch
+            buffer = self.scratch
             view = self._scratch_view[filled:]
         else:
             if filled == len(buffer) and not self._make_room(connection):
@@ -380,20 +384,26 @@ class EventLoop:
                 self._give_buffer(connection)
             return
         except OSError as fault:
-            self._on_broken(connection, fault)
+            self.on_broken(connection, fault)
             return
-        if count == 0:
-            self._on_end(connection)
+        if not self.has_received(connection, count):
             return
-        self.traffic.received_bytes += count
-        connection.last_active = self.service.now()
         if filled:
-            if buffer is self._scratch:
+            if buffer is self.scratch:
                 self._scratch_view[:filled] = connection.view[:filled]
             connection.filled = 0
         self.take_frames(connection, buffer, 0, filled + count)
 
-    def _on_broken(self, connection: Connection, fault: OSError) -> None:
+    def has_received(self, connection: Connection, count: int) -> bool:
+        """Note that so much was read; False where that was the end."""
+        if count == 0:
+            self._on_end(connection)
+            return False
+        self.traffic.received_bytes += count
+        connection.last_active = self.service.now()
+        return True
+
+    def on_broken(self, connection: Connection, fault: OSError) -> None:
         """Its bytes can't be read: it has gone, or its TLS is at fault."""
         self.close(connection, str(fault), is_fault=isinstance(fault, ProtocolFault))
 
@@ -414,14 +424,14 @@ class EventLoop:
         except BlockingIOError:
             return
         except OSError as fault:
-            self._on_broken(connection, fault)
+            self.on_broken(connection, fault)
             return
         if count == 0:
             self._on_end(connection)
             return
         connection.last_active = self.service.now()
         self._is_peeked = True
-        self.take_frames(connection, self._scratch, 0, count)
+        self.take_frames(connection, self.scratch, 0, count)
         self._is_peeked = False
 
     def take_frames(
@@ -543,7 +553,7 @@ class EventLoop:
                 self._give_buffer(connection)
         else:
             connection.large_bytes = need if need > LARGE_FRAME_BYTES else 0
-            if buffer is self._scratch:
+            if buffer is self.scratch:
                 if connection.room < left:
                     # There is room: nothing is read into the scratch buffer while memory is short.
                     self._hold(connection, first_room(left, need))

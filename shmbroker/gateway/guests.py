@@ -3,10 +3,13 @@
 Rules of this file:
 * A guest appends, reads, and commits and fetches offsets. For anything else it goes home, with the
   frame that asks for it.
-* Guests go home when this process has too little rest: while they are here, it is one core that
+* Small Produces go a straight way (`processes.straight`), which costs less here than handing them
+  over would. Those who go it stay, whatever they ask for.
+* The others go home when this process has too little rest: while they are here, it is one core that
   reads their requests and writes the log. They go, too, when their requests come so fast that a
   network worker would stay awake for them.
-* After that nobody is taken for a while: longer each time that it happens again soon.
+* After that nobody is taken for a while but for those of the straight way: longer each time that
+  it happens again soon.
 * A guest's mark is 1 from before it is read until it is between two requests again: see
   `gateway.lending`.
 """
@@ -17,13 +20,20 @@ import os
 import socket
 
 from shmbroker.gateway.connection import Connection
-from shmbroker.gateway.lending import ASKED_BY_GUESTS, ENDED, HOME, Lent, is_between_requests
+from shmbroker.gateway.lending import (
+    ASKED_BY_GUESTS,
+    ENDED,
+    HOME,
+    RESTING,
+    Lent,
+    is_between_requests,
+)
 from shmbroker.ipc.busy import Busy, next_rest
 from shmbroker.wire.api_keys import FETCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from shmbroker.gateway.event_loop import Listener
@@ -36,15 +46,15 @@ WINDOW_S = 0.1
 ROOM = 0.85
 """So much of its time it may be busy, guests and all else."""
 LOUD = 0.93
-"""Busy for more of it, it sends those home who have asked for something in this window."""
-AT_ONCE = 4
-"""Who has more requests in flight goes home: that is work for two processes."""
-SLEEPS_PER_S = 6500
-"""As do more sleeps than this: each is one of a client that asks again at once."""
+"""Busy for more of it, it sends those home who went the usual way in this window."""
+USUAL_PER_S = 6500
+"""So it does where they were read more often than this: they ask again at once."""
+FEW = 2
+"""Who was read no more often stays: what is asked first goes the usual way."""
 BUSY_S = 0.02
 """So does one that had no rest for so long."""
 RESTS_S = (0.5, 8.0)
-"""For so long it takes nobody after that."""
+"""For so long it takes nobody after that but for who sends small batches."""
 STEADY_S = 2.0
 GOES_WITHIN_S = 0.5
 """Who shall go and is between two requests at no end of a turn for so long stays."""
@@ -52,7 +62,7 @@ GOES_WITHIN_S = 0.5
 
 class Guests:
     """Those of one I/O worker. passages, marks: by the slot of the lender. show_room: told what
-    thousandths of its time this process has for more of them. core: it tells how long this
+    thousandths of its time this process has for more of them. cores: they tell how long this
     process has looked for work. worked_s: processor time that it has had."""
 
     def __init__(
@@ -62,7 +72,7 @@ class Guests:
         marks: Mapping[int, memoryview],
         listeners: Iterable[Listener],
         show_room: Callable[[int], None],
-        core: Core,
+        cores: Sequence[Core],
         worked_s: Callable[[], float],
     ) -> None:
         self._gateway = gateway
@@ -77,6 +87,8 @@ class Guests:
         """By whom it was lent, and as what."""
         self._marked: set[Connection] = set()
         """Those whose mark is set."""
+        self._usual: dict[Connection, int] = {}
+        """How often they were read in this window and did not go the straight way."""
         self._going: dict[Connection, float] = {}
         """Who goes home as soon as it can; until when that is tried."""
         self._unsaid: list[tuple[int, int]] = []
@@ -85,8 +97,8 @@ class Guests:
         self.submit = asked | {key: gateway.submit[key] for key in ASKED_BY_GUESTS}
         self._rested_at = now = gateway.clock.monotonic()
         self.next_look = now + WINDOW_S
-        self._busy = Busy(now, worked_s, core)
-        self._sleeps = 0
+        self._busy = Busy(now, worked_s, cores)
+        self._is_over = False
         self._until = 0.0
         self._rest_s = RESTS_S[0]
         self._shown = -1
@@ -120,22 +132,32 @@ class Guests:
             listener = self._listeners[lent.broker_id, lent.listener]
             connection = Connection(accepted, listener, now, self.submit, self._loop.traffic)
             connection.client, connection.host = lent.client, lent.host
-            connection.recv_into = self._marking(connection, self._marks[slot], lent.mark)
+            connection.recv_into = self._marking(connection)
             if lent.session is not None:
                 connection.session = gateway.fetch.sessions.adopt(lent.session)
             self.present[connection] = slot, lent
             self._loop.take_over(connection, b"")
 
-    def _marking(self, connection: Connection, marks: memoryview, mark: int) -> Callable[..., int]:
+    def _marking(self, connection: Connection) -> Callable[..., int]:
         """Its `recv_into`, which sets its mark before."""
-        recv_into, marked = connection.socket.recv_into, self._marked
+        recv_into = connection.socket.recv_into
 
         def receive(*args: Any) -> int:
-            marks[mark] = 1
-            marked.add(connection)
+            self.mark(connection)
+            self.note_usual(connection)
             return recv_into(*args)
 
         return receive
+
+    def mark(self, connection: Connection) -> None:
+        """It is about to be read."""
+        slot, lent = self.present[connection]
+        self._marks[slot][lent.mark] = 1
+        self._marked.add(connection)
+
+    def note_usual(self, connection: Connection) -> None:
+        """What was read of it goes the usual way."""
+        self._usual[connection] = self._usual.get(connection, 0) + 1
 
     def on_lender_lost(self, slot: int) -> None:
         """A network worker is dead: so are the connections that clients had with it."""
@@ -147,6 +169,7 @@ class Guests:
     def on_closed(self, connection: Connection) -> None:
         self._going.pop(connection, None)
         self._marked.discard(connection)
+        self._usual.pop(connection, None)
         found = self.present.pop(connection, None)
         if found is not None:
             slot, lent = found
@@ -159,14 +182,6 @@ class Guests:
         """It asks for what is not answered here."""
         self._going[connection] = float("inf")
         return False
-
-    def look(self) -> None:
-        """What came was read: whoever has asked for much at once shall go home."""
-        for connection in self._marked:
-            if len(connection.inflight) > AT_ONCE and connection not in self._going:
-                self._going[connection] = float("inf")
-                if connection.inflight[0].api_key != FETCH:
-                    self._loop.mute(connection)
 
     def run(self, now: float) -> None:
         if self._marked:
@@ -192,7 +207,7 @@ class Guests:
 
     def close(self) -> None:
         """Take nobody any more; those who are here shall go home."""
-        self._until = float("inf")
+        self._is_over = True
         self._show(0)
         self.send_all()
 
@@ -230,6 +245,7 @@ class Guests:
                 self._gateway.fetch.sessions.remove(connection.session)
             del self.present[connection], self._going[connection]
             self._marked.discard(connection)
+            self._usual.pop(connection, None)
             self._loop.let_go(connection)
             connection.is_closed = True
             connection.close()
@@ -239,32 +255,40 @@ class Guests:
     def rested(self, now: float) -> None:
         """It slept until now."""
         self._rested_at = now
-        self._sleeps += 1
 
     def stays_up(self, now: float) -> None:
         """It has more to do."""
-        if self.present and now - self._rested_at > BUSY_S and now >= self._until:
+        if self._usual and now - self._rested_at > BUSY_S:
             self._get_loud(now)
 
     def judge(self, now: float) -> None:
         """Look how busy this process was; to be asked at `next_look`."""
-        share, sleeps = self._busy.since_last(now), self._sleeps
-        self.next_look, self._sleeps = now + WINDOW_S, 0
-        is_loud = share.busy > LOUD or sleeps > SLEEPS_PER_S * (now - share.since)
-        if is_loud and self.present and now >= self._until:
-            self._get_loud(share.since)
-        room = ROOM - share.busy if now >= self._until else 0.0
-        self._show(max(0, int(room * 1000)))
+        share = self._busy.since_last(now)
+        self.next_look = now + WINDOW_S
+        if self._usual:
+            often = sum(self._usual.values()) > USUAL_PER_S * (now - share.since)
+            if often or share.busy > LOUD:
+                self._get_loud(now)
+            for connection in self._usual:
+                if connection.asked_other_at > share.since:
+                    self._going.setdefault(connection, now + GOES_WITHIN_S)
+            self._usual.clear()
+        room = 0 if self._is_over else max(0, int((ROOM - share.busy) * 1000))
+        self._show(room + RESTING if room and now < self._until else room)
 
-    def _get_loud(self, since: float) -> None:
-        now = self._gateway.clock.monotonic()
+    def _get_loud(self, now: float) -> None:
+        going = [
+            connection
+            for connection, times in self._usual.items()
+            if times > FEW and connection not in self._going
+        ]
+        if not going:
+            return
         self._rest_s = next_rest(self._rest_s, now - self._until < STEADY_S, RESTS_S)
         self._until = now + self._rest_s
-        self._show(0)
-        for connection in self.present:
-            if connection.last_active < since - WINDOW_S:
-                continue
-            self._going.setdefault(connection, now + GOES_WITHIN_S)
+        self._show(RESTING)
+        for connection in going:
+            self._going[connection] = now + GOES_WITHIN_S
             inflight = connection.inflight
             if inflight and inflight[0].api_key != FETCH and not connection.is_muted:
                 self._loop.mute(connection)

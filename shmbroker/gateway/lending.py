@@ -11,10 +11,13 @@ a guest it wakes one process instead of two. Who has much to do is better off wi
 
 Rules of this file:
 * A connection goes where nothing of it is in flight or unsent. Its fetch session goes along.
-* It is lent while it asks for what a guest may, one thing at a time, and while the I/O worker has
-  room for it: as much of its time as this process spends now.
-* A process that stays awake as the next request comes at once lends none: two that look for work
-  answer a lone client sooner, and spend no more.
+* It is lent while it asks for what a guest may and for nothing large, one thing at a time, and
+  while the I/O worker has room for it: as much of its time as this process spends now.
+* A process that stays awake as the next request comes at once lends none of those: two that look
+  for work answer a lone client sooner, and spend no more.
+* Who sends small batches is lent however much that is, some at each look, while the I/O worker has
+  any room: there they go a straight way (`processes.straight`), which takes less of its time than
+  what a network worker hands over. For that it is read no more until it is answered.
 * Where somebody has to show who it is, is charged or watched (SASL, TLS, ACLs, quotas, audit),
   nobody is lent.
 * The lender keeps its own descriptor, and goes on counting the connection for the limits.
@@ -56,8 +59,12 @@ QUIET_LOOKS = 2
 """It is lent when at so many looks in a row it had asked for something, one thing at a time."""
 OTHER_S = 0.2
 """It has asked for nothing else for so long."""
-SLEEPS = 0.5
-"""A worker that sleeps less of its time lends nothing."""
+SLEEPS = 0.3
+"""A worker that sleeps less of its time lends only those with small batches."""
+RESTING = 10_000
+"""Added to the room that is said: only those with small batches are taken for a while."""
+AT_ONCE = 4
+"""Of those with small batches, one part in so many is lent at one look, or one."""
 RESTS_S = (0.5, 8.0)
 """How long one that came home stays, at least and at most: twice as long each time that it comes
 back within STEADY_S."""
@@ -126,9 +133,16 @@ def is_between_requests(connection: Connection) -> bool:
     )
 
 
+def is_straight(connection: Connection) -> bool:
+    """Whether it seems to send small batches, for which there is a straight way."""
+    fast = connection.fast_produce
+    return fast is not None and fast.straight is not None
+
+
 class Lender:
     """What one network worker has lent. passages, marks: by broker id. room_of: thousandths of its
-    time that a broker's I/O worker has for guests now. worked_s: processor time of this process."""
+    time that a broker's I/O worker has for guests now, and RESTING. worked_s: processor time of
+    this process."""
 
     def __init__(
         self,
@@ -149,10 +163,12 @@ class Lender:
         self._number = 0
         now = gateway.now()
         self._next_look = now + LOOK_S
-        self._busy = Busy(now, worked_s, gateway.awake.core)
+        self._busy = Busy(now, worked_s, [gateway.awake.core])
         self._quiet: dict[Connection, int] = {}
         """Looks in a row at which it was quiet."""
         self._to_lend: list[Connection] = []
+        self._muted: set[Connection] = set()
+        """Those of them that are read no more, so that they are between two requests soon."""
         self._stays: dict[Connection, tuple[float, float]] = {}
         """Of those that have come home: until when they stay, and for how long that is."""
         for broker_id, passage in passages.items():
@@ -175,28 +191,34 @@ class Lender:
         """Who was quiet since the last look, and whether there is room for them."""
         share = self._busy.since_last(now)
         since, self._next_look, self._to_lend = share.since, now + LOOK_S, []
+        while self._muted:
+            self._loop.unmute(self._muted.pop())
         connections = self._loop.connections
         if len(connections) > MARKS or self._gateway.quotas.is_active or self._gateway.must_stop:
             self._quiet.clear()  # among so many nobody is alone
             return
         before, self._quiet = self._quiet, {}
+        straight: list[Connection] = []
+        others: list[Connection] = []
         for connection in connections.values():
             if self._may_go(connection, since, now):
-                self._quiet[connection] = before.get(connection, 0) + 1
-        if share.up > 1 - SLEEPS:
-            return
-        self._to_lend = [
-            connection
-            for connection, looks in self._quiet.items()
-            if looks >= QUIET_LOOKS
-            and share.busy * 1000 < self._room_of(connection.listener.broker_id)
-        ]
+                looks = self._quiet[connection] = before.get(connection, 0) + 1
+                if looks >= QUIET_LOOKS:
+                    (straight if is_straight(connection) else others).append(connection)
+        self._to_lend = [each for each in straight if self._room_of(each.listener.broker_id)]
+        del self._to_lend[max(1, len(straight) // AT_ONCE) :]
+        if share.up <= 1 - SLEEPS:
+            self._to_lend += [
+                each
+                for each in others
+                if share.busy * 1000 < self._room_of(each.listener.broker_id) < RESTING
+            ]
 
     def _may_go(self, connection: Connection, since: float, now: float) -> bool:
         listener, session = connection.listener, connection.session
         return (
             connection.last_active >= since
-            and len(connection.inflight) <= 1
+            and (len(connection.inflight) <= 1 or is_straight(connection))
             and not connection.is_held
             and now - connection.asked_other_at > OTHER_S
             and type(connection) is Connection
@@ -210,7 +232,13 @@ class Lender:
         """Lend it if it is between two requests; True where it is not to be tried again."""
         if connection.is_closed:
             return True
-        if not is_between_requests(connection) or connection.filled or connection.is_held:
+        is_muted = connection in self._muted
+        if not is_between_requests(connection) or connection.is_held is not is_muted:
+            if connection.inflight and not connection.is_held and is_straight(connection):
+                self._loop.mute(connection)
+                self._muted.add(connection)
+            return False
+        if connection.filled:
             return False
         gateway, listener = self._gateway, connection.listener
         free = self._free[listener.broker_id]
@@ -238,6 +266,9 @@ class Lender:
         connection.session = None
         _, rest_s = self._stays.pop(connection, (0.0, RESTS_S[0] / 2))
         self._quiet.pop(connection, None)
+        if is_muted:
+            self._muted.discard(connection)
+            connection.is_muted = connection.is_held = False
         self.lent[self._number] = Away(connection, mark, now, rest_s)
         self._loop.let_go(connection)
         return True
@@ -288,6 +319,7 @@ class Lender:
         self._gateway.show_open()
 
     def on_closed(self, connection: Connection) -> None:
+        self._muted.discard(connection)
         self._stays.pop(connection, None)
         self._quiet.pop(connection, None)
 

@@ -45,6 +45,7 @@ from shmbroker.ipc.operation_layout import (
     NAME_LENGTH,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.kernels import native
 from shmbroker.known import Known
 from shmbroker.records.batch import split_frame
 from shmbroker.records.batch_layout import (
@@ -92,6 +93,8 @@ TOGETHER_BYTES_MAX = 64 * 1024
 """and about so many bytes. A batch of more goes alone."""
 BATCH_WEIGHS = 4 * 1024
 """How many bytes more would take the I/O worker as long as another batch."""
+SMALL_BYTES_MAX = 32 * 1024
+"""What sends more at once is not lent (`gateway.lending`): a segment stores that another way."""
 ADMIN_CLIENT = b"__admin_client"
 
 
@@ -111,9 +114,11 @@ class FastProduce(TopicMeaning):
         "is_flexible",
         "key",
         "named",
+        "partition_key",
         "peer",
         "prefix",
         "prefix_end",
+        "straight",
         "topic",
         "version",
     )
@@ -129,9 +134,12 @@ class FastProduce(TopicMeaning):
     is_flexible: bool
     key: int
     named: bytes
+    partition_key: bytes
     peer: Peer
     prefix: bytes
     prefix_end: int
+    straight: tuple[bytes, bytes, bytes, bytes, bytes, bool, bool] | None
+    """What `kernels/straight.c` knows of it; None where it must not serve that."""
     topic: dict[str, Any]
     version: int
 
@@ -176,7 +184,7 @@ class ProduceApi:
             not buffer.startswith(fast.prefix, start + 8)
             or not buffer.startswith(fast.first, start)
         ):
-            fast = self._recall(connection, buffer, start)
+            fast = self.recall(connection, buffer, start)
         if fast is not None and (fast.image is self.worker.image or fast.holds(self.worker.image)):
             at = start + fast.prefix_end
             if fast.is_flexible:
@@ -203,6 +211,8 @@ class ProduceApi:
                 worker = self.worker
                 worker.token = token = worker.token + 1
                 worker.append_bytes = length
+                if length > SMALL_BYTES_MAX:
+                    connection.asked_other_at = connection.last_active
                 data = writer.data
                 fast.head.pack_into(data, index, token, fast.constant, length, fast.named)
                 index += fast.batch_at
@@ -218,7 +228,7 @@ class ProduceApi:
                 return True
         return self._submit_any(connection, buffer, start, end, version, correlation_id)
 
-    def _recall(self, connection: Connection, buffer: bytearray, start: int) -> FastProduce | None:
+    def recall(self, connection: Connection, buffer: bytearray, start: int) -> FastProduce | None:
         """What other requests than the last have taught; a client takes turns with partitions."""
         scope = connection.scope
         for prefix_end in connection.fast_ends:
@@ -267,6 +277,8 @@ class ProduceApi:
             if not _has_room(peer, needed):
                 return False
             worker.append_bytes = needed + len(appends) * BATCH_WEIGHS
+            if needed > SMALL_BYTES_MAX:
+                connection.asked_other_at = connection.last_active
         request.pending = len(appends)
         request.answers = {}
         timeout_ms = max(0, body["timeout_ms"])
@@ -399,6 +411,8 @@ class ProduceApi:
         request.acks = walked.acks
         request.pending = count = len(many.results) // RESULT
         worker.append_bytes = needed + count * BATCH_WEIGHS
+        if needed > SMALL_BYTES_MAX:
+            connection.asked_other_at = connection.last_active
         tokens = range(many.first_token, many.first_token + count)
         worker.token += count
         worker.pending.update(dict.fromkeys(tokens, request))
@@ -490,6 +504,12 @@ class ProduceApi:
         fast.answer_size = fast.answer.size - 4
         fast.answer_head = head
         fast.answer_tail = tail
+        fast.partition_key = partition_key(fast.topic_image.topic_id, fast.key)
+        fast.straight = None
+        if native is not None and acks and not named:
+            fast.straight = (
+                fast.first, fast.prefix, constant, head, tail, is_flexible, version >= 5,
+            )  # fmt: skip
         connection.fast_produce = fast
         self.known.keep((connection.scope, fast.first + fast.prefix), fast)
         ends = connection.fast_ends

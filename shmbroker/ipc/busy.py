@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shmbroker.ipc.core import Core
 
@@ -23,21 +23,24 @@ class Share(NamedTuple):
 
 
 class Busy:
-    """Of one process. worked_s: processor time that it has had. core: tells its looks."""
+    """Of one process. worked_s: processor time that it has had. cores: they tell its looks."""
 
-    __slots__ = ("_at", "_core", "_looked_s", "_worked", "_worked_s")
+    __slots__ = ("_at", "_cores", "_looked_s", "_worked", "_worked_s")
 
-    def __init__(self, now: float, worked_s: Callable[[], float], core: Core) -> None:
+    def __init__(self, now: float, worked_s: Callable[[], float], cores: Sequence[Core]) -> None:
         self._at = now
         self._worked_s = worked_s
         self._worked = worked_s()
-        self._core = core
-        self._looked_s = core.looked_s
+        self._cores = cores
+        self._looked_s = self._looked()
+
+    def _looked(self) -> float:
+        return sum(core.looked_s for core in self._cores)
 
     def since_last(self, now: float) -> Share:
         """Since this was asked last; some time has passed."""
         before, worked, looked_s = self._at, self._worked, self._looked_s
-        self._at, self._worked, self._looked_s = now, self._worked_s(), self._core.looked_s
+        self._at, self._worked, self._looked_s = now, self._worked_s(), self._looked()
         span_s, up_s = now - before, self._worked - worked
         busy_s = max(0.0, up_s - (self._looked_s - looked_s))
         return Share(before, up_s / span_s, busy_s / span_s)

@@ -9,11 +9,13 @@
     compaction    keys, the map of them, new files log/compaction/compactor.py     else numpy
     appends       batches of a Produce, to a ring  gateway/produce_many.py         else Python
     plain         batches from a ring, to segments broker/append.py                else Python
+    straight      a guest's Produce, to its answer  processes/straight.py          else Python
     look          at rings, before a process sleeps ipc/core.py                    else Python
 
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the
-interpreter lock is released meanwhile (but for `plain`); nothing is allocated; what is wrong is a
+interpreter lock is released meanwhile (but for `plain`, and for `straight` until it sends); nothing
+is allocated; what is wrong is a
 ValueError.
 
 `python -m shmbroker.kernels` says whether they are there; `make kernels` builds them in a clone.
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 _wanted = os.environ.get("SHMBROKER_KERNELS", "on").lower()
 
-BUILD = 10
+BUILD = 11
 """What `kernels.h` says, too: a build of an earlier source is as good as none."""
 
 native: ModuleType | None = None

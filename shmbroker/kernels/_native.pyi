@@ -291,6 +291,27 @@ def append_plain(
     ring is broken; what came before was appended.
     """
 
+def serve_plain(
+    descriptor: int,
+    buffer: Buffer,
+    start: int,
+    end: int,
+    meaning: tuple[bytes, bytes, bytes, bytes, bytes, bool, bool],
+    partitions: dict[bytes, object],
+    appended: set[object],
+    now_ms: int,
+    /,
+) -> tuple[int, int, int, int, int, bytes]:
+    """Take the Produce frames in buffer[start:end] that are of known bytes and whose batches
+    `append_plain` would append, up to the first that is something else: append them and send their
+    answers to a socket. (end, where that first one begins, batches, their bytes, bytes sent, bytes
+    that the socket did not take).
+
+    end: -1: the buffer is filled from the socket before, and `end` of the result says how far; 0
+    is the client's end. meaning: `gateway.produce.FastProduce.straight`. BlockingIOError: there was
+    nothing to be read. OSError: the connection is broken.
+    """
+
 def append_rows(
     data: Buffer,
     at: int,

@@ -8,6 +8,7 @@
  *   encode.c   murmur2, encode, scatter: Arrow columns to records
  *   appends.c  Produce requests of several batches: found, put on a ring, answered
  *   plain.c    small batches from a ring into their segments
+ *   straight.c small Produces of a socket, appended and answered
  *   look.c     at rings, until something has come
  *   compact.c  keys of records, the map from them to offsets, batches again of what stays
  *
@@ -15,8 +16,8 @@
  *   Bytes are not believed. Every varint, length and count is compared with the end of what holds
  *     it before anything behind it is read or written.
  *   Sizes of buffers are checked once, on entry, against the numbers that come with them.
- *   The interpreter lock is released for the loop; a loop touches no Python object, but for that of
- *     plain.c. What is wrong is kept in a `struct flaw` and raised when the lock is back.
+ *   The interpreter lock is released for the loop; a loop touches no Python object, but for those
+ *     of plain.c and straight.c. What is wrong is kept in a `struct flaw` and raised when the lock is back.
  *   Only the limited API of CPython 3.11: one build serves every later version.
  *
  * A row of a batch table, int64 items:
@@ -77,7 +78,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 10 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 11 /* and in __init__.py: up whenever a signature or a layout changes */
 
 /* A record batch (magic 2), and how an APPEND_MANY and its answer name one. */
 enum {
@@ -235,6 +236,17 @@ int crc32c_init(void); /* how many methods there are, the fastest last */
 int get_buffer(PyObject *object, Py_buffer *view, int is_writable, int item, const char *name);
 PyObject *raise_flaw(const struct flaw *flaw);
 
+/* A batch that may be plain; where it is appended, the last two are set. */
+struct plain {
+    const uint8_t *key, *batch;
+    int64_t size, now_ms;
+    int flags, acks;
+    int64_t base_offset, start_offset;
+};
+/* Append it where nothing of it is to be looked at closer, and its ack waits for nobody: 1; 0:
+ * nothing was done; -1 with an exception. */
+int plain_append(struct plain *what, PyObject *partitions, PyObject *appended);
+
 PyObject *py_scan(PyObject *self, PyObject *args);
 PyObject *py_walk(PyObject *self, PyObject *args);
 PyObject *py_decode(PyObject *self, PyObject *args);
@@ -252,6 +264,7 @@ PyObject *py_put_stored(PyObject *self, PyObject *args);
 PyObject *py_answer_appends(PyObject *self, PyObject *args);
 PyObject *py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *py_append_rows(PyObject *self, PyObject *args);
+PyObject *py_serve_plain(PyObject *self, PyObject *const *args, Py_ssize_t count);
 int plain_init(void);
 PyObject *py_map_put(PyObject *self, PyObject *args);
 PyObject *py_map_keep(PyObject *self, PyObject *args);

@@ -376,6 +376,24 @@ put_waiting(PyObject *waiting, const struct place *at, uint64_t token, uint32_t 
     return failed;
 }
 
+int
+plain_append(struct plain *what, PyObject *partitions, PyObject *appended) {
+    struct place at = {0};
+    int so = enter(&at, partitions, what->key);
+    if (so <= 0) {
+        PyErr_Clear(); /* as `take` does */
+        so = 0;
+    } else if (at.is_replicated && what->acks == ACKS_ALL) {
+        so = 0;
+    } else {
+        so = take(&at, partitions, appended, what->key, what->batch, what->size, what->now_ms,
+                  what->flags);
+    }
+    what->base_offset = at.last_offset;
+    what->start_offset = at.start_offset;
+    return leave_anyway(&at, appended) < 0 || PyErr_Occurred() ? -1 : so;
+}
+
 PyObject *
 py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 8) {

@@ -20,10 +20,13 @@ from collections.abc import Sequence
 from shmbroker import clock
 from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
 from shmbroker.gateway.guests import Guests
+from shmbroker.ipc.awake import Awake
+from shmbroker.ipc.core import NOTHING, Core
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
+from shmbroker.processes import straight
 from shmbroker.processes.heap import give_back_freed
 from shmbroker.processes.shared_resources import (
     IO_WORKER,
@@ -207,6 +210,9 @@ class GuestGateway:
             latencies,
             shared.log_levels.effective,
         )
+        rings_read = (*broker.member.rings, peer.reader)
+        self.awake = Awake(Core(clock.monotonic, rings_read, poller))
+        """What keeps this process awake for what a guest asks next."""
         room = shared.counters.at(slot.index, GUEST_ROOM)
         self.guests = Guests(
             gateway,
@@ -214,10 +220,17 @@ class GuestGateway:
             {worker.index: shared.guest_marks[slot.index, worker.index] for worker in workers},
             listeners,
             lambda free: shared.counters.words.__setitem__(room, free),
-            broker.replication.awake.core,
+            [broker.replication.awake.core, self.awake.core],
             clock.worked_s,
         )
         broker.on_gateway_lost = self.guests.on_lender_lost
         gateway.lending = self.guests
         gateway.loop.listeners.clear()  # it accepts nobody
+        if straight.serve_plain is not None:
+            gateway.loop.straight = straight.Straight(gateway, broker, self.guests)
         member.look_at_control(gateway)
+
+    def look_before_sleep(self, has_served: bool) -> bool:
+        """Whether something came in a short while, or may have, if that is likely. has_served:
+        something was asked for in this turn."""
+        return self.awake.look(False, has_served) != NOTHING

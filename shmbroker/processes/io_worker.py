@@ -158,7 +158,6 @@ class IoWorker(SleepingChild):
             if has_some or len(events) > 1 or (events and events[0][0] != doorbell):
                 has_some = True
                 gateway.read(events)
-                guests.look()
             broker.may_look = not has_some
             rest = broker.turn()
             if has_some:
@@ -167,7 +166,7 @@ class IoWorker(SleepingChild):
                     if rest and self.has_entries():
                         rest = 0.0
                 rest = min(rest, max(0.0, due - now))
-            if rest:
+            if rest and not (has_some and beside.look_before_sleep(bool(events))):
                 events = self.sleep(rest)
                 now = monotonic()
                 if has_some:

@@ -63,26 +63,76 @@ def test_a_quiet_connection_is_lent_and_comes_home_with_what_is_not_answered_the
         assert broker.stop() == 0
 
 
-def test_who_sends_much_at_once_is_answered_in_order_and_comes_home() -> None:
+def send_many(client: RawClient, topic: str, numbers: range) -> list[int]:
+    """So many Produces at once, by their correlation ids: the base offsets that are answered."""
+    topics = [{"name": topic, "partition_data": [{"index": 0, "records": batch_now(b"x")}]}]
+    body = {"acks": 1, "timeout_ms": 1000, "topic_data": topics}
+    encoded = codec.encode("ProduceRequest", 9, body)
+    frames = [request_frame(0, 9, number, "much", encoded) for number in numbers]
+    client.socket.sendall(b"".join(frames))
+    offsets = []
+    for number in numbers:
+        answer = client.receive_frame()
+        assert int.from_bytes(answer[:4], "big") == number
+        found, _ = codec.decode("ProduceResponse", 9, answer, 5)
+        [row] = found["responses"][0]["partition_responses"]
+        assert row["error_code"] == 0
+        offsets.append(row["base_offset"])
+    return offsets
+
+
+def test_who_sends_many_small_batches_at_once_is_answered_in_order_and_stays() -> None:
+    with Broker() as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        wait_until(
+            lambda: send_many(client, TOPIC, range(64)) and is_lent(broker, client),
+            "a connection with many in flight to be lent",
+            between=0.005,
+        )
+        before = client.produce(TOPIC, batch_now(b"one"))["base_offset"] + 1
+        for _ in range(20):
+            numbers = range(1000)
+            assert send_many(client, TOPIC, numbers) == [before + n for n in numbers]
+            before += len(numbers)
+        assert is_lent(broker, client)
+
+
+def test_batches_to_be_looked_at_come_home_where_they_are_many() -> None:
+    with Broker() as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        client.create_topic("stamped", **{"message.timestamp.type": "LogAppendTime"})
+        become_quiet(broker, client)
+        wait_until(
+            lambda: send_many(client, "stamped", range(2000)) and not is_lent(broker, client),
+            "a loud connection to come home",
+            between=0,
+        )
+
+
+def test_large_batches_come_home() -> None:
     with Broker() as broker, RawClient(broker.address) as client:
         client.create_topic(TOPIC)
         become_quiet(broker, client)
-        topics = [{"name": TOPIC, "partition_data": [{"index": 0, "records": batch_now(b"x")}]}]
-        body = {"acks": 1, "timeout_ms": 1000, "topic_data": topics}
-        encoded = codec.encode("ProduceRequest", 9, body)
-        sent = 0
 
         def has_gone() -> bool:
-            nonlocal sent
-            numbers = range(sent, sent + 2000)
-            frames = [request_frame(0, 9, number, "much", encoded) for number in numbers]
-            client.socket.sendall(b"".join(frames))
-            for number in numbers:
-                assert int.from_bytes(client.receive_frame()[:4], "big") == number
-            sent += len(numbers)
+            assert client.produce(TOPIC, batch_now(bytes(100_000)))["error_code"] == 0
             return not is_lent(broker, client)
 
-        wait_until(has_gone, "a loud connection to come home", between=0)
+        wait_until(has_gone, "who sends large batches to come home")
+
+
+def test_who_takes_turns_with_partitions_goes_the_straight_way_with_each() -> None:
+    with Broker() as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC, 3)
+        become_quiet(broker, client)
+        ends = [0, 0, 0]
+        for turn in range(30):
+            partition = turn % 3
+            answer = client.produce(TOPIC, batch_now(b"turn"), partition=partition)
+            assert answer["error_code"] == 0
+            assert partition == 0 or answer["base_offset"] == ends[partition]
+            ends[partition] = answer["base_offset"] + 1
+        assert is_lent(broker, client)
 
 
 def test_a_guest_between_two_requests_outlives_an_io_worker() -> None:

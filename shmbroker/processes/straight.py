@@ -1,0 +1,115 @@
+"""Small Produces of a guest on their straight way: from its socket into the segment, and their
+answers back, in one call of a compiled kernel (`kernels/straight.c`).
+
+   EventLoop.on_readable ──► Straight ──► serve_plain: recv, known bytes, append, send
+              ▲                  │ from here on it is something else
+              └── take_frames ◄──┘
+
+Rules of this file:
+* It does what `ProduceApi.submit`, `Appender.take_plain` and `ProduceApi.on_appended` would do, and
+  only for this: frames that repeat the bytes of one before them, of a connection of which nothing
+  else is under way, for a partition for which nobody waits. All else goes the usual way, with the
+  bytes that were read.
+* The log is here: the gateway and the broker of this process have one thread.
+* The guest's mark is set before it is read (`gateway.lending`).
+"""
+
+from __future__ import annotations
+
+from shmbroker.kernels import native
+from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
+from shmbroker.wire.api_keys import PRODUCE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.broker.broker import Broker
+    from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.gateway import Gateway
+    from shmbroker.gateway.guests import Guests
+    from shmbroker.gateway.produce import FastProduce
+
+SIZE_BYTES = 4
+
+serve_plain = None if native is None else native.serve_plain
+
+
+class Straight:
+    """What the event loop of a guest gateway asks first, where a connection can be read."""
+
+    def __init__(self, gateway: Gateway, broker: Broker, guests: Guests) -> None:
+        self._gateway = gateway
+        self._loop = gateway.loop
+        self._recall = gateway.produce.recall
+        self._broker = broker
+        self._guests = guests
+
+    def __call__(self, connection: Connection) -> bool:
+        """Whether it was read, and what came of it is done; False: nothing was read."""
+        fast = connection.fast_produce
+        if (
+            fast is None
+            or connection.inflight
+            or connection.out
+            or connection.buffer is not None
+            or connection.throttle is not None
+            or not self._may_append(fast)
+        ):
+            return False
+        self._broker.look_at_clocks()
+        self._guests.mark(connection)
+        try:
+            end, at = self._serve(connection, fast, 0, -1)
+        except BlockingIOError:
+            return True
+        except OSError as fault:
+            self._loop.on_broken(connection, fault)
+            return True
+        if not self._loop.has_received(connection, end):
+            return True
+        while at < end and not connection.out:
+            fast = self._recall(connection, self._loop.scratch, at + SIZE_BYTES)
+            if fast is None or not self._may_append(fast):
+                break
+            before = at
+            end, at = self._serve(connection, fast, at, end)
+            if at == before:
+                break
+        if connection.out:
+            self._loop.flush(connection)
+        if at < end and not connection.is_closed:
+            self._guests.note_usual(connection)
+            self._loop.take_frames(connection, self._loop.scratch, at, end)
+        return True
+
+    def _serve(
+        self, connection: Connection, fast: FastProduce, start: int, end: int
+    ) -> tuple[int, int]:
+        """The frames of these bytes that come next: how much of the scratch buffer is filled, and
+        where the first begins that is something else."""
+        appender, traffic = self._broker.appender, connection.traffic
+        end, at, batches, size, sent, left = serve_plain(  # type: ignore[misc]
+            connection.fd, self._loop.scratch, start, end, fast.straight, self._broker.partitions,
+            appender.appended, self._broker.now_ms(),
+        )  # fmt: skip
+        if batches:
+            appender.batches_in += batches
+            appender.bytes_in += size
+            traffic.sent_bytes += sent
+            now = self._gateway.now()
+            connection.answered.append((PRODUCE, now, PRODUCE, now, batches, traffic.monotonic()))
+            if left:
+                connection.out.append(left)
+        return end, at
+
+    def _may_append(self, fast: FastProduce) -> bool:
+        """Whether what the bytes meant holds, and nobody is told of an append before its ack."""
+        gateway, broker = self._gateway, self._broker
+        return (
+            fast.straight is not None
+            and gateway.words[METADATA_END_OFFSET_WORD] == gateway.image.offset
+            and broker.image is gateway.image
+            and (fast.image is gateway.image or fast.holds(gateway.image))
+            and fast.partition_key not in broker.purgatory.watched
+            and not broker.appender.is_disk_low
+            and not gateway.loop.memory.is_short
+        )
