@@ -767,7 +767,8 @@ class EventLoop:
                 self.cold.append(connection)
             if done == connection.wants_write or connection.is_cold:
                 if not connection.wants_write:
-                    connection.taken_at = self.service.now()
+                    # More than its socket holds is nothing that is asked of a guest.
+                    connection.taken_at = connection.asked_other_at = self.service.now()
                 connection.wants_write = not done
                 self._set_interest(connection)
                 if done:
