@@ -95,6 +95,7 @@ BATCH_WEIGHS = 4 * 1024
 """How many bytes more would take the I/O worker as long as another batch."""
 SMALL_BYTES_MAX = 32 * 1024
 """What sends more at once is not lent (`gateway.lending`): a segment stores that another way."""
+ACKS_ALL = -1
 ADMIN_CLIENT = b"__admin_client"
 
 
@@ -506,7 +507,9 @@ class ProduceApi:
         fast.answer_tail = tail
         fast.partition_key = partition_key(fast.topic_image.topic_id, fast.key)
         fast.straight = None
-        if native is not None and acks and not named:
+        replicas = fast.topic_image.partitions[fast.key].replicas
+        is_answered_at_once = acks == 1 or (acks == ACKS_ALL and len(replicas) == 1)
+        if native is not None and is_answered_at_once and not named:
             fast.straight = (
                 fast.first, fast.prefix, constant, head, tail, is_flexible, version >= 5,
             )  # fmt: skip
