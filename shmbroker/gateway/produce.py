@@ -94,7 +94,7 @@ TOGETHER_BYTES_MAX = 64 * 1024
 BATCH_WEIGHS = 4 * 1024
 """How many bytes more would take the I/O worker as long as another batch."""
 SMALL_BYTES_MAX = 32 * 1024
-"""What sends more at once is not lent (`gateway.lending`): a segment stores that another way."""
+"""Who sends more at once is not lent (`gateway.lending`): a segment stores that another way."""
 ACKS_ALL = -1
 ADMIN_CLIENT = b"__admin_client"
 
@@ -114,6 +114,7 @@ class FastProduce(TopicMeaning):
         "head",
         "is_flexible",
         "key",
+        "lent_bytes_max",
         "named",
         "partition_key",
         "peer",
@@ -134,6 +135,8 @@ class FastProduce(TopicMeaning):
     head: Struct
     is_flexible: bool
     key: int
+    lent_bytes_max: int
+    """Who sends more is not lent: nobody whose acks wait for replicas."""
     named: bytes
     partition_key: bytes
     peer: Peer
@@ -212,7 +215,7 @@ class ProduceApi:
                 worker = self.worker
                 worker.token = token = worker.token + 1
                 worker.append_bytes = length
-                if length > SMALL_BYTES_MAX:
+                if length > fast.lent_bytes_max:
                     connection.asked_other_at = connection.last_active
                 data = writer.data
                 fast.head.pack_into(data, index, token, fast.constant, length, fast.named)
@@ -509,6 +512,7 @@ class ProduceApi:
         fast.straight = None
         replicas = fast.topic_image.partitions[fast.key].replicas
         is_answered_at_once = acks == 1 or (acks == ACKS_ALL and len(replicas) == 1)
+        fast.lent_bytes_max = SMALL_BYTES_MAX if is_answered_at_once or not acks else 0
         if native is not None and is_answered_at_once and not named:
             fast.straight = (
                 fast.first, fast.prefix, constant, head, tail, is_flexible, version >= 5,
