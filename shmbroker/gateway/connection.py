@@ -82,6 +82,7 @@ class Connection(Sender):
 
     __slots__ = (
         "answered",
+        "asked_offsets_at",
         "asked_other_at",
         "buffer",
         "client",
@@ -173,6 +174,8 @@ class Connection(Sender):
         """What takes its frames while it has to show who it is."""
         self.scope: Hashable = listener.broker_id
         """For whom requests with the same bytes mean the same."""
+        self.asked_offsets_at = 0.0
+        """When it has committed or fetched offsets last, in the network worker."""
         self.asked_other_at = 0.0
         """When it asked last for what is not asked of a guest: see `gateway.lending`."""
         self.session: FetchSession | None = None

@@ -189,6 +189,8 @@ class PlainApis:
         request = Request(connection, api_key, version, correlation_id)
         if api_key not in ASKED_BY_GUESTS:
             connection.asked_other_at = worker.now()
+        else:
+            connection.asked_offsets_at = worker.now()
         if api_key in table.CONTROLLER_APIS:
             peer = worker.link.peer()
             request.body = (client_id, bytes(body), identity)

@@ -3,8 +3,8 @@
 Rules of this file:
 * A guest appends, reads, and commits and fetches offsets. For anything else it goes home, with the
   frame that asks for it.
-* Small Produces go a straight way (`processes.straight`), which costs less here than handing them
-  over would. Those who go it stay, whatever they ask for.
+* Small Produces, and offsets that were asked for before, go a straight way (`processes.straight`),
+  which costs less here than handing them over would. Who goes it stays, however often it asks.
 * The others go home when this process has too little rest: while they are here, it is one core that
   reads their requests and writes the log. They go, too, when their requests come so fast that a
   network worker would stay awake for them.
@@ -54,7 +54,7 @@ FEW = 2
 BUSY_S = 0.02
 """So does one that had no rest for so long."""
 RESTS_S = (0.5, 8.0)
-"""For so long it takes nobody after that but for who sends small batches."""
+"""For so long it takes nobody after that but who goes a straight way."""
 STEADY_S = 2.0
 GOES_WITHIN_S = 0.5
 """Who shall go and is between two requests at no end of a turn for so long stays."""
@@ -158,6 +158,11 @@ class Guests:
     def note_usual(self, connection: Connection) -> None:
         """What was read of it goes the usual way."""
         self._usual[connection] = self._usual.get(connection, 0) + 1
+
+    def went_straight(self, connection: Connection) -> None:
+        """What was noted as usual did not go that way after all."""
+        if times := self._usual.get(connection):
+            self._usual[connection] = times - 1
 
     def on_lender_lost(self, slot: int) -> None:
         """A network worker is dead: so are the connections that clients had with it."""

@@ -15,9 +15,9 @@ Rules of this file:
   while the I/O worker has room for it: as much of its time as this process spends now.
 * A process that stays awake as the next request comes at once lends none of those: two that look
   for work answer a lone client sooner, and spend no more.
-* Who sends small batches is lent however much that is, some at each look, while the I/O worker has
-  any room: there they go a straight way (`processes.straight`), which takes less of its time than
-  what a network worker hands over. For that it is read no more until it is answered.
+* Who sends small batches, or asks for offsets, is lent however much that is, some at each look,
+  while the I/O worker has any room: there it goes a straight way (`processes.straight`), which
+  takes less time than what is handed over. For that it is read no more until it is answered.
 * Where somebody has to show who it is, is charged or watched (SASL, TLS, ACLs, quotas, audit),
   nobody is lent.
 * The lender keeps its own descriptor, and goes on counting the connection for the limits.
@@ -59,12 +59,14 @@ QUIET_LOOKS = 2
 """It is lent when at so many looks in a row it had asked for something, one thing at a time."""
 OTHER_S = 0.2
 """It has asked for nothing else for so long."""
-SLEEPS = 0.3
-"""A worker that sleeps less of its time lends only those with small batches."""
+SLEEPS = 0.5
+"""A worker that sleeps less of its time lends only those who go a straight way."""
+FEW = 16
+"""Of so many connections those are lent who ask for offsets; more are served better by two."""
 RESTING = 10_000
-"""Added to the room that is said: only those with small batches are taken for a while."""
+"""Added to the room that is said: only who goes a straight way is taken for a while."""
 AT_ONCE = 4
-"""Of those with small batches, one part in so many is lent at one look, or one."""
+"""Of those who go a straight way, one part in so many is lent at one look, or one."""
 RESTS_S = (0.5, 8.0)
 """How long one that came home stays, at least and at most: twice as long each time that it comes
 back within STEADY_S."""
@@ -133,10 +135,15 @@ def is_between_requests(connection: Connection) -> bool:
     )
 
 
+def asks_offsets(connection: Connection) -> bool:
+    """Whether it is about offsets."""
+    return connection.last_active - connection.asked_offsets_at < OTHER_S
+
+
 def is_straight(connection: Connection) -> bool:
-    """Whether it seems to send small batches, for which there is a straight way."""
+    """Whether it seems to ask for what there is a straight way for."""
     fast = connection.fast_produce
-    return fast is not None and fast.straight is not None
+    return asks_offsets(connection) if fast is None else fast.straight is not None
 
 
 class Lender:
@@ -200,7 +207,10 @@ class Lender:
         before, self._quiet = self._quiet, {}
         straight: list[Connection] = []
         others: list[Connection] = []
+        are_many = len(connections) > FEW
         for connection in connections.values():
+            if are_many and asks_offsets(connection):
+                continue
             if self._may_go(connection, since, now):
                 looks = self._quiet[connection] = before.get(connection, 0) + 1
                 if looks >= QUIET_LOOKS:

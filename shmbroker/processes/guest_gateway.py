@@ -49,6 +49,7 @@ from shmbroker.shm.counters import (
 from shmbroker.shm.ring import RingReader, RingWriter
 from shmbroker.shm.ring_layout import create_ring, parts_of_ring, ring_bytes
 from shmbroker.shm.words import words_of
+from shmbroker.wire.frame import flexible_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -227,7 +228,11 @@ class GuestGateway:
         gateway.lending = self.guests
         gateway.loop.listeners.clear()  # it accepts nobody
         if straight.serve_plain is not None:
-            gateway.loop.straight = straight.Straight(gateway, broker, self.guests)
+            gateway.loop.straight = straight.StraightProduce(gateway, broker, self.guests)
+        for key in broker.executor.shortcuts:
+            self.guests.submit[key] = straight.StraightOffsets(
+                gateway, broker, self.guests, key, flexible_from(key)
+            )
         member.look_at_control(gateway)
 
     def look_before_sleep(self, has_served: bool) -> bool:

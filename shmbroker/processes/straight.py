@@ -1,15 +1,20 @@
-"""Small Produces of a guest on their straight way: from its socket into the segment, and their
-answers back, in one call of a compiled kernel (`kernels/straight.c`).
+"""What a guest asks for on a straight way, without the rings between its gateway and the broker.
 
-   EventLoop.on_readable ──► Straight ──► serve_plain: recv, known bytes, append, send
-              ▲                  │ from here on it is something else
-              └── take_frames ◄──┘
+Small Produces go from its socket into the segment, and their answers back, in one call of a
+compiled kernel (`kernels/straight.c`). Requests for offsets that came before are answered as
+`groups.known_requests` remembers them.
+
+   EventLoop.on_readable ──► StraightProduce ──► serve_plain: recv, known bytes, append, send
+              ▲                     │ from here on it is something else
+              └── take_frames ◄─────┘
+                    └──► StraightOffsets ──► Executor.known: the answer
 
 Rules of this file:
-* It does what `ProduceApi.submit`, `Appender.take_plain` and `ProduceApi.on_appended` would do, and
-  only for this: frames that repeat the bytes of one before them, of a connection of which nothing
-  else is under way, for a partition for which nobody waits. All else goes the usual way, with the
-  bytes that were read.
+* A Produce goes this way where `ProduceApi.submit`, `Appender.take_plain` and
+  `ProduceApi.on_appended` would do the same, and only for this: frames that repeat the bytes of one
+  before them, of a connection of which nothing else is under way, for a partition for which nobody
+  waits. All else goes the usual way, with the bytes that were read.
+* Nothing goes this way on an older image than that of the family.
 * The log is here: the gateway and the broker of this process have one thread.
 * The guest's mark is set before it is read (`gateway.lending`).
 """
@@ -19,6 +24,7 @@ from __future__ import annotations
 from shmbroker.kernels import native
 from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
 from shmbroker.wire.api_keys import PRODUCE
+from shmbroker.wire.frame import response_frame, skip_request_header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +39,7 @@ SIZE_BYTES = 4
 serve_plain = None if native is None else native.serve_plain
 
 
-class Straight:
+class StraightProduce:
     """What the event loop of a guest gateway asks first, where a connection can be read."""
 
     def __init__(self, gateway: Gateway, broker: Broker, guests: Guests) -> None:
@@ -106,10 +112,52 @@ class Straight:
         gateway, broker = self._gateway, self._broker
         return (
             fast.straight is not None
-            and gateway.words[METADATA_END_OFFSET_WORD] == gateway.image.offset
-            and broker.image is gateway.image
+            and _is_current(gateway, broker)
             and (fast.image is gateway.image or fast.holds(gateway.image))
             and fast.partition_key not in broker.purgatory.watched
             and not broker.appender.is_disk_low
             and not gateway.loop.memory.is_short
         )
+
+
+class StraightOffsets:
+    """What starts a guest's OffsetCommit or OffsetFetch."""
+
+    def __init__(
+        self, gateway: Gateway, broker: Broker, guests: Guests, api_key: int, flexible_from: int
+    ) -> None:
+        self._gateway = gateway
+        self._broker = broker
+        self._guests = guests
+        self._api_key = api_key
+        self._flexible_from = flexible_from
+        self._usual = gateway.submit[api_key]
+
+    def __call__(
+        self,
+        connection: Connection,
+        buffer: bytearray,
+        start: int,
+        end: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """Answer it if its bytes are known; as `submit` else."""
+        gateway, broker, api_key = self._gateway, self._broker, self._api_key
+        if connection.throttle is None and _is_current(gateway, broker):
+            _, at = skip_request_header(buffer, start, end, version >= self._flexible_from)
+            broker.look_at_clocks()
+            body = broker.executor.known(api_key, version, bytes(buffer[at:end]))
+            if body is not None:
+                connection.out.append(response_frame(api_key, version, correlation_id, body))
+                now, then = gateway.now(), connection.traffic.monotonic()
+                connection.answered.append((api_key, now, api_key, now, 1, then))
+                self._guests.went_straight(connection)
+                return True
+        return self._usual(connection, buffer, start, end, version, correlation_id)
+
+
+def _is_current(gateway: Gateway, broker: Broker) -> bool:
+    """Whether both have followed the metadata log as far as it is committed."""
+    image = gateway.image
+    return broker.image is image and gateway.words[METADATA_END_OFFSET_WORD] == image.offset

@@ -135,6 +135,54 @@ def test_who_takes_turns_with_partitions_goes_the_straight_way_with_each() -> No
         assert is_lent(broker, client)
 
 
+def coordinator_error(client: RawClient) -> int:
+    answer = client.ask("FindCoordinator", 4, {"key_type": 0, "coordinator_keys": ["lent"]})
+    return int(answer["coordinators"][0]["error_code"])
+
+
+def commit_error(client: RawClient, offset: int) -> int:
+    row = {"partition_index": 0, "committed_offset": offset}
+    body = {
+        "group_id": "lent",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [{"name": TOPIC, "partitions": [row]}],
+    }
+    answer = client.ask("OffsetCommit", 9, body)
+    return int(answer["topics"][0]["partitions"][0]["error_code"])
+
+
+def committed(client: RawClient) -> int:
+    topics = [{"name": TOPIC, "partition_indexes": [0]}]
+    groups = [{"group_id": "lent", "member_epoch": -1, "topics": topics}]
+    answer = client.ask("OffsetFetch", 9, {"groups": groups, "require_stable": False})
+    [row] = answer["groups"][0]["topics"][0]["partitions"]
+    assert row["error_code"] == 0
+    return int(row["committed_offset"])
+
+
+def test_offsets_are_committed_and_fetched_the_straight_way() -> None:
+    with (
+        Broker() as broker,
+        RawClient(broker.address) as client,
+        RawClient(broker.address) as other,
+    ):
+        client.create_topic(TOPIC)
+        wait_until(lambda: coordinator_error(client) == 0, "a coordinator")
+        wait_until(lambda: commit_error(client, 0) == 0, "a commit")
+
+        def is_away() -> bool:
+            assert commit_error(client, 1) == 0
+            assert committed(client) == 1
+            return is_lent(broker, client)
+
+        wait_until(is_away, "a connection that asks for offsets to be lent", between=0.005)
+        for offset in range(500):
+            assert commit_error(client, offset) == 0
+            assert committed(client) == committed(other) == offset
+        assert is_lent(broker, client) and is_lent(broker, other)
+
+
 def test_a_guest_between_two_requests_outlives_an_io_worker() -> None:
     with Broker() as broker, RawClient(broker.address) as client:
         client.create_topic(TOPIC)

@@ -6,6 +6,8 @@ import pytest
 
 from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.lending import Lender
+from shmbroker.kernels import native
+from shmbroker.processes.straight import StraightProduce
 from tests.simulation.family.old_bugs import OLD_BUGS, OldBug, put_back
 from tests.simulation.family.simulate import (
     ANY,
@@ -58,23 +60,27 @@ def test_seeds_with_transactions(first: int) -> None:
 
 def test_seeds_whose_connections_are_lent(monkeypatch: pytest.MonkeyPatch) -> None:
     """They go, come home when they ask for other things, and when their hosts die."""
-    seen = dict.fromkeys(("take_over", "_take_home", "_end"), 0)
+    seen: dict[str, int] = {}
 
     def counted(owner: type, name: str) -> None:
         do = getattr(owner, name)
 
-        def count(*args: object) -> None:
+        def count(*args: object) -> object:
             seen[name] += 1
-            do(*args)
+            return do(*args)
 
+        seen[name] = 0
         monkeypatch.setattr(owner, name, count)
 
-    for owner, name in ((EventLoop, "take_over"), (Lender, "_take_home"), (Lender, "_end")):
-        counted(owner, name)
+    counted(EventLoop, "take_over")
+    counted(Lender, "_take_home")
+    counted(Lender, "_end")
+    counted(StraightProduce, "_serve")
     for seed in range(GUEST_SEEDS):
         simulate_guests(seed)
     assert seen["take_over"] - seen["_take_home"] > 10 * GUEST_SEEDS, seen
     assert seen["_take_home"] > 5 * GUEST_SEEDS and seen["_end"] > GUEST_SEEDS, seen
+    assert native is None or seen["_serve"] > 5 * GUEST_SEEDS, seen
 
 
 def test_transactions_end_in_every_way() -> None:

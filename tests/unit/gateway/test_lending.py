@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shmbroker.gateway import lending, produce
+from shmbroker.gateway import lending
 from shmbroker.gateway.guests import BUSY_S, FEW, RESTS_S, ROOM, USUAL_PER_S, WINDOW_S, Guests
 from shmbroker.gateway.lending import LOOK_S, MARKS, OTHER_S, QUIET_LOOKS, RESTING, Lender
 from shmbroker.ipc.core import Core
@@ -439,9 +439,12 @@ def test_who_goes_the_straight_way_is_kept_however_busy_that_is(two: Two) -> Non
     assert two.is_lent
 
 
-def test_who_asks_for_something_large_goes_home(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_for_something_large_goes_home(two: Two) -> None:
     two.become_quiet()
-    monkeypatch.setattr(produce, "SMALL_BYTES_MAX", len(BATCH) - 1)
+    two.ask(PRODUCE)
+    for family in (two.home, two.host):
+        [fast] = family.gateway.produce.known.values()
+        fast.lent_bytes_max = len(BATCH) - 1
     two.rest(0.01)
     two.ask(PRODUCE)
     two.rest(WINDOW_S)
