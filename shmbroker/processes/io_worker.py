@@ -168,15 +168,15 @@ class IoWorker(SleepingChild):
                 rest = min(rest, max(0.0, due - now))
             if rest and not (has_some and beside.look_before_sleep(bool(events))):
                 events = self.sleep(rest)
-                now = monotonic()
-                if has_some:
-                    guests.rested(now)
             else:
-                now = monotonic()
-                guests.stays_up(now)
+                events = self.epoll.poll(0) if has_some else []
                 if self.shared_core is not None:
                     self.shared_core.stays_up()
-                events = self.epoll.poll(0) if has_some else []
+            now = monotonic()
+            if not rest:
+                guests.stays_up(now)
+            elif has_some:
+                guests.rested(now)
             if now >= guests.next_look:
                 guests.judge(now)
         self._end_guests(beside)
