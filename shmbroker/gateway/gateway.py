@@ -54,7 +54,7 @@ from shmbroker.gateway.quotas import Quotas
 from shmbroker.gateway.results import Results
 from shmbroker.gateway.standing import StandingRepeats
 from shmbroker.ipc.awake import Awake
-from shmbroker.ipc.core import ENTRIES, NOTHING, Core
+from shmbroker.ipc.core import EVENTS, NOTHING, Core
 from shmbroker.ipc.member import BACKLOG_RETRY_S, FamilyMember
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
@@ -538,7 +538,7 @@ class Gateway:
         came = self.awake.look(waits)
         if came == NOTHING:
             return None
-        return [] if came == ENTRIES else self.poller.poll(0)
+        return self.awake.core.events if came == EVENTS else []
 
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + SWEEP_INTERVAL_S

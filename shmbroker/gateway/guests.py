@@ -155,6 +155,17 @@ class Guests:
         self._marks[slot][lent.mark] = 1
         self._marked.add(connection)
 
+    def on_answered(self, connection: Connection) -> None:
+        """What was read of it is answered."""
+        slot, lent = self.present[connection]
+        self._marks[slot][lent.mark] = 0
+        self._marked.discard(connection)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `run` has something to do besides marks."""
+        return bool(self._going or self._unsaid)
+
     def note_usual(self, connection: Connection) -> None:
         """What was read of it goes the usual way."""
         self._usual[connection] = self._usual.get(connection, 0) + 1
@@ -206,9 +217,7 @@ class Guests:
         """Those that are between two requests now."""
         for connection in list(self._marked):
             if not connection.filled and is_between_requests(connection):
-                self._marked.discard(connection)
-                slot, lent = self.present[connection]
-                self._marks[slot][lent.mark] = 0
+                self.on_answered(connection)
 
     def close(self) -> None:
         """Take nobody any more; those who are here shall go home."""

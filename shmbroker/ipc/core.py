@@ -60,6 +60,7 @@ class Core:
         "_sockets",
         "_until",
         "_words",
+        "events",
         "looked_s",
     )
 
@@ -75,6 +76,8 @@ class Core:
         self._last = 0.0
         """When it had its core last."""
         self._until = 0.0
+        self.events: list[tuple[int, int]] = []
+        """What came from sockets, where the last row of looks ended with EVENTS."""
         self.looked_s = 0.0
         """Seconds spent in looks so far."""
         self._kernel = None
@@ -96,7 +99,7 @@ class Core:
             came = self._look(for_s, between)
             self.looked_s += self._last - began
             return came
-        came, lost_ns = self._kernel(
+        came, lost_ns, self.events = self._kernel(
             self._words, int(for_s * 1e9), int(LOST_S * 1e9), self._descriptor, between
         )
         self.looked_s += self._monotonic() - began
@@ -112,7 +115,8 @@ class Core:
             lost, self._last = now - self._last, now
             if lost >= LOST_S:
                 return self._lose(lost)
-            if sockets is not None and not look % between and sockets.poll(0):
+            if sockets is not None and not look % between and (events := sockets.poll(0)):
+                self.events = events
                 return EVENTS
             if have_entries(self._rings):
                 return ENTRIES

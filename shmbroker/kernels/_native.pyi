@@ -41,12 +41,14 @@ LOOK_RINGS: int
 
 def look(
     rings: tuple[Buffer, ...], for_ns: int, lost_ns: int, descriptor: int, between: int, /
-) -> tuple[int, int]:
-    """Look at rings (`shm/ring_layout.py`) for that long: what has come, and the nanoseconds lost.
+) -> tuple[int, int, list[tuple[int, int]]]:
+    """Look at rings (`shm/ring_layout.py`) for that long: what has come, the nanoseconds lost, and
+    events.
 
     Gives the core away before each look. What has come: 1 where a ring has entries that its reader
-    has not released, 2 where `descriptor` (-1: none) can be read, asked once in `between` looks; 0
-    after the time, or where a look took `lost_ns` or more, which is then the second number.
+    has not released, 2 where `descriptor`, an epoll's (-1: none), has events, which are taken,
+    asked once in `between` looks; 0 after the time, or where a look took `lost_ns` or more, which
+    is then the second number.
     """
 
 def crc32c(data: Buffer, crc: int = 0, method: int = ..., /) -> int:

@@ -78,7 +78,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 11 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 12 /* and in __init__.py: up whenever a signature or a layout changes */
 
 /* A record batch (magic 2), and how an APPEND_MANY and its answer name one. */
 enum {

@@ -1,18 +1,20 @@
 /* Looking at the rings of a process until something has come: `ipc/core.py`.
  *
  * Each look gives the core to whoever else waits for it, then compares the positions of every ring
- * (`shm/ring_layout.py`) and, once in so many looks, asks a descriptor whether it can be read. A row
- * of looks ends after its time, and with a look that took so long that somebody else computes on
- * this core.
+ * (`shm/ring_layout.py`) and, once in so many looks, asks an epoll for its events. A row of looks
+ * ends after its time, and with a look that took so long that somebody else computes on this core.
  */
 
-#include <poll.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <time.h>
 
 #include "kernels.h"
 
 enum { NOTHING, ENTRIES, EVENTS };
+
+/* So many events are taken at once; the others are there the next time. */
+enum { EVENTS_MAX = 64 };
 
 /* What a look takes of its row's time: the rest went to somebody who had waited for the core, and
  * who may be just the one who is waited for. */
@@ -64,6 +66,18 @@ find_rings(PyObject *of, const uint8_t **rings) {
     return count;
 }
 
+/* As `select.epoll.poll` gives them. */
+static PyObject *
+list_of(const struct epoll_event *events, int count) {
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list != NULL && i < count; i++) {
+        PyObject *event = Py_BuildValue("(iI)", events[i].data.fd, events[i].events);
+        if (event == NULL || PyList_SetItem(list, i, event) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
 PyObject *
 py_look(PyObject *self, PyObject *args) {
     PyObject *of;
@@ -78,10 +92,10 @@ py_look(PyObject *self, PyObject *args) {
     const Py_ssize_t count = find_rings(of, rings);
     if (count < 0)
         return NULL;
-    int came = NOTHING;
+    int came = NOTHING, event_count = 0;
     int64_t lost = 0;
+    struct epoll_event events[EVENTS_MAX];
     Py_BEGIN_ALLOW_THREADS
-    struct pollfd asked = {descriptor, POLLIN, 0};
     int64_t last = now_ns(), own_ns = 0;
     for (int look = 0; came == NOTHING && own_ns < for_ns; look++) {
         sched_yield();
@@ -92,11 +106,14 @@ py_look(PyObject *self, PyObject *args) {
         }
         last = now;
         own_ns += took_ns < OWN_NS_MAX ? took_ns : OWN_NS_MAX;
-        if (descriptor >= 0 && look % between == 0 && poll(&asked, 1, 0) > 0)
+        if (descriptor >= 0 && look % between == 0)
+            event_count = epoll_wait(descriptor, events, EVENTS_MAX, 0);
+        if (event_count > 0)
             came = EVENTS;
         else if (has_entries(rings, count))
             came = ENTRIES;
     }
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("iL", came, (long long)lost);
+    return Py_BuildValue("iLN", came, (long long)lost,
+                         list_of(events, event_count > 0 ? event_count : 0));
 }

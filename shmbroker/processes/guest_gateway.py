@@ -21,7 +21,7 @@ from shmbroker import clock
 from shmbroker.gateway.gateway import Brokers, Gateway, Siblings
 from shmbroker.gateway.guests import Guests
 from shmbroker.ipc.awake import Awake
-from shmbroker.ipc.core import NOTHING, Core
+from shmbroker.ipc.core import EVENTS, NOTHING, Core
 from shmbroker.ipc.member import FamilyMember
 from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable
@@ -63,6 +63,8 @@ RING_BYTES = 4 << 20
 RESULT_RING_BYTES = 1 << 20
 FILES_KEPT = 64
 """Descriptors of segments that this process has twice."""
+LEFT_OUT_MAX = 32
+"""The second half of every so manyth turn is taken in any case: it counts what was answered."""
 SLOTS = GATEWAY, BROKER = range(2)
 """Of the counters that these two have for themselves."""
 NOT_SHOWN = ("turns", "claims_refused")
@@ -227,15 +229,31 @@ class GuestGateway:
         broker.on_gateway_lost = self.guests.on_lender_lost
         gateway.lending = self.guests
         gateway.loop.listeners.clear()  # it accepts nobody
+        self._produce = straight.StraightProduce(gateway, broker, self.guests)
         if straight.serve_plain is not None:
-            gateway.loop.straight = straight.StraightProduce(gateway, broker, self.guests)
+            gateway.loop.straight = self._produce
+        self._left_out = 0
+        """Turns in a row whose second half had nothing to do."""
         for key in broker.executor.shortcuts:
             self.guests.submit[key] = straight.StraightOffsets(
                 gateway, broker, self.guests, key, flexible_from(key)
             )
         member.look_at_control(gateway)
 
-    def look_before_sleep(self, has_served: bool) -> bool:
-        """Whether something came in a short while, or may have, if that is likely. has_served:
-        something was asked for in this turn."""
-        return self.awake.look(False, has_served) != NOTHING
+    def read(self, events: list[tuple[int, int]]) -> bool:
+        """The first half of a turn; False where all that came went the straight way, so that the
+        second half has nothing to do."""
+        before = self._produce.served
+        self.gateway.read(events)
+        if self._produce.served - before < len(events) or self.guests.has_work:
+            return True
+        self._left_out = (self._left_out + 1) % LEFT_OUT_MAX
+        return not self._left_out
+
+    def look_before_sleep(self, has_served: bool) -> list[tuple[int, int]] | None:
+        """What came from sockets while this stayed awake for it; None where it is time to sleep.
+        has_served: something was asked for in this turn."""
+        came = self.awake.look(False, has_served)
+        if came == NOTHING:
+            return None
+        return self.awake.core.events if came == EVENTS else []

@@ -152,26 +152,30 @@ class IoWorker(SleepingChild):
         present, answers = guests.present, rings.of_gateway.reader
         events: list[tuple[int, int]] = []
         now = due = 0.0
+        is_usual = True
         while not self.must_stop:
             # What comes on the ring may be for one that has left.
             has_some = bool(present) or answers.poll()
             if has_some or len(events) > 1 or (events and events[0][0] != doorbell):
                 has_some = True
-                gateway.read(events)
+                is_usual = beside.read(events)
             broker.may_look = not has_some
             rest = broker.turn()
             if has_some:
-                if events or answers.poll() or now >= due:
+                if is_usual or answers.poll() or now >= due:
                     due = now + gateway.answer()
                     if rest and self.has_entries():
                         rest = 0.0
                 rest = min(rest, max(0.0, due - now))
-            if rest and not (has_some and beside.look_before_sleep(bool(events))):
+            came = beside.look_before_sleep(bool(events)) if has_some and rest else None
+            if came is not None:
+                events = came
+            elif rest:
                 events = self.sleep(rest)
             else:
                 events = self.epoll.poll(0) if has_some else []
-                if self.shared_core is not None:
-                    self.shared_core.stays_up()
+            if self.shared_core is not None and (came is not None or not rest):
+                self.shared_core.stays_up()
             now = monotonic()
             if not rest:
                 guests.stays_up(now)

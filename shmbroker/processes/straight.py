@@ -48,6 +48,8 @@ class StraightProduce:
         self._recall = gateway.produce.recall
         self._broker = broker
         self._guests = guests
+        self.served = 0
+        """Reads of which all was answered."""
 
     def __call__(self, connection: Connection) -> bool:
         """Whether it was read, and what came of it is done; False: nothing was read."""
@@ -71,6 +73,10 @@ class StraightProduce:
             self._loop.on_broken(connection, fault)
             return True
         if not self._loop.has_received(connection, end):
+            return True
+        if at == end and not connection.out:
+            self._guests.on_answered(connection)
+            self.served += 1
             return True
         while at < end and not connection.out:
             fast = self._recall(connection, self._loop.scratch, at + SIZE_BYTES)

@@ -110,6 +110,8 @@ def test_sockets_are_looked_at_too(
     assert core.look(ROW_S, 2) == NOTHING
     there.send(b"x")
     assert core.look(ROW_S, 2) == EVENTS
+    [(descriptor, mask)] = core.events
+    assert descriptor >= 0 and mask & select.EPOLLIN
 
 
 def test_a_look_that_took_too_long_is_the_last_one(
