@@ -381,7 +381,7 @@ class EventLoop:
             count = connection.recv_into(view)
         except BlockingIOError:
             if not filled and connection.buffer is not None:
-                self._give_buffer(connection)
+                self.give_buffer(connection)
             return
         except OSError as fault:
             self.on_broken(connection, fault)
@@ -550,7 +550,7 @@ class EventLoop:
             return
         if left == 0:
             if connection.buffer is not None:
-                self._give_buffer(connection)
+                self.give_buffer(connection)
         else:
             connection.large_bytes = need if need > LARGE_FRAME_BYTES else 0
             if buffer is self.scratch:
@@ -711,7 +711,8 @@ class EventLoop:
         self._starve(connection, size)
         return False
 
-    def _give_buffer(self, connection: Connection) -> None:
+    def give_buffer(self, connection: Connection) -> None:
+        """It needs its buffer no more."""
         buffer = connection.buffer
         assert buffer is not None
         connection.view.release()
@@ -834,7 +835,7 @@ class EventLoop:
             pass
         connection.filled = 0
         if connection.buffer is not None:
-            self._give_buffer(connection)
+            self.give_buffer(connection)
         else:
             self.memory.release(connection)
         connection.out.clear()
@@ -853,7 +854,7 @@ class EventLoop:
         self.poller.unregister(connection.fd)
         connection.filled = 0
         if connection.buffer is not None:
-            self._give_buffer(connection)
+            self.give_buffer(connection)
         else:
             self.memory.release(connection)
 

@@ -309,9 +309,10 @@ def serve_plain(
     answers to a socket. (end, where that first one begins, batches, their bytes, bytes sent, bytes
     that the socket did not take).
 
-    end: -1: the buffer is filled from the socket before, and `end` of the result says how far; 0
-    is the client's end. meaning: `gateway.produce.FastProduce.straight`. BlockingIOError: there was
-    nothing to be read. OSError: the connection is broken.
+    end: -1: buffer[start:] is filled from the socket before, behind what was read already, and
+    `end` of the result says how far; as far as before is the client's end. meaning:
+    `gateway.produce.FastProduce.straight`. BlockingIOError: there was nothing to be read. OSError:
+    the connection is broken.
     """
 
 def append_rows(

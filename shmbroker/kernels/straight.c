@@ -165,17 +165,19 @@ py_serve_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
         get_buffer(args[1], &buffer, 1, 1, "the buffer") < 0)
         return NULL;
     PyObject *answer = NULL;
+    if (at < 0 || at > buffer.len || end > buffer.len || (end >= 0 && at > end)) {
+        PyErr_SetString(PyExc_ValueError, "there are no such frames");
+        goto over;
+    }
     if (end < 0) {
-        at = 0;
-        end = recv(fd, buffer.buf, (size_t)buffer.len, MSG_DONTWAIT);
-        if (end < 0) {
+        const ssize_t received =
+            recv(fd, (uint8_t *)buffer.buf + at, (size_t)(buffer.len - at), MSG_DONTWAIT);
+        if (received < 0) {
             PyErr_SetFromErrno(PyExc_OSError);
             goto over;
         }
-    }
-    if (at < 0 || at > end || end > buffer.len) {
-        PyErr_SetString(PyExc_ValueError, "there are no such frames");
-        goto over;
+        end = at + received;
+        at = received ? 0 : end;
     }
     uint8_t out[ANSWERS_BYTES];
     int64_t batches = 0, bytes = 0;

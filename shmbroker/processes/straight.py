@@ -21,6 +21,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from shmbroker.gateway.event_loop import TAIL_BYTES_MAX
 from shmbroker.kernels import native
 from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
 from shmbroker.wire.api_keys import PRODUCE
@@ -53,33 +54,46 @@ class StraightProduce:
 
     def __call__(self, connection: Connection) -> bool:
         """Whether it was read, and what came of it is done; False: nothing was read."""
-        fast = connection.fast_produce
+        fast, filled = connection.fast_produce, connection.filled
         if (
             fast is None
             or connection.inflight
             or connection.out
-            or connection.buffer is not None
+            or filled > TAIL_BYTES_MAX
             or connection.throttle is not None
             or not self._may_append(fast)
         ):
             return False
+        loop = self._loop
+        if filled:
+            loop.scratch[:filled] = connection.view[:filled]
         self._broker.look_at_clocks()
         self._guests.mark(connection)
         try:
-            end, at = self._serve(connection, fast, 0, -1)
+            end, at = self._serve(connection, fast, filled, -1)
         except BlockingIOError:
             return True
         except OSError as fault:
-            self._loop.on_broken(connection, fault)
+            loop.on_broken(connection, fault)
             return True
-        if not self._loop.has_received(connection, end):
+        if not loop.has_received(connection, end - filled):
             return True
+        connection.filled = 0
         if at == end and not connection.out:
+            if connection.buffer is not None:
+                loop.give_buffer(connection)
             self._guests.on_answered(connection)
             self.served += 1
             return True
+        self._go_on(connection, at, end)
+        return True
+
+    def _go_on(self, connection: Connection, at: int, end: int) -> None:
+        """What is left of scratch[:end] from `at` on, or of the answers: frames of other known
+        bytes, or of none."""
+        loop = self._loop
         while at < end and not connection.out:
-            fast = self._recall(connection, self._loop.scratch, at + SIZE_BYTES)
+            fast = self._recall(connection, loop.scratch, at + SIZE_BYTES)
             if fast is None or not self._may_append(fast):
                 break
             before = at
@@ -87,11 +101,12 @@ class StraightProduce:
             if at == before:
                 break
         if connection.out:
-            self._loop.flush(connection)
-        if at < end and not connection.is_closed:
+            loop.flush(connection)
+        if connection.is_closed:
+            return
+        loop.take_frames(connection, loop.scratch, at, end)
+        if connection.inflight or connection.is_held:
             self._guests.note_usual(connection)
-            self._loop.take_frames(connection, self._loop.scratch, at, end)
-        return True
 
     def _serve(
         self, connection: Connection, fast: FastProduce, start: int, end: int

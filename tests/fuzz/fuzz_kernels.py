@@ -367,6 +367,36 @@ class Fuzz:
         writer = Made(data=back, _tail=self.seldom(0, 48, 2**40), _limit=limit)
         native.append_plain(reader, writer, partitions, 0, self.seldom(9, 1, 0), 2**40, set(), [])
 
+    def straight(self) -> None:
+        rng, seldom = self.rng, self.seldom
+        keys = [bytes([n]) * 20 for n in range(2)]
+        partitions = {key: self.partition() for key in keys}
+        first, prefix, is_flexible = (
+            b"\0\0\0\11",
+            rng.randbytes(rng.choice([0, 9])),
+            rng.random() < 0.5,
+        )
+        constant = rng.choice([b"\1\0", b"\xff\xff"]) + bytes(6) + rng.choice(keys)
+        meaning = (
+            first, prefix, seldom(constant, constant[:-1]), bytes(seldom(9, 2000)), bytes(4),
+            is_flexible, rng.random() < 0.5,
+        )  # fmt: skip
+        frames = b""
+        for _ in range(rng.choice([1, 2, 9, 300])):
+            batch = self.plain_batch()
+            size = seldom(len(batch), len(batch) - 1, 2**31 - 1, 0)
+            if is_flexible:
+                length = bytes([(size + 1) & 0x7F | 0x80, (size + 1) >> 7 & 0x7F])
+            else:
+                length = size.to_bytes(4, "big")
+            inner = first + bytes(4) + prefix + length + batch + bytes(3 * is_flexible)
+            frames += seldom(len(inner), 0, 2**31, 2**32 - 1).to_bytes(4, "big") + inner
+        frames = seldom(frames, self.damaged(frames), frames[:-1])
+        start, end = seldom((0, len(frames)), (1, len(frames)), (0, len(frames) + 1), (-1, 5))
+        self.native.serve_plain(
+            -1, bytearray(frames), start, end, seldom(meaning, ()), partitions, set(), 0
+        )
+
     def look(self) -> None:
         size = self.seldom(4096, 0, 8, 4088)
         rings = tuple(zeros(size) for _ in range(self.seldom(3, 0, 1025)))
@@ -383,7 +413,7 @@ def main() -> None:
     fuzz = Fuzz(load(sys.argv[1]), seed)
     kinds = [
         *(fuzz.decode, fuzz.decode, fuzz.compact, fuzz.walk, fuzz.lz4, fuzz.encode),
-        *(fuzz.appends, fuzz.plain, fuzz.plain, fuzz.look),
+        *(fuzz.appends, fuzz.plain, fuzz.plain, fuzz.straight, fuzz.look),
     ]
     deadline, runs, refused = time.monotonic() + seconds, 0, 0
     while time.monotonic() < deadline:

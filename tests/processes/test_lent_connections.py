@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from random import Random
 
 from shmbroker.testing.broker import Broker
 from shmbroker.wire import codec
@@ -63,13 +64,16 @@ def test_a_quiet_connection_is_lent_and_comes_home_with_what_is_not_answered_the
         assert broker.stop() == 0
 
 
-def send_many(client: RawClient, topic: str, numbers: range) -> list[int]:
-    """So many Produces at once, by their correlation ids: the base offsets that are answered."""
+def frames_of(topic: str, numbers: range) -> list[bytes]:
+    """Produces with these correlation ids."""
     topics = [{"name": topic, "partition_data": [{"index": 0, "records": batch_now(b"x")}]}]
     body = {"acks": 1, "timeout_ms": 1000, "topic_data": topics}
     encoded = codec.encode("ProduceRequest", 9, body)
-    frames = [request_frame(0, 9, number, "much", encoded) for number in numbers]
-    client.socket.sendall(b"".join(frames))
+    return [request_frame(0, 9, number, "much", encoded) for number in numbers]
+
+
+def offsets_of(client: RawClient, numbers: range) -> list[int]:
+    """The base offsets that Produces with these correlation ids are answered with."""
     offsets = []
     for number in numbers:
         answer = client.receive_frame()
@@ -79,6 +83,12 @@ def send_many(client: RawClient, topic: str, numbers: range) -> list[int]:
         assert row["error_code"] == 0
         offsets.append(row["base_offset"])
     return offsets
+
+
+def send_many(client: RawClient, topic: str, numbers: range) -> list[int]:
+    """So many Produces at once: the base offsets that are answered."""
+    client.socket.sendall(b"".join(frames_of(topic, numbers)))
+    return offsets_of(client, numbers)
 
 
 def test_who_sends_many_small_batches_at_once_is_answered_in_order_and_stays() -> None:
@@ -93,6 +103,24 @@ def test_who_sends_many_small_batches_at_once_is_answered_in_order_and_stays() -
         for _ in range(20):
             numbers = range(1000)
             assert send_many(client, TOPIC, numbers) == [before + n for n in numbers]
+            before += len(numbers)
+        assert is_lent(broker, client)
+
+
+def test_frames_that_come_in_pieces_are_put_together() -> None:
+    with Broker() as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC)
+        become_quiet(broker, client)
+        before = client.produce(TOPIC, batch_now(b"one"))["base_offset"] + 1
+        random = Random(89)
+        for _ in range(30):
+            numbers = range(200)
+            frames = memoryview(b"".join(frames_of(TOPIC, numbers)))
+            while frames:
+                size = random.choice((1, 3, 50, 1000, 20_000))
+                client.socket.sendall(frames[:size])
+                frames = frames[size:]
+            assert offsets_of(client, numbers) == [before + n for n in numbers]
             before += len(numbers)
         assert is_lent(broker, client)
 
