@@ -21,7 +21,8 @@ from shmbroker.client.faults import (
     FencedFault,
     TransactionFault,
 )
-from shmbroker.client.producer.producer import PartitionWritten, Producer, Written, write
+from shmbroker.client.producer.backlog import PartitionWritten, Written
+from shmbroker.client.producer.producer import Producer, write
 
 __all__ = [
     "COLUMNS",

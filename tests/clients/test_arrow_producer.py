@@ -201,11 +201,12 @@ def test_a_batch_that_begins_wakes_who_sleeps_longer_than_it_lingers(
         producer.send(pa.table({"value": ["one"]}))
         producer.flush()
         given_up_s = clock.monotonic() + PATIENCE_S
-        while not producer._is_asleep or producer._wakes_s < clock.monotonic() + 0.3:
+        bell = producer._backlog.bell
+        while not bell.is_asleep or bell.wakes_s < clock.monotonic() + 0.3:
             assert clock.monotonic() < given_up_s
         rings = []
-        ring = producer._ring
-        monkeypatch.setattr(producer, "_ring", lambda: (rings.append(1), ring()))
+        ring = bell.ring
+        monkeypatch.setattr(bell, "ring", lambda: (rings.append(1), ring()))
         producer.send(pa.table({"value": ["two"]}))
         assert rings
 

@@ -16,7 +16,7 @@ from shmbroker.arrow import DeliveryFault, Producer
 from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import FencedFault
-from shmbroker.client.producer import producer as producer_module
+from shmbroker.client.producer import sending
 from shmbroker.client.producer.delivery import Identity
 from shmbroker.client.producer.written import Stored, stored_by
 from shmbroker.testing.broker import Broker
@@ -135,7 +135,7 @@ def test_who_ends_has_heard_of_all_that_was_sent(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it may be appended when another attempt has looked what is there."""
-    monkeypatch.setattr(producer_module, "SETTLE_S", 30.0)
+    monkeypatch.setattr(sending, "SETTLE_S", 30.0)
     rows = {"value": [b"x"] * 5, "partition": pa.array([1] * 5, pa.int32())}
     producer = producer_of(broker, topic, 1)
     producer.send(pa.table(rows))
@@ -145,12 +145,12 @@ def test_who_ends_has_heard_of_all_that_was_sent(
     try:
         for _ in range(3):
             producer.send(pa.table(rows))
-        queue = producer._queues[topic, 1]
+        queue = producer._backlog.queues[topic, 1]
         wait_until(lambda: queue.in_flight, "a batch in flight")
         sent = sum(batch.count for batch in queue.in_flight)
         ending = threading.Thread(target=producer.abort)
         ending.start()
-        wait_until(lambda: producer._is_ending, "the end")
+        wait_until(lambda: producer._backlog.is_ending, "the end")
     finally:
         os.kill(worker, signal.SIGCONT)
     ending.join(60)

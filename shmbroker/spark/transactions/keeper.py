@@ -34,7 +34,7 @@ from shmbroker import clock
 from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import ClusterFault, FencedFault, RefusedFault
-from shmbroker.client.producer.producer import ANSWER_S
+from shmbroker.client.producer.settings import ANSWER_S
 from shmbroker.client.producer.transactions import UNDECIDED, Transactions
 from shmbroker.client.security import Security, from_plain
 from shmbroker.errors import Fault

@@ -21,7 +21,8 @@ from shmbroker.client.addresses import parse_addresses
 from shmbroker.client.cluster import Cluster
 from shmbroker.client.faults import FencedFault
 from shmbroker.client.producer.delivery import Identity
-from shmbroker.client.producer.producer import ANSWER_S, Producer
+from shmbroker.client.producer.producer import Producer
+from shmbroker.client.producer.settings import ANSWER_S
 from shmbroker.client.producer.spill import Spill, Stored, TopicPartition
 from shmbroker.client.security import OPEN
 from shmbroker.errors import Fault
