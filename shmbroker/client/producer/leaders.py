@@ -89,7 +89,7 @@ class Leaders:
             return inf
         if now_s < self._metadata_s:
             return self._metadata_s - now_s
-        names = {topic for topic, _ in queues}
+        names = {topic for topic, _ in list(queues)}
         try:
             self._cluster.refresh(names)
         except (OSError, ProtocolFault):
