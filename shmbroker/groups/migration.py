@@ -25,6 +25,7 @@ from shmbroker.groups.classic.group import CONSUMER, ClassicGroup
 from shmbroker.groups.classic.member import ClassicMember
 from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.consumer.member import ClassicPart, ConsumerMember
+from shmbroker.groups.consumer.targets import topics_hash
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def converting(
         new.add(consumer, assigned.partitions)
     if read > STEP_BYTES:
         yield
-    new.look_at(topics)
+    new.metadata_hash = topics_hash(new.members.values(), new.regexes.resolved, topics)
     return new, ""
 
 

@@ -18,8 +18,17 @@ from shmbroker.groups.classic.group import EMPTY, ClassicGroup
 from shmbroker.groups.consumer.answers import fault_in_heartbeat, join_refusal, refusal
 from shmbroker.groups.consumer.assignors import UNIFORM
 from shmbroker.groups.consumer.change import Change, ConsumerSettings, Topics
+from shmbroker.groups.consumer.classic_members import (
+    on_classic_heartbeat,
+    on_classic_join,
+    on_classic_sync,
+)
+from shmbroker.groups.consumer.departures import fence, on_classic_leave, on_leave
 from shmbroker.groups.consumer.group import ConsumerGroup
+from shmbroker.groups.consumer.heartbeats import is_quiet, on_heartbeat
 from shmbroker.groups.consumer.records import encoded, rows_of, stamped
+from shmbroker.groups.consumer.regexes import resolve_regexes
+from shmbroker.groups.consumer.targets import assignor_of
 from shmbroker.groups.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
 from shmbroker.groups.migration import STEP_BYTES, converting, mark_of, to_classic, to_consumer
 from shmbroker.ids import random_uuid, uuid_text
@@ -143,11 +152,11 @@ class ConsumerCoordinator:
             if not owner.make_room(more):
                 return refusal(error_codes.COORDINATOR_NOT_AVAILABLE)
         if epoch < 0:
-            answer, change = group.on_leave(
-                body["member_id"], body["instance_id"], epoch, self.topics
+            answer, change = on_leave(
+                group, body["member_id"], body["instance_id"], epoch, self.topics
             )
         else:
-            answer, change = group.on_heartbeat(body, client_id, client_host, now_ms, self.topics)
+            answer, change = on_heartbeat(group, body, client_id, client_host, now_ms, self.topics)
         if change is None:
             return answer
         error = self.store(group, change, before, known)
@@ -155,7 +164,7 @@ class ConsumerCoordinator:
             return refusal(error)
         if change.wants_regexes:
             may_see = sees_all if self.rights is None else self.rights.may_see(identity)
-            self.store(group, group.resolve_regexes(now_ms, self.topics, may_see))
+            self.store(group, resolve_regexes(group, now_ms, self.topics, may_see))
         return answer
 
     def grant(
@@ -163,11 +172,11 @@ class ConsumerCoordinator:
     ) -> tuple[int, int] | None:
         """What allows to answer this heartbeat, which has just been answered, so again."""
         group = self.owner.groups.get(body["group_id"])
-        if not isinstance(group, ConsumerGroup) or group.regex_counts:
+        if not isinstance(group, ConsumerGroup) or group.regexes.counts:
             return None  # Expressions are looked at again by the clock.
         member = group.members.get(body["member_id"])
-        if member is None or not group.is_quiet(
-            member, body, client_id, client_host, self.owner.steady_ms(), self.topics
+        if member is None or not is_quiet(
+            group, member, body, client_id, client_host, self.owner.steady_ms(), self.topics
         ):
             return None
         found: tuple[int, int] | None = self.owner.grant(group, member.member_id)
@@ -245,8 +254,8 @@ class ConsumerCoordinator:
         known = group.bytes_of(body["member_id"], body["group_instance_id"])
         if not self.owner.make_room(brings - known):
             return join_refusal(error_codes.COORDINATOR_NOT_AVAILABLE, body["member_id"])
-        answer, change = group.on_classic_join(
-            body, version, client_id, client_host, self.owner.steady_ms(), self.topics
+        answer, change = on_classic_join(
+            group, body, version, client_id, client_host, self.owner.steady_ms(), self.topics
         )
         if change is not None and (error := self.store(group, change)):
             return join_refusal(error)
@@ -254,19 +263,19 @@ class ConsumerCoordinator:
 
     def sync(self, group: ConsumerGroup, body: dict[str, Any]) -> Answer:
         """SyncGroup of a classic member."""
-        answer = group.on_classic_sync(body, self.owner.steady_ms(), self.topics)
+        answer = on_classic_sync(group, body, self.owner.steady_ms(), self.topics)
         self.owner._run(group, [])
         return answer
 
     def beat(self, group: ConsumerGroup, body: dict[str, Any]) -> int:
         """Heartbeat of a classic member: the error code."""
-        error = group.on_classic_heartbeat(body, self.owner.steady_ms())
+        error = on_classic_heartbeat(group, body, self.owner.steady_ms())
         self.owner._run(group, [])
         return error
 
     def leave(self, group: ConsumerGroup, leaving: list[tuple[str, str | None]]) -> list[int]:
         """LeaveGroup of classic members: an error code for each."""
-        errors, change = group.on_classic_leave(leaving, self.topics)
+        errors, change = on_classic_leave(group, leaving, self.topics)
         if change is not None and (error := self.store(group, change)):
             return [each or error for each in errors]
         return errors
@@ -281,7 +290,7 @@ class ConsumerCoordinator:
                 group.group_id,
                 ", ".join(member.member_id for member in due),
             )
-            if self.store(group, group.fence(due, self.topics)):
+            if self.store(group, fence(group, due, self.topics)):
                 # Not written: another try when the others' sessions are over, or a second later.
                 group.wake_ms = min(group.wake_ms, now_ms + RETRY_MS)
         self.owner._run(group, [])
@@ -298,7 +307,7 @@ class ConsumerCoordinator:
             "group_state": group.state,
             "group_epoch": group.epoch,
             "assignment_epoch": group.assignment_epoch,
-            "assignor_name": group.assignor(),
+            "assignor_name": assignor_of(group),
             "members": [
                 {
                     "member_id": member.member_id,

@@ -20,6 +20,10 @@ from hypothesis.stateful import (
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.answers import fault_in_heartbeat
 from shmbroker.groups.consumer.change import ConsumerSettings
+from shmbroker.groups.consumer.classic_members import on_classic_heartbeat
+from shmbroker.groups.consumer.departures import on_classic_leave
+from shmbroker.groups.consumer.regexes import resolve_regexes
+from shmbroker.groups.consumer.targets import assignor_of
 from shmbroker.wire import error_codes
 from tests.unit.groups.consumers_at_work import REBALANCE_MS, SESSION_MS, Client, Room
 
@@ -96,10 +100,10 @@ def test_the_group_has_room_for_so_many() -> None:
 def test_most_members_choose_the_assignor() -> None:
     room = Room(t=2)
     room.join("a", "t", server_assignor="range")
-    assert room.group.assignor() == "range"
+    assert assignor_of(room.group) == "range"
     room.join("b", "t", server_assignor="uniform")
     room.join("c", "t", server_assignor="uniform")
-    assert room.group.assignor() == "uniform"
+    assert assignor_of(room.group) == "uniform"
 
 
 def test_a_state_that_is_not_known_makes_the_member_join_anew() -> None:
@@ -148,13 +152,13 @@ def test_expressions_are_resolved_and_followed() -> None:
     assert "assignment" not in room.beat("m", 2), "looked up after this one"
     assert sorted(partitions(room.beat("m", 2))) == [0, 0, 1]
     room.beat("m", 3, subscribed_topic_regex="")
-    assert (room.group.regexes, room.group.regex_counts) == ({}, {})
+    assert (room.group.regexes.resolved, room.group.regexes.counts) == ({}, {})
 
 
 def test_an_expression_finds_only_what_who_asks_may_see() -> None:
     room = Room(**{"red-1": 1, "red-2": 1})
     room.join("m", subscribed_topic_names=None, subscribed_topic_regex="red-.*")
-    change = room.group.resolve_regexes(room.now_ms, room.cluster.topics, "red-1".__eq__)
+    change = resolve_regexes(room.group, room.now_ms, room.cluster.topics, "red-1".__eq__)
     assert room.store(change)
     assert room.group.is_subscribed("red-1") and not room.group.is_subscribed("red-2")
 
@@ -284,7 +288,7 @@ class AnySteps(RuleBasedStateMachine):
     def beat_classic(self, name: int) -> None:
         generation, _ = self.classic.get(f"c{name}", (0, set()))
         body = {"member_id": f"c{name}", "group_instance_id": None, "generation_id": generation}
-        error = self.room.group.on_classic_heartbeat(body, self.room.now_ms)
+        error = on_classic_heartbeat(self.room.group, body, self.room.now_ms)
         if error == error_codes.UNKNOWN_MEMBER_ID:
             self.classic.pop(f"c{name}", None)
 
@@ -317,7 +321,7 @@ class AnySteps(RuleBasedStateMachine):
         room = self.room
         room.is_broken = False
         for name in list(self.classic):
-            room.store(room.group.on_classic_leave([(name, None)], room.cluster.topics)[1])
+            room.store(on_classic_leave(room.group, [(name, None)], room.cluster.topics)[1])
         self.classic.clear()
         room.wait(61_000)  # who hangs is gone
         for _ in range(8):

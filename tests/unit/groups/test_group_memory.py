@@ -191,9 +191,9 @@ def test_expressions_of_a_group_are_bounded(
     broker: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("re2")
-    from shmbroker.groups.consumer import group as consumer_group
+    from shmbroker.groups.consumer import regexes
 
-    monkeypatch.setattr(consumer_group, "REGEXES_MAX", 3)
+    monkeypatch.setattr(regexes, "REGEXES_MAX", 3)
     errors = [
         broker.enter(
             f"m{number}", subscribed_topic_names=None, subscribed_topic_regex=f"t{number}"
