@@ -31,14 +31,13 @@ from shmbroker import logs
 from shmbroker.errors import Fault
 from shmbroker.groups import group_log
 from shmbroker.groups.classic.effects import Reply, StoreAssigned, StoreEmptied
-from shmbroker.groups.classic.group import (
-    CONSUMER,
-    EMPTY,
-    STABLE,
-    ClassicGroup,
-    ClassicSettings,
-)
+from shmbroker.groups.classic.embedded_protocol import CONSUMER
+from shmbroker.groups.classic.group import ClassicGroup, ClassicSettings
+from shmbroker.groups.classic.group_value import value_of
+from shmbroker.groups.classic.joining import on_join
 from shmbroker.groups.classic.member import NEVER
+from shmbroker.groups.classic.states import EMPTY, STABLE
+from shmbroker.groups.classic.syncing import on_sync
 from shmbroker.groups.consumer import records as consumer_records
 from shmbroker.groups.consumer.coordinator import ConsumerCoordinator
 from shmbroker.groups.consumer.group import MEMBER_EPOCH_FROM, ConsumerGroup
@@ -237,7 +236,7 @@ class GroupCoordinator(Sharded[Shard]):
 
     def _store(self, group: ClassicGroup, store: Store) -> int:
         assignments = store.assignments if isinstance(store, StoreAssigned) else None
-        value = group.record(assignments, self.wall_ahead_ms())
+        value = value_of(group, assignments, self.wall_ahead_ms())
         shard: Shard = group.owner
         error = self._append(shard, [group_log.group_record(group.group_id, value)])
         if error and isinstance(store, StoreEmptied):
@@ -367,7 +366,8 @@ class GroupCoordinator(Sharded[Shard]):
             shard, _ = self.shard_of(group_id)
             assert shard is not None
             group = self._new_group(shard, group_id)
-        effects = group.on_join(
+        effects = on_join(
+            group,
             call,
             body,
             call.api_version,
@@ -437,7 +437,8 @@ class GroupCoordinator(Sharded[Shard]):
         if assignments and not self.make_room(sum(len(row["assignment"]) for row in assignments)):
             call.reply({"error_code": error_codes.COORDINATOR_NOT_AVAILABLE})
             return
-        effects = group.on_sync(
+        effects = on_sync(
+            group,
             call,
             body["member_id"],
             body["group_instance_id"],

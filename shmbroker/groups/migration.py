@@ -6,7 +6,8 @@
 Members keep their ids and what they read; a generation becomes an epoch, and the reverse.
 
 Rules of this file:
-* Pure. The group that is converted stays as it is; the owner stores the records and swaps them.
+* Pure. The group that is converted stays as it is; the owner stores the records and swaps them,
+  and tells who waits in the old one to begin again (`send_away`).
 * A subscription may name thousands of topics: a large group is converted in steps, while its
   members go on in the one that it was. If they change it meanwhile (`mark_of`), it was in vain.
 
@@ -15,29 +16,38 @@ Source: Kafka's ConsumerGroup.fromClassicGroup, ClassicGroup.fromConsumerGroup.
 
 from __future__ import annotations
 
+from shmbroker.groups.classic.agreement import topics_of
+from shmbroker.groups.classic.answers import join_refusal
 from shmbroker.groups.classic.embedded_protocol import (
+    CONSUMER,
     assignment_of,
     encode_assignment,
     subscription_of,
     version_of,
 )
-from shmbroker.groups.classic.group import CONSUMER, ClassicGroup
+from shmbroker.groups.classic.group import ClassicGroup
 from shmbroker.groups.classic.member import ClassicMember
+from shmbroker.groups.classic.rebalance import prepare_rebalance
+from shmbroker.groups.classic.states import STABLE
 from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.consumer.member import ClassicPart, ConsumerMember
 from shmbroker.groups.consumer.targets import topics_hash
+from shmbroker.wire import error_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
+    from shmbroker.groups.classic.effects import Effect
     from shmbroker.groups.classic.group import ClassicSettings
     from shmbroker.groups.consumer.change import ConsumerSettings, Downgrade, Topics
 
 
 STEP_BYTES = 16 << 10
 """The bytes of subscriptions, assignments or records between two steps: some 5 ms."""
+
+_REBALANCE = error_codes.REBALANCE_IN_PROGRESS
 
 Conversion = tuple[ConsumerGroup | None, str]
 """The consumer group and "", or None and why it can't be one."""
@@ -148,8 +158,46 @@ def to_classic(
                 protocols,
             )
         )
-    new.adopt(members, group.epoch, now_ms)
+    _adopt(new, members, group.epoch, now_ms)
     for adopted, (_, target) in zip(members, downgrade.members, strict=True):
         version = version_of(adopted.metadata(new.protocol_name))
         adopted.assignment = encode_assignment(version, target, topics.image.topics_by_id)
     return new
+
+
+def _adopt(
+    group: ClassicGroup, members: list[ClassicMember], generation_id: int, now_ms: int
+) -> None:
+    """Make a new group a stable one, of members that were in one of the new protocol."""
+    group.generation_id = generation_id
+    group.protocol_type = CONSUMER
+    for member in members:
+        group.members[member.member_id] = member
+        if member.instance_id is not None:
+            group.static_members[member.instance_id] = member.member_id
+        group.count(member, 1)
+    group.leader_id = members[0].member_id
+    group.protocol_name = group.support.elected(group.members)
+    group.subscribed_topics = topics_of(group)
+    group.set_state(STABLE, now_ms)
+
+
+def on_adopted(group: ClassicGroup, is_rebalancing: bool, now_ms: int) -> list[Effect]:
+    """The adopted members' sessions begin; they have to join again if anything is different."""
+    for member in group.members.values():
+        group.extend_session(member, now_ms)
+    if is_rebalancing:
+        prepare_rebalance(group, now_ms)
+    return group.take_effects()
+
+
+def send_away(group: ClassicGroup, now_ms: int) -> list[Effect]:
+    """Whoever waits has to begin again: the group changes its protocol."""
+    for member in group.members.values():
+        if member.join_call is not None:
+            group.answer_join(member, join_refusal(_REBALANCE, member.member_id))
+            group.extend_session(member, now_ms)
+        if member.sync_call is not None:
+            group.answer_sync(member, {"error_code": _REBALANCE})
+            group.extend_session(member, now_ms)
+    return group.take_effects()

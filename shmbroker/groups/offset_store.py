@@ -15,7 +15,9 @@ Source: Kafka's OffsetMetadataManager, OffsetExpirationConditionImpl.
 
 from __future__ import annotations
 
-from shmbroker.groups.classic.group import CONSUMER, EMPTY, STABLE, ClassicGroup
+from shmbroker.groups.classic.embedded_protocol import CONSUMER
+from shmbroker.groups.classic.group import ClassicGroup
+from shmbroker.groups.classic.states import EMPTY, STABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,13 +17,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from shmbroker.groups.classic.group import (
-    COMPLETING,
-    EMPTY,
-    NEW_MEMBER_TIMEOUT_MS,
-    PREPARING,
-    STABLE,
-)
+from shmbroker.groups.classic.group_value import value_of
+from shmbroker.groups.classic.joining import NEW_MEMBER_TIMEOUT_MS
+from shmbroker.groups.classic.states import COMPLETING, EMPTY, PREPARING, STABLE
 from shmbroker.groups.group_memory import ID_BYTES
 from shmbroker.wire import error_codes
 from tests.unit.groups.groups_at_work import REBALANCE_MS, SESSION_MS, Table
@@ -181,7 +177,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert (group.state in (COMPLETING, STABLE)) <= bool(members)
         assert group.pending_syncs <= set(members)
         assert not set(group.pending_joins) & set(members)
-        assert group._awaiting_join == sum(m.join_call is not None for m in members.values())
+        assert group.awaiting_join == sum(m.join_call is not None for m in members.values())
         assert set(group.static_members.values()) == {
             each.member_id for each in members.values() if each.instance_id is not None
         }
@@ -191,14 +187,14 @@ class GroupMachine(RuleBasedStateMachine):
             assert (member.sync_call is not None) <= (group.state == COMPLETING)
             for name, _ in member.protocols:
                 support[name] = support.get(name, 0) + 1
-        assert group._support == support
+        assert group.support.counts == support
         assert group._member_bytes == sum(member.held_bytes for member in members.values())
-        assert group._pending_bytes == sum(len(each) + ID_BYTES for each in group.pending_joins)
+        assert group.pending_bytes == sum(len(each) + ID_BYTES for each in group.pending_joins)
         if not members and not group.pending_joins:
             assert group.held_bytes == 0
         if group.state in (COMPLETING, STABLE):
             assert support[group.protocol_name] == len(members)
-        deadlines = [group._join_deadline_ms, group._sync_deadline_ms]
+        deadlines = [group.join_deadline_ms, group.sync_deadline_ms]
         deadlines += group.pending_joins.values()
         deadlines += [member.deadline_ms for member in members.values()]
         assert group.wake_ms <= min(deadlines)
@@ -209,7 +205,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert len(call.answers) == (0 if id(call) in parked else 1)
         if group.state == STABLE:
             # What a successor would begin with is what is there.
-            assert self.table.stored[-1] == group.record() | {
+            assert self.table.stored[-1] == value_of(group) | {
                 "current_state_timestamp": self.table.stored[-1]["current_state_timestamp"]
             }
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.groups.classic.group import STABLE
+from shmbroker.groups.classic.states import STABLE
 from shmbroker.wire import error_codes
 from tests.unit.groups.groups_at_work import Call, Table
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from shmbroker.groups.consumer.assignors import Assignment
 
+CONSUMER = "consumer"
+"""The protocol type of groups that speak it."""
+
 VERSION_MAX = 3
 """Higher ones begin like it."""
 

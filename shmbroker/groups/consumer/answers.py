@@ -56,18 +56,5 @@ def refusal(error: int, text: str | None = None) -> Answer:
     return {"error_code": error, "error_message": text or error_codes.message_of(error)}
 
 
-def join_refusal(error: int, member_id: str = "") -> Answer:
-    """A JoinGroup's answer with an error."""
-    return {
-        "error_code": error,
-        "generation_id": -1,
-        "protocol_type": None,
-        "protocol_name": None,
-        "leader": "",
-        "member_id": member_id,
-        "members": [],
-    }
-
-
 def _is_blank(text: str | None) -> bool:
     return text is not None and not text.strip()

@@ -15,16 +15,16 @@ Source: KIP-848; Kafka's GroupMetadataManager.classicGroupJoinToConsumerGroup an
 
 from __future__ import annotations
 
+from shmbroker.groups.classic.answers import join_refusal
 from shmbroker.groups.classic.embedded_protocol import (
+    CONSUMER,
     by_topic_id,
     encode_assignment,
     subscription_of,
 )
-from shmbroker.groups.classic.group import CONSUMER
 from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.admission import find, has_room_for, known_classic
-from shmbroker.groups.consumer.answers import join_refusal
 from shmbroker.groups.consumer.change import Change
 from shmbroker.groups.consumer.departures import can_become_classic, downgrade
 from shmbroker.groups.consumer.member import NO_TIMEOUT, UNRELEASED, UNREVOKED, ClassicPart

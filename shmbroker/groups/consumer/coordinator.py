@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import logging
 
-from shmbroker.groups.classic.group import EMPTY, ClassicGroup
-from shmbroker.groups.consumer.answers import fault_in_heartbeat, join_refusal, refusal
+from shmbroker.groups.classic.answers import join_refusal
+from shmbroker.groups.classic.group import ClassicGroup
+from shmbroker.groups.classic.group_value import value_of
+from shmbroker.groups.classic.states import EMPTY
+from shmbroker.groups.consumer.answers import fault_in_heartbeat, refusal
 from shmbroker.groups.consumer.assignors import UNIFORM
 from shmbroker.groups.consumer.change import Change, ConsumerSettings, Topics
 from shmbroker.groups.consumer.classic_members import (
@@ -30,7 +33,15 @@ from shmbroker.groups.consumer.records import encoded, rows_of, stamped
 from shmbroker.groups.consumer.regexes import resolve_regexes
 from shmbroker.groups.consumer.targets import assignor_of
 from shmbroker.groups.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
-from shmbroker.groups.migration import STEP_BYTES, converting, mark_of, to_classic, to_consumer
+from shmbroker.groups.migration import (
+    STEP_BYTES,
+    converting,
+    mark_of,
+    on_adopted,
+    send_away,
+    to_classic,
+    to_consumer,
+)
 from shmbroker.ids import random_uuid, uuid_text
 from shmbroker.metadata.changes import ConfigChanged, PartitionChanged, TopicCreated, TopicDeleted
 from shmbroker.metadata.group_configs import group_config
@@ -217,7 +228,7 @@ class ConsumerCoordinator:
                 size += len(records[-1][1] or b"")
             yield
             if owner.groups.get(group_id) is known and mark_of(known) == mark:
-                owner._run(known, known.send_away(owner.steady_ms()))
+                owner._run(known, send_away(known, owner.steady_ms()))
                 self.store(group, Change(), records, known)
                 return
 
@@ -234,7 +245,7 @@ class ConsumerCoordinator:
             group, text = to_consumer(known, self.settings, make_member_id, self.topics)
             if group is not None:
                 self._configure(group)
-                self.owner._run(known, known.send_away(self.owner.steady_ms()))
+                self.owner._run(known, send_away(known, self.owner.steady_ms()))
                 before += [encoded(record) for record in group.creation()]
         if known is not None:
             before.insert(0, encoded((GROUP_METADATA, {"group": group_id}, None)))
@@ -365,7 +376,9 @@ class ConsumerCoordinator:
                 self.topics,
             )
             key = {"group": group.group_id}
-            records.append(encoded((GROUP_METADATA, key, classic.record(wall_ahead_ms=ahead_ms))))
+            records.append(
+                encoded((GROUP_METADATA, key, value_of(classic, wall_ahead_ms=ahead_ms)))
+            )
         if records:
             error: int = owner._append(group.owner, records)
             if error:
@@ -375,7 +388,7 @@ class ConsumerCoordinator:
             group.on_gone(error_codes.REBALANCE_IN_PROGRESS, now_ms)  # its timer is still there
             owner._add(classic)
             assert change.downgrade is not None
-            owner._run(classic, classic.on_adopted(change.downgrade.is_rebalancing, now_ms))
+            owner._run(classic, on_adopted(classic, change.downgrade.is_rebalancing, now_ms))
             return 0
         if owner.groups.get(group.group_id) is not group:
             if known is not None:

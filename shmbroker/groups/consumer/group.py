@@ -27,7 +27,7 @@ Source: KIP-848; Kafka's ConsumerGroup.
 
 from __future__ import annotations
 
-from shmbroker.groups.classic.group import CONSUMER
+from shmbroker.groups.classic.embedded_protocol import CONSUMER
 from shmbroker.groups.classic.member import NEVER
 from shmbroker.groups.consumer import records as stored
 from shmbroker.groups.consumer.member import LEFT_EPOCH, UNREVOKED, ClassicPart, ConsumerMember

@@ -4,6 +4,9 @@ from typing import Any
 
 from shmbroker.groups.classic.effects import Effect, Reply, StoreAssigned
 from shmbroker.groups.classic.group import ClassicGroup, ClassicSettings
+from shmbroker.groups.classic.group_value import value_of
+from shmbroker.groups.classic.joining import on_join
+from shmbroker.groups.classic.syncing import on_sync
 
 START_MS = 1_000_000
 SESSION_MS = 10_000
@@ -48,7 +51,7 @@ class Table:
                 continue
             if not self.storage_error:
                 assignments = effect.assignments if isinstance(effect, StoreAssigned) else None
-                self.stored.append(self.group.record(assignments))
+                self.stored.append(value_of(self.group, assignments))
             self.run(self.group.on_stored(effect, self.storage_error, self.now_ms))
 
     def wait(self, ms: int) -> None:
@@ -81,8 +84,8 @@ class Table:
             "protocols": [{"name": name, "metadata": data} for name, data in protocols],
         }
         self.run(
-            self.group.on_join(
-                call, body, version, "client", "/host", self.now_ms, lambda more: True
+            on_join(
+                self.group, call, body, version, "client", "/host", self.now_ms, lambda more: True
             )
         )
         return call
@@ -100,7 +103,8 @@ class Table:
         call = Call()
         rows = [{"member_id": each, "assignment": a} for each, a in (assignments or {}).items()]
         self.run(
-            self.group.on_sync(
+            on_sync(
+                self.group,
                 call,
                 member_id,
                 instance,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shmbroker.groups.classic.group import NEW_MEMBER_TIMEOUT_MS
+from shmbroker.groups.classic.group_value import value_of
+from shmbroker.groups.classic.joining import NEW_MEMBER_TIMEOUT_MS
 from shmbroker.groups.classic.member import NEVER, subscribed_topics
 from shmbroker.wire import error_codes
 from tests.unit.groups.groups_at_work import REBALANCE_MS, SESSION_MS, Table
@@ -643,7 +644,7 @@ def test_a_group_goes_on_where_its_record_left_it() -> None:
     successor.group.replay(table.stored[-1])
     successor.run(successor.group.on_loaded(successor.now_ms))
     assert successor.group.state == "Stable"
-    assert successor.group.record() == table.stored[-1]
+    assert value_of(successor.group) == table.stored[-1]
     assert successor.heartbeat(leader, "a") == 0
     assert successor.sync(follower, instance="b").answer["assignment"] == follower.encode()
     successor.wait(SESSION_MS)

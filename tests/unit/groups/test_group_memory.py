@@ -211,17 +211,17 @@ def test_a_member_has_few_protocols(broker: Office) -> None:
 
 def test_equal_subscriptions_are_read_once(broker: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """… and of different ones no more names than are read in some milliseconds."""
-    from shmbroker.groups.classic import group as group_module
+    from shmbroker.groups.classic import agreement
 
     read: list[int] = []
-    original = group_module.subscribed_topics
+    original = agreement.subscribed_topics
 
     def counting(metadata: bytes, count_max: int) -> tuple[list[str], int] | None:
         found = original(metadata, count_max)
         read.append(len(found[0]) if found is not None else 0)
         return found
 
-    monkeypatch.setattr(group_module, "subscribed_topics", counting)
+    monkeypatch.setattr(agreement, "subscribed_topics", counting)
 
     def subscription(names: list[str], own: bytes = b"") -> dict[str, Any]:
         packed = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in names)
