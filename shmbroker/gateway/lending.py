@@ -243,17 +243,24 @@ class Lender:
         if connection.is_closed:
             return True
         is_muted = connection in self._muted
-        if not is_between_requests(connection) or connection.is_held is not is_muted:
-            if connection.inflight and not connection.is_held and is_straight(connection):
+        if connection.filled or connection.is_held is not is_muted:
+            return False
+        if not is_between_requests(connection):
+            if connection.inflight and not is_muted and is_straight(connection):
                 self._loop.mute(connection)
                 self._muted.add(connection)
             return False
-        if connection.filled:
-            return False
+        if not self._lend(connection, now) and is_muted:
+            self._muted.discard(connection)
+            self._loop.unmute(connection)
+        return True
+
+    def _lend(self, connection: Connection, now: float) -> bool:
+        """Send it, if there is room; False where it stays as it was."""
         gateway, listener = self._gateway, connection.listener
         free = self._free[listener.broker_id]
         if not free or gateway.io_peer(connection) is None:
-            return True
+            return False
         session = connection.session
         mark = free[-1]
         self._number += 1
@@ -269,16 +276,15 @@ class Lender:
         )
         self._marks[listener.broker_id][mark] = 0
         if not self._passages[listener.broker_id].send(tuple(lent), [connection.fd]):
-            return True
+            return False
         free.pop()
         if session is not None:
             gateway.fetch.sessions.remove(session)
         connection.session = None
         _, rest_s = self._stays.pop(connection, (0.0, RESTS_S[0] / 2))
         self._quiet.pop(connection, None)
-        if is_muted:
-            self._muted.discard(connection)
-            connection.is_muted = connection.is_held = False
+        self._muted.discard(connection)
+        connection.is_muted = connection.is_held = False
         self.lent[self._number] = Away(connection, mark, now, rest_s)
         self._loop.let_go(connection)
         return True

@@ -501,6 +501,29 @@ def test_who_has_much_in_flight_is_read_no_more_until_it_can_be_lent(two: Two) -
     assert not two.lender._muted and two.ask(PRODUCE)[0] is two.host
 
 
+@pytest.mark.skipif(native is None, reason="without the compiled kernels")
+def test_who_can_not_be_lent_after_all_is_read_again_at_once(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.rest(WINDOW_S)
+    two.ask(PRODUCE)
+    monkeypatch.setattr(Passage, "send", lambda *_message: False)
+    was_muted = False
+    for _ in range(4 * QUIET_LOOKS):
+        for _ in range(2):
+            two.send(PRODUCE)
+        two.rest(LOOK_S)
+        two.home.gateway.turn(two.home.poller.poll(0))
+        was_muted |= bool(two.lender._muted)
+        for _ in range(2):  # what came while it was muted is asked for behind the first answers
+            two.serve(two.home)
+            two.home.gateway.turn(two.home.poller.poll(0))
+        for _ in range(2):
+            assert two.home.answer(*PRODUCE)["responses"]
+        assert not two.lender._muted
+    assert was_muted and not two.is_lent
+
+
 def test_the_guests_of_a_broker_that_is_fenced_end(two: Two) -> None:
     two.become_quiet()
     two.lender.on_broker_fenced(BROKER_ID)
