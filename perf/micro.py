@@ -161,7 +161,10 @@ class Family:
                 topics_by_id={},
                 topics_by_name={
                     TOPIC: SimpleNamespace(
-                        name=TOPIC, topic_id=TOPIC_ID, partitions=(0,), is_internal=False
+                        name=TOPIC,
+                        topic_id=TOPIC_ID,
+                        partitions=(SimpleNamespace(replicas=(1,)),),
+                        is_internal=False,
                     )
                 },
             ),
