@@ -33,6 +33,8 @@ from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.latencies import Latencies
 from shmbroker.shm.standing import StandingAnswers
 
+PUT_OFF_S = 0.0005
+"""How long a turn of the broker may be put off while requests go the straight way."""
 LEAVE_S = 0.5
 """How long guests may take to go home before this process stops."""
 
@@ -151,23 +153,32 @@ class IoWorker(SleepingChild):
         monotonic = clock.monotonic
         present, answers = guests.present, rings.of_gateway.reader
         events: list[tuple[int, int]] = []
-        now = due = 0.0
-        is_usual = True
+        alone = broker.replication.is_alone
+        now = due = turned_at = 0.0
         while not self.must_stop:
             # What comes on the ring may be for one that has left.
             has_some = bool(present) or answers.poll()
+            is_usual = True
             if has_some or len(events) > 1 or (events and events[0][0] != doorbell):
                 has_some = True
                 is_usual = beside.read(events)
+            has_served = bool(events)
+            if alone and has_served and not is_usual and now - turned_at < PUT_OFF_S:
+                # All was answered: what else an append brings about waits for the next requests.
+                came, has_served = beside.look_before_sleep(True), False
+                if came:
+                    events, now = came, monotonic()
+                    continue
             broker.may_look = not has_some
             rest = broker.turn()
+            turned_at = now
             if has_some:
                 if is_usual or answers.poll() or now >= due:
                     due = now + gateway.answer()
                     if rest and self.has_entries():
                         rest = 0.0
                 rest = min(rest, max(0.0, due - now))
-            came = beside.look_before_sleep(bool(events)) if has_some and rest else None
+            came = beside.look_before_sleep(has_served) if has_some and rest else None
             if came is not None:
                 events = came
             elif rest:
