@@ -184,6 +184,8 @@ class GuestGateway:
         )
         member.tally = OwnTally(shared.counters, slot.index)
         workers, brokers = shared.of_role(NETWORK_WORKER), shared.of_role(IO_WORKER)
+        # They are asked for nothing; a guest is told that they lead.
+        siblings = {each.number: each for each in broker.member.peers if each.role == IO_WORKER}
         windows = quota_counts.Windows(
             config["quota.window.num"], config["quota.window.size.seconds"] * 1000
         )
@@ -196,7 +198,7 @@ class GuestGateway:
             poller,
             listeners,
             Brokers(
-                {slot.number: peer},
+                siblings | {slot.number: peer},
                 {BROKER: FileTable(shared.passing[slot.index, slot.index][1], FILES_KEPT)},
                 {BROKER: words_of(shared.standing_of(slot.index))},
             ),

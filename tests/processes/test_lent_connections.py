@@ -10,7 +10,7 @@ from shmbroker.testing.broker import Broker
 from shmbroker.wire import codec
 from shmbroker.wire.frame import request_frame
 from tests.support.acknowledged_load import batch_now, wait_until
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, produce_body
 
 TOPIC = "lent"
 
@@ -160,6 +160,31 @@ def test_who_takes_turns_with_partitions_goes_the_straight_way_with_each() -> No
             assert answer["error_code"] == 0
             assert partition == 0 or answer["base_offset"] == ends[partition]
             ends[partition] = answer["base_offset"] + 1
+        assert is_lent(broker, client)
+
+
+def test_a_guest_is_told_which_other_broker_leads() -> None:
+    with Broker("--io-workers", "2") as broker, RawClient(broker.address) as client:
+        client.create_topic(TOPIC, 2)
+
+        def leaders() -> dict[int, int]:
+            answer = client.ask("Metadata", 9, {"topics": [{"name": TOPIC}]})
+            rows = answer["topics"][0]["partitions"]
+            return {row["partition_index"]: row["leader_id"] for row in rows}
+
+        wait_until(lambda: sorted(leaders().values()) == [1, 2], "both brokers to lead")
+        own, other = sorted((0, 1), key=lambda index: leaders()[index])
+
+        def is_away() -> bool:
+            answer = client.produce(TOPIC, batch_now(b"1"), own)
+            return answer["error_code"] == 0 and is_lent(broker, client)
+
+        wait_until(is_away, "a connection to be lent", between=0.005)
+        body = produce_body(TOPIC, batch_now(b"2"), other)
+        answer = client.ask("Produce", 10, body)
+        [row] = answer["responses"][0]["partition_responses"]
+        assert (row["error_code"], row["current_leader"]["leader_id"]) == (6, 2)
+        assert [endpoint["node_id"] for endpoint in answer["node_endpoints"]] == [2]
         assert is_lent(broker, client)
 
 
