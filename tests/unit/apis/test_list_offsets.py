@@ -11,6 +11,7 @@ from shmbroker.ids import partition_key
 from shmbroker.log.config import LogConfig
 from shmbroker.replica.partition import Partition, Partitions
 from shmbroker.wire import error_codes
+from tests.support.steps import finish
 
 TOPIC_ID = bytes(15) + b"\x07"
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -53,10 +54,7 @@ def ask(high_watermark: int, epoch_start: int, timestamp: int, version: int) -> 
     asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
     body = {"isolation_level": 0, "topics": [{"name": "t", "partitions": [asked]}]}
     steps = list_offsets.answer(worker, SimpleNamespace(api_version=version), body)
-    with pytest.raises(StopIteration) as end:
-        next(steps)
-    answer = end.value.value
-    assert answer is not None
+    answer = finish(steps)
     (row,) = answer["topics"][0]["partitions"]
     return row.get("error_code", 0), row["offset"]
 

@@ -24,6 +24,7 @@ from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import STEP_ROWS
 from shmbroker.replica.partition import Partitions
 from shmbroker.wire import codec, error_codes
+from tests.support.steps import finish
 
 ROWS = 5 * STEP_ROWS
 INDEXES = range(ROWS)
@@ -145,10 +146,8 @@ def test_a_partition_that_is_named_again_and_again_makes_no_huge_answer() -> Non
     broker.partitions[key] = SimpleNamespace(is_leader=True, producers=producers)
     asked = {"topics": [{"name": "t", "partition_indexes": [0] * 2000}]}
     steps = describe_producers.answer(broker, SimpleNamespace(api_version=0), asked)
-    with pytest.raises(StopIteration) as end:
-        while True:
-            next(steps)
-    (topic,) = end.value.value["topics"]
+    answer = finish(steps)
+    (topic,) = answer["topics"]
     told = sum(len(row.get("active_producers", ())) for row in topic["partitions"])
     assert told == 100 + describe_producers.PRODUCERS_AGAIN_MAX
     assert len(topic["partitions"]) == 2000

@@ -28,6 +28,7 @@ from shmbroker.ids import partition_key
 from shmbroker.records.end_marker import EndMarker
 from shmbroker.replica.partition import Partitions
 from shmbroker.wire import error_codes as e
+from tests.support.steps import finish_counted
 
 TOPIC_ID, OFFSETS_ID = bytes(15) + b"\1", bytes(15) + b"\2"
 OFFSETS = "__consumer_offsets"
@@ -398,14 +399,7 @@ def test_many_ids_are_listed_in_steps(broker: Any) -> None:
         "duration_filter": 500,
     }
     steps = list_transactions.answer(broker, Call(2), body)
-    count = 0
-    while True:
-        try:
-            next(steps)
-            count += 1
-        except StopIteration as end:
-            answer = end.value
-            break
+    answer, count = finish_counted(steps)
     assert count == 2
     found = [row["transactional_id"] for row in answer["transaction_states"]]
     assert found == [f"id-{n}" for n in range(1_200) if str(n).startswith("1")]

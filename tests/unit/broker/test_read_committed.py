@@ -21,6 +21,7 @@ from shmbroker.ipc.operation_layout import (
 from shmbroker.purgatory import Purgatory
 from shmbroker.records.batch import encode_batch
 from shmbroker.records.end_marker import EndMarker
+from tests.support.steps import finish
 from tests.unit.broker.test_group_commit import NOW_MS, Worker
 
 
@@ -260,10 +261,3 @@ def broker_of(leader: Leader) -> Any:
     topic = SimpleNamespace(topic_id=leader.partition.topic_id, partitions=[None])
     image = SimpleNamespace(topics_by_name={"t": topic})
     return SimpleNamespace(image=image, partitions=leader.store.partitions, tiering=NoTier())
-
-
-def finish(steps: Any) -> Any:
-    with pytest.raises(StopIteration) as end:
-        for _ in range(100):  # an answer that takes long rests between its steps
-            next(steps)
-    return end.value.value
