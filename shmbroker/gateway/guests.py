@@ -49,7 +49,7 @@ LOUD = 0.93
 """Busy for more of it, it sends those home who went the usual way in this window."""
 USUAL_PER_S = 6500
 """So it does where they were read more often than this: they ask again at once."""
-FEW = 2
+TIMES_FEW = 2
 """Who was read no more often stays: what is asked first goes the usual way."""
 BUSY_S = 0.02
 """So does one that had no rest for so long."""
@@ -294,7 +294,7 @@ class Guests:
         going = [
             connection
             for connection, times in self._usual.items()
-            if times > FEW and connection not in self._going
+            if times > TIMES_FEW and connection not in self._going
         ]
         if not going:
             return

@@ -61,7 +61,7 @@ OTHER_S = 0.2
 """It has asked for nothing else for so long."""
 SLEEPS = 0.5
 """A worker that sleeps less of its time lends only those who go a straight way."""
-FEW = 16
+CONNECTIONS_FEW = 16
 """Of so many connections those are lent who ask for offsets; more are served better by two."""
 RESTING = 10_000
 """Added to the room that is said: only who goes a straight way is taken for a while."""
@@ -207,7 +207,7 @@ class Lender:
         before, self._quiet = self._quiet, {}
         straight: list[Connection] = []
         others: list[Connection] = []
-        are_many = len(connections) > FEW
+        are_many = len(connections) > CONNECTIONS_FEW
         for connection in connections.values():
             if are_many and asks_offsets(connection):
                 continue

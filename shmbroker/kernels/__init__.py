@@ -15,8 +15,7 @@
 `_native.pyi` has the signatures and what each raises, `kernels.h` the layouts, one `.c` file each
 loop. Rules: whatever the bytes say, nothing outside of the given buffers is read or written; the
 interpreter lock is released meanwhile (but for `plain`, and for `straight` until it sends); nothing
-is allocated; what is wrong is a
-ValueError.
+is allocated; what is wrong is a ValueError.
 
 `python -m shmbroker.kernels` says whether they are there; `make kernels` builds them in a clone.
 SHMBROKER_KERNELS: `off` does without, `required` makes it an ImportError if they are missing.

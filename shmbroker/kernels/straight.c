@@ -1,4 +1,4 @@
-/* Small Produces of a guest, from its socket to their answers, in one call (`processes/straight.py`).
+/* Small Produces of a guest, from its socket to their answers in one call (`processes/straight`).
  *
  *   recv ─► known bytes? ─► whole frame? ─► plain_append (`plain.c`) ─► answer, next frame ─► send
  *              │ no             │ no            │ no

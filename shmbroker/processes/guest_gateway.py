@@ -157,6 +157,48 @@ class BrokersImage:
         return []
 
 
+def own_member(shared: SharedResources, slot: Slot, broker: Peer) -> FamilyMember:
+    """The gateway as the member of a family of two, with counters that nobody else sees."""
+    counters = Counters(memoryview(bytearray(layout_size(len(SLOTS)))), len(SLOTS))
+    words = counters.words
+    for index in SLOTS:
+        words[counters.at(index, INCARNATION)] = 1
+        words[counters.at(index, STATE)] = STATE_RUNNING
+        for other in SLOTS:
+            words[counters.acknowledgement(index, other)] = 1
+    doorbells = shared.doorbells
+    member = FamilyMember(GATEWAY, counters, doorbells[slot.index], doorbells[0], [broker])
+    member.tally = OwnTally(shared.counters, slot.index)
+    return member
+
+
+def own_brokers(shared: SharedResources, slot: Slot, broker: Broker, peer: Peer) -> Brokers:
+    """The broker beside, to be asked; of the others a guest is told that they lead."""
+    others = {each.number: each for each in broker.member.peers if each.role == IO_WORKER}
+    return Brokers(
+        others | {slot.number: peer},
+        {BROKER: FileTable(shared.passing[slot.index, slot.index][1], FILES_KEPT)},
+        {BROKER: words_of(shared.standing_of(slot.index))},
+    )
+
+
+def own_siblings(shared: SharedResources, slot: Slot, config: BrokerConfig) -> Siblings:
+    """Counts of its own for what network workers count together."""
+    workers, brokers = shared.of_role(NETWORK_WORKER), shared.of_role(IO_WORKER)
+    windows = quota_counts.Windows(
+        config["quota.window.num"], config["quota.window.size.seconds"] * 1000
+    )
+    used = memoryview(bytearray(quota_counts.table_bytes(config["quota.window.num"])))
+    addresses = memoryview(bytearray(address_counts.table_bytes()))
+    return Siblings(
+        len(workers) + brokers.index(slot),
+        {},
+        address_counts.AddressCounts(addresses, {}),
+        quota_counts.QuotaCounts(used, [], windows),
+        len(workers) + len(brokers) - 1,
+    )
+
+
 class GuestGateway:
     """The gateway and its guests; `turn` is theirs, between those of the broker."""
 
@@ -171,50 +213,21 @@ class GuestGateway:
         listeners: Sequence[Listener],
         latencies: Latencies,
     ) -> None:
-        counters = Counters(memoryview(bytearray(layout_size(len(SLOTS)))), len(SLOTS))
-        words = counters.words
-        for index in SLOTS:
-            words[counters.at(index, INCARNATION)] = 1
-            words[counters.at(index, STATE)] = STATE_RUNNING
-            for other in SLOTS:
-                words[counters.acknowledgement(index, other)] = 1
-        peer = rings.of_gateway
-        member = FamilyMember(
-            GATEWAY, counters, shared.doorbells[slot.index], shared.doorbells[0], [peer]
-        )
-        member.tally = OwnTally(shared.counters, slot.index)
-        workers, brokers = shared.of_role(NETWORK_WORKER), shared.of_role(IO_WORKER)
-        # They are asked for nothing; a guest is told that they lead.
-        siblings = {each.number: each for each in broker.member.peers if each.role == IO_WORKER}
-        windows = quota_counts.Windows(
-            config["quota.window.num"], config["quota.window.size.seconds"] * 1000
-        )
-        used = memoryview(bytearray(quota_counts.table_bytes(config["quota.window.num"])))
+        member = own_member(shared, slot, rings.of_gateway)
         self.gateway = gateway = Gateway(
             clock,
             member,
             config,
-            BrokersImage(broker, words),
+            BrokersImage(broker, member.counters.words),
             poller,
             listeners,
-            Brokers(
-                siblings | {slot.number: peer},
-                {BROKER: FileTable(shared.passing[slot.index, slot.index][1], FILES_KEPT)},
-                {BROKER: words_of(shared.standing_of(slot.index))},
-            ),
-            Siblings(
-                len(workers) + brokers.index(slot),
-                {},
-                address_counts.AddressCounts(
-                    memoryview(bytearray(address_counts.table_bytes())), {}
-                ),
-                quota_counts.QuotaCounts(used, [], windows),
-                len(workers) + len(brokers) - 1,
-            ),
+            own_brokers(shared, slot, broker, rings.of_gateway),
+            own_siblings(shared, slot, config),
             give_back_freed,
             latencies,
             shared.log_levels.effective,
         )
+        peer, workers = rings.of_gateway, shared.of_role(NETWORK_WORKER)
         rings_read = (*broker.member.rings, peer.reader)
         self.awake = Awake(Core(clock.monotonic, rings_read, poller))
         """What keeps this process awake for what a guest asks next."""

@@ -125,18 +125,6 @@ def test_frames_that_come_in_pieces_are_put_together() -> None:
         assert is_lent(broker, client)
 
 
-def test_batches_to_be_looked_at_come_home_where_they_are_many() -> None:
-    with Broker() as broker, RawClient(broker.address) as client:
-        client.create_topic(TOPIC)
-        client.create_topic("stamped", **{"message.timestamp.type": "LogAppendTime"})
-        become_quiet(broker, client)
-        wait_until(
-            lambda: send_many(client, "stamped", range(2000)) and not is_lent(broker, client),
-            "a loud connection to come home",
-            between=0,
-        )
-
-
 def test_large_batches_come_home() -> None:
     with Broker() as broker, RawClient(broker.address) as client:
         client.create_topic(TOPIC)

@@ -12,10 +12,16 @@ Rules
 * Everything here needs the lock of the backlog, but for `Buffers.keep`.
 """
 
+from __future__ import annotations
+
 from shmbroker.client.producer.delivery import Batch
-from shmbroker.client.producer.encoding import COUNT, NEWEST, POSITION
+from shmbroker.client.producer.encoding import COUNT, NEWEST, POSITION, encode
 from shmbroker.errors import ConfigFault
 from shmbroker.records.batch_layout import HEADER_SIZE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.client.producer.encoding import Columns, Rows
 
 RECORD_BYTES_MAX = 64 << 20
 """Brokers close the connection at a request of 100 MiB, so no answer would ever come."""
@@ -47,6 +53,36 @@ class OpenBatch:
         self.position, self.count, self.max_timestamp = state[POSITION], state[COUNT], state[NEWEST]
         return more
 
+    def put(self, columns: Columns, rows: Rows | None, first: int, last: int) -> int:
+        """Encode as many of the rows as there is room for; return how many."""
+        count, self.position, newest = encode(
+            self.buffer,
+            self.position,
+            len(self.buffer),
+            self.count,
+            rows,
+            first,
+            last,
+            self.base_timestamp,
+            columns,
+        )
+        self.count += count
+        self.max_timestamp = max(self.max_timestamp, newest)
+        return count
+
+    def growth(self, batch_size: int) -> int:
+        """How many bytes it grows by: twice the room, for more records, or for one that is larger
+        than a batch. ConfigFault where no broker would take that one."""
+        size = len(self.buffer)
+        more = size if size >= batch_size else min(size, batch_size - size)
+        if size + more > 2 * RECORD_BYTES_MAX:
+            raise ConfigFault(f"a record is larger than {RECORD_BYTES_MAX} bytes")
+        return more
+
+    def grow(self, more: int) -> None:
+        """Make room for so many bytes more."""
+        self.buffer = self.buffer + bytes(more)  # not in place: it may be looked at still
+
 
 class Buffers:
     """What batches of a producer hold."""
@@ -74,12 +110,9 @@ class Buffers:
         return self._spare.pop() if size == self._batch_size and self._spare else bytearray(size)
 
     def grow(self, opened: OpenBatch) -> None:
-        """Twice the room: for more records, or for one that is larger than a batch."""
-        size = len(opened.buffer)
-        more = size if size >= self._batch_size else min(size, self._batch_size - size)
-        if size + more > 2 * RECORD_BYTES_MAX:
-            raise ConfigFault(f"a record is larger than {RECORD_BYTES_MAX} bytes")
-        opened.buffer = opened.buffer + bytes(more)  # not in place: it may be looked at still
+        """Twice the room for a batch, whatever else there is."""
+        more = opened.growth(self._batch_size)
+        opened.grow(more)
         self.memory += more
 
     def release(self, batch: Batch) -> None:

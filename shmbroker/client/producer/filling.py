@@ -23,7 +23,7 @@ from shmbroker import clock
 from shmbroker.client.producer.backlog import Backlog
 from shmbroker.client.producer.buffers import OpenBatch
 from shmbroker.client.producer.delivery import PartitionQueue
-from shmbroker.client.producer.encoding import CLOSED, Columns, encode, scatter
+from shmbroker.client.producer.encoding import CLOSED, Columns, scatter
 from shmbroker.client.producer.settings import Settings
 from shmbroker.errors import ConfigFault
 from shmbroker.records.batch_layout import HEADER_SIZE
@@ -112,19 +112,7 @@ class Filling:
                 opened = self._begin(queue, max(want, queue.filled_bytes), time)
             elif times is None and opened.base_timestamp != now_ms:
                 columns = columns._replace(timestamps=np.full(columns.rows, now_ms))
-            count, opened.position, newest = encode(
-                opened.buffer,
-                opened.position,
-                len(opened.buffer),
-                opened.count,
-                rows,
-                first,
-                last,
-                opened.base_timestamp,
-                columns,
-            )
-            opened.count += count
-            opened.max_timestamp = max(opened.max_timestamp, newest)
+            count = opened.put(columns, rows, first, last)
             first += count
             if not count:
                 self._make_room(queue, opened)

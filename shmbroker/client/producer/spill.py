@@ -23,13 +23,12 @@ import numpy as np
 
 from shmbroker import clock
 from shmbroker.client.cluster import Cluster
+from shmbroker.client.producer.buffers import OpenBatch
 from shmbroker.client.producer.columns import ColumnChunk, chunks
 from shmbroker.client.producer.delivery import Batch
-from shmbroker.client.producer.encoding import encode
 from shmbroker.client.producer.placement import Sticky, by_partition, columns_of, place, runs
 from shmbroker.client.producer.questions import find_topic
 from shmbroker.crc32c import crc32c
-from shmbroker.errors import ConfigFault
 from shmbroker.records import codecs
 from shmbroker.records.batch_layout import HEADER_SIZE
 
@@ -41,26 +40,11 @@ if TYPE_CHECKING:
 
 IN_MEMORY_BYTES = 8 << 20
 """What is smaller makes no file."""
-RECORD_BYTES_MAX = 64 << 20
-"""Brokers close the connection at a request of 100 MiB, so no answer would ever come."""
 
 _FIRST_BYTES = 4096
 _DIGEST_BYTES = 16
 
 TopicPartition = tuple[str, int]
-
-
-class _Open:
-    """A batch that still takes records."""
-
-    __slots__ = ("base_timestamp", "buffer", "count", "max_timestamp", "position")
-
-    def __init__(self, size: int, base_timestamp: int) -> None:
-        self.buffer = bytearray(size)
-        self.position = HEADER_SIZE
-        self.count = 0
-        self.base_timestamp = base_timestamp
-        self.max_timestamp = base_timestamp
 
 
 class Stored(NamedTuple):
@@ -100,7 +84,7 @@ class Spill:
         lots = np.random.default_rng(seed)
         self._lots = lambda count: int(lots.integers(count))
         self._stickies: dict[str, Sticky] = {}
-        self._open: dict[TopicPartition, _Open] = {}
+        self._open: dict[TopicPartition, OpenBatch] = {}
         self._memory = 0
         self._file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=directory)  # noqa: SIM115
         self._end = 0
@@ -170,41 +154,28 @@ class Spill:
             elif times is None and opened.base_timestamp != self._now_ms:
                 times = np.full(columns.rows, self._now_ms)
                 columns = columns._replace(timestamps=times)
-            count, opened.position, newest = encode(
-                opened.buffer,
-                opened.position,
-                len(opened.buffer),
-                opened.count,
-                rows,
-                first,
-                last,
-                opened.base_timestamp,
-                columns,
-            )
-            opened.count += count
-            opened.max_timestamp = max(opened.max_timestamp, newest)
+            count = opened.put(columns, rows, first, last)
             first += count
             if not count:
                 self._make_room(topic_partition, opened)
 
-    def _begin(self, topic_partition: TopicPartition, time: int) -> _Open:
+    def _begin(self, topic_partition: TopicPartition, time: int) -> OpenBatch:
         size = min(_FIRST_BYTES, self._batch_size)
         self._take_memory(size)
-        opened = self._open[topic_partition] = _Open(size, time)
+        opened = OpenBatch(bytearray(size), time, clock.monotonic())
+        self._open[topic_partition] = opened
         return opened
 
-    def _make_room(self, topic_partition: TopicPartition, opened: _Open) -> None:
+    def _make_room(self, topic_partition: TopicPartition, opened: OpenBatch) -> None:
         """It is full: twice the room for it, or none."""
         size = len(opened.buffer)
         if opened.count and size >= self._batch_size:
             self._close(topic_partition)
             return
-        more = size if size >= self._batch_size else min(size, self._batch_size - size)
-        if size + more > 2 * RECORD_BYTES_MAX:
-            raise ConfigFault(f"a record is larger than {RECORD_BYTES_MAX} bytes")
+        more = opened.growth(self._batch_size)
         self._take_memory(more)
         if topic_partition in self._open:
-            opened.buffer = opened.buffer + bytes(more)  # not in place: numpy may look at it
+            opened.grow(more)
         else:
             self._memory -= more  # it was closed for the memory
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from shmbroker.gateway import lending
-from shmbroker.gateway.guests import BUSY_S, FEW, RESTS_S, ROOM, USUAL_PER_S, WINDOW_S, Guests
+from shmbroker.gateway.guests import BUSY_S, RESTS_S, ROOM, TIMES_FEW, USUAL_PER_S, WINDOW_S, Guests
 from shmbroker.gateway.lending import LOOK_S, MARKS, OTHER_S, QUIET_LOOKS, RESTING, Lender
 from shmbroker.ipc.core import Core
 from shmbroker.ipc.operation_layout import (
@@ -294,7 +294,7 @@ def test_guests_go_home_from_a_host_without_rest_and_stay_longer_each_time(
     stayed = []
     for _ in range(3):
         two.become_quiet()
-        for _ in range(FEW + 1):
+        for _ in range(TIMES_FEW + 1):
             two.ask(FETCH, fetch_body(0, -1, names=True))
         two.work(BUSY_S * 1.5)
         two.turns()
@@ -316,7 +316,7 @@ def test_guests_go_home_from_a_host_without_rest_and_stay_longer_each_time(
 
 def test_a_loud_guest_is_read_no_more_and_goes_once_it_is_answered(two: Two) -> None:
     two.become_quiet()
-    for _ in range(FEW):
+    for _ in range(TIMES_FEW):
         two.ask(PRODUCE)
     two.send(PRODUCE)
     two.turns()
@@ -432,7 +432,7 @@ def test_who_goes_the_straight_way_is_kept_however_busy_that_is(two: Two) -> Non
     [guest] = two.guests.present
     for _ in range(10):
         two.guests.mark(guest)
-        for _ in range(FEW):
+        for _ in range(TIMES_FEW):
             two.guests.note_usual(guest)
         two.work(WINDOW_S)
         two.turns()
