@@ -53,6 +53,14 @@ NO_VIEW = memoryview(bytearray())
 NEVER = float("inf")
 
 
+Meaning = tuple[bytes, bytes, bytes, bytes, bytes, bool, bool]
+"""What the known bytes of a Produce mean, for `kernels/straight.c`: its header's first bytes, those
+from the client's name to the batch, an APPEND_CONSTANT, the answer's begin and end; whether the
+version is flexible, and whether it answers with the log's start."""
+
+StraightRow = tuple[int, Meaning | None, memoryview, int]
+"""Descriptor, the meaning of its Produces (None: it asks for offsets), marks, which is its own."""
+
 Answered = tuple[int, float, int, float, int, float]
 """What one connection has got together: the API of the first and when it was read, the same of the
 last, how many there are, and when. Only the first may be of another API than the rest."""
@@ -109,6 +117,7 @@ class Connection(Sender):
         "scope",
         "session",
         "socket",
+        "straight_row",
         "stranger",
         "submit",
         "taken_at",
@@ -178,6 +187,8 @@ class Connection(Sender):
         """When it has committed or fetched offsets last, in the network worker."""
         self.asked_other_at = 0.0
         """When it asked last for what is not asked of a guest: see `gateway.lending`."""
+        self.straight_row: StraightRow | None = None
+        """What `kernels/straight.c` is told of it, where it is a guest and goes that way."""
         self.session: FetchSession | None = None
         """The fetch session that it used last."""
         self.submit = submit

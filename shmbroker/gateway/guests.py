@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import socket
 
-from shmbroker.gateway.connection import Connection
+from shmbroker.gateway.connection import Connection, Meaning, StraightRow
 from shmbroker.gateway.lending import (
     ASKED_BY_GUESTS,
     ENDED,
@@ -154,6 +154,12 @@ class Guests:
         slot, lent = self.present[connection]
         self._marks[slot][lent.mark] = 1
         self._marked.add(connection)
+
+    def row_of(self, connection: Connection, meaning: Meaning | None) -> StraightRow:
+        """What the kernel of the straight way is told of it; see `FastProduce.straight`.
+        meaning: None: it asks for offsets."""
+        slot, lent = self.present[connection]
+        return connection.fd, meaning, self._marks[slot], lent.mark
 
     def on_answered(self, connection: Connection) -> None:
         """What was read of it is answered."""

@@ -61,8 +61,6 @@ OTHER_S = 0.2
 """It has asked for nothing else for so long."""
 SLEEPS = 0.5
 """A worker that sleeps less of its time lends only those who go a straight way."""
-CONNECTIONS_FEW = 16
-"""Of so many connections those are lent who ask for offsets; more are served better by two."""
 RESTING = 10_000
 """Added to the room that is said: only who goes a straight way is taken for a while."""
 AT_ONCE = 4
@@ -207,10 +205,7 @@ class Lender:
         before, self._quiet = self._quiet, {}
         straight: list[Connection] = []
         others: list[Connection] = []
-        are_many = len(connections) > CONNECTIONS_FEW
         for connection in connections.values():
-            if are_many and asks_offsets(connection):
-                continue
             if self._may_go(connection, since, now):
                 looks = self._quiet[connection] = before.get(connection, 0) + 1
                 if looks >= QUIET_LOOKS:

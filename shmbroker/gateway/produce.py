@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shmbroker.apis.contexts import RequestContext
-    from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.connection import Connection, Meaning
 
     Detail = tuple[str | None, Sequence[tuple[int, str]]]
     """Why a batch is refused, and which records of it for what."""
@@ -142,7 +142,7 @@ class FastProduce(TopicMeaning):
     peer: Peer
     prefix: bytes
     prefix_end: int
-    straight: tuple[bytes, bytes, bytes, bytes, bytes, bool, bool] | None
+    straight: Meaning | None
     """What `kernels/straight.c` knows of it; None where it must not serve that."""
     topic: dict[str, Any]
     version: int

@@ -5,9 +5,13 @@ them. A buffer too small for what the numbers say, or bytes that are no valid ba
 frame, raise ValueError in one sentence; nothing outside of a buffer is ever touched.
 """
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from typing_extensions import Buffer
+
+Meaning: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes, bool, bool]
+"""What the known bytes of a Produce mean: `gateway.connection.Meaning`."""
 
 BUILD: int
 """That of `kernels/__init__.py`, which goes up whenever a signature or a layout changes."""
@@ -298,7 +302,7 @@ def serve_plain(
     buffer: Buffer,
     start: int,
     end: int,
-    meaning: tuple[bytes, bytes, bytes, bytes, bytes, bool, bool],
+    meaning: Meaning,
     partitions: dict[bytes, object],
     appended: set[object],
     now_ms: int,
@@ -313,6 +317,28 @@ def serve_plain(
     `end` of the result says how far; as far as before is the client's end. meaning:
     `gateway.produce.FastProduce.straight`. BlockingIOError: there was nothing to be read. OSError:
     the connection is broken.
+    """
+
+def serve_ready(
+    rows: list[tuple[int, Meaning | None, Buffer, int]],
+    first: int,
+    buffer: Buffer,
+    partitions: dict[bytes, object],
+    appended: set[object],
+    now_ms: int,
+    answer_offsets: Callable[[int, int, bytes], bytes | None],
+    /,
+) -> tuple[int, int, int, int, int, int, int, int, int, list[tuple[int, bytes]]]:
+    """Read sockets, and answer what is read as `serve_plain` does, from row `first` on up to the
+    first of which something else came: (which row that is, how much was read of it, where in buffer
+    that begins, batches, their bytes, commits, fetches, bytes received, bytes sent, [(row, bytes
+    that its socket did not take)]).
+
+    rows: (descriptor, meaning, marks, which) each: marks[which], an int64, is 1 from before it is
+    read until all is answered. Without a meaning it asks for offsets: `answer_offsets(api key,
+    version, body)` gives the body of the answer, or None where that is something else; versions are
+    those with tags. As many as there are rows: all were served. -1 read: there was nothing, or it
+    has ended or is broken. What comes is read into `buffer`.
     """
 
 def append_rows(

@@ -79,7 +79,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BUILD 12 /* and in __init__.py: up whenever a signature or a layout changes */
+#define BUILD 13 /* and in __init__.py: up whenever a signature or a layout changes */
 
 /* A record batch (magic 2), and how an APPEND_MANY and its answer name one. */
 enum {
@@ -237,6 +237,17 @@ int crc32c_init(void); /* how many methods there are, the fastest last */
 int get_buffer(PyObject *object, Py_buffer *view, int is_writable, int item, const char *name);
 PyObject *raise_flaw(const struct flaw *flaw);
 
+/* A partition, as long as entries of one follow each other. */
+struct place {
+    PyObject *partition, *log, *segment, *producers;
+    Py_buffer map;
+    uint8_t key[KEY_BYTES];
+    int is_replicated, is_changed;
+    int64_t bytes_max, timestamp_after, epoch, end_offset, start_offset, limit, roll_after,
+        roll_offset, index_after, ready, size, newest, newest_offset, base_offset;
+    int64_t last_offset; /* where the last batch begins */
+};
+
 /* A batch that may be plain; where it is appended, the last two are set. */
 struct plain {
     const uint8_t *key, *batch;
@@ -245,8 +256,11 @@ struct plain {
     int64_t base_offset, start_offset;
 };
 /* Append it where nothing of it is to be looked at closer, and its ack waits for nobody: 1; 0:
- * nothing was done; -1 with an exception. */
-int plain_append(struct plain *what, PyObject *partitions, PyObject *appended);
+ * nothing was done; -1 with an exception. After these two the place has to be left. */
+int plain_append(struct place *at, struct plain *what, PyObject *partitions, PyObject *appended);
+/* Leave with what was appended, whatever went wrong meanwhile: that is what is told. Nothing of it
+ * may be answered before. -1 with an exception. */
+int plain_leave(struct place *at, PyObject *appended);
 
 PyObject *py_scan(PyObject *self, PyObject *args);
 PyObject *py_walk(PyObject *self, PyObject *args);
@@ -266,6 +280,7 @@ PyObject *py_answer_appends(PyObject *self, PyObject *args);
 PyObject *py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *py_append_rows(PyObject *self, PyObject *args);
 PyObject *py_serve_plain(PyObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count);
 int plain_init(void);
 PyObject *py_map_put(PyObject *self, PyObject *args);
 PyObject *py_map_keep(PyObject *self, PyObject *args);

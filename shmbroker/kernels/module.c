@@ -82,6 +82,8 @@ static PyMethodDef methods[] = {
     {"append_rows", py_append_rows, METH_VARARGS, "rows of an APPEND_MANY into their segments"},
     {"serve_plain", (PyCFunction)(void (*)(void))py_serve_plain, METH_FASTCALL,
      "small Produces of a socket into segments, and their answers"},
+    {"serve_ready", (PyCFunction)(void (*)(void))py_serve_ready, METH_FASTCALL,
+     "as serve_plain, and requests for offsets, of many sockets"},
     {"look", py_look, METH_VARARGS, "at rings, until something has come"},
     {"hash_keys", py_hash_keys, METH_VARARGS, "keys of records, hashed"},
     {"map_put", py_map_put, METH_VARARGS, "offsets of keys into a map"},

@@ -91,17 +91,6 @@ is_true(PyObject *of, int name) {
     return so;
 }
 
-/* A partition, as long as entries of one follow each other. */
-struct place {
-    PyObject *partition, *log, *segment, *producers;
-    Py_buffer map;
-    uint8_t key[KEY_BYTES];
-    int is_replicated, is_changed;
-    int64_t bytes_max, timestamp_after, epoch, end_offset, start_offset, limit, roll_after,
-        roll_offset, index_after, ready, size, newest, newest_offset, base_offset;
-    int64_t last_offset; /* where the last batch begins */
-};
-
 /* How far the active segment takes batches as they are, and from where on one is indexed. */
 static int
 look_at_limits(struct place *at) {
@@ -324,18 +313,28 @@ append(struct place *at, const uint8_t *batch, int64_t size) {
     at->is_changed = 1;
 }
 
+/* Go to the partition of a key: 1: its batches may come; 0: they are looked at closer, and nothing
+ * comes behind that until it is left; -1 with an exception. */
+static int
+go_to(struct place *at, PyObject *partitions, PyObject *appended, const uint8_t *key) {
+    if (at->partition != NULL && !memcmp(at->key, key, KEY_BYTES))
+        return 1;
+    if (at->partition != NULL && leave(at, appended) < 0)
+        return -1;
+    if (enter(at, partitions, key) <= 0) {
+        PyErr_Clear(); /* what can't be looked at here is met, and said, by the caller */
+        return 0;
+    }
+    return 1;
+}
+
 /* The batch of a key, if it may come here: 1; 0: it is looked at closer; -1 with an exception. */
 static int
 take(struct place *at, PyObject *partitions, PyObject *appended, const uint8_t *key,
      const uint8_t *batch, int64_t size, int64_t now_ms, int flags) {
-    if (at->partition == NULL || memcmp(at->key, key, KEY_BYTES)) {
-        if (at->partition != NULL && leave(at, appended) < 0)
-            return -1;
-        if (enter(at, partitions, key) <= 0) {
-            PyErr_Clear(); /* what can't be looked at here is met, and said, by the caller */
-            return 0;
-        }
-    }
+    const int so_far = go_to(at, partitions, appended, key);
+    if (so_far <= 0)
+        return so_far;
     if (!is_plain(at, batch, size, now_ms, flags))
         return 0;
     const int64_t position = at->size;
@@ -353,8 +352,8 @@ take(struct place *at, PyObject *partitions, PyObject *appended, const uint8_t *
 }
 
 /* Leave with what was appended, whatever went wrong meanwhile: that is what is told. */
-static int
-leave_anyway(struct place *at, PyObject *appended) {
+int
+plain_leave(struct place *at, PyObject *appended) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     const int failed = leave(at, appended);
@@ -377,21 +376,16 @@ put_waiting(PyObject *waiting, const struct place *at, uint64_t token, uint32_t 
 }
 
 int
-plain_append(struct plain *what, PyObject *partitions, PyObject *appended) {
-    struct place at = {0};
-    int so = enter(&at, partitions, what->key);
-    if (so <= 0) {
-        PyErr_Clear(); /* as `take` does */
+plain_append(struct place *at, struct plain *what, PyObject *partitions, PyObject *appended) {
+    int so = go_to(at, partitions, appended, what->key);
+    if (so > 0 && at->is_replicated && what->acks == ACKS_ALL)
         so = 0;
-    } else if (at.is_replicated && what->acks == ACKS_ALL) {
-        so = 0;
-    } else {
-        so = take(&at, partitions, appended, what->key, what->batch, what->size, what->now_ms,
+    if (so > 0)
+        so = take(at, partitions, appended, what->key, what->batch, what->size, what->now_ms,
                   what->flags);
-    }
-    what->base_offset = at.last_offset;
-    what->start_offset = at.start_offset;
-    return leave_anyway(&at, appended) < 0 || PyErr_Occurred() ? -1 : so;
+    what->base_offset = at->last_offset;
+    what->start_offset = at->start_offset;
+    return so;
 }
 
 PyObject *
@@ -480,7 +474,7 @@ py_append_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
         bytes += size;
         bytes_left -= size;
     }
-    if (leave_anyway(&at, appended) < 0 || PyErr_Occurred())
+    if (plain_leave(&at, appended) < 0 || PyErr_Occurred())
         goto over;
     if (set_number(reader, N_HEAD, head) < 0 || set_number(writer, N_TAIL, out) < 0)
         goto over;
@@ -543,7 +537,7 @@ py_append_rows(PyObject *self, PyObject *args) {
         }
         from += ROW_BYTES + size;
     }
-    if (leave_anyway(&at, appended) == 0 && !PyErr_Occurred())
+    if (plain_leave(&at, appended) == 0 && !PyErr_Occurred())
         answer = Py_BuildValue("(LLy#)", first, from, (const char *)stored,
                                (Py_ssize_t)(to - stored));
 over:

@@ -1,10 +1,14 @@
-/* Small Produces of a guest, from its socket to their answers in one call (`processes/straight`).
+/* What guests ask, from their sockets to the answers in one call (`processes/straight`).
  *
  *   recv ─► known bytes? ─► whole frame? ─► plain_append (`plain.c`) ─► answer, next frame ─► send
  *              │ no             │ no            │ no
  *              └────────────────┴───────────────┴──► from there on the caller takes the frames
  *
- * A frame, of which the dotted parts move from one request to the next (`gateway/produce.py`):
+ * Of many sockets, some are read and their batches appended before the first answer is sent: what
+ * an append means is looked up, and said, once for all of them. Requests for offsets are answered
+ * by a function of the caller, which is asked about their bytes.
+ *
+ * A Produce, of which the dotted parts move from one request to the next (`gateway/produce.py`):
  *
  *   0    4       8      12                                    end
  *   +----+-------+......+--------+......+........+-----+
@@ -19,8 +23,12 @@
 
 #include "kernels.h"
 
-enum { SIZE_BYTES = 4, FIRST_BYTES = 4, PREFIX_AT = 12, END_BYTES = 3, ANSWER_MAX = 1024,
-       ANSWERS_BYTES = 16 << 10 };
+enum {
+    SIZE_BYTES = 4, FIRST_BYTES = 4, PREFIX_AT = 12, END_BYTES = 3, ANSWER_MAX = 1024,
+    OFFSETS_ANSWER_MAX = 4096 + 16, ANSWERS_BYTES = 32 << 10,
+    OFFSET_COMMIT = 8, OFFSET_FETCH = 9, OFFSETS_FROM = 8, CLIENT_ID_AT = 12,
+    AT_ONCE = 8 /* so many sockets are read before the first answer is sent */
+};
 
 /* Where APPEND_CONSTANT has them (`ipc/operation_layout.py`). */
 enum { C_ACKS = 0, C_FLAGS = 2, C_KEY = 8, C_BYTES = C_KEY + KEY_BYTES };
@@ -118,36 +126,104 @@ put_answer(const struct meaning *of, const uint8_t *frame, const struct plain *w
     return at - to;
 }
 
-/* Answer the frames in data[*at:end], as long as they are what is served here; their answers to
- * `out`: how many bytes that are. -1 with an exception. */
-static Py_ssize_t
-serve(const struct meaning *meaning, const uint8_t *data, Py_ssize_t *at, Py_ssize_t end,
-      PyObject *partitions, PyObject *appended, int64_t now_ms, uint8_t *out, int64_t *batches,
-      int64_t *bytes) {
-    struct plain what = {.now_ms = now_ms, .key = meaning->constant.at + C_KEY};
+/* What is served in one call. */
+struct serving {
+    struct place place;
+    PyObject *partitions, *appended, *answer_offsets;
+    int64_t now_ms, batches, bytes, commits, fetches;
+    uint8_t *out; /* of ANSWERS_BYTES */
+    Py_ssize_t filled;
+};
+
+/* Answer the frames in data[*at:end], as long as they are what is served here and there is room for
+ * the answers. -1 with an exception. */
+static int
+serve(struct serving *all, const struct meaning *meaning, const uint8_t *data, Py_ssize_t *at,
+      Py_ssize_t end) {
+    struct plain what = {.now_ms = all->now_ms, .key = meaning->constant.at + C_KEY};
     int16_t acks;
     uint16_t flags;
     memcpy(&acks, meaning->constant.at + C_ACKS, 2);
     memcpy(&flags, meaning->constant.at + C_FLAGS, 2);
     what.acks = acks;
     what.flags = flags;
-    Py_ssize_t filled = 0, frame_end;
-    while (*at < end && filled <= ANSWERS_BYTES - ANSWER_MAX) {
+    Py_ssize_t frame_end;
+    while (*at < end && all->filled <= ANSWERS_BYTES - ANSWER_MAX) {
         const uint8_t *frame = data + *at;
         what.batch = find_batch(meaning, frame, end - *at, &what.size, &frame_end);
         if (what.batch == NULL)
             break;
-        const int so = plain_append(&what, partitions, appended);
+        const int so = plain_append(&all->place, &what, all->partitions, all->appended);
         if (so < 0)
             return -1;
         if (so == 0)
             break;
-        filled += put_answer(meaning, frame, &what, out + filled);
+        all->filled += put_answer(meaning, frame, &what, all->out + all->filled);
         *at += frame_end;
-        *batches += 1;
-        *bytes += what.size;
+        all->batches += 1;
+        all->bytes += what.size;
     }
-    return filled;
+    return 0;
+}
+
+/* Whether a whole request for offsets is in frame[:count]; where its body begins, and it ends. */
+static int
+find_offsets(const uint8_t *frame, Py_ssize_t count, Py_ssize_t *body, Py_ssize_t *frame_end) {
+    if (count < CLIENT_ID_AT + 3)
+        return 0;
+    const int64_t whole = (int64_t)(int32_t)load_be32(frame) + SIZE_BYTES;
+    const int api_key = (int16_t)load_be16(frame + 4), version = (int16_t)load_be16(frame + 6);
+    const int64_t client_id = (int16_t)load_be16(frame + CLIENT_ID_AT);
+    const int64_t tags = CLIENT_ID_AT + 2 + (client_id < 0 ? 0 : client_id);
+    if (whole > count || whole <= tags || frame[tags] != 0 || version < OFFSETS_FROM ||
+        (api_key != OFFSET_COMMIT && api_key != OFFSET_FETCH))
+        return 0;
+    *body = (Py_ssize_t)tags + 1;
+    *frame_end = (Py_ssize_t)whole;
+    return 1;
+}
+
+/* As `serve`, for requests for offsets. */
+static int
+serve_offsets(struct serving *all, const uint8_t *data, Py_ssize_t *at, Py_ssize_t end) {
+    Py_ssize_t body, frame_end;
+    while (*at < end && all->filled <= ANSWERS_BYTES - OFFSETS_ANSWER_MAX) {
+        const uint8_t *frame = data + *at;
+        if (!find_offsets(frame, end - *at, &body, &frame_end))
+            break;
+        const int api_key = load_be16(frame + 4);
+        if (plain_leave(&all->place, all->appended) < 0)
+            return -1;
+        PyObject *answer = PyObject_CallFunction(
+            all->answer_offsets, "iiy#", api_key, (int)load_be16(frame + 6), frame + body,
+            frame_end - body);
+        if (answer == NULL)
+            return -1;
+        char *found = NULL;
+        Py_ssize_t size = 0;
+        const int is_answered = answer != Py_None;
+        if (is_answered && (PyBytes_AsStringAndSize(answer, &found, &size) < 0 ||
+                            size > OFFSETS_ANSWER_MAX - 16)) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "an answer is too large");
+            Py_DECREF(answer);
+            return -1;
+        }
+        if (is_answered) {
+            uint8_t *to = all->out + all->filled;
+            store_be32(to, (uint32_t)size + 5);
+            memcpy(to + 4, frame + 8, 4); /* the correlation id */
+            to[8] = 0;                    /* no tags */
+            memcpy(to + 9, found, (size_t)size);
+            all->filled += size + 9;
+            *at += frame_end;
+            *(api_key == OFFSET_COMMIT ? &all->commits : &all->fetches) += 1;
+        }
+        Py_DECREF(answer);
+        if (!is_answered)
+            break;
+    }
+    return 0;
 }
 
 PyObject *
@@ -158,7 +234,9 @@ py_serve_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     }
     const int fd = (int)PyLong_AsLong(args[0]);
     Py_ssize_t at = PyLong_AsSsize_t(args[2]), end = PyLong_AsSsize_t(args[3]);
-    const int64_t now_ms = PyLong_AsLongLong(args[7]);
+    uint8_t out[ANSWERS_BYTES];
+    struct serving all = {.partitions = args[5], .appended = args[6], .out = out};
+    all.now_ms = PyLong_AsLongLong(args[7]);
     struct meaning meaning;
     Py_buffer buffer;
     if (PyErr_Occurred() || get_meaning(args[4], &meaning) < 0 ||
@@ -179,23 +257,202 @@ py_serve_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
         end = at + received;
         at = received ? 0 : end;
     }
-    uint8_t out[ANSWERS_BYTES];
-    int64_t batches = 0, bytes = 0;
-    const Py_ssize_t size = serve(&meaning, buffer.buf, &at, end, args[5], args[6], now_ms, out,
-                                  &batches, &bytes);
-    if (size < 0)
+    const int failed = serve(&all, &meaning, buffer.buf, &at, end);
+    if (plain_leave(&all.place, all.appended) < 0 || failed)
         goto over;
     ssize_t sent = 0;
-    if (size) {
+    if (all.filled) {
         Py_BEGIN_ALLOW_THREADS
-        sent = send(fd, out, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = send(fd, all.out, (size_t)all.filled, MSG_DONTWAIT | MSG_NOSIGNAL);
         Py_END_ALLOW_THREADS
         if (sent < 0)
             sent = 0; /* the caller tries again, and meets what is wrong */
     }
-    answer = Py_BuildValue("(nnLLny#)", end, at, (long long)batches, (long long)bytes,
-                           (Py_ssize_t)sent, (const char *)out + sent, size - (Py_ssize_t)sent);
+    answer = Py_BuildValue("(nnLLny#)", end, at, (long long)all.batches, (long long)all.bytes,
+                           (Py_ssize_t)sent, (const char *)all.out + sent,
+                           all.filled - (Py_ssize_t)sent);
 over:
+    PyBuffer_Release(&buffer);
+    return answer;
+}
+
+/* A row of `serve_ready`, and its answers that are to be sent: out[from : from + size]. */
+struct row {
+    Py_ssize_t number, from, size;
+    ssize_t sent;
+    int fd, is_over; /* is_over: all that was read of it is answered */
+    int64_t *mark;
+};
+
+/* All of the rows of one call. */
+struct ready {
+    struct serving all;
+    struct meaning meaning;
+    PyObject *rows, *known, *marks, *unsent; /* known, marks: whose meaning and marks these are */
+    Py_buffer of_marks;
+    struct row waiting[AT_ONCE];
+    int count; /* of those that wait to be sent */
+    int64_t received, sent;
+};
+
+/* What one row says. -1 with an exception. */
+static int
+look_at_row(struct ready *ready, Py_ssize_t number, struct row *row, int *is_produce) {
+    PyObject *tuple = PyList_GetItem(ready->rows, number);
+    if (tuple == NULL || !PyTuple_Check(tuple) || PyTuple_Size(tuple) != 4) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "a row has 4 parts");
+        return -1;
+    }
+    PyObject *meaning = PyTuple_GetItem(tuple, 1), *marks = PyTuple_GetItem(tuple, 2);
+    const Py_ssize_t which = PyLong_AsSsize_t(PyTuple_GetItem(tuple, 3));
+    *row = (struct row){.number = number, .fd = (int)PyLong_AsLong(PyTuple_GetItem(tuple, 0))};
+    if (PyErr_Occurred())
+        return -1;
+    *is_produce = meaning != Py_None;
+    if (*is_produce && meaning != ready->known) {
+        if (get_meaning(meaning, &ready->meaning) < 0)
+            return -1;
+        ready->known = meaning;
+    }
+    if (marks != ready->marks) {
+        if (ready->marks != NULL)
+            PyBuffer_Release(&ready->of_marks);
+        ready->marks = NULL;
+        if (get_buffer(marks, &ready->of_marks, 1, 8, "the marks") < 0)
+            return -1;
+        ready->marks = marks;
+    }
+    if (which < 0 || which >= ready->of_marks.len / 8) {
+        PyErr_SetString(PyExc_ValueError, "there is no such mark");
+        return -1;
+    }
+    row->mark = (int64_t *)ready->of_marks.buf + which;
+    return 0;
+}
+
+/* Say what was appended, then send what waits, and unmark who has all. -1 with an exception. */
+static int
+send_waiting(struct ready *ready) {
+    struct serving *all = &ready->all;
+    if (plain_leave(&all->place, all->appended) < 0)
+        return -1;
+    if (all->filled) {
+        Py_BEGIN_ALLOW_THREADS
+        for (int i = 0; i < ready->count; i++) {
+            struct row *row = &ready->waiting[i];
+            if (row->size)
+                row->sent = send(row->fd, all->out + row->from, (size_t)row->size,
+                                 MSG_DONTWAIT | MSG_NOSIGNAL);
+            if (row->sent < 0)
+                row->sent = 0; /* the caller tries again, and meets what is wrong */
+            if (row->is_over && row->sent == row->size)
+                __atomic_store_n(row->mark, 0, __ATOMIC_RELEASE);
+        }
+        Py_END_ALLOW_THREADS
+    }
+    int failed = 0;
+    for (int i = 0; i < ready->count && !failed; i++) {
+        const struct row *row = &ready->waiting[i];
+        ready->sent += row->sent;
+        if (row->sent < row->size) {
+            PyObject *left = Py_BuildValue(
+                "(ny#)", row->number, (const char *)all->out + row->from + row->sent,
+                row->size - (Py_ssize_t)row->sent);
+            failed = left == NULL || PyList_Append(ready->unsent, left) < 0;
+            Py_XDECREF(left);
+        }
+    }
+    ready->count = 0;
+    all->filled = 0;
+    return failed ? -1 : 0;
+}
+
+/* Serve the rows from `number` on, up to the first of which something else was read: which that
+ * is, in data[at:end]. end -1: nothing could be read of it. -1 with an exception. */
+static Py_ssize_t
+serve_rows(struct ready *ready, Py_ssize_t number, const Py_buffer *buffer, Py_ssize_t *at,
+           Py_ssize_t *end) {
+    struct serving *all = &ready->all;
+    const Py_ssize_t count = PyList_Size(ready->rows);
+    for (; number < count; number++) {
+        struct row row;
+        int is_produce;
+        if (look_at_row(ready, number, &row, &is_produce) < 0)
+            return -1;
+        __atomic_store_n(row.mark, 1, __ATOMIC_SEQ_CST); /* before it is read */
+        *end = recv(row.fd, buffer->buf, (size_t)buffer->len, MSG_DONTWAIT);
+        *at = 0;
+        if (*end <= 0) {
+            *end = -1;
+            return send_waiting(ready) < 0 ? -1 : number;
+        }
+        ready->received += *end;
+        for (;;) {
+            const Py_ssize_t before = *at;
+            row.from = all->filled;
+            const int failed = is_produce
+                                   ? serve(all, &ready->meaning, buffer->buf, at, *end)
+                                   : serve_offsets(all, buffer->buf, at, *end);
+            row.size = all->filled - row.from;
+            row.is_over = *at == *end;
+            ready->waiting[ready->count++] = row;
+            if (failed)
+                return -1;
+            if (row.is_over)
+                break;
+            const int was_full = all->filled > ANSWERS_BYTES - OFFSETS_ANSWER_MAX;
+            const Py_ssize_t unsent = PyList_Size(ready->unsent);
+            if (send_waiting(ready) < 0)
+                return -1;
+            /* There was no room for more answers, and there is now; or it is something else. */
+            if (!was_full || (row.from == 0 && *at == before) ||
+                PyList_Size(ready->unsent) != unsent)
+                return number;
+        }
+        if ((ready->count == AT_ONCE || all->filled > ANSWERS_BYTES - OFFSETS_ANSWER_MAX) &&
+            send_waiting(ready) < 0)
+            return -1;
+    }
+    *at = *end = 0;
+    return send_waiting(ready) < 0 ? -1 : number;
+}
+
+PyObject *
+py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 7) {
+        PyErr_SetString(PyExc_TypeError, "serve_ready takes 7 arguments");
+        return NULL;
+    }
+    uint8_t out[ANSWERS_BYTES];
+    struct ready ready = {.rows = args[0], .all.out = out};
+    struct serving *all = &ready.all;
+    const Py_ssize_t first = PyLong_AsSsize_t(args[1]);
+    all->partitions = args[3];
+    all->appended = args[4];
+    all->now_ms = PyLong_AsLongLong(args[5]);
+    all->answer_offsets = args[6];
+    Py_buffer buffer;
+    if (PyErr_Occurred())
+        return NULL;
+    if (!PyList_Check(ready.rows) || first < 0) {
+        PyErr_SetString(PyExc_ValueError, "there are no such rows");
+        return NULL;
+    }
+    if (get_buffer(args[2], &buffer, 1, 1, "the buffer") < 0)
+        return NULL;
+    PyObject *answer = NULL;
+    Py_ssize_t at = 0, end = 0, next = -1;
+    if ((ready.unsent = PyList_New(0)) != NULL)
+        next = serve_rows(&ready, first, &buffer, &at, &end);
+    if (plain_leave(&all->place, all->appended) == 0 && next >= 0)
+        answer = Py_BuildValue("(nnnLLLLLLO)", next, end, at, (long long)all->batches,
+                               (long long)all->bytes, (long long)all->commits,
+                               (long long)all->fetches, (long long)ready.received,
+                               (long long)ready.sent, ready.unsent);
+    Py_XDECREF(ready.unsent);
+    if (ready.marks != NULL)
+        PyBuffer_Release(&ready.of_marks);
     PyBuffer_Release(&buffer);
     return answer;
 }

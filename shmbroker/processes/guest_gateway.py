@@ -244,9 +244,9 @@ class GuestGateway:
         broker.on_gateway_lost = self.guests.on_lender_lost
         gateway.lending = self.guests
         gateway.loop.listeners.clear()  # it accepts nobody
-        self._produce = straight.StraightProduce(gateway, broker, self.guests)
+        self._straight = straight.StraightWay(gateway, broker, self.guests)
         if straight.serve_plain is not None:
-            gateway.loop.straight = self._produce
+            gateway.loop.straight = self._straight
         self._left_out = 0
         """Turns in a row whose second half had nothing to do."""
         for key in broker.executor.shortcuts:
@@ -258,9 +258,10 @@ class GuestGateway:
     def read(self, events: list[tuple[int, int]]) -> bool:
         """The first half of a turn; False where all that came went the straight way, so that the
         second half has nothing to do."""
-        before = self._produce.served
-        self.gateway.read(events)
-        if self._produce.served - before < len(events) or self.guests.has_work:
+        before = self._straight.served
+        others = self._straight.take(events)
+        self.gateway.read(others)
+        if self._straight.served - before < len(events) or self.guests.has_work:
             return True
         self._left_out = (self._left_out + 1) % LEFT_OUT_MAX
         return not self._left_out

@@ -1,19 +1,19 @@
 """What a guest asks for on a straight way, without the rings between its gateway and the broker.
 
 Small Produces go from its socket into the segment, and their answers back, in one call of a
-compiled kernel (`kernels/straight.c`). Requests for offsets that came before are answered as
-`groups.known_requests` remembers them.
+compiled kernel for all guests that can be read (`kernels/straight.c`). Requests for offsets that
+came before are answered as `groups.known_requests` remembers them.
 
-   EventLoop.on_readable ──► StraightProduce ──► serve_plain: recv, known bytes, append, send
-              ▲                     │ from here on it is something else
-              └── take_frames ◄─────┘
-                    └──► StraightOffsets ──► Executor.known: the answer
+   events ──► StraightWay.take ──► serve_ready: recv, known bytes, append or answer, send
+                    │ what is something else, with the bytes that were read
+                    └──► take_frames ──► StraightOffsets, or the usual way
 
 Rules of this file:
 * A Produce goes this way where `ProduceApi.submit`, `Appender.take_plain` and
   `ProduceApi.on_appended` would do the same, and only for this: frames that repeat the bytes of one
   before them, of a connection of which nothing else is under way, for a partition for which nobody
   waits. All else goes the usual way, with the bytes that were read.
+* Who has got offsets by their known bytes is read as one that asks for them again.
 * Nothing goes this way on an older image than that of the family.
 * The log is here: the gateway and the broker of this process have one thread.
 * The guest's mark is set before it is read (`gateway.lending`).
@@ -21,16 +21,16 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.gateway.event_loop import TAIL_BYTES_MAX
+from shmbroker.gateway.event_loop import EPOLLIN, TAIL_BYTES_MAX
 from shmbroker.kernels import native
 from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
-from shmbroker.wire.api_keys import PRODUCE
+from shmbroker.wire.api_keys import OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
 from shmbroker.wire.frame import response_frame, skip_request_header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.broker.broker import Broker
-    from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.connection import Connection, StraightRow
     from shmbroker.gateway.gateway import Gateway
     from shmbroker.gateway.guests import Guests
     from shmbroker.gateway.produce import FastProduce
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 SIZE_BYTES = 4
 
 serve_plain = None if native is None else native.serve_plain
+serve_ready = None if native is None else native.serve_ready
 
 
-class StraightProduce:
-    """What the event loop of a guest gateway asks first, where a connection can be read."""
+class StraightWay:
+    """What is asked first when connections of a guest gateway can be read."""
 
     def __init__(self, gateway: Gateway, broker: Broker, guests: Guests) -> None:
         self._gateway = gateway
@@ -49,24 +50,118 @@ class StraightProduce:
         self._recall = gateway.produce.recall
         self._broker = broker
         self._guests = guests
+        self._monotonic = gateway.loop.traffic.monotonic
         self.served = 0
         """Reads of which all was answered."""
 
+    def take(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Read whom the kernel can read; the other events."""
+        gateway, broker = self._gateway, self._broker
+        if serve_ready is None or not _is_current(gateway, broker):
+            return events
+        connections = self._loop.connections
+        others: list[tuple[int, int]] = []
+        ready: list[Connection] = []
+        rows: list[StraightRow] = []
+        good: FastProduce | None = None
+        for event in events:
+            connection = connections.get(event[0])
+            if (
+                connection is None
+                or event[1] != EPOLLIN
+                or connection.is_held
+                or connection.inflight
+                or connection.out
+                or connection.filled
+                or connection.throttle is not None
+            ):
+                others.append(event)
+                continue
+            fast, row = connection.fast_produce, connection.straight_row
+            if fast is None:
+                if not connection.asked_offsets_at:
+                    others.append(event)
+                    continue
+                if row is None:
+                    row = connection.straight_row = self._guests.row_of(connection, None)
+            else:
+                if fast is not good:
+                    if not self._may_append(fast):
+                        others.append(event)
+                        continue
+                    good = fast
+                if row is None or row[1] is not fast.straight:
+                    row = connection.straight_row = self._guests.row_of(connection, fast.straight)
+            ready.append(connection)
+            rows.append(row)
+        if rows:
+            self._serve_all(ready, rows)
+        return others
+
+    def _serve_all(self, ready: list[Connection], rows: list[StraightRow]) -> None:
+        broker, loop, guests = self._broker, self._loop, self._guests
+        appender, traffic = broker.appender, loop.traffic
+        broker.look_at_clocks()
+        now, first, count = self._monotonic(), 0, len(rows)
+        while first < count:
+            (
+                reached, end, at, batches, size, commits, fetches, received, sent, unsent,
+            ) = serve_ready(  # type: ignore[misc]
+                rows, first, loop.scratch, broker.partitions, appender.appended, broker.now_ms(),
+                broker.executor.known,
+            )  # fmt: skip
+            traffic.received_bytes += received
+            traffic.sent_bytes += sent
+            appender.batches_in += batches
+            appender.bytes_in += size
+            then = self._monotonic()
+            for api_key, times in (
+                (PRODUCE, batches),
+                (OFFSET_COMMIT, commits),
+                (OFFSET_FETCH, fetches),
+            ):
+                if times:
+                    traffic.answered.append((api_key, now, api_key, now, times, then))
+            for which, left in unsent:
+                connection = ready[which]
+                guests.mark(connection)
+                connection.out.append(left)
+                if which != reached:
+                    loop.flush(connection)
+            for which in range(first, reached):
+                ready[which].last_active = now
+            self.served += reached - first
+            if reached < count:
+                self._read_usually(ready[reached], at, end)
+            first = reached + 1
+
+    def _read_usually(self, connection: Connection, at: int, end: int) -> None:
+        """Something else has come of it, or nothing could be read."""
+        if connection.is_closed:  # by one before it
+            return
+        self._guests.mark(connection)
+        if end < 0:
+            self._loop.on_readable(connection, EPOLLIN)
+            return
+        connection.last_active = self._gateway.now()
+        connection.asked_offsets_at = 0.0
+        self._go_on(connection, at, end)
+
     def __call__(self, connection: Connection) -> bool:
-        """Whether it was read, and what came of it is done; False: nothing was read."""
+        """Whether it was read, behind a part of a frame that came before, and what came of it is
+        done; False: nothing was read."""
         fast, filled = connection.fast_produce, connection.filled
         if (
             fast is None
             or connection.inflight
             or connection.out
-            or filled > TAIL_BYTES_MAX
+            or not 0 < filled <= TAIL_BYTES_MAX
             or connection.throttle is not None
             or not self._may_append(fast)
         ):
             return False
         loop = self._loop
-        if filled:
-            loop.scratch[:filled] = connection.view[:filled]
+        loop.scratch[:filled] = connection.view[:filled]
         self._broker.look_at_clocks()
         self._guests.mark(connection)
         try:
@@ -173,6 +268,7 @@ class StraightOffsets:
                 connection.out.append(response_frame(api_key, version, correlation_id, body))
                 now, then = gateway.now(), connection.traffic.monotonic()
                 connection.answered.append((api_key, now, api_key, now, 1, then))
+                connection.asked_offsets_at = now
                 self._guests.went_straight(connection)
                 return True
         return self._usual(connection, buffer, start, end, version, correlation_id)

@@ -4,7 +4,9 @@ Buffers are exactly as large as they must be and lie in the heap, so that a step
 What the kernels answer is looked at by other tests: here they only must not leave their buffers.
 """
 
+import contextlib
 import random
+import socket
 import sys
 import time
 from importlib.machinery import ExtensionFileLoader
@@ -397,6 +399,35 @@ class Fuzz:
             -1, bytearray(frames), start, end, seldom(meaning, ()), partitions, set(), 0
         )
 
+    def ready(self) -> None:
+        rng, seldom = self.rng, self.seldom
+        key = bytes(20)
+        first, prefix = b"\0\0\0\11", b"\0\0\0\11"
+        meaning = first, prefix, b"\1\0" + bytes(6) + key, bytes(9), bytes(4), False, True
+        marks = memoryview(bytearray(8 * 16)).cast("q")
+        rows: list[object] = []
+        with contextlib.ExitStack() as opened:
+            for which in range(rng.choice([1, 2, 9, 16])):
+                ours, client = map(opened.enter_context, socket.socketpair())
+                sent = b""
+                asks_offsets = rng.random() < 0.3
+                for _ in range(rng.choice([0, 1, 1, 3, 40])):
+                    if asks_offsets:
+                        head = rng.choice([b"\0\x08", b"\0\x09"]) + b"\0\x08" + bytes(4)
+                        inner = head + seldom(b"\0\1c\0", b"\xff\xff\0", b"\x7f\0") + bytes(9)
+                    else:
+                        batch = self.plain_batch()
+                        inner = first + bytes(4) + prefix + len(batch).to_bytes(4, "big") + batch
+                    sent += seldom(len(inner), 3, 2**31 - 1).to_bytes(4, "big") + inner
+                client.sendall(seldom(sent, self.damaged(sent), sent[:-1])[:60_000])
+                what = None if asks_offsets else meaning
+                rows.append((ours.fileno(), what, seldom(marks, marks[:1]), seldom(which, 16, -1)))
+            answers = rng.choice([[None], [b""], [bytes(4096), bytes(9)], [bytes(4097)]])
+            self.native.serve_ready(
+                rows, seldom(0, 1, 17), bytearray(seldom(1 << 16, 64, 1)), {key: self.partition()},
+                set(), 0, lambda *_asked: rng.choice(answers),
+            )  # fmt: skip
+
     def look(self) -> None:
         size = self.seldom(4096, 0, 8, 4088)
         rings = tuple(zeros(size) for _ in range(self.seldom(3, 0, 1025)))
@@ -413,7 +444,7 @@ def main() -> None:
     fuzz = Fuzz(load(sys.argv[1]), seed)
     kinds = [
         *(fuzz.decode, fuzz.decode, fuzz.compact, fuzz.walk, fuzz.lz4, fuzz.encode),
-        *(fuzz.appends, fuzz.plain, fuzz.plain, fuzz.straight, fuzz.look),
+        *(fuzz.appends, fuzz.plain, fuzz.plain, fuzz.straight, fuzz.ready, fuzz.look),
     ]
     deadline, runs, refused = time.monotonic() + seconds, 0, 0
     while time.monotonic() < deadline:

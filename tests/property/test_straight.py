@@ -17,20 +17,22 @@ from shmbroker.ipc.operation_layout import APPEND, APPENDED, APPENDED_HEAD, TOKE
 from shmbroker.kernels import native
 from shmbroker.records.batch import encode_batch
 from shmbroker.wire import codec
-from shmbroker.wire.frame import request_frame
+from shmbroker.wire.api_keys import METADATA, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
+from shmbroker.wire.frame import request_frame, response_frame
 from tests.property.test_plain_appends import NOW_MS, TOPICS, Leader, batches
 from tests.support.family_memory import TOPIC
 from tests.support.gateway_family import GatewayFamily
 
 pytestmark = pytest.mark.skipif(native is None, reason="without the compiled kernels")
 
-PRODUCE = 0
 CORRELATION_ID = 7
 SIZE_BYTES = 4
 VERSIONS = st.sampled_from((3, 5, 7, 9, 12, 13))
 ACKS = st.sampled_from((1, -1))
 TOPIC_NUMBERS = st.sampled_from((*[0] * 6, *range(len(TOPICS))))
 FRAME_COUNTS = st.integers(1, 8)
+SOCKET_COUNTS = st.integers(1, 20)
+FRAMES_OF_ONE = st.sampled_from((1, 1, 1, 1, 2, 3, 0))
 CLIENTS = st.sampled_from((*[b"client"] * 6, b"klient", b"client-2"))
 IS_CUT = st.integers(0, 7)
 GOOD = encode_batch([(NOW_MS, None, b"v", ())])
@@ -114,6 +116,38 @@ class Both:
         side.appender.bytes_in += size
         return end, at, count
 
+    def serve_ready(
+        self, sockets: list[socket.socket], first: int, buffer: bytearray, marks: memoryview
+    ) -> tuple[int, int, int]:
+        """As far as the kernel reads them: which is read usually, and what of it is taken."""
+        assert native is not None
+        side = self.straight
+        rows = [(one.fileno(), self.meaning, marks, which) for which, one in enumerate(sockets)]
+        reached, end, at, count, size, _, _, _, _, unsent = native.serve_ready(
+            rows, first, buffer, side.appender.partitions, side.appender.appended, NOW_MS, nothing
+        )
+        assert not unsent
+        side.appender.batches_in += count
+        side.appender.bytes_in += size
+        return reached, end, at
+
+    def append_usually(self, asked: list[tuple[int, bytes]]) -> None:
+        """What the usual way asked for, on the side that goes the straight one."""
+        side = self.straight
+        for operation, payload in asked:
+            assert operation == APPEND
+            side.far.send(operation, payload)
+        side.take(side.appender, False)
+        side.far.taken()
+
+
+def nothing(_api_key: int, _version: int, _body: bytes) -> bytes | None:
+    return None
+
+
+def marks_of(count: int) -> memoryview:
+    return memoryview(bytearray(8 * count)).cast("q")
+
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[Path]:
@@ -156,17 +190,151 @@ def test_the_straight_way_leads_where_the_usual_one_does(root: Path, data: st.Da
                 assert received == answer and answer, which
                 continue
             # Not on the straight way: there it is as it was, and goes the usual one.
-            side = both.straight
-            for operation, payload in asked:
-                assert operation == APPEND
-                side.far.send(operation, payload)
-            side.take(side.appender, False)
-            side.far.taken()
+            both.append_usually(asked)
             end, at, _ = both.serve(buffer, begin, end)
         assert both.usual.seen() == both.straight.seen()
         both.client.setblocking(False)
         with pytest.raises(BlockingIOError):
             both.client.recv(1)
+        both.close()
+
+
+@pytest.mark.thorough
+@settings(max_examples=60)
+@given(st.data())
+def test_many_sockets_lead_where_the_usual_way_does(root: Path, data: st.DataObject) -> None:
+    draw = data.draw
+    version, acks, number = draw(VERSIONS), draw(ACKS), draw(TOPIC_NUMBERS)
+    sequences: dict[tuple[int, int], int] = {}
+    with tempfile.TemporaryDirectory(dir=root) as made, contextlib.ExitStack() as opened:
+        both = Both(Path(made), number, version, acks)
+        pairs = [socket.socketpair() for _ in range(draw(SOCKET_COUNTS))]
+        marks = marks_of(len(pairs))
+        asked: list[list[bytes]] = []
+        cuts: list[bytes] = []
+        for ours, client in pairs:
+            opened.enter_context(ours)
+            opened.enter_context(client)
+            client.settimeout(10)
+            asked.append(
+                [
+                    both.frame(draw(batches(number, sequences)), draw(CLIENTS).decode())
+                    for _ in range(draw(FRAMES_OF_ONE))
+                ]
+            )
+            cuts.append(both.frame(GOOD)[:20] if draw(IS_CUT) == 0 else b"")
+            client.sendall(b"".join(asked[-1]) + cuts[-1])
+        first = 0
+        while first < len(pairs):
+            buffer = bytearray(1 << 16)
+            reached, end, at = both.serve_ready([ours for ours, _ in pairs], first, buffer, marks)
+            for which in range(first, min(reached + 1, len(pairs))):
+                frames, sent = asked[which], b"".join(asked[which]) + cuts[which]
+                is_whole = which < reached
+                assert marks[which] == (not is_whole)
+                taken = len(sent) if is_whole else at
+                assert not is_whole or (frames and not cuts[which])
+                if not is_whole:
+                    assert buffer[: max(end, 0)] == sent and (end == -1) == (not sent)
+                done = 0
+                for frame in frames:
+                    on_its_way, answer = both.ask_usual(frame)
+                    done += len(frame)
+                    if done <= taken:
+                        assert pairs[which][1].recv(len(answer)) == answer and answer
+                    else:
+                        both.append_usually(on_its_way)
+            first = reached + 1
+        assert both.usual.seen() == both.straight.seen()
+        both.close()
+
+
+def test_offsets_are_answered_as_the_caller_says() -> None:
+    assert native is not None
+    said = {b"known": b"answer", b"large": bytes(4096)}
+    seen: list[tuple[int, int, bytes]] = []
+
+    def answer(api_key: int, version: int, body: bytes) -> bytes | None:
+        seen.append((api_key, version, body))
+        return said.get(body)
+
+    ours, client = socket.socketpair()
+    with ours, client:
+        client.settimeout(10)
+        buffer, marks = bytearray(1 << 18), marks_of(3)
+        rest = ({}, set(), NOW_MS, answer)
+
+        def ask(frames: bytes) -> tuple[int, ...]:
+            client.sendall(frames)
+            found = native.serve_ready([(ours.fileno(), None, marks, 2)], 0, buffer, *rest)
+            assert marks.tolist() == [0, 0, int(found[0] == 0)]
+            marks[2] = 0
+            return found[:3] + found[5:7]
+
+        frames = [
+            request_frame(OFFSET_COMMIT, 8, 1, "client", b"known"),
+            request_frame(OFFSET_FETCH, 10, 2, None, b"known"),
+        ]
+        assert ask(b"".join(frames)) == (1, 0, 0, 1, 1)
+        assert seen == [(OFFSET_COMMIT, 8, b"known"), (OFFSET_FETCH, 10, b"known")]
+        answers = b"".join(
+            response_frame(api_key, version, number, b"answer")
+            for api_key, version, number in ((OFFSET_COMMIT, 8, 1), (OFFSET_FETCH, 10, 2))
+        )
+        assert client.recv(len(answers) + 1) == answers
+        many = request_frame(OFFSET_FETCH, 8, 3, "client", b"large") * 40
+        assert ask(many) == (1, 0, 0, 0, 40)
+        large = response_frame(OFFSET_FETCH, 8, 3, bytes(4096)) * 40
+        received = b""
+        while len(received) < len(large):
+            received += client.recv(1 << 18)
+        assert received == large
+        for other in (
+            request_frame(OFFSET_FETCH, 8, 3, "client", b"unknown"),
+            request_frame(OFFSET_FETCH, 7, 3, "client", b"known"),
+            request_frame(METADATA, 12, 3, "client", b"known"),
+            frames[0].replace(b"client\0", b"client\1"),
+            frames[0][:-1],
+            frames[0][:9],
+        ):
+            assert ask(frames[0] + other) == (0, len(frames[0] + other), len(frames[0]), 1, 0)
+            assert buffer[: len(frames[0] + other)] == frames[0] + other
+            client.recv(1 << 10)
+        said[b"known"] = bytes(4097)
+        with pytest.raises(ValueError, match="too large"):
+            ask(frames[0])
+        assert ask(b"") == (0, -1, 0, 0, 0)
+        for rows, first in (([()], 0), ([(0, None, marks, 3)], 0), ([], -1), ((), 0)):
+            with pytest.raises(ValueError, match=r"row|mark"):
+                native.serve_ready(rows, first, buffer, *rest)  # type: ignore[arg-type]
+
+
+def test_who_takes_no_answers_among_many_is_told_apart(root: Path) -> None:
+    assert native is not None
+    with tempfile.TemporaryDirectory(dir=root) as made:
+        both = Both(Path(made), 0, 9, 1)
+        side = both.straight
+        side.opened[0].log.append(memoryview(GOOD), 0, NOW_MS, 0, NOW_MS)
+        frame, marks = both.frame(GOOD), marks_of(3)
+        pairs = [socket.socketpair() for _ in range(3)]
+        for ours, client in pairs:
+            ours.setblocking(False)
+            client.sendall(frame)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                pairs[1][0].send(bytes(1 << 16))
+        rows = [
+            (ours.fileno(), both.meaning, marks, which) for which, (ours, _) in enumerate(pairs)
+        ]
+        found = native.serve_ready(
+            rows, 0, bytearray(1 << 16), side.appender.partitions, side.appender.appended, NOW_MS,
+            nothing,
+        )  # fmt: skip
+        assert found[0] == 3 and found[3] == 3 and [which for which, _ in found[9]] == [1]
+        assert marks.tolist() == [0, 1, 0] and side.opened[0].log.log_end_offset == 4
+        for ours, client in pairs:
+            ours.close()
+            client.close()
         both.close()
 
 

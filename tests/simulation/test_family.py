@@ -7,7 +7,7 @@ import pytest
 from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.lending import Lender
 from shmbroker.kernels import native
-from shmbroker.processes.straight import StraightProduce
+from shmbroker.processes.straight import StraightWay
 from tests.simulation.family.old_bugs import OLD_BUGS, OldBug, put_back
 from tests.simulation.family.simulate import (
     ANY,
@@ -75,12 +75,12 @@ def test_seeds_whose_connections_are_lent(monkeypatch: pytest.MonkeyPatch) -> No
     counted(EventLoop, "take_over")
     counted(Lender, "_take_home")
     counted(Lender, "_end")
-    counted(StraightProduce, "_serve")
+    counted(StraightWay, "_serve_all")
     for seed in range(GUEST_SEEDS):
         simulate_guests(seed)
     assert seen["take_over"] - seen["_take_home"] > 10 * GUEST_SEEDS, seen
     assert seen["_take_home"] > 5 * GUEST_SEEDS and seen["_end"] > GUEST_SEEDS, seen
-    assert native is None or seen["_serve"] > 5 * GUEST_SEEDS, seen
+    assert native is None or seen["_serve_all"] > 5 * GUEST_SEEDS, seen
 
 
 def test_transactions_end_in_every_way() -> None:
