@@ -81,6 +81,8 @@ LOGGERS = (
     "shmbroker.gateway.jwks",
     "shmbroker.gateway.tls",
     "shmbroker.groups",
+    "shmbroker.groups.classic",
+    "shmbroker.groups.classic.execution",
     "shmbroker.groups.consumer",
     "shmbroker.groups.consumer.coordinator",
     "shmbroker.groups.consumer.topic_regex",

@@ -204,7 +204,6 @@ class Loader:
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.leader_epoch = partition.leader_epoch
         self._offset = partition.log.log_start_offset
         self._end_offset = partition.log.log_end_offset
         self._latest: dict[bytes, tuple[int, bytes | None]] = {}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from shmbroker.groups.classic.member import Protocols
-    from shmbroker.groups.coordinator import AnyGroup
+    from shmbroker.groups.group_table import AnyGroup
 
 COORDINATOR_BYTES_MAX = 64 << 20
 GROUP_BYTES_MAX = 8 << 20

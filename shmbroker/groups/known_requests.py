@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from shmbroker.groups.coordinator import AnyGroup, GroupCoordinator
+    from shmbroker.groups.coordinator import GroupCoordinator
+    from shmbroker.groups.group_table import AnyGroup
     from shmbroker.groups.offset_store import Committed
     from shmbroker.metadata.image import MetadataImage, TopicImage
     from shmbroker.replica.partition import Partition
@@ -121,7 +122,7 @@ class KnownCommits:
             return None
         offset, leader_epoch = _MOVING.unpack_from(request, len(request) + MOVING_AT)
         committed = offset, leader_epoch, "", groups.now_ms(), NO_EXPIRY, known.topic_id
-        if groups.commit_one(group, known.key, topic.name, known.index, committed):
+        if groups.offsets.commit_one(group, known.key, topic.name, known.index, committed):
             return None
         return known.answer
 

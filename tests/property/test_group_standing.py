@@ -111,7 +111,7 @@ class StandingMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 5))
     def leave(self, which):
         for member in list(self.members)[which : which + 1]:
-            self.broker.groups.leave(self.members[member][0], [(member, None)])
+            self.broker.groups.classics.leave(self.members[member][0], [(member, None)])
 
     @rule(ms=st.sampled_from([1, 3000, 3000, 9000, 25_000]))
     def wait(self, ms):

@@ -21,7 +21,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
     """An error code for each group; one that is named twice is deleted and answered once."""
     results = []
     for group_id in dict.fromkeys(body["groups_names"]):
-        results.append({"group_id": group_id, "error_code": broker.groups.delete(group_id)})
+        results.append({"group_id": group_id, "error_code": broker.groups.removal.delete(group_id)})
         if len(results) % STEP_ROWS == 0:
             yield
     return {"results": results}

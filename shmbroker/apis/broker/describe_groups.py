@@ -9,8 +9,8 @@ GROUP_ID_NOT_FOUND for what used to be a dead group (KIP-1043).
 from typing import Any
 
 from shmbroker.apis.contexts import BrokerContext
+from shmbroker.groups.classic.answers import described
 from shmbroker.groups.classic.states import DEAD
-from shmbroker.groups.coordinator import described
 from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
 from shmbroker.wire import error_codes
 

@@ -19,5 +19,5 @@ VERSION_MIN_ADVERTISED = 0
 
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     """0, or what the member has to do; 0 is said again by the network worker while it stands."""
-    error, grant = broker.groups.heartbeat(body)
+    error, grant = broker.groups.classics.heartbeat(body)
     call.reply({"error_code": error}, grant)

@@ -26,7 +26,7 @@ NAME_CHARACTERS_MAX = 1024
 def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
     """Answered by the coordinator, now or when the rebalance is over."""
     client_id = call.client_id.decode(errors="replace")[:NAME_CHARACTERS_MAX]
-    broker.groups.join(JoinCall(call), body, client_id, f"/{call.identity.host}")
+    broker.groups.classics.join(JoinCall(call), body, client_id, f"/{call.identity.host}")
 
 
 class JoinCall:

@@ -26,7 +26,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
     if call.api_version < SEVERAL_FROM:
         members = [{"member_id": body["member_id"], "group_instance_id": None}]
     leaving = [(row["member_id"], row["group_instance_id"]) for row in members]
-    error, errors = broker.groups.leave(body["group_id"], leaving)
+    error, errors = broker.groups.classics.leave(body["group_id"], leaving)
     if error:
         return {"error_code": error}
     if call.api_version < SEVERAL_FROM:

@@ -52,7 +52,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
         if at:
             yield
         some = slice(at, at + STEP_ROWS)
-        errors = broker.groups.commit(body, call.api_version, offsets[some])
+        errors = broker.groups.offsets.commit(body, call.api_version, offsets[some])
         for result, code in zip(answers[some], errors, strict=True):
             result["error_code"] = code
     return {"topics": topics}

@@ -39,7 +39,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> Steps:
         if at:
             yield
         some = slice(at, at + STEP_ROWS)
-        error, errors = broker.groups.delete_offsets(body["group_id"], offsets[some])
+        error, errors = broker.groups.offsets.delete_offsets(body["group_id"], offsets[some])
         if error:
             return {"error_code": error}
         for result, code in zip(answers[some], errors, strict=True):

@@ -98,7 +98,7 @@ def _group(
                     ],
                 }
             )
-    error, topics = broker.groups.fetch(
+    error, topics = broker.groups.offsets.fetch(
         request["group_id"],
         wanted,
         require_stable,

@@ -26,5 +26,5 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
         body["protocol_type"] is None or body["protocol_name"] is None
     ):
         return {"error_code": error_codes.INCONSISTENT_GROUP_PROTOCOL}
-    broker.groups.sync(call, body)
+    broker.groups.classics.sync(call, body)
     return None

@@ -60,7 +60,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             refuse(_error_for_client(error, call.api_version))
             return
         for result, code in zip(
-            answers, broker.groups.commit_in_transaction(body, offsets), strict=True
+            answers, broker.groups.offsets.commit_in_transaction(body, offsets), strict=True
         ):
             result["error_code"] = code
         call.reply(found)

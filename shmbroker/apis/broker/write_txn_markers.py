@@ -64,7 +64,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> None:
             result["error_code"] = error
             return
         if name == GROUP_TOPIC:
-            broker.groups.on_marker(partition, marker.producer_id, marker.is_commit)
+            broker.groups.offsets.on_marker(partition, marker.producer_id, marker.is_commit)
 
         def replicated(error: int) -> None:
             result["error_code"] = error

@@ -1,4 +1,4 @@
-"""The bodies of answers to JoinGroup and SyncGroup.
+"""The bodies of answers to JoinGroup and SyncGroup, and the rows of DescribeGroups.
 
 The same for every version: what a version doesn't have is left out when they are encoded.
 
@@ -6,6 +6,8 @@ Source: Kafka's ClassicGroup, GroupMetadataManager.
 """
 
 from __future__ import annotations
+
+from shmbroker.groups.classic.states import STABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,4 +63,28 @@ def join_refusal(error: int, member_id: str = "") -> dict[str, Any]:
         "leader": "",
         "member_id": member_id,
         "members": [],
+    }
+
+
+def described(group: ClassicGroup) -> dict[str, Any]:
+    """A row of DescribeGroups; subscriptions are told of a stable group only."""
+    is_stable = group.state == STABLE
+    protocol = group.protocol_name if is_stable else None
+    return {
+        "error_code": 0,
+        "group_id": group.group_id,
+        "group_state": group.state,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": protocol or "",
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata(protocol) if is_stable else b"",
+                "member_assignment": member.assignment,
+            }
+            for member in group.members.values()
+        ],
     }

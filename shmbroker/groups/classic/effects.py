@@ -1,4 +1,4 @@
-"""What a classic group wants done: it returns these, and its owner executes them in their order.
+"""What a classic group wants done: it returns these, and `execution` does them in their order.
 
 A store writes the group's record; when that is done or has failed, the owner tells the group by
 `ClassicGroup.on_stored`, whose effects come before those that follow the store.

@@ -1,5 +1,4 @@
-"""Groups of the new consumer protocol in a `GroupCoordinator`: what they need to be found, stored,
-timed and migrated.
+"""Groups of the new consumer protocol in a `GroupCoordinator`: asked, stored, timed and migrated.
 
 Rules of this file:
 * An answer goes out when its records are in the log, and only if they are.
@@ -27,11 +26,11 @@ from shmbroker.groups.consumer.classic_members import (
     on_classic_sync,
 )
 from shmbroker.groups.consumer.departures import fence, on_classic_leave, on_leave
+from shmbroker.groups.consumer.description import described
 from shmbroker.groups.consumer.group import ConsumerGroup
 from shmbroker.groups.consumer.heartbeats import is_quiet, on_heartbeat
-from shmbroker.groups.consumer.records import encoded, rows_of, stamped
+from shmbroker.groups.consumer.records import encoded, stamped
 from shmbroker.groups.consumer.regexes import resolve_regexes
-from shmbroker.groups.consumer.targets import assignor_of
 from shmbroker.groups.group_memory import MEMBER_BYTES, names_bytes, protocols_bytes
 from shmbroker.groups.migration import (
     STEP_BYTES,
@@ -56,10 +55,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from typing import Any
 
+    from shmbroker.groups.classic.execution import Execution
     from shmbroker.groups.consumer.answers import Answer
-    from shmbroker.groups.consumer.assignors import Assignment
-    from shmbroker.groups.coordinator import GroupCoordinator, Shard
     from shmbroker.groups.group_log import Record as StoredRecord
+    from shmbroker.groups.group_table import GroupTable, Shard
     from shmbroker.metadata.changes import MetadataChange
     from shmbroker.security.identity import Identity
     from shmbroker.settings.broker_config import BrokerConfig
@@ -68,11 +67,15 @@ logger = logging.getLogger(__name__)
 
 
 class ConsumerCoordinator:
-    """The part of a coordinator that knows of `ConsumerGroup`; `owner` has all groups."""
+    """The part of a coordinator that knows of `ConsumerGroup`.
 
-    def __init__(self, owner: GroupCoordinator, config: BrokerConfig) -> None:
-        self.owner = owner
-        self.config = config
+    execution: has the effects of classic groups that become groups of this kind, and the reverse.
+    """
+
+    def __init__(self, table: GroupTable, execution: Execution, config: BrokerConfig) -> None:
+        self._table = table
+        self._execution = execution
+        self._config = config
         self.settings = ConsumerSettings(
             config["group.consumer.session.timeout.ms"],
             config["group.consumer.heartbeat.interval.ms"],
@@ -81,7 +84,7 @@ class ConsumerCoordinator:
             config["group.consumer.migration.policy"].lower(),
             config["group.consumer.regex.refresh.interval.ms"],
             config["group.max.size"],
-            owner.settings.bytes_max,
+            table.settings.bytes_max,
         )
         self.topics = Topics(MetadataImage(""))
         self.rights = Rights(config, self.topics.image) if config.has_authorizer else None
@@ -93,9 +96,9 @@ class ConsumerCoordinator:
         if self.rights is not None:
             self.rights.on_image(image)
         if changes:
-            for each in self.owner.groups.values():
+            for each in self._table.groups.values():
                 if isinstance(each, ConsumerGroup) and each.grants:
-                    self.owner.withdraw(each)
+                    self._table.grants.withdraw(each)
         for change in changes:
             if isinstance(change, TopicCreated):
                 topics.created_offset = topics.changed_offset = image.offset
@@ -104,13 +107,13 @@ class ConsumerCoordinator:
             ):
                 topics.changed_offset = image.offset
             elif isinstance(change, ConfigChanged) and change.resource_type == GROUP_RESOURCE:
-                group = self.owner.groups.get(change.name)
+                group = self._table.groups.get(change.name)
                 if isinstance(group, ConsumerGroup):
                     self._configure(group)
 
-    def new_group(self, owner: Shard, group_id: str) -> ConsumerGroup:
+    def new_group(self, shard: Shard, group_id: str) -> ConsumerGroup:
         """An empty one; it exists once its records do."""
-        group = ConsumerGroup(group_id, self.settings, make_member_id, owner)
+        group = ConsumerGroup(group_id, self.settings, make_member_id, shard)
         self._configure(group)
         return group
 
@@ -118,8 +121,8 @@ class ConsumerCoordinator:
         """Settings of its own stand before the broker's."""
         overrides = self.topics.image.config(GROUP_RESOURCE, group.group_id)
         if overrides:
-            session = group_config("consumer.session.timeout.ms", overrides, self.config)
-            interval = group_config("consumer.heartbeat.interval.ms", overrides, self.config)
+            session = group_config("consumer.session.timeout.ms", overrides, self._config)
+            interval = group_config("consumer.heartbeat.interval.ms", overrides, self._config)
         else:
             session = self.settings.session_timeout_ms
             interval = self.settings.heartbeat_interval_ms
@@ -141,8 +144,8 @@ class ConsumerCoordinator:
         fault = fault_in_heartbeat(body, version, self.settings.assignors)
         if fault is not None:
             return refusal(*fault)
-        owner, group_id, epoch = self.owner, body["group_id"], body["member_epoch"]
-        group, error = owner._find(group_id)
+        table, group_id, epoch = self._table, body["group_id"], body["member_epoch"]
+        group, error = table.find(group_id)
         if error:
             return refusal(error)
         before: list[StoredRecord] = []
@@ -154,13 +157,13 @@ class ConsumerCoordinator:
             if group is None:
                 logger.info("group %s stays a classic one: %s", group_id, text)
                 return refusal(error_codes.GROUP_ID_NOT_FOUND, text)
-        now_ms = owner.steady_ms()
+        now_ms = table.steady_ms()
         change: Change | None
         names, regex = body["subscribed_topic_names"], body["subscribed_topic_regex"]
         if names or regex:
             brings = MEMBER_BYTES + names_bytes(names or ()) + len(regex or "")
             more = brings - group.bytes_of(body["member_id"], body["instance_id"])
-            if not owner.make_room(more):
+            if not table.make_room(more):
                 return refusal(error_codes.COORDINATOR_NOT_AVAILABLE)
         if epoch < 0:
             answer, change = on_leave(
@@ -182,20 +185,19 @@ class ConsumerCoordinator:
         self, body: dict[str, Any], client_id: str, client_host: str
     ) -> tuple[int, int] | None:
         """What allows to answer this heartbeat, which has just been answered, so again."""
-        group = self.owner.groups.get(body["group_id"])
+        group = self._table.groups.get(body["group_id"])
         if not isinstance(group, ConsumerGroup) or group.regexes.counts:
             return None  # Expressions are looked at again by the clock.
         member = group.members.get(body["member_id"])
         if member is None or not is_quiet(
-            group, member, body, client_id, client_host, self.owner.steady_ms(), self.topics
+            group, member, body, client_id, client_host, self._table.steady_ms(), self.topics
         ):
             return None
-        found: tuple[int, int] | None = self.owner.grant(group, member.member_id)
-        return found
+        return self._table.grants.grant(group, member.member_id)
 
     def converts_in_steps(self, body: dict[str, Any], version: int) -> bool:
         """Whether a heartbeat would convert a classic group that is large: `convert` it first."""
-        known = self.owner.groups.get(body["group_id"])
+        known = self._table.groups.get(body["group_id"])
         return (
             body["member_epoch"] == 0
             and isinstance(known, ClassicGroup)
@@ -207,9 +209,9 @@ class ConsumerCoordinator:
     def convert(self, group_id: str) -> Iterator[None]:
         """Make a consumer group of a classic one, in steps, with the members that it has. Where it
         can't be, or changes again and again meanwhile, it stays: the heartbeat finds out why."""
-        owner = self.owner
+        groups = self._table.groups
         for _ in range(CONVERSIONS_MAX):
-            known = owner.groups.get(group_id)
+            known = groups.get(group_id)
             if not isinstance(known, ClassicGroup) or known.state == EMPTY:
                 return
             mark = mark_of(known)
@@ -227,8 +229,8 @@ class ConsumerCoordinator:
                 records.append(encoded(record))
                 size += len(records[-1][1] or b"")
             yield
-            if owner.groups.get(group_id) is known and mark_of(known) == mark:
-                owner._run(known, send_away(known, owner.steady_ms()))
+            if groups.get(group_id) is known and mark_of(known) == mark:
+                self._execution.run(known, send_away(known, self._table.steady_ms()))
                 self.store(group, Change(), records, known)
                 return
 
@@ -237,15 +239,14 @@ class ConsumerCoordinator:
     ) -> tuple[ConsumerGroup | None, str]:
         """A consumer group instead of a classic one or of none, and the records to write before."""
         if known is None or known.state == EMPTY:
-            shard = known.owner if known is not None else self.owner.shard_of(group_id)[0]
-            assert shard is not None, "a request for a group that is not here is refused before"
+            shard = known.owner if known is not None else self._table.shard_here(group_id)
             group: ConsumerGroup | None = self.new_group(shard, group_id)
             text = ""
         else:
             group, text = to_consumer(known, self.settings, make_member_id, self.topics)
             if group is not None:
                 self._configure(group)
-                self.owner._run(known, send_away(known, self.owner.steady_ms()))
+                self._execution.run(known, send_away(known, self._table.steady_ms()))
                 before += [encoded(record) for record in group.creation()]
         if known is not None:
             before.insert(0, encoded((GROUP_METADATA, {"group": group_id}, None)))
@@ -263,10 +264,10 @@ class ConsumerCoordinator:
         protocols = tuple((row["name"], row["metadata"]) for row in body["protocols"])
         brings = MEMBER_BYTES + 2 * protocols_bytes(protocols)  # as they are, and what they mean
         known = group.bytes_of(body["member_id"], body["group_instance_id"])
-        if not self.owner.make_room(brings - known):
+        if not self._table.make_room(brings - known):
             return join_refusal(error_codes.COORDINATOR_NOT_AVAILABLE, body["member_id"])
         answer, change = on_classic_join(
-            group, body, version, client_id, client_host, self.owner.steady_ms(), self.topics
+            group, body, version, client_id, client_host, self._table.steady_ms(), self.topics
         )
         if change is not None and (error := self.store(group, change)):
             return join_refusal(error)
@@ -274,14 +275,14 @@ class ConsumerCoordinator:
 
     def sync(self, group: ConsumerGroup, body: dict[str, Any]) -> Answer:
         """SyncGroup of a classic member."""
-        answer = on_classic_sync(group, body, self.owner.steady_ms(), self.topics)
-        self.owner._run(group, [])
+        answer = on_classic_sync(group, body, self._table.steady_ms(), self.topics)
+        self._table.settle(group)
         return answer
 
     def beat(self, group: ConsumerGroup, body: dict[str, Any]) -> int:
         """Heartbeat of a classic member: the error code."""
-        error = on_classic_heartbeat(group, body, self.owner.steady_ms())
-        self.owner._run(group, [])
+        error = on_classic_heartbeat(group, body, self._table.steady_ms())
+        self._table.settle(group)
         return error
 
     def leave(self, group: ConsumerGroup, leaving: list[tuple[str, str | None]]) -> list[int]:
@@ -293,7 +294,7 @@ class ConsumerCoordinator:
 
     def run_due(self, group: ConsumerGroup, now_ms: int) -> None:
         """Fence whom the group has waited for long enough."""
-        self.owner.see_silent(group, now_ms)
+        self._table.grants.see_silent(group, now_ms)
         due = group.due(now_ms)
         if due:
             logger.info(
@@ -304,49 +305,16 @@ class ConsumerCoordinator:
             if self.store(group, fence(group, due, self.topics)):
                 # Not written: another try when the others' sessions are over, or a second later.
                 group.wake_ms = min(group.wake_ms, now_ms + RETRY_MS)
-        self.owner._run(group, [])
+        self._table.settle(group)
 
     def describe(self, group_id: str) -> tuple[int, dict[str, Any] | None]:
         """ConsumerGroupDescribe of one: (error code, row)."""
-        group, error = self.owner._find(group_id)
+        group, error = self._table.find(group_id)
         if error:
             return error, None
         if not isinstance(group, ConsumerGroup):
             return error_codes.GROUP_ID_NOT_FOUND, None
-        return 0, {
-            "group_id": group_id,
-            "group_state": group.state,
-            "group_epoch": group.epoch,
-            "assignment_epoch": group.assignment_epoch,
-            "assignor_name": assignor_of(group),
-            "members": [
-                {
-                    "member_id": member.member_id,
-                    "instance_id": member.instance_id,
-                    "rack_id": member.rack_id,
-                    "member_epoch": member.epoch,
-                    "client_id": member.client_id,
-                    "client_host": member.client_host,
-                    "subscribed_topic_names": sorted(member.subscribed_topics),
-                    "subscribed_topic_regex": member.subscribed_regex,
-                    "assignment": self._described(member.assigned),
-                    "target_assignment": self._described(group.targets.get(member.member_id, {})),
-                    "member_type": 1 if member.classic is None else 0,
-                }
-                for member in group.members.values()
-            ],
-        }
-
-    def _described(self, assignment: Assignment) -> dict[str, Any]:
-        """With names; topics that don't exist any more are left out."""
-        by_id = self.topics.image.topics_by_id
-        return {
-            "topic_partitions": [
-                row | {"topic_name": by_id[row["topic_id"]].name}
-                for row in rows_of(assignment)
-                if row["topic_id"] in by_id
-            ]
-        }
+        return 0, described(group, self.topics.image.topics_by_id)
 
     # ── storing ─────────────────────────────────────────────────────────────────────────────────
 
@@ -362,16 +330,16 @@ class ConsumerCoordinator:
         before: what goes into the log with it, ahead of it.
         known: the group that this one takes the place of, or the group itself; None for a new one.
         """
-        owner, now_ms = self.owner, self.owner.steady_ms()
-        ahead_ms = owner.wall_ahead_ms()
+        table, now_ms = self._table, self._table.steady_ms()
+        ahead_ms = table.wall_ahead_ms()
         records = [*before, *(encoded(stamped(record, ahead_ms)) for record in change.records)]
         classic = None
         if change.downgrade is not None:
             classic = to_classic(
                 group,
                 change.downgrade,
-                owner.settings,
-                owner.make_member_id,
+                table.settings,
+                table.make_member_id,
                 now_ms,
                 self.topics,
             )
@@ -380,22 +348,24 @@ class ConsumerCoordinator:
                 encoded((GROUP_METADATA, key, value_of(classic, wall_ahead_ms=ahead_ms)))
             )
         if records:
-            error: int = owner._append(group.owner, records)
+            error = table.append(group.owner, records)
             if error:
                 return error
         if classic is not None:
-            owner.withdraw(group)
+            table.grants.withdraw(group)
             group.on_gone(error_codes.REBALANCE_IN_PROGRESS, now_ms)  # its timer is still there
-            owner._add(classic)
+            table.add(classic)
             assert change.downgrade is not None
-            owner._run(classic, on_adopted(classic, change.downgrade.is_rebalancing, now_ms))
+            effects = on_adopted(classic, change.downgrade.is_rebalancing, now_ms)
+            self._execution.run(classic, effects)
             return 0
-        if owner.groups.get(group.group_id) is not group:
-            if known is not None:
-                owner._run(known, known.on_gone(error_codes.REBALANCE_IN_PROGRESS, now_ms))
-            owner._add(group)
+        if table.groups.get(group.group_id) is not group:
+            if isinstance(known, ClassicGroup):
+                gone = known.on_gone(error_codes.REBALANCE_IN_PROGRESS, now_ms)
+                self._execution.run(known, gone)
+            table.add(group)
         group.apply(change)
-        owner._run(group, [])
+        table.settle(group)
         return 0
 
 

@@ -280,7 +280,7 @@ OLD_BUGS = (
         "members are told offsets of a transaction that is not ended, or was aborted",
         (
             Change(
-                "shmbroker.groups.coordinator:GroupCoordinator._commit",
+                "shmbroker.groups.offset_coordinator:OffsetCoordinator._commit",
                 "            if producer is None:\n                store.put",
                 "            if True:\n                store.put",
             ),

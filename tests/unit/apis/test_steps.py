@@ -37,6 +37,7 @@ class Groups:
     def __init__(self) -> None:
         self.calls: list[int] = []
         self.consumers = SimpleNamespace(describe=lambda _: self.note(1, (69, None)))
+        self.offsets = self.removal = self
 
     def note(self, rows: int, answer: Any) -> Any:
         self.calls.append(rows)

@@ -88,7 +88,6 @@ class Broker:
         )
         self.groups: Any = SimpleNamespace(
             may_end_transactions=lambda partition: self.is_loading,
-            on_marker=lambda *row: self.marked.append(row),
             partition_of=lambda group: (
                 (
                     self.partitions[partition_key(OFFSETS_ID, 0)],
@@ -97,7 +96,10 @@ class Broker:
                 if group
                 else (None, e.INVALID_GROUP_ID)
             ),
-            commit_in_transaction=self.commit,
+            offsets=SimpleNamespace(
+                on_marker=lambda *row: self.marked.append(row),
+                commit_in_transaction=self.commit,
+            ),
         )
 
     def now_ms(self) -> int:

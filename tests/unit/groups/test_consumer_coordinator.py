@@ -63,7 +63,7 @@ class Office(Broker):
             "protocol_name": None,
             "assignments": [],
         }
-        self.groups.sync(call, body)
+        self.groups.classics.sync(call, body)
         return call
 
     @property
@@ -198,9 +198,9 @@ def test_an_empty_group_becomes_a_classic_one(office: Office) -> None:
 
 def test_a_deleted_group_leaves_nothing(office: Office) -> None:
     office.enter("a", subscribed_topic_regex="t")
-    assert office.groups.delete("g") == error_codes.NON_EMPTY_GROUP
+    assert office.groups.removal.delete("g") == error_codes.NON_EMPTY_GROUP
     office.beat("a", -1)
-    assert office.groups.delete("g") == 0
+    assert office.groups.removal.delete("g") == 0
     office.restart()
     assert office.groups.groups == {}
     assert office.groups.consumers.describe("g")[0] == error_codes.GROUP_ID_NOT_FOUND
@@ -296,7 +296,7 @@ class Crowd:
     def leave_classic(self) -> None:
         member = self.classic()
         self.generations.pop(member, None)
-        self.office.groups.leave("g", [(member, None)])
+        self.office.groups.classics.leave("g", [(member, None)])
 
     def enter(self) -> None:
         member = self.chance.choice("abs")

@@ -9,11 +9,13 @@ import pytest
 
 from shmbroker.errors import StorageFault
 from shmbroker.groups import group_log
+from shmbroker.groups.classic.answers import described
 from shmbroker.groups.classic.group import ClassicGroup
 from shmbroker.groups.classic.member import NEVER
-from shmbroker.groups.coordinator import REMOVALS_PER_STEP, GroupCoordinator, described
+from shmbroker.groups.coordinator import GroupCoordinator
 from shmbroker.groups.group_partition import group_partition
 from shmbroker.groups.offset_store import NO_EXPIRY
+from shmbroker.groups.removal import REMOVALS_PER_STEP
 from shmbroker.ids import ZERO_UUID
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
@@ -92,7 +94,7 @@ class Broker:
             "protocol_type": "consumer",
             "protocols": [{"name": "range", "metadata": SUBSCRIBED_TO_T}],
         } | more
-        self.groups.join(call, body, "client", "/host")
+        self.groups.classics.join(call, body, "client", "/host")
         return call
 
     def sync(self, member: str, group: str = "g", generation: int = 1) -> Call:
@@ -106,7 +108,7 @@ class Broker:
             "protocol_name": None,
             "assignments": [{"member_id": member, "assignment": b"mine"}],
         }
-        self.groups.sync(call, body)
+        self.groups.classics.sync(call, body)
         return call
 
     def stable(self, group: str = "g", **more: Any) -> str:
@@ -117,7 +119,7 @@ class Broker:
         return member
 
     def heartbeat(self, member: str, group: str = "g", generation: int = 1) -> int:
-        error, self.grant = self.groups.heartbeat(
+        error, self.grant = self.groups.classics.heartbeat(
             {
                 "group_id": group,
                 "member_id": member,
@@ -152,12 +154,12 @@ class Broker:
             "committed_leader_epoch": 3,
             "committed_metadata": metadata,
         }
-        (error,) = self.groups.commit(body, version, [(topic, bytes(16), row)])
+        (error,) = self.groups.offsets.commit(body, version, [(topic, bytes(16), row)])
         return error
 
     def committed(self, group: str = "g", require_stable: bool = False) -> dict[Any, Any]:
         """(topic, partition) to offset or error code."""
-        error, topics = self.groups.fetch(group, None, require_stable)
+        error, topics = self.groups.offsets.fetch(group, None, require_stable)
         assert error == 0
         return {
             (topic, partition): row[0] if row is not None else code
@@ -191,10 +193,10 @@ def test_only_groups_of_partitions_led_here_are_served(tmp_path: Path) -> None:
         if wanted:
             assert call.answer["error_code"] == wanted
             assert broker.groups.describe(group) == (wanted, None)
-            assert broker.groups.delete(group) == wanted
-            assert broker.groups.leave(group, [("m", None)]) == (wanted, [])
-            assert broker.groups.delete_offsets(group, []) == (wanted, [])
-            assert broker.groups.fetch(group, None, False)[0] == wanted
+            assert broker.groups.removal.delete(group) == wanted
+            assert broker.groups.classics.leave(group, [("m", None)]) == (wanted, [])
+            assert broker.groups.offsets.delete_offsets(group, []) == (wanted, [])
+            assert broker.groups.offsets.fetch(group, None, False)[0] == wanted
             assert broker.sync("m", group).answer["error_code"] == wanted
             assert broker.heartbeat("m", group) == wanted
 
@@ -225,11 +227,11 @@ def test_a_group_needs_a_name_except_for_offsets(broker: Broker) -> None:
     assert broker.join("").answer["error_code"] == nameless
     assert broker.sync("m", "").answer["error_code"] == nameless
     assert broker.heartbeat("m", "") == nameless
-    assert broker.groups.leave("", [])[0] == nameless
-    assert broker.groups.delete_offsets("", [])[0] == nameless
+    assert broker.groups.classics.leave("", [])[0] == nameless
+    assert broker.groups.offsets.delete_offsets("", [])[0] == nameless
     assert broker.commit(group="") == 0
     assert broker.committed("") == {("t", 0): 5}
-    assert broker.groups.delete("") == 0
+    assert broker.groups.removal.delete("") == 0
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,8 @@ def test_nobody_is_known_in_a_group_that_there_is_not(broker: Broker) -> None:
     assert broker.join(member="ghost").answer["error_code"] == unknown
     assert broker.sync("ghost").answer["error_code"] == unknown
     assert broker.heartbeat("ghost") == unknown
-    assert broker.groups.leave("g", [("ghost", None), ("", "i")]) == (0, [unknown, unknown])
+    leaving = [("ghost", None), ("", "i")]
+    assert broker.groups.classics.leave("g", leaving) == (0, [unknown, unknown])
     assert broker.commit(generation=1) == error_codes.GROUP_ID_NOT_FOUND
     assert broker.commit(generation=1, version=8) == error_codes.ILLEGAL_GENERATION
     assert broker.groups.describe("g") == (0, None)
@@ -276,7 +279,7 @@ def test_members_and_offsets_survive_the_coordinator(broker: Broker) -> None:
     assert broker.committed() == {("t", 0): 7, ("t", 3): 9}
     assert broker.committed("simple") == {("u", 0): 1}
     assert broker.names() == {"g", "simple"}
-    _, [(_, [(_, _, row)])] = broker.groups.fetch("g", [("t", [3])], False)
+    _, [(_, [(_, _, row)])] = broker.groups.offsets.fetch("g", [("t", [3])], False)
     assert row == (9, 3, "note", START_MS, -1, bytes(16))
     assert broker.heartbeat(member) == 0
     broker.wait(10_000)
@@ -298,8 +301,8 @@ def test_what_was_deleted_stays_deleted(broker: Broker) -> None:
     broker.commit(1)
     broker.commit(2, partition=1)
     broker.commit(3, group="other")
-    assert broker.groups.delete_offsets("g", [("t", 0), ("u", 9)]) == (0, [0, 0])
-    assert broker.groups.delete("other") == 0
+    assert broker.groups.offsets.delete_offsets("g", [("t", 0), ("u", 9)]) == (0, [0, 0])
+    assert broker.groups.removal.delete("other") == 0
     for _ in range(2):
         assert broker.committed() == {("t", 1): 2}
         assert broker.committed("other") == {}
@@ -364,7 +367,7 @@ def test_transactional_offsets_count_with_their_marker(broker: Broker) -> None:
     broker.restart()
     assert broker.committed() == {("t", 0): 10, ("t", 3): 2}
     unstable = error_codes.UNSTABLE_OFFSET_COMMIT
-    _, [(_, rows)] = broker.groups.fetch("g", [("t", [2, 1])], True)
+    _, [(_, rows)] = broker.groups.offsets.fetch("g", [("t", [2, 1])], True)
     assert rows == [(2, unstable, None), (1, 0, None)]
 
 
@@ -410,7 +413,7 @@ def test_what_was_not_stored_is_not_there(broker: Broker, monkeypatch: pytest.Mo
         context.setattr(PartitionLog, "append", fail)
         assert broker.commit(2, group="h") == NOT_COORDINATOR
         assert broker.sync(call.answer["member_id"]).answer["error_code"] == NOT_COORDINATOR
-        assert broker.groups.delete_offsets("g", [("u", 0)]) == (0, [0])
+        assert broker.groups.offsets.delete_offsets("g", [("u", 0)]) == (0, [0])
     assert broker.committed() == {("t", 0): 1}
     assert broker.names() == {"g"}
     again = broker.join(member=call.answer["member_id"])
@@ -428,7 +431,7 @@ def test_more_than_a_batch_may_hold_goes_in_several(broker: Broker) -> None:
     broker.partitions[0].message_bytes_max = 4000
     for number in range(200):
         broker.commit(number, partition=number)
-    assert broker.groups.delete("g") == 0
+    assert broker.groups.removal.delete("g") == 0
     log = broker.partitions[0].log
     data = log.active.read_bytes(0, log.active.size)
     sizes = [header[1] + LOG_OVERHEAD for _, header in iterate_batches(data)]
@@ -479,7 +482,7 @@ def test_offsets_of_a_live_group_stay(broker: Broker) -> None:
         broker.wait(1_700_000)
         assert broker.heartbeat(member) == 0
     assert broker.committed() == {("t", 0): 1}
-    broker.groups.leave("g", [(member, None)])
+    broker.groups.classics.leave("g", [(member, None)])
     broker.wait(RETENTION_MS - 1)
     assert broker.committed() == {("t", 0): 1}, "counted from when it became empty"
     broker.wait(20 * MINUTE_MS)
@@ -495,10 +498,10 @@ def test_a_commit_may_bring_its_own_time(broker: Broker) -> None:
 
 def test_only_empty_groups_are_deleted(broker: Broker) -> None:
     member = broker.stable()
-    assert broker.groups.delete("g") == error_codes.NON_EMPTY_GROUP
-    broker.groups.leave("g", [(member, None)])
-    assert broker.groups.delete("g") == 0
-    assert broker.groups.delete("g") == error_codes.GROUP_ID_NOT_FOUND
+    assert broker.groups.removal.delete("g") == error_codes.NON_EMPTY_GROUP
+    broker.groups.classics.leave("g", [(member, None)])
+    assert broker.groups.removal.delete("g") == 0
+    assert broker.groups.removal.delete("g") == error_codes.GROUP_ID_NOT_FOUND
 
 
 def test_offsets_that_are_in_use_are_not_deleted(broker: Broker) -> None:
@@ -506,11 +509,11 @@ def test_offsets_that_are_in_use_are_not_deleted(broker: Broker) -> None:
     broker.commit(1, member=member, generation=1)
     broker.commit(2, topic="u", member=member, generation=1)
     refused = error_codes.GROUP_SUBSCRIBED_TO_TOPIC
-    assert broker.groups.delete_offsets("g", [("t", 0), ("u", 0)]) == (0, [refused, 0])
+    assert broker.groups.offsets.delete_offsets("g", [("t", 0), ("u", 0)]) == (0, [refused, 0])
     assert broker.committed() == {("t", 0): 1}
-    assert broker.groups.delete_offsets("x", [])[0] == error_codes.GROUP_ID_NOT_FOUND
+    assert broker.groups.offsets.delete_offsets("x", [])[0] == error_codes.GROUP_ID_NOT_FOUND
     broker.stable("connect", protocol_type="connect")
-    assert broker.groups.delete_offsets("connect", [])[0] == error_codes.NON_EMPTY_GROUP
+    assert broker.groups.offsets.delete_offsets("connect", [])[0] == error_codes.NON_EMPTY_GROUP
 
 
 def test_offsets_of_a_deleted_topic_go_with_it(broker: Broker) -> None:
@@ -603,11 +606,11 @@ def test_any_retention_time_is_stored(broker: Broker, retention_ms: int) -> None
 
 def test_heartbeats_leave_no_timers_behind(broker: Broker) -> None:
     members = [(f"g{number}", broker.stable(f"g{number}")) for number in range(20)]
-    timers = len(broker.groups._timers)
+    timers = len(broker.groups.table.timers)
     for _ in range(50):
         broker.wait(3000)
         assert all(broker.heartbeat(member, group) == 0 for group, member in members)
-    assert len(broker.groups._timers) <= timers
+    assert len(broker.groups.table.timers) <= timers
 
 
 HOUR_MS = 60 * MINUTE_MS
@@ -634,7 +637,7 @@ def test_a_group_that_is_empty_keeps_its_offsets_over_jumps_and_coordinators(
     """The stamps in its records are the wall clock's, its own time is not."""
     member = broker.stable()
     broker.commit(5, member=member, generation=1)
-    broker.groups.leave("g", [(member, None)])
+    broker.groups.classics.leave("g", [(member, None)])
     group = broker.groups.groups["g"]
     emptied_ms = broker.now_ms
     assert group.state == "Empty" and group.state_since_ms == emptied_ms

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.groups import coordinator as group_coordinator
-from shmbroker.groups import group_memory
+from shmbroker.groups import group_memory, group_table
 from shmbroker.groups.group_memory import GROUP_BYTES_MAX, names_bytes
 from shmbroker.wire import error_codes
 from tests.unit.groups.groups_at_work import Call
@@ -51,7 +50,7 @@ def ask_for_id(broker: Office, group: str) -> str:
         "protocol_type": "consumer",
         **large(b""),
     }
-    broker.groups.join(call, body, "c" * 1000, "/host")
+    broker.groups.classics.join(call, body, "c" * 1000, "/host")
     assert call.answer["error_code"] == error_codes.MEMBER_ID_REQUIRED
     return str(call.answer["member_id"])
 
@@ -113,11 +112,11 @@ def test_assignments_count_and_are_refused_where_there_is_no_room(broker: Office
         "protocol_name": None,
         "assignments": [{"member_id": member, "assignment": bytes(900_000)}],
     }
-    broker.groups.sync(sync, body)
+    broker.groups.classics.sync(sync, body)
     assert error_of(sync) == LATER
     broker.groups.memory.bytes_max = BYTES_MAX
     sync = Call()
-    broker.groups.sync(sync, body)
+    broker.groups.classics.sync(sync, body)
     assert error_of(sync) == 0
     assert broker.groups.memory.held_bytes > held + 900_000
 
@@ -156,13 +155,13 @@ def test_a_group_that_has_to_go_for_its_own_member_is_none_any_more(broker: Offi
 def test_groups_with_neither_members_nor_offsets_are_few(
     broker: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_coordinator, "IDLE_GROUPS_MAX", 5)
+    monkeypatch.setattr(group_table, "IDLE_GROUPS_MAX", 5)
     member = broker.stable("in use")
     broker.commit(group="with offsets")
     for number in range(30):
         name = f"g{number}"
         gone = broker.stable(name)
-        assert broker.groups.leave(name, [(gone, None)]) == (0, [0])
+        assert broker.groups.classics.leave(name, [(gone, None)]) == (0, [0])
     left = broker.names()
     assert {"in use", "with offsets", "g29"} <= left
     assert len(left) <= 2 + 5 + 2

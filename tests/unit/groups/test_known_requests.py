@@ -150,7 +150,7 @@ def test_fetch_is_not_known_while_a_transaction_may_change_it(asked: Asked) -> N
 def test_nothing_is_known_of_a_group_that_was_deleted(asked: Asked) -> None:
     asked.commit(5)
     asked.fetch(b"five")
-    assert asked.broker.groups.delete("g") == 0
+    assert asked.broker.groups.removal.delete("g") == 0
     assert asked.fetch(b"nothing") is None
     assert asked.commit(5) is None
     assert asked.fetch(b"five again") is None

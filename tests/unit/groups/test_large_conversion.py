@@ -113,7 +113,8 @@ def test_no_step_reads_or_writes_more_than_some_subscriptions(
             member, known = next(iter(office.group.members.items()))
             body = {"group_id": "g", "member_id": member, "generation_id": 1}
             body["group_instance_id"] = known.instance_id
-            assert office.groups.heartbeat(body)[0] == 0  # its members are served meanwhile
+            error, _ = office.groups.classics.heartbeat(body)
+            assert error == 0, "its members are served meanwhile"
     assert count > 3 * MEMBERS * SUBSCRIPTION_BYTES // STEP_BYTES // 2
     assert call.answer["member_epoch"] == 2
     assert isinstance(office.group, ConsumerGroup) and len(office.group.members) == MEMBERS + 1
@@ -151,7 +152,7 @@ def test_a_group_that_changes_meanwhile_is_converted_as_it_is_then(
     for at, _ in enumerate(steps):
         if at % 8 == 5 and at // 8 < times and isinstance(office.group, ClassicGroup):
             gone = left.pop()
-            assert office.groups.leave("g", [(gone.member_id, gone.instance_id)])[1] == [0]
+            assert office.groups.classics.leave("g", [(gone.member_id, gone.instance_id)])[1] == [0]
     assert call.answer["member_epoch"] > 0
     assert set(office.group.members) == {member.member_id for member in left} | {"new"}
 
@@ -160,8 +161,8 @@ def test_a_group_that_goes_meanwhile_is_made_anew(office: Office) -> None:
     steps, call = entering(office)
     next(steps)
     for member in list(office.group.members.values()):
-        office.groups.leave("g", [(member.member_id, member.instance_id)])
-    assert office.groups.delete("g") == 0
+        office.groups.classics.leave("g", [(member.member_id, member.instance_id)])
+    assert office.groups.removal.delete("g") == 0
     for _ in steps:
         pass
     assert list(office.group.members) == ["new"] and call.answer["member_epoch"] == 1

@@ -52,7 +52,7 @@ def commit(
         "committed_leader_epoch": -1,
         "committed_metadata": None,
     }
-    (error,) = broker.groups.commit_in_transaction(body, [("t", bytes(16), row)])
+    (error,) = broker.groups.offsets.commit_in_transaction(body, [("t", bytes(16), row)])
     return error
 
 
@@ -64,7 +64,7 @@ def end(broker: Broker, is_commit: bool, producer_id: int = PRODUCER, epoch: int
     marker = EndMarker(producer_id, epoch, 0, is_commit)
     partition.log.append_marker(marker, now_ms, partition.leader_epoch, now_ms)
     partition.advance_high_watermark()
-    broker.groups.on_marker(partition, producer_id, is_commit)
+    broker.groups.offsets.on_marker(partition, producer_id, is_commit)
 
 
 def test_they_count_with_the_marker_of_a_commit(broker: Broker) -> None:
@@ -116,7 +116,7 @@ def test_a_deleted_group_does_not_come_back(broker: Broker) -> None:
     broker.commit(1)
     assert commit(broker, 5) == 0
     assert commit(broker, 6, partition=1) == 0
-    assert broker.groups.delete("g") == 0
+    assert broker.groups.removal.delete("g") == 0
     end(broker, is_commit=True)
     for is_restarted in (False, True):
         if is_restarted:
@@ -211,8 +211,8 @@ def check(
 ) -> None:
     waiting = {written[at][1:3] for ats in open_by.values() for at in ats}
     for group in "gh":
-        error, found = groups.fetch(group, [("t", [0, 1])], require_stable=False)
-        _, stable = groups.fetch(group, [("t", [0, 1])], require_stable=True)
+        error, found = groups.offsets.fetch(group, [("t", [0, 1])], require_stable=False)
+        _, stable = groups.offsets.fetch(group, [("t", [0, 1])], require_stable=True)
         assert error == 0
         for row, stable_row in zip(found[0][1], stable[0][1], strict=True):
             at = counted.get((group, row[0]))
