@@ -96,7 +96,7 @@ LOGGERS = (
     "shmbroker.log.log_directory",
     "shmbroker.log.quarantine",
     "shmbroker.log.recovery",
-    "shmbroker.log.segment",
+    "shmbroker.log.segment_indexes",
     "shmbroker.log.transaction_index",
     "shmbroker.metrics",
     "shmbroker.metrics.server",

@@ -41,6 +41,7 @@ from shmbroker.ipc.operation_layout import (
 )
 from shmbroker.ipc.peer import Peer
 from shmbroker.kernels import native
+from shmbroker.log.markers import append_marker
 from shmbroker.records.batch import check_batch
 from shmbroker.records.batch_layout import (
     BATCH_HEADER,
@@ -62,6 +63,7 @@ from shmbroker.records.batch_layout import (
     ZSTD,
 )
 from shmbroker.records.end_marker import EndMarker
+from shmbroker.records.stamping import stamped
 from shmbroker.records.validation import (
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
@@ -309,9 +311,11 @@ class Appender:
             self.refuse(peer, token, error_codes.RECORD_LIST_TOO_LARGE, None)
             return -1
         batch = data[at:batch_end]
-        store = log.append_stamped if must_stamp else log.append
+        if must_stamp:
+            is_log_append_time = log.config.is_log_append_time
+            batch = stamped(batch, max_timestamp, is_log_append_time=is_log_append_time)
         try:
-            base_offset = store(
+            base_offset = log.append(
                 batch, last_offset_delta, max_timestamp, partition.leader_epoch, now_ms
             )
         except StorageFault as fault:
@@ -541,7 +545,7 @@ class Appender:
             return error, -1
         now_ms = self.now_ms()
         try:
-            partition.log.append_marker(marker, now_ms, partition.leader_epoch, now_ms)
+            append_marker(partition.log, marker, now_ms, partition.leader_epoch, now_ms)
         except StorageFault as fault:
             self.on_storage_fault(partition, fault)
             return _STORAGE, -1

@@ -26,6 +26,7 @@ from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.errors import StorageFault
 from shmbroker.log.compaction.cleanable import Cleanable, find_cleanable
 from shmbroker.log.compaction.cleaned_files import remove_cleaned
+from shmbroker.log.compaction.swap import prepare_swap, replace_segments
 from shmbroker.log.segment import Segment
 from shmbroker.replica.partition import Partition
 from shmbroker.wire.error_codes import KAFKA_STORAGE_ERROR, NONE
@@ -202,7 +203,7 @@ class Compaction:
             remove_cleaned(log.directory)
             self._next_ms = now_ms + self.backoff_ms
             return
-        log.prepare_swap(groups)
+        prepare_swap(log.directory, groups)
 
         def finish(fault: OSError | None) -> None:
             store.swapping.discard(partition.key)
@@ -210,7 +211,7 @@ class Compaction:
                 store.fence(fault)
             elif store.partitions.get(partition.key) is partition:
                 replaced = [segment for old, _ in groups for segment in old]
-                paths = log.replace_segments(groups, now_ms)
+                paths = replace_segments(log, groups, now_ms)
                 store.remove_later(paths, replaced, now_ms + log.config.file_delete_delay_ms)
                 self._done(partition, end)
             self.current = None

@@ -22,9 +22,11 @@ from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.log.checkpoints import remove_files
 from shmbroker.log.compaction.cleaned_files import SWAP, cleaned_path
+from shmbroker.log.compaction.swap import replace_segments
 from shmbroker.log.file_names import LOG
 from shmbroker.log.mending import NO_LIMIT, Hole, Mend, lines_of, look_at, write_mended
 from shmbroker.log.quarantine import put_strangers_aside
+from shmbroker.log.retiring import put_aside_stray
 from shmbroker.log.segment import Segment
 from shmbroker.replica.partition import Partition
 
@@ -135,7 +137,7 @@ class DamageMender:
         log, store, written = partition.log, self.store, segment.path + ".tmp"
         if found is None:
             if self._is_there(partition, segment):
-                log.put_aside_stray(segment)
+                put_aside_stray(log, segment)
                 store.count("log_damage")
             return
         if isinstance(found, StorageFault):
@@ -172,7 +174,7 @@ class DamageMender:
             if fault is not None:
                 store.fence(fault)
             elif store.partitions.get(partition.key) is partition:
-                paths = log.replace_segments(groups, now_ms)
+                paths = replace_segments(log, groups, now_ms)
                 log.segments[log.segment_number(segment.base_offset)].create_files()
                 store.remove_later(paths, [segment], now_ms + log.config.file_delete_delay_ms)
             self.run(now_ms)

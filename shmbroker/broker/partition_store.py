@@ -39,6 +39,7 @@ from shmbroker.log.file_names import (
     parse_partition_directory,
     partition_directory,
 )
+from shmbroker.log.flushing import flush_targets
 from shmbroker.log.log_directory import LogDirectory, remove_deleted
 from shmbroker.log.partition_log import NEVER, PartitionLog
 from shmbroker.log.partition_metadata import (
@@ -49,6 +50,7 @@ from shmbroker.log.partition_metadata import (
 )
 from shmbroker.log.quarantine import put_strangers_aside
 from shmbroker.log.retention import delete_records, retain
+from shmbroker.log.retiring import delete_log, delete_segments_before
 from shmbroker.log.segment import Segment
 from shmbroker.metadata.image import TopicImage
 from shmbroker.metadata.topic_names import METADATA_TOPIC
@@ -323,7 +325,7 @@ class PartitionStore:
         if slot is not None:
             self.positions.free(slot)
         self.dropped_file_ids += [segment.file_id for segment in partition.log.segments]
-        away = partition.log.delete(random_uuid().hex())
+        away = delete_log(partition.log, random_uuid().hex())
         self._to_remove.append((now_ms + partition.log.config.file_delete_delay_ms, away))
 
     def take_stock(self, topics_by_id: Mapping[bytes, TopicImage], now_ms: int) -> None:
@@ -462,7 +464,7 @@ class PartitionStore:
         if not log.config.is_tiered or self.retain_tiered(partition, now_ms):
             retain(log, partition.high_watermark, now_ms)
         else:
-            log.delete_segments_before(log.log_start_offset)
+            delete_segments_before(log, log.log_start_offset)
         if log.retired:
             due_ms = now_ms + log.config.file_delete_delay_ms
             for segment in log.retired:
@@ -544,7 +546,7 @@ class PartitionStore:
         recovery_points = []
         try:
             for log in logs:
-                found, recovery_point = log.flush_targets()
+                found, recovery_point = flush_targets(log)
                 descriptors += found
                 recovery_points.append((log, recovery_point))
         except StorageFault:

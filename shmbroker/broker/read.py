@@ -37,6 +37,7 @@ from shmbroker.ipc.operation_layout import (
     READ_SLICE,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.log.lookups import aborted_in
 from shmbroker.log.residency import ColdBytes, allow_waiting, refuse_waiting
 from shmbroker.log.segment import Segment
 from shmbroker.log.transaction_index import AbortedTransaction
@@ -395,7 +396,7 @@ class Reader:
                 assert found is not None, "in range a moment ago"
                 if isolation != READ_COMMITTED or not log.aborted or not found[2]:
                     return found, aborted, False
-                find: FindAborted = partial(log.aborted_in, offset)
+                find: FindAborted = partial(aborted_in, log, offset)
                 found, aborted = _with_aborted(find, found, end, aborted_left)
                 return found, aborted, not found[2]  # what is left is in the next answer
             found = self.tiering.read(partition, offset, limit, end, is_first)

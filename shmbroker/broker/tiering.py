@@ -33,8 +33,10 @@ from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.tier_port import Slice
 from shmbroker.errors import StorageFault
 from shmbroker.log.checkpoints import remove_files
+from shmbroker.log.retiring import advance_log_start, delete_local_before
 from shmbroker.log.segment import Segment
 from shmbroker.log.transaction_index import AbortedTransaction
+from shmbroker.log.truncation import truncate_fully
 from shmbroker.records.batch_layout import (
     H_BASE_OFFSET,
     H_LAST_OFFSET_DELTA,
@@ -246,7 +248,7 @@ class Tiering:
                 self._forget(remote)
                 # What only the store had is not readable any more; the tier process removes it.
                 log = partition.log
-                log.advance_log_start(log.local_start_offset)
+                advance_log_start(log, log.local_start_offset)
                 self.store.note_log_start()
             return
         if remote is None:
@@ -367,7 +369,7 @@ class Tiering:
                     partition.partition,
                     end,
                 )
-                log.truncate_fully(end, max(log.log_start_offset, copies.start_offset))
+                truncate_fully(log, end, max(log.log_start_offset, copies.start_offset))
                 log.begin_epoch(partition.leader_epoch)
                 partition.advance_high_watermark()
             else:
@@ -381,7 +383,7 @@ class Tiering:
         local = log.segments[0].base_offset
         start = local if found is None else min(found.base_offset, local)
         if start > log.log_start_offset:
-            log.advance_log_start(start)
+            advance_log_start(log, start)
         self.store.note_log_start()
 
     def _give_up(self, remote: Remote, reason: str) -> None:
@@ -508,7 +510,7 @@ class Tiering:
                 (config.retention_ms, config.retention_bytes),
             )
             if start > log.log_start_offset:
-                log.advance_log_start(start)
+                advance_log_start(log, start)
                 self.store.note_log_start()
         if config.is_copied:
             self._retain_local(remote, now_ms)
@@ -538,7 +540,7 @@ class Tiering:
                     log.active.create_files()
             elif number < covered:
                 end = segment.end_offset
-        log.delete_local_before(end)
+        delete_local_before(log, end)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
@@ -590,7 +592,7 @@ class Tiering:
     def aborted_in(
         self, partition: Partition, offset: int, segment: Segment, position: int, end_offset: int
     ) -> list[AbortedTransaction] | int | None:
-        """As `PartitionLog.aborted_in`, of a slice that `read` gave; or an error code, or None as
+        """As `lookups.aborted_in`, of a slice that `read` gave; or an error code, or None as
         there."""
         log = partition.log
         remote = self.remotes.get(partition.key)

@@ -15,6 +15,7 @@ import queue
 import threading
 
 from shmbroker.errors import StorageFault
+from shmbroker.log.flushing import begin_close, end_close
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.signs import FLUSHING, at_work, sign
 
@@ -41,9 +42,9 @@ def close_all(logs: list[PartitionLog]) -> None:
         for left in range(len(logs), 0, -1):
             at_work(FLUSHING, left - 1 + syncers.under_way)
             log = logs[left - 1]
-            descriptors, recovery_point = log.begin_close()
+            descriptors, recovery_point = begin_close(log)
             if not descriptors:
-                log.end_close(recovery_point)
+                end_close(log, recovery_point)
                 continue
             syncers.give((log, descriptors, recovery_point))
         while syncers.under_way:
@@ -84,7 +85,7 @@ class _Syncers:
         self.under_way -= 1
         if fault is not None:
             raise StorageFault(f"fdatasync in {log.directory}: {fault}") from fault
-        log.end_close(recovery_point)
+        end_close(log, recovery_point)
 
     def _run(self) -> None:
         while (lot := self._jobs.get()) is not None:

@@ -376,7 +376,7 @@ class LogDirectory:
 
 
 def remove_deleted(path: str) -> None:
-    """Remove a partition's directory that `PartitionLog.delete` renamed away."""
+    """Remove a partition's directory that `retiring.delete_log` renamed away."""
     import shutil  # with all of its archive formats: nothing for a start
 
     try:

@@ -47,12 +47,24 @@ from shmbroker.log.file_names import (
     offset_of,
     sort_by_suffix,
 )
+from shmbroker.log.judging import note_judged
 from shmbroker.log.mending import NO_LIMIT, lines_of, look_at, rewrite
 from shmbroker.log.offset_index import POSITION
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.producer_state import ProducerState, read_snapshot
 from shmbroker.log.quarantine import has_place, put_aside, put_tail_aside
 from shmbroker.log.segment import OFFSETS_MAX, Segment
+from shmbroker.log.segment_indexes import (
+    are_indexes_whole,
+    begin_indexes,
+    cut_indexes,
+    has_indexes,
+    indexed_position,
+    load_indexes,
+    mend_indexes,
+    restore_timestamps,
+    walk_timestamps,
+)
 from shmbroker.log.transaction_index import AbortedTransaction
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
@@ -122,7 +134,7 @@ def load(
     log.activate()
     if clean:
         _name_foreign_snapshots(log)
-    log.remove_snapshots_behind(log.log_end_offset)
+    log.snapshots.remove_behind(log.log_end_offset)
     if not clean:
         _remove_torn_snapshots(log, recovery_point)
     if not (clean or is_found):
@@ -150,9 +162,9 @@ def _begin(log: PartitionLog, now_ms: int) -> None:
 def _complete_indexes(log: PartitionLog, without: Collection[int]) -> None:
     """Make the indexes of finished segments that lack them, as far as the scan has not."""
     for segment in log.segments[:-1]:
-        if segment.base_offset in without and not segment.has_indexes():
+        if segment.base_offset in without and not has_indexes(segment):
             if segment.size:
-                segment.mend_indexes()
+                mend_indexes(segment)
             else:
                 segment.create_files()
 
@@ -183,7 +195,7 @@ def _judge_ends(log: PartitionLog, recovery_point: int) -> None:
 
 def _name_foreign_snapshots(log: PartitionLog) -> None:
     """Say of which producer snapshots the log does not reach the offsets, though it was closed."""
-    beyond = [at for at in log.snapshot_offsets if at > log.log_end_offset]
+    beyond = [at for at in log.snapshots.offsets if at > log.log_end_offset]
     if beyond:
         _say(
             log,
@@ -221,7 +233,7 @@ def _list_files(log: PartitionLog, now_ms: int) -> set[int]:
     except OSError as error:
         raise StorageFault(f"can't open {log.directory}: {error}") from error
     _remove_orphans(log.directory, kinds)
-    log.snapshot_offsets = _offsets(kinds, SNAPSHOT)
+    log.snapshots.offsets = _offsets(kinds, SNAPSHOT)
     for base_offset in _offsets(kinds, TXN_INDEX):
         log.aborted.found(base_offset)
     last: Segment | None = None
@@ -366,15 +378,15 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
     """Whether a good batch ends at `position`; then that is the log's end."""
     size, segment.size = segment.size, position
     next_offset = -1
-    segment.load_indexes()
+    load_indexes(segment)
     try:
         if end_offset is None:
-            segment.restore_timestamps(position)
+            restore_timestamps(segment, position)
         else:
             # A batch that never counted may have left entries.
             segment.end_offset = end_offset
-            segment.cut_indexes()
-        last = segment.walk_timestamps(segment.indexed_position(position - 1, POSITION), position)
+            cut_indexes(segment)
+        last = walk_timestamps(segment, indexed_position(segment, position - 1, POSITION), position)
         if last is None:
             next_offset = segment.base_offset
         else:
@@ -392,8 +404,8 @@ def _ends_at(log: PartitionLog, segment: Segment, position: int, end_offset: int
         _check_epochs(log, last[1])
     is_finished = end_offset is None
     is_torn = is_finished and (segment.offset_index.is_torn or segment.time_index.is_torn)
-    if is_torn or not segment.are_indexes_whole(is_finished=is_finished):
-        segment.mend_indexes()
+    if is_torn or not are_indexes_whole(segment, is_finished=is_finished):
+        mend_indexes(segment)
     return True
 
 
@@ -647,7 +659,7 @@ def _judge_segment(
         return True
     if not is_whole:
         _cut(log, segment, size, is_flushed=expected < recovery_point)
-    segment.note_judged(start, size, expected)
+    note_judged(segment, start, size, expected)
     if segment is not log.segments[-1]:
         segment.finish()
     return is_whole
@@ -686,18 +698,18 @@ def _scan_start(segment: Segment, recovery_point: int) -> tuple[int, int]:
     Keeps the index entries up to there, if they grow as they must and lead to batches.
     """
     if recovery_point <= segment.base_offset:
-        segment.begin_indexes()
+        begin_indexes(segment)
         segment.set_max_timestamp(-1, -1)
         return 0, segment.base_offset
     index, times = segment.offset_index, segment.time_index
-    segment.load_indexes()
+    load_indexes(segment)
     index.truncate(index.count_sound(index.count_below(recovery_point - segment.base_offset, 0)))
     last = index.last()
     if last:
         times.truncate(times.count_sound(times.count_below(last[0] + 1, 1)))
         try:
-            position = segment.indexed_position(last[1], POSITION)
-            segment.restore_timestamps(segment.size)
+            position = indexed_position(segment, last[1], POSITION)
+            restore_timestamps(segment, segment.size)
             if not segment.is_rebuilt:
                 _mend_time_index(segment)
                 for _, header in segment.headers(position, segment.size):
@@ -740,11 +752,11 @@ def _mend_time_index(segment: Segment) -> None:
 
 def _remove_torn_snapshots(log: PartitionLog, recovery_point: int) -> None:
     """Those before the recovery point are durable."""
-    for snapshot in [taken for taken in log.snapshot_offsets if taken >= recovery_point]:
+    for snapshot in [taken for taken in log.snapshots.offsets if taken >= recovery_point]:
         try:
             read_snapshot(os.path.join(log.directory, file_name(snapshot, SNAPSHOT)))
         except CorruptFault:
-            log._remove_snapshot(snapshot)
+            log.snapshots.remove(snapshot)
 
 
 def _fits_last_batch(log: PartitionLog, known: ProducerState, now_ms: int) -> bool:
@@ -790,7 +802,7 @@ def rebuild_producers(
     undecided = [row for row in log.producers.ended if row[0] < log.log_end_offset]
     _rebuild_producers(log, is_window_walked, now_ms, _NEVER)
     has_any = bool(log.aborted) or log.producers.has_transactions()
-    if has_any and any(taken > decided_below for taken in log.snapshot_offsets):
+    if has_any and any(taken > decided_below for taken in log.snapshots.offsets):
         _rebuild_producers(log, is_window_walked, now_ms, decided_below)
     log.producers.ended = deque(sorted({*undecided, *log.producers.ended}))
 
@@ -803,7 +815,7 @@ def _rebuild_producers(
     state.clear()
     first = taken = log.segments[0].base_offset
     known, recent = ProducerState(), ProducerState()
-    for offset in reversed(log.snapshot_offsets[:]):
+    for offset in reversed(log.snapshots.offsets[:]):
         if offset > snapshot_max:
             continue
         if offset < first:
@@ -821,7 +833,7 @@ def _rebuild_producers(
                     raise CorruptFault(f"{path} does not fit the batches before it")
         except StorageFault as fault:
             logger.warning("%s; its producers are found in the batches", fault)
-            log._remove_snapshot(offset)
+            log.snapshots.remove(offset)
             is_window_walked = True
             known, recent = ProducerState(), ProducerState()
             continue
@@ -848,7 +860,7 @@ def _producers_batches(
 
     CorruptFault where the segment is damaged.
     """
-    segment.load_indexes()
+    load_indexes(segment)
     position, _ = segment.find(start)
     for found, header in segment.headers(position, segment.size):
         if header[H_BASE_OFFSET] >= end:
@@ -911,7 +923,7 @@ def find_aborted(log: PartitionLog, base_offset: int) -> list[AbortedTransaction
     """What the transaction index of a segment must hold, from a snapshot and the batches."""
     state = ProducerState()
     start = log.segments[0].base_offset
-    for offset in reversed(log.snapshot_offsets):
+    for offset in reversed(log.snapshots.offsets):
         if start <= offset <= base_offset:
             try:
                 known = read_snapshot(os.path.join(log.directory, file_name(offset, SNAPSHOT)))
@@ -933,7 +945,7 @@ def _window_start(log: PartitionLog, offset: int) -> int:
     left = _WINDOW_ENTRIES
     while True:
         segment = log.segments[number]
-        segment.load_indexes()
+        load_indexes(segment)
         index = segment.offset_index
         relative = offset - segment.base_offset
         low = index.count_below(relative, 0)

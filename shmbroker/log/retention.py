@@ -4,6 +4,7 @@ Only whole segments go, oldest first, and only below the high watermark. Compact
 """
 
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.retiring import advance_log_start, delete_segments_before
 from shmbroker.log.segment import Segment
 
 
@@ -14,14 +15,14 @@ def retain(log: PartitionLog, high_watermark: int, now_ms: int) -> int:
     An active segment that is too old as a whole is rolled first. A log where there is nothing to do
     costs the same however many segments it has: a look at the oldest one and at a total.
     """
-    count = log.delete_segments_before(log.log_start_offset)
+    count = delete_segments_before(log, log.log_start_offset)
     if not log.config.is_deleted:
         return count
     end = max(_too_old(log, high_watermark, now_ms), _too_many(log, high_watermark))
     if end == log.log_end_offset and log.active.size:
         log.roll(now_ms)
         log.active.create_files()
-    return count + log.delete_segments_before(end)
+    return count + delete_segments_before(log, end)
 
 
 def delete_records(log: PartitionLog, offset: int, high_watermark: int) -> int | None:
@@ -34,7 +35,7 @@ def delete_records(log: PartitionLog, offset: int, high_watermark: int) -> int |
     if not 0 <= offset <= high_watermark:
         return None
     if offset > log.log_start_offset:
-        log.advance_log_start(offset)
+        advance_log_start(log, offset)
         log.is_start_raised = True
     return log.log_start_offset
 

@@ -20,7 +20,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.log.segment import WRITE_BYTES_MIN
+from shmbroker.log.segment_space import WRITE_BYTES_MIN
 from shmbroker.metadata.image import RECOVERING
 from shmbroker.replica.follower import Follower
 from shmbroker.replica.throttle import throttled_brokers

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shmbroker.log.lookups import offset_for_timestamp
 from shmbroker.records.batch_layout import DELETE_HORIZON_BIT
 from tests.support.compaction_logs import (
     append,
@@ -115,7 +116,7 @@ def check_readers(log):
     assert found == [header[0] for header, _ in batches_of(log)]
     newest = max((record[1] for record in records), default=-1)
     if newest >= 0:
-        timestamp, offset = log.offset_for_timestamp(newest)
+        timestamp, offset = offset_for_timestamp(log, newest)
         assert timestamp == newest
         assert offset == min(record[0] for record in records if record[1] == newest)
     for segment in log.segments[:-1]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shmbroker.errors import CorruptFault, ProtocolFault
 from shmbroker.log.config import LogConfig
+from shmbroker.log.lookups import max_timestamp, offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import encode_batch, iterate_batches
 
@@ -95,12 +96,12 @@ def check(log, name, bases, recovery_point):
     if name.endswith(".timeindex"):
         # One that lost its end looks like any other: what it finds may not be the first.
         for timestamp in (999, 1001, 1030):
-            assert log.offset_for_timestamp(timestamp)[0] >= timestamp
+            assert offset_for_timestamp(log, timestamp)[0] >= timestamp
     else:
-        assert log.max_timestamp() == (1049, 7)
+        assert max_timestamp(log) == (1049, 7)
         for timestamp, expected in [(999, 0), (1001, 1), (1049, 7)]:
-            assert log.offset_for_timestamp(timestamp)[1] == expected
-        assert log.offset_for_timestamp(1050) is None
+            assert offset_for_timestamp(log, timestamp)[1] == expected
+        assert offset_for_timestamp(log, 1050) is None
     assert [log.producers.check(which, 0, 50, 0) for which in (0, 1)] == [(0, -1, -1)] * 2
     assert log.leader_epochs.epoch_at(39) in (0, -1, 1)
     assert [segment.base_offset for segment in log.segments] == bases

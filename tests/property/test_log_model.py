@@ -13,9 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shmbroker.log import segment as segment_module
+from shmbroker.log import segment_space
 from shmbroker.log.config import LogConfig
+from shmbroker.log.lookups import max_timestamp, offset_for_timestamp, segments_up_to
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.retiring import advance_log_start, delete_segments_before
+from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import check_batch, encode_batch, iterate_batches, iterate_records
 from shmbroker.records.batch_layout import STAMP
 from shmbroker.wire.error_codes import NONE
@@ -46,8 +49,8 @@ class ModelBatch:
 class LogMachine(RuleBasedStateMachine):
     @initialize(write_bytes_min=st.sampled_from([600, 32 << 10]))
     def start(self, write_bytes_min):
-        self.write_bytes_min = segment_module.WRITE_BYTES_MIN
-        segment_module.WRITE_BYTES_MIN = write_bytes_min
+        self.write_bytes_min = segment_space.WRITE_BYTES_MIN
+        segment_space.WRITE_BYTES_MIN = write_bytes_min
         self.root = tempfile.mkdtemp(prefix="log-model-")
         self.ids = itertools.count(1)
         self.slot = Slot()
@@ -74,7 +77,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "log"):
-            segment_module.WRITE_BYTES_MIN = self.write_bytes_min
+            segment_space.WRITE_BYTES_MIN = self.write_bytes_min
             self.log.close(clean=False)
             shutil.rmtree(self.root)
 
@@ -148,7 +151,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def truncate(self, data):
         offset = data.draw(st.integers(self.log_start, self.end + 2))
-        changed = self.log.truncate_to(offset)
+        changed = truncate_to(self.log, offset)
         assert changed == (offset < self.end)
         while self.batches and self.batches[-1].end_offset > offset:
             self.base = self.batches.pop().base_offset
@@ -161,12 +164,12 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def delete_records(self, data):
         self.log_start = data.draw(st.integers(self.log_start, self.end))
-        self.log.advance_log_start(self.log_start)
+        advance_log_start(self.log, self.log_start)
 
     @rule()
     def delete_segments(self):
         before = len(self.log.segments)
-        count = self.log.delete_segments_before(self.log_start)
+        count = delete_segments_before(self.log, self.log_start)
         assert len(self.log.segments) == before - count
         first = self.log.segments[0].base_offset
         assert first <= self.log_start or not self.readable()
@@ -293,7 +296,7 @@ class LogMachine(RuleBasedStateMachine):
             if batch.base_offset + number >= self.log_start
         ]
         expected = next((pair for pair in records if pair[0] >= timestamp), None)
-        assert self.log.offset_for_timestamp(timestamp) == expected
+        assert offset_for_timestamp(self.log, timestamp) == expected
 
     @precondition(lambda self: self.log_start == 0 and self.is_history_whole)
     @rule()
@@ -304,7 +307,7 @@ class LogMachine(RuleBasedStateMachine):
             for number, record in enumerate(batch.records)
         ]
         timestamp, offset = max(records, default=(-1, 1))
-        assert self.log.max_timestamp() == (timestamp, -offset)
+        assert max_timestamp(self.log) == (timestamp, -offset)
 
     @precondition(lambda self: self.readable())
     @rule(data=st.data())
@@ -335,7 +338,7 @@ class LogMachine(RuleBasedStateMachine):
         ends = [batch.end_offset for batch in self.batches] or [self.end]
         end = data.draw(st.sampled_from(ends))
         seen = []
-        for name, inode, base, stop, valid_bytes, max_timestamp in self.log.segments_up_to(end):
+        for name, inode, base, stop, valid_bytes, newest in segments_up_to(self.log, end):
             path = os.path.join(self.root, "t-0", name)
             assert os.stat(path).st_ino == inode
             with open(path, "rb") as file:
@@ -344,7 +347,7 @@ class LogMachine(RuleBasedStateMachine):
             assert headers[0][1][0] == base
             last = headers[-1][1]
             assert last[0] + last[6] + 1 == stop
-            assert max(header[8] for _, header in headers) <= max_timestamp
+            assert max(header[8] for _, header in headers) <= newest
             seen += [content[at : at + header[1] + 12] for at, header in headers]
         first = self.log.segments[0].base_offset
         assert seen == [batch.data for batch in self.batches if first <= batch.base_offset < end]

@@ -19,9 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from shmbroker.log.compaction.cleanable import find_cleanable
 from shmbroker.log.compaction.compactor import compact
 from shmbroker.log.config import LogConfig
+from shmbroker.log.lookups import aborted_in
+from shmbroker.log.markers import append_marker
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import delete_records, retain
 from shmbroker.log.transaction_index import AbortedTransaction, parse_entries
+from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
 from shmbroker.records.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from shmbroker.records.end_marker import EndMarker, parse_marker
@@ -141,7 +144,7 @@ class Transactions(RuleBasedStateMachine):
             self.sequences[producer] = 0
         marker = EndMarker(producer, self.epochs[producer], 0, is_commit)
         assert self.log.producers.check_marker(marker, 2 if bumps else 1) == NONE
-        offset = self.log.append_marker(marker, 1_000, 0, 0)
+        offset = append_marker(self.log, marker, 1_000, 0, 0)
         self.events.append(Event(offset, offset + 1, producer, True, is_commit))
 
     @rule(share=st.floats(0, 1))
@@ -161,7 +164,7 @@ class Transactions(RuleBasedStateMachine):
     def cut(self, share: float) -> None:
         """As a follower whose leader had other batches above the high watermark."""
         offset = self.high_watermark + int(share * (self.log.log_end_offset - self.high_watermark))
-        self.log.truncate_to(offset)
+        truncate_to(self.log, offset)
         self.partition.on_truncated()
         gone = [event for event in self.events if event.end_offset > self.log.log_end_offset]
         self.events = [e for e in self.events if e.end_offset <= self.log.log_end_offset]
@@ -383,7 +386,7 @@ def consume(log: PartitionLog, start: int, end: int, max_bytes: int) -> list[int
         segment, position, length = found
         if not length:
             break
-        told = log.aborted_in(offset, segment, position + length, end)
+        told = aborted_in(log, offset, segment, position + length, end)
         told.sort(key=lambda one: one.first_offset)
         data = segment.read_bytes(position, length)
         skipped: set[int] = set()

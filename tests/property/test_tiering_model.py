@@ -17,6 +17,8 @@ from shmbroker.broker.tiering import Tiering
 from shmbroker.errors import StorageFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
+from shmbroker.log.lookups import aborted_in
+from shmbroker.log.markers import append_marker
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import delete_records, retain
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
@@ -198,7 +200,7 @@ class World:
         if what & 4:
             first, is_commit = producers.open[producer_id], bool(what & 2)
             marker = EndMarker(producer_id, 0, 0, is_commit)
-            offset = self.log.append_marker(marker, self.now_ms, 0, self.now_ms)
+            offset = append_marker(self.log, marker, self.now_ms, 0, self.now_ms)
             self.records.append(bytes(6))
             if not is_commit:
                 self.aborted.append((producer_id, first, offset))
@@ -265,7 +267,7 @@ class World:
                 segment, position, length = found
                 where = segment, position + length, self.log.log_end_offset
                 if offset >= log.local_start_offset:
-                    aborted = log.aborted_in(offset, *where)
+                    aborted = aborted_in(log, offset, *where)
                 else:
                     aborted = self.tiering.aborted_in(self.partition, offset, *where)
                 if isinstance(aborted, list):

@@ -9,7 +9,9 @@ from shmbroker.kernels import native
 from shmbroker.log.compaction import compactor
 from shmbroker.log.compaction.chunks import Source
 from shmbroker.log.compaction.compactor import LastRecord, Settings, compact
+from shmbroker.log.compaction.swap import prepare_swap, replace_segments
 from shmbroker.log.config import LogConfig
+from shmbroker.log.markers import append_marker
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.records.batch import encode_batch, iterate_records
 from shmbroker.records.batch_layout import (
@@ -57,7 +59,7 @@ def append(log, records, codec=0, producer=None, **options):
 
 def end_transaction(log, producer_id, epoch=0, *, is_commit, timestamp=1):
     """The marker of a producer; its offset."""
-    return log.append_marker(EndMarker(producer_id, epoch, 0, is_commit), timestamp, 0, 0)
+    return append_marker(log, EndMarker(producer_id, epoch, 0, is_commit), timestamp, 0, 0)
 
 
 def sources_of(log):
@@ -93,8 +95,8 @@ def swap(log, report):
         (log.segments[group.first : group.first + group.length], group.size)
         for group in report.groups
     ]
-    log.prepare_swap(groups)
-    for path in log.replace_segments(groups, 0):
+    prepare_swap(log.directory, groups)
+    for path in replace_segments(log, groups, 0):
         if os.path.exists(path):
             os.unlink(path)
 

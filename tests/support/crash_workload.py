@@ -34,6 +34,9 @@ from shmbroker.log.compaction import compactor
 from shmbroker.log.compaction.chunks import Source
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
+from shmbroker.log.lookups import offset_for_timestamp
+from shmbroker.log.places import locate
+from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
 from shmbroker.records.batch_layout import LOG_OVERHEAD
 from shmbroker.shm.positions import PositionTable, table_bytes
@@ -348,7 +351,7 @@ class Life:
         topic.durable_end = min(topic.durable_end, offset)
         for base in [base for base in topic.batches if base >= offset]:
             del topic.batches[base]
-        log.truncate_to(offset)
+        truncate_to(log, offset)
         topic.before = None
         topic.end = log.log_end_offset
         assert topic.end == offset
@@ -603,7 +606,7 @@ def _records(batch: bytes) -> list[Any]:
 
 def _check_lookups(log: Any, served: Any) -> None:
     for header, data in served[:: max(1, len(served) // 12)]:
-        segment, position = log.translate(header[0] + header[6])
+        segment, position = locate(log, header[0] + header[6])
         assert segment.read_bytes(position, len(data)) == data, f"D: {header[0]} is not there"
         if header[0] < log.log_start_offset or not header[12]:
             continue
@@ -615,7 +618,7 @@ def _check_lookups(log: Any, served: Any) -> None:
             for record in _records(batch)
             if record[1] >= newest and record[0] >= log.log_start_offset
         )
-        found = log.offset_for_timestamp(newest)
+        found = offset_for_timestamp(log, newest)
         assert found == first, f"D: the first at {newest} is {first}, not {found}"
 
 

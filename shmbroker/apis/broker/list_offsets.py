@@ -18,6 +18,7 @@ from shmbroker.apis.contexts import BrokerContext
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import STEP_ROWS, Call, Steps
+from shmbroker.log.lookups import max_timestamp, offset_for_timestamp
 from shmbroker.metadata.image import TopicImage
 from shmbroker.replica.partition import Partition, not_led_error
 from shmbroker.wire import error_codes
@@ -192,15 +193,15 @@ def _find(
     def find_here() -> None:
         found: tuple[int, int] | None
         if timestamp == MAX_TIMESTAMP:
-            found = log.max_timestamp()
+            found = max_timestamp(log)
         else:
-            found = log.offset_for_timestamp(timestamp)
+            found = offset_for_timestamp(log, timestamp)
         _fill_found(partition, row, version, is_committed, *(found or (-1, -1)))
 
     wanted = timestamp
     if timestamp == MAX_TIMESTAMP:
         wanted = tiering.max_timestamp(partition)
-        if wanted < 0 or wanted < log.max_timestamp()[0]:
+        if wanted < 0 or wanted < max_timestamp(log)[0]:
             find_here()
             return
     if not tiering.is_older_here(partition, wanted):

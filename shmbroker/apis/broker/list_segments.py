@@ -26,6 +26,7 @@ from shmbroker import clock
 from shmbroker.apis.contexts import BrokerContext
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_adapter import Call
+from shmbroker.log.lookups import hold, segments_up_to
 from shmbroker.wire import error_codes
 
 API_KEY = 20000
@@ -57,7 +58,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
             first_offset = asked.get("first_offset", 0)
             if body["hold_ms"] > 0:
                 until_ms = broker.now_ms() + min(body["hold_ms"], HOLD_MS_MAX)
-                log.hold(asked["hold_start_offset"], asked["hold_end_offset"], until_ms)
+                hold(log, asked["hold_start_offset"], asked["hold_end_offset"], until_ms)
             found["leader_epoch"] = partition.leader_epoch
             found["log_start_offset"] = log.log_start_offset
             found["local_log_start_offset"] = log.local_start_offset
@@ -73,7 +74,7 @@ def answer(broker: BrokerContext, call: Call, body: dict[str, Any]) -> dict[str,
                     "valid_bytes": segment[4],
                     "max_timestamp": segment[5],
                 }
-                for segment in log.segments_up_to(partition.high_watermark)
+                for segment in segments_up_to(log, partition.high_watermark)
                 if segment[3] > first_offset
             ]
     stop_ms = min(body.get("stop_ms", 0), STOP_MS_MAX)

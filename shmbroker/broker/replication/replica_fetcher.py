@@ -48,7 +48,10 @@ from shmbroker.ipc.operation_layout import (
     TOKEN,
 )
 from shmbroker.ipc.peer import Peer
+from shmbroker.log.markers import note_marker
 from shmbroker.log.quarantine import put_end_aside
+from shmbroker.log.retiring import advance_log_start
+from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.records.batch_layout import (
     ATTRIBUTES_POSITION,
     BATCH_HEADER,
@@ -348,7 +351,7 @@ class ReplicaFetcher:
         partition.follow_high_watermark(high_watermark)
         log = partition.log
         if log_start > log.log_start_offset:
-            log.advance_log_start(min(log_start, partition.high_watermark))
+            advance_log_start(log, min(log_start, partition.high_watermark))
         if length:
             if self.broker_id in partition.follower_throttled:
                 self.throttle.take(length, self._steady_ms())
@@ -434,7 +437,7 @@ class ReplicaFetcher:
                 elif attributes & CONTROL_BIT:
                     marker = parse_marker(data, at)
                     if marker is not None:
-                        log.note_marker(marker, base_offset, max_timestamp)
+                        note_marker(log, marker, base_offset, max_timestamp)
                 else:
                     producers.update(
                         producer_id, producer_epoch, base_sequence, last_offset_delta,
@@ -502,7 +505,7 @@ class ReplicaFetcher:
                 partition.topic, partition.partition, log_start,
                 extra=logs.seldom("a follower begins anew"),
             )  # fmt: skip
-            self._change(row, lambda: log.truncate_fully(log_start))
+            self._change(row, lambda: truncate_fully(log, log_start))
         elif log.log_end_offset > end_offset >= 0:
             self._truncate(row, end_offset)
         else:
@@ -522,7 +525,7 @@ class ReplicaFetcher:
             "%s-%d goes on at offset %d: what is before is in the remote store",
             partition.topic, partition.partition, local_start,
         )  # fmt: skip
-        self._change(row, lambda: log.truncate_fully(local_start, log_start))
+        self._change(row, lambda: truncate_fully(log, local_start, log_start))
 
     def _truncate(self, row: CopiedRow, offset: int) -> None:
         partition = row.partition
@@ -532,7 +535,7 @@ class ReplicaFetcher:
                 return
             if not self._put_aside(row, offset):
                 return
-        self._change(row, lambda: partition.log.truncate_to(offset))
+        self._change(row, lambda: truncate_to(partition.log, offset))
 
     def _stop(self, row: CopiedRow, offset: int) -> None:
         """The leader lacks what was committed: follow it no further, and keep what is here."""

@@ -50,6 +50,8 @@ from shmbroker.log.quarantine import (
     put_strangers_aside,
     whole_batch_at,
 )
+from shmbroker.log.retiring import advance_log_start, delete_segments_before
+from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.metadata.log_reader import snapshot_ids, snapshot_name
 from shmbroker.metadata.topic_names import METADATA_TOPIC
 from shmbroker.records.batch import (
@@ -130,7 +132,7 @@ class MetadataLog:
             now_ms=now_ms(),
         )
         if log.log_end_offset < latest_end:
-            log.truncate_fully(latest_end)
+            truncate_fully(log, latest_end)
         # What a killed process has written is there, but may not be durable.
         log.flush()
         return cls(log, directory, now_ms)
@@ -194,9 +196,9 @@ class MetadataLog:
         """Cut, durably."""
         if offset < self._log.log_end_offset:
             # Else they would tell of a log that has lost something.
-            self._log.remove_snapshots_behind(offset)
+            self._log.snapshots.remove_behind(offset)
             sync_directory(self.directory)
-        self._log.truncate_to(offset)
+        truncate_to(self._log, offset)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
@@ -274,7 +276,7 @@ class MetadataLog:
         """The one that was written is whole: the log goes on, empty, where it ends."""
         fd, self._part_fd = self._part_fd, -1
         self._finish(fd, snapshot)
-        self._log.truncate_fully(snapshot.end_offset)
+        truncate_fully(self._log, snapshot.end_offset)
         self._log.leader_epochs.truncate_from_end(0)
         self._log.leader_epochs.write()
         self._log.activate()
@@ -311,8 +313,8 @@ class MetadataLog:
             if not (0 <= bytes_max < size or 0 <= ms_max < age_ms):
                 return
             self._remove_snapshots([(oldest.end_offset, oldest.epoch)])
-            self._log.advance_log_start(following.end_offset)
-            self._log.delete_segments_before(following.end_offset)
+            advance_log_start(self._log, following.end_offset)
+            delete_segments_before(self._log, following.end_offset)
             for segment in self._log.retired:
                 remove_files(deleted_paths(self.directory, segment.base_offset))
             self._log.retired.clear()

@@ -28,12 +28,17 @@ class Log:
     producers = None
     config = LogConfig({})
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        offset = max(timestamp - 100, 0)
-        return (100 + offset, offset) if offset < 10 else None
 
-    def max_timestamp(self) -> tuple[int, int]:
-        return 109, 9
+def offset_for_timestamp(log: Log, timestamp: int) -> tuple[int, int] | None:
+    offset = max(timestamp - 100, 0)
+    return (100 + offset, offset) if offset < 10 else None
+
+
+@pytest.fixture(autouse=True)
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its times are not in batches."""
+    monkeypatch.setattr(list_offsets, "offset_for_timestamp", offset_for_timestamp)
+    monkeypatch.setattr(list_offsets, "max_timestamp", lambda log: (109, 9))
 
 
 def ask(high_watermark: int, epoch_start: int, timestamp: int, version: int) -> tuple[int, int]:

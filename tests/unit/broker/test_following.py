@@ -24,9 +24,12 @@ from shmbroker.ipc.operation_layout import NEED_FILE, READ, READ_DONE, TOKEN
 from shmbroker.log import checkpoints
 from shmbroker.log.config import LogConfig
 from shmbroker.log.file_names import LOG, file_name
+from shmbroker.log.flushing import flush_targets
 from shmbroker.log.meta_properties import MetaProperties, write_meta_properties
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.quarantine import quarantine_of
+from shmbroker.log.retiring import delete_segments_before
+from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.wire import error_codes
@@ -128,7 +131,7 @@ class Node:
         if self.is_full:
             raise StorageFault("no space")
         for log in logs:
-            descriptors, recovery_point = log.flush_targets()
+            descriptors, recovery_point = flush_targets(log)
             for descriptor in descriptors:
                 os.close(descriptor)
             log.on_flushed(recovery_point)
@@ -376,7 +379,7 @@ def lead_with_nothing(nodes, in_sync=(1, 2, 3), recovery=0):
     settle(nodes)
     later(nodes, HIGH_WATERMARK_DELAY_MS)
     assert all(node.partition.high_watermark == 2 for node in nodes)
-    nodes[0].partition.log.truncate_to(0)
+    truncate_to(nodes[0].partition.log, 0)
     nodes[0].partition.on_truncated()
     for node in nodes[1:]:  # as of a process that has started anew
         node.peers[1].entries.clear()
@@ -466,7 +469,7 @@ def test_a_log_start_behind_all_in_sync_replicas_is_not_believed(nodes, in_sync,
     lead_with_nothing(nodes, in_sync)
     for node in nodes:
         node.partition.log.leader_epochs.truncate_from_end(0)
-    nodes[0].partition.log.truncate_fully(9000)
+    truncate_fully(nodes[0].partition.log, 9000)
     settle(nodes)
     for node in nodes[1:]:
         assert node.partition.log.log_end_offset == (2 if is_kept else 9000)
@@ -714,7 +717,7 @@ def test_what_is_behind_the_leaders_start_begins_anew(nodes):
         leader.append(b"x")
     leader.partition.log.roll()
     leader.append(b"y")
-    leader.partition.log.delete_segments_before(4)
+    delete_segments_before(leader.partition.log, 4)
     assert leader.partition.log.log_start_offset == 4
     nodes[1].lead(1, 0, (1,))
     settle(nodes)

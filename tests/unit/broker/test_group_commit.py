@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from shmbroker.broker import partition_store
 from shmbroker.broker.append import Appender
 from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key, random_uuid
 from shmbroker.ipc.operation_layout import APPEND_CONSTANT, APPENDED_HEAD, TOKEN
 from shmbroker.log.config import LogConfig
+from shmbroker.log.flushing import flush_targets
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.settings.layers import effective_topic_configs
 from shmbroker.shm.positions import PositionTable, table_bytes
@@ -246,7 +248,7 @@ def test_what_is_wanted_without_an_ack_is_tried_again_when_the_disk_was_full(
         raise StorageFault("no room")
 
     with monkeypatch.context() as full:
-        full.setattr(type(partition.log), "flush_targets", lambda self: is_full())
+        full.setattr(partition_store, "flush_targets", lambda log: is_full())
         commit.start()
         commit.start()
     assert worker.jobs == []
@@ -290,7 +292,6 @@ def test_what_can_not_be_flushed_fails_no_ack_of_another_partition_for_long(
     commit = worker.appender.group_commit
     commit.waiting.clear()
     commit.want(broken)
-    flush_targets = type(other.log).flush_targets
 
     def fail(log: Any) -> Any:
         if log is broken.log:
@@ -298,7 +299,7 @@ def test_what_can_not_be_flushed_fails_no_ack_of_another_partition_for_long(
         return flush_targets(log)
 
     with monkeypatch.context() as failing:
-        failing.setattr(type(other.log), "flush_targets", fail)
+        failing.setattr(partition_store, "flush_targets", fail)
         commit.start()
         for _ in range(3):
             token = worker.append(other)

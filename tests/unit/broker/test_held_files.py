@@ -10,6 +10,8 @@ from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.ids import random_uuid
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
+from shmbroker.log.lookups import hold
+from shmbroker.log.retiring import advance_log_start
 from shmbroker.records.batch import encode_batch
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.layers import effective_topic_configs
@@ -54,13 +56,13 @@ def left(partition: Partition) -> list[int]:
 
 def drop(store: PartitionStore, partition: Partition) -> None:
     """As retention does it: all but the active segment."""
-    partition.log.advance_log_start(2)
+    advance_log_start(partition.log, 2)
     store.retain(partition, NOW_MS)
 
 
 def test_held_files_stay_for_as_long_as_they_are_held(store: PartitionStore) -> None:
     partition = three_segments(store)
-    partition.log.hold(1, 2, NOW_MS + HOLD_MS)
+    hold(partition.log, 1, 2, NOW_MS + HOLD_MS)
     drop(store, partition)
     assert left(partition) == [0, 1]
     store.upkeep(NOW_MS)
@@ -73,7 +75,7 @@ def test_held_files_stay_for_as_long_as_they_are_held(store: PartitionStore) -> 
 
 def test_held_files_go_when_the_disk_is_nearly_full(store: PartitionStore) -> None:
     partition = three_segments(store)
-    partition.log.hold(0, 2, NOW_MS + HOLD_MS)
+    hold(partition.log, 0, 2, NOW_MS + HOLD_MS)
     drop(store, partition)
     store.upkeep(NOW_MS)
     assert left(partition) == [0, 1]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from shmbroker.broker.open_transactions import LATE_MS, open_transactions
+from shmbroker.log.markers import append_marker
 from shmbroker.records.end_marker import EndMarker
 from tests.unit.broker.test_group_commit import NOW_MS
 from tests.unit.broker.test_read_committed import Leader
@@ -27,7 +28,7 @@ def test_open_transactions_are_counted_with_their_lag(tmp_path: Path) -> None:
     last_ms = NOW_MS + TIMEOUT_MS + LATE_MS
     assert found(last_ms) == (3, 3, 0)
     assert found(last_ms + 1) == (3, 3, 2)
-    leader.partition.log.append_marker(EndMarker(7, 0, 1, True), NOW_MS, 0, NOW_MS)
+    append_marker(leader.partition.log, EndMarker(7, 0, 1, True), NOW_MS, 0, NOW_MS)
     leader.partition.advance_high_watermark()
     assert found() == (2, 3, 0)
     other.is_leader = False

@@ -18,6 +18,8 @@ from shmbroker.ipc.operation_layout import (
     READ_PARTITION,
     READ_SLICE,
 )
+from shmbroker.log.places import locate
+from shmbroker.log.retiring import delete_segments_before
 from shmbroker.purgatory import Purgatory
 from shmbroker.records.batch import encode_batch
 from shmbroker.records.end_marker import EndMarker
@@ -170,7 +172,7 @@ def test_transaction_that_began_before_a_deleted_segment_is_still_told(leader):
     leader.partition.log.roll(NOW_MS)
     leader.write(1)
     leader.end(1, is_commit=False)
-    leader.partition.log.delete_segments_before(1)
+    delete_segments_before(leader.partition.log, 1)
     leader.ask(offset=1)
     assert leader.client.take()[1] == [(0, 1, 0)]
 
@@ -198,7 +200,7 @@ def test_too_many_for_an_answer_make_it_shorter(leader, monkeypatch):
             break
         assert len(aborted) <= 5
         log = leader.partition.log
-        segment, position = log.translate(offset)
+        segment, position = locate(log, offset)
         end = segment.end_before(position + found["length"])
         seen |= {producer_id for _, producer_id, _ in aborted}
         # Whoever's data is in it is told.

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shmbroker.groups.coordinator import GroupCoordinator
+from shmbroker.log.markers import append_marker
 from shmbroker.records.end_marker import EndMarker
 from shmbroker.wire.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
@@ -62,7 +63,7 @@ def end(broker: Broker, is_commit: bool, producer_id: int = PRODUCER, epoch: int
     assert broker.groups.may_end_transactions(partition) == 0
     now_ms = broker.now_ms
     marker = EndMarker(producer_id, epoch, 0, is_commit)
-    partition.log.append_marker(marker, now_ms, partition.leader_epoch, now_ms)
+    append_marker(partition.log, marker, now_ms, partition.leader_epoch, now_ms)
     partition.advance_high_watermark()
     broker.groups.offsets.on_marker(partition, producer_id, is_commit)
 

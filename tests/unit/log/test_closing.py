@@ -34,7 +34,7 @@ def logs(tmp_path):
 def assert_closed(logs):
     for log in logs:
         assert log.recovery_point == log.log_end_offset == 1
-        assert log.snapshot_offsets == [1]
+        assert log.snapshots.offsets == [1]
         assert log.active.map is None
 
 

@@ -10,6 +10,7 @@ from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
 from shmbroker.log.checkpoints import sync_directory, write_file
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import encode_batch
 
 
@@ -39,7 +40,7 @@ def log_in(path):
     [
         lambda path: log_in(path).flush(),
         lambda path: log_in(path).close(clean=True),
-        lambda path: log_in(path).truncate_to(1),
+        lambda path: truncate_to(log_in(path), 1),
         lambda path: write_file(str(path / "checkpoint"), "0\n0\n"),
         lambda path: sync_directory(str(path)),
         lambda path: write_bootstrap_checkpoint(str(path), 1000),

@@ -13,7 +13,9 @@ import subprocess
 import pytest
 
 from shmbroker.log.config import LogConfig
+from shmbroker.log.markers import append_marker
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import control_batch, encode_batch
 from shmbroker.records.batch_layout import CONTROL_COMMIT
 from shmbroker.records.end_marker import EndMarker
@@ -49,7 +51,7 @@ def test_dump_tool_reads_transactions(tmp_path):
         append(log, [(1000, b"k", b"v")] * 2, producer=producer, is_transactional=True)
         bumps = number % 3 == 1
         marker = EndMarker(producer_id, number // 2 + bumps, number, number % 2 == 0)
-        log.append_marker(marker, 1000 + number, 0, 0)
+        append_marker(log, marker, 1000 + number, 0, 0)
         if number == 3:
             log.roll()
     append(log, [(1000, b"k", b"v")], producer=(9, 0, 0), is_transactional=True)
@@ -94,7 +96,7 @@ def test_dump_tool_reads_a_rolled_truncated_reopened_log(tmp_path):
             )
             log.append(memoryview(marker), 0, 5, number // 100, 0)
         if number == 400:
-            log.truncate_to(log.log_end_offset - 7)
+            truncate_to(log, log.log_end_offset - 7)
             sequence = log.producers.producers[77].next_sequence
         if number == 500:
             log.close(clean=False)

@@ -13,6 +13,8 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.retention import delete_records, retain
+from shmbroker.log.retiring import advance_log_start, delete_log
+from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import encode_batch
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -79,7 +81,7 @@ def test_directory_in_use_is_refused(path):
 def test_clean_stop_is_seen_once(path):
     directory = LogDirectory.open(path, 1, CLUSTER)
     log = log_in(path, batches=5)
-    log.advance_log_start(2)
+    advance_log_start(log, 2)
     directory.close_clean([("t", 0, log)], {("t", 0): 4}, broker_epoch=11)
     with open(os.path.join(path, ".kafka_cleanshutdown")) as file:
         assert file.read() == '{"version":0,"brokerEpoch":11}'
@@ -120,7 +122,7 @@ def test_deleted_logs_are_removed_at_start(path):
     directory = LogDirectory.open(path, 1, CLUSTER)
     log = log_in(path, batches=1)
     log_in(path, batches=1, name="u-3").close(clean=False)
-    away = log.delete("0" * 32)
+    away = delete_log(log, "0" * 32)
     assert directory.logs() == [("u", 3, os.path.join(path, "u-3"))]
     assert not os.path.exists(away)
     directory.close()
@@ -198,7 +200,7 @@ def test_total_size_follows_every_change(path):
     assert is_right()
     retain(log, 9, 1000)
     assert is_right()
-    log.truncate_to(7)
+    truncate_to(log, 7)
     assert is_right()
     add(log, 5)
     assert is_right()

@@ -11,8 +11,10 @@ import pytest
 
 from shmbroker.errors import CorruptFault
 from shmbroker.log.config import LogConfig
+from shmbroker.log.lookups import offset_for_timestamp
 from shmbroker.log.meta_properties import FILE_NAME
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.retiring import delete_segments_before
 from shmbroker.records.batch import encode_batch, iterate_batches, iterate_records
 
 COUNT = 60
@@ -160,7 +162,7 @@ def test_what_is_whole_behind_damage_is_served(
     assert read_all(log) == served
     assert [log.leader_epochs.epoch_at(offset) for offset in (0, 39, 40)] == [0, 0, 1]
     for offset in served:
-        assert log.offset_for_timestamp(1000 + offset) == (1000 + offset, offset)
+        assert offset_for_timestamp(log, 1000 + offset) == (1000 + offset, offset)
     cleaned = log.cleaned_offset
     assert cleaned == (max(lost) + 1 if lost else 0)
     log.close(clean=True)
@@ -329,7 +331,7 @@ def test_log_start_beyond_the_end_is_named_and_not_used(
     assert (log.log_start_offset, log.log_end_offset) == (0, COUNT)
     assert "begins at 5000: that can't be" in caplog.text
     assert len(read_all(log)) == COUNT
-    assert not log.delete_segments_before(log.log_start_offset)
+    assert not delete_segments_before(log, log.log_start_offset)
     log.close(clean=False)
 
 

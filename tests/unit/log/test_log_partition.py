@@ -8,12 +8,19 @@ import resource
 import pytest
 
 from shmbroker.errors import CorruptFault, StorageFault
-from shmbroker.log import segment as segment_module
+from shmbroker.log import segment_space
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors
 from shmbroker.log.faults import DiskFullFault
+from shmbroker.log.flushing import flush_targets
+from shmbroker.log.lookups import max_timestamp, offset_for_timestamp, segments_up_to
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.places import locate
+from shmbroker.log.retiring import delete_log, delete_segments_before
+from shmbroker.log.rolling import is_roll_due
+from shmbroker.log.truncation import truncate_fully, truncate_to
 from shmbroker.records.batch import check_batch, encode_batch, iterate_batches, iterate_records
+from shmbroker.records.stamping import stamped
 from shmbroker.wire.error_codes import NONE
 
 
@@ -47,6 +54,14 @@ def opened(tmp_path):
         log.close(clean=False)
 
 
+def maybe_roll(log, now_ms):
+    """Roll as the next batch, of that time, would; whether it did."""
+    is_due = log.active.size > 0 and is_roll_due(log, 0, log.log_end_offset, now_ms, now_ms)
+    if is_due:
+        log.roll(now_ms)
+    return is_due
+
+
 def files(log):
     return sorted(os.listdir(log.directory))
 
@@ -60,9 +75,9 @@ def test_new_log_is_empty_and_takes_no_space(opened):
     assert files(log) == []
     assert log.read(0, 1000, 0) == (log.active, 0, 0)
     assert log.read(1, 1000, 0) is None
-    assert log.segments_up_to(0) == []
-    assert log.max_timestamp() == (-1, -1)
-    assert log.offset_for_timestamp(0) is None
+    assert segments_up_to(log, 0) == []
+    assert max_timestamp(log) == (-1, -1)
+    assert offset_for_timestamp(log, 0) is None
     assert not log.populate_step(0)
 
 
@@ -165,7 +180,7 @@ def test_failed_write_leaves_the_log_as_it_was(opened, monkeypatch):
             raise OSError(5, "Input/output error")
         return pwrite(fd, data[: len(data) // 2], position)
 
-    monkeypatch.setattr(segment_module.os, "pwrite", half)
+    monkeypatch.setattr(segment_space.os, "pwrite", half)
     with pytest.raises(StorageFault, match="can't write"):
         append(log, batch_of(size=200_000))
     monkeypatch.undo()
@@ -178,7 +193,7 @@ def test_failed_write_leaves_the_log_as_it_was(opened, monkeypatch):
 
 
 def test_kernel_without_populate_gets_zeros(opened, monkeypatch):
-    monkeypatch.setattr(segment_module, "_MADV_POPULATE_WRITE", 9999)
+    monkeypatch.setattr(segment_space, "_MADV_POPULATE_WRITE", 9999)
     log = opened()
     batches = [batch_of(size=size) for size in (10, 70_000, 300)]
     for batch in batches:
@@ -245,26 +260,26 @@ def test_long_log_reads_back_at_any_step(opened):
             assert headers[0][1][0] == offset
             offset = headers[-1][1][0] + 1
     for offset in range(0, 3000, 7):
-        log._boundaries.clear()
-        segment, position = log.translate(offset)
+        log.boundaries.clear()
+        segment, position = locate(log, offset)
         assert next(iter(segment.headers(position, segment.size)))[1][0] == offset
-    assert log.translate(3001) is None
+    assert log.read(3001, 300, log.log_end_offset) is None
 
 
 def test_stamped_batches_carry_the_topics_timestamp_type(opened):
     batch = batch_of(timestamp=5)
     log = opened({"message.timestamp.type": "LogAppendTime"})
-    log.append_stamped(memoryview(batch), 0, 777, 0, 777)
+    log.append(stamped(memoryview(batch), 777, is_log_append_time=True), 0, 777, 0, 777)
     flagged = batch_of(timestamp=5, log_append_time=6)
     log.set_config(LogConfig())
-    log.append_stamped(memoryview(flagged), 0, 5, 0, 888)
+    log.append(stamped(memoryview(flagged), 5, is_log_append_time=False), 0, 5, 0, 888)
     segment, position, length = log.read(0, 1 << 20, 2)
     data = segment.read_bytes(position, length)
     for (at, header), timestamp in zip(iterate_batches(data), (777, 5), strict=True):
         stored = memoryview(bytes(8) + data[at + 8 : at + header[1] + 12])
         assert check_batch(stored, 0, len(stored))[0] == NONE
         assert next(iterate_records(stored))[1] == timestamp
-    assert log.max_timestamp() == (777, 0)
+    assert max_timestamp(log) == (777, 0)
 
 
 # --- rolling ---
@@ -280,9 +295,9 @@ def test_log_rolls_by_the_time_between_records(opened):
 def test_idle_log_rolls_by_the_clock(opened):
     log = opened({"segment.ms": "100"})
     append(log, batch_of(timestamp=-1), now_ms=500)
-    assert not log.maybe_roll(600)
-    assert log.maybe_roll(601)
-    assert not log.maybe_roll(9999)
+    assert not maybe_roll(log, 600)
+    assert maybe_roll(log, 601)
+    assert not maybe_roll(log, 9999)
     assert log.active.base_offset == 1
 
 
@@ -294,7 +309,7 @@ def test_jitter_spreads_the_rolls(opened, monkeypatch):
         monkeypatch.setattr(os, "urandom", lambda _, number=number: bytes([number] + [0] * 7))
         log.roll()
         append(log, batch_of(timestamp=1000))
-        ages.add(next(age for age in itertools.count(80) if log.maybe_roll(1000 + age)))
+        ages.add(next(age for age in itertools.count(80) if maybe_roll(log, 1000 + age)))
     assert ages == set(range(92, 102))
 
 
@@ -334,11 +349,11 @@ def test_timestamps_are_found_inside_compressed_batches(opened):
     times = [[10, 40, 20], [30, 30, 60], [50, 5, 70]]
     for codec, stamps in enumerate(times, 2):
         append(log, encode_batch([(stamp, None, b"", []) for stamp in stamps], codec=codec))
-    assert log.offset_for_timestamp(15) == (40, 1)
-    assert log.offset_for_timestamp(41) == (60, 5)
-    assert log.offset_for_timestamp(61) == (70, 8)
-    assert log.offset_for_timestamp(71) is None
-    assert log.max_timestamp() == (70, 8)
+    assert offset_for_timestamp(log, 15) == (40, 1)
+    assert offset_for_timestamp(log, 41) == (60, 5)
+    assert offset_for_timestamp(log, 61) == (70, 8)
+    assert offset_for_timestamp(log, 71) is None
+    assert max_timestamp(log) == (70, 8)
 
 
 def test_batch_nobody_can_decompress_stands_for_its_records(opened):
@@ -346,8 +361,8 @@ def test_batch_nobody_can_decompress_stands_for_its_records(opened):
     batch = bytearray(encode_batch([(10, None, b"", []), (20, None, b"", [])], codec=4))
     batch[61:] = bytes(len(batch) - 61)
     log.append(memoryview(batch), 1, 20, 0, 0)
-    assert log.offset_for_timestamp(15) == (20, 0)
-    assert log.max_timestamp() == (20, 0)
+    assert offset_for_timestamp(log, 15) == (20, 0)
+    assert max_timestamp(log) == (20, 0)
 
 
 def test_epochs_answer_where_they_end(opened):
@@ -368,12 +383,12 @@ def test_truncation_leaves_zeros_behind(opened):
     log = opened()
     fill(log, 10)
     one = log.active.size // 10
-    assert log.truncate_to(4)
+    assert truncate_to(log, 4)
     assert (log.log_end_offset, log.active.size) == (4, 4 * one)
     append(log, batch_of())
     with open(log.active.path, "rb") as file:
         assert not any(file.read()[5 * one :])
-    assert not log.truncate_to(5)
+    assert not truncate_to(log, 5)
 
 
 def test_reader_of_before_a_truncation_finds_the_new_batches(opened):
@@ -382,7 +397,7 @@ def test_reader_of_before_a_truncation_finds_the_new_batches(opened):
     assert log.read(0, 1, 3)[2] > 0
     assert log.read(1, 1, 3)[2] > 0
     assert log.read(2, 1, 3)[2] > 0
-    log.truncate_to(1)
+    truncate_to(log, 1)
     assert log.read(3, 100, 1) is None
     fill(log, 2, size=500)
     for offset in (1, 2):
@@ -394,7 +409,7 @@ def test_reader_of_before_a_truncation_finds_the_new_batches(opened):
 def test_truncation_inside_a_batch_takes_it_whole(opened):
     log = opened()
     fill(log, 2, count=5)
-    assert log.truncate_to(7)
+    assert truncate_to(log, 7)
     assert log.log_end_offset == 5
 
 
@@ -404,7 +419,7 @@ def test_truncation_removes_later_segments_and_what_belongs_to_them(opened):
         append(log, batch_of(producer_id=5, producer_epoch=0, base_sequence=epoch), epoch=epoch)
         log.producers.update(5, 0, epoch, 0, epoch, 1000)
         log.roll()
-    assert log.truncate_to(1)
+    assert truncate_to(log, 1)
     assert log.leader_epochs.entries == [(0, 0)]
     assert log.producers.check(5, 0, 1, 0) == (NONE, -1, -1)
     assert log.producers.check(5, 0, 0, 0) == (NONE, 0, 1000)
@@ -415,7 +430,7 @@ def test_truncation_removes_later_segments_and_what_belongs_to_them(opened):
 def test_truncation_before_everything_starts_anew(opened):
     log = opened()
     fill(log, 3)
-    log.truncate_fully(100)
+    truncate_fully(log, 100)
     assert (log.log_start_offset, log.log_end_offset) == (100, 100)
     log.close(clean=True)
     again = opened(log_start_offset=100)
@@ -430,7 +445,7 @@ def test_slice_in_flight_survives_deletion(opened):
     segment, position, length = log.read(0, 1 << 20, 2)
     held = os.dup(segment.fd)
     expected = segment.read_bytes(position, length)
-    assert log.delete_segments_before(2) == 1
+    assert delete_segments_before(log, 2) == 1
     assert log.log_start_offset == 2
     assert os.pread(held, length, position) == expected
     os.close(held)
@@ -440,7 +455,7 @@ def test_slice_in_flight_survives_deletion(opened):
 def test_deleted_log_is_renamed_away(opened):
     log = opened()
     fill(log, 1)
-    away = log.delete("ab" * 16)
+    away = delete_log(log, "ab" * 16)
     assert os.path.basename(away) == f"t-0.{'ab' * 16}-delete"
     assert not os.path.exists(log.directory)
     assert "00000000000000000000.log" in os.listdir(away)
@@ -482,7 +497,7 @@ def test_full_disk_at_a_roll_leaves_the_log_as_it_was(opened, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(segment_module.os, "posix_fallocate", refuse)
+        patch.setattr(segment_space.os, "posix_fallocate", refuse)
         with pytest.raises(DiskFullFault):
             fill(log, 2, size=9000)
         assert len(log.segments) == 1
@@ -498,7 +513,7 @@ def test_bad_disk_is_another_fault(opened, monkeypatch):
     def refuse(*arguments):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(segment_module.os, "posix_fallocate", refuse)
+    monkeypatch.setattr(segment_space.os, "posix_fallocate", refuse)
     with pytest.raises(StorageFault) as caught:
         append(log, batch_of())
     assert not isinstance(caught.value, DiskFullFault)
@@ -511,15 +526,15 @@ def test_damaged_header_is_a_fault_not_a_crash(opened):
         file.seek(log.segments[0].size // 2)
         file.write(b"\xff" * 400)
     with pytest.raises(CorruptFault):
-        log._boundaries.clear()
-        log.translate(8)
-    assert log.translate(29) is not None
+        log.boundaries.clear()
+        locate(log, 8)
+    assert locate(log, 29)[0] is log.active
 
 
 def test_flush_covers_what_is_not_durable_yet(opened):
     log = opened()
     fill(log, 3)
-    descriptors, recovery_point = log.flush_targets()
+    descriptors, recovery_point = flush_targets(log)
     names = {os.path.basename(os.readlink(f"/proc/self/fd/{fd}")) for fd in descriptors}
     for descriptor in descriptors:
         os.close(descriptor)
@@ -532,7 +547,7 @@ def test_flush_covers_what_is_not_durable_yet(opened):
     fill(log, 1)
     log.flush()
     assert log.recovery_point == 5
-    descriptors, _ = log.flush_targets()
+    descriptors, _ = flush_targets(log)
     assert len(descriptors) == 1
     os.close(descriptors[0])
 

@@ -9,8 +9,12 @@ import pytest
 from shmbroker import signs
 from shmbroker.log import residency
 from shmbroker.log.config import LogConfig
+from shmbroker.log.lookups import offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.places import locate
 from shmbroker.log.recovery import rebuild_producers
+from shmbroker.log.retiring import advance_log_start
+from shmbroker.log.segment_indexes import load_indexes
 from shmbroker.records.batch import encode_batch, iterate_batches
 from shmbroker.records.batch_layout import STAMP
 
@@ -184,7 +188,7 @@ def test_gaps_are_kept_in_a_compacted_log(opened):
     write_behind(log, later)
     again = opened({"cleanup.policy": "compact"}, clean=False)
     assert offsets_in(again) == [0, 1, 2, 7]
-    assert again.translate(5)[1] == 3 * len(later)
+    assert locate(again, 5)[1] == 3 * len(later)
 
 
 def test_scan_begins_at_the_recovery_point(opened):
@@ -220,7 +224,7 @@ def test_lost_index_pages_are_rebuilt(opened, damage):
     assert again.log_end_offset == 500
     assert again.active.offset_index.read(0, again.active.offset_index.count)
     for offset in range(500):
-        assert again.translate(offset)[1] == offset * len(batch_of())
+        assert locate(again, offset)[1] == offset * len(batch_of())
 
 
 def test_recovery_point_beyond_the_end_is_no_end(opened):
@@ -299,8 +303,8 @@ def test_wrong_index_of_a_finished_segment_is_rebuilt_when_it_is_used(opened, su
             file.write(b"" if suffix == ".index" else whole[place + 8 : place + 12])
     again = opened({"segment.bytes": "50000"}, clean=True)
     for offset in range(250):
-        assert again.translate(offset)[1] == offset * len(batch_of())
-        assert again.offset_for_timestamp(offset) == (offset, offset)
+        assert locate(again, offset)[1] == offset * len(batch_of())
+        assert offset_for_timestamp(again, offset) == (offset, offset)
     with open(path, "rb") as file:
         assert file.read() == whole
 
@@ -343,7 +347,7 @@ def test_log_start_inside_a_segment_is_kept(opened):
     log = opened()
     for _ in range(5):
         append(log, batch_of())
-    log.advance_log_start(3)
+    advance_log_start(log, 3)
     log.close(clean=True)
     again = opened(log_start_offset=3)
     assert again.log_start_offset == 3
@@ -358,7 +362,7 @@ def test_producers_are_rebuilt_from_snapshot_and_batches(opened, slot):
     for number in range(300):
         append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=number))
         log.producers.update(9, 1, number, 0, number, 1000)
-    assert 1 <= len(log.snapshot_offsets) <= 2
+    assert 1 <= len(log.snapshots.offsets) <= 2
     expected = log.producers.producers[9].batches
     for how in (
         {"trusted": slot.stored},
@@ -373,7 +377,7 @@ def test_producers_are_rebuilt_from_snapshot_and_batches(opened, slot):
                 file.write(b"torn")
     again = opened(trusted=slot.stored)
     assert again.producers.producers[9].batches == expected
-    assert again.snapshot_offsets == []
+    assert again.snapshots.offsets == []
 
 
 def test_deleted_records_still_count_for_their_producer(opened, slot):
@@ -383,7 +387,7 @@ def test_deleted_records_still_count_for_their_producer(opened, slot):
         log.producers.update(9, 1, number, 0, number, 1000)
         if not number:
             log.snapshot_producers()
-    log.advance_log_start(2)
+    advance_log_start(log, 2)
     again = opened(trusted=slot.stored, log_start_offset=2)
     assert again.producers.producers[9].next_sequence == 2
 
@@ -419,7 +423,7 @@ def test_damage_below_the_recovery_point_does_not_stop_the_walk(opened):
         append(log, batch_of(producer_id=9, producer_epoch=1, base_sequence=sequence))
     with open(log.segments[0].path, "r+b") as file:
         file.write(b"\xff" * 100)
-    log.snapshot_offsets.clear()
+    log.snapshots.offsets.clear()
     rebuild_producers(log)
     assert log.producers.producers[9].next_sequence == 6
 
@@ -450,8 +454,8 @@ def test_end_of_an_index_that_is_lost_is_found_by_the_first_reader(opened, suffi
         file.truncate(int(len(whole) // size * part) * size)
     again = opened({"segment.bytes": str(3 << 20)}, clean=True)
     assert again.read(segment.base_offset, 1000, 100)
-    assert again.offset_for_timestamp(99) == (99, 99)
-    again.segments[number].load_indexes()
+    assert offset_for_timestamp(again, 99) == (99, 99)
+    load_indexes(again.segments[number])
     with open(path, "rb") as file:
         assert file.read() == whole
 

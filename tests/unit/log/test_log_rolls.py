@@ -44,5 +44,5 @@ def test_rolls_leave_nothing_behind(tmp_path):
     assert descriptors <= before[1] + 2
     assert memory <= before[2] + 4096
     assert len(log.segments) < 100
-    assert len(log.snapshot_offsets) < 100
+    assert len(log.snapshots.offsets) < 100
     log.close(clean=False)

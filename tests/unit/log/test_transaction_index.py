@@ -10,12 +10,14 @@ from shmbroker.errors import ProtocolFault, StorageFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.producer_state import ProducerState, read_snapshot
+from shmbroker.log.retiring import delete_segments_before
 from shmbroker.log.transaction_index import (
     AbortedTransaction,
     AbortedTransactions,
     encode_entries,
     parse_entries,
 )
+from shmbroker.log.truncation import truncate_to
 from shmbroker.records.batch import control_batch
 from shmbroker.records.batch_layout import CONTROL_COMMIT, CONTROL_LEADER_CHANGE, STAMP
 from shmbroker.records.end_marker import EndMarker, encode_marker, parse_marker
@@ -158,7 +160,7 @@ def test_entry_that_the_disk_refuses_is_written_before_a_flush(tmp_path, monkeyp
         transaction(log, 7, is_commit=False)
         assert log.aborted.find(0, 9) == [(7, 0, 1, 2)]
         log.snapshot_producers()
-        assert not log.snapshot_offsets  # a start would not walk what the index lacks
+        assert not log.snapshots.offsets  # a start would not walk what the index lacks
         with pytest.raises(StorageFault):
             log.flush()
         assert log.recovery_point == 0
@@ -175,10 +177,10 @@ def test_index_goes_with_its_segment(tmp_path):
         log.roll()
     names = [f"{base:020d}.txnindex" for base in (0, 2, 4)]
     assert sorted(path.name for path in tmp_path.glob("t-0/*.txnindex")) == names
-    log.delete_segments_before(2)
+    delete_segments_before(log, 2)
     assert [entry.first_offset for entry in log.aborted.find(0, 9)] == [2, 4]
     assert (tmp_path / "t-0" / (names[0] + ".deleted")).exists()
-    log.truncate_to(4)
+    truncate_to(log, 4)
     assert [entry.first_offset for entry in log.aborted.find(0, 9)] == [2]
     assert sorted(path.name for path in tmp_path.glob("t-0/*.txnindex")) == names[1:2]
 
@@ -235,7 +237,7 @@ def test_stale_snapshot_does_not_open_a_transaction(tmp_path):
     transaction(log, 7, is_commit=True)
     append(log, [(1, b"k", b"v")], producer=(8, 0, 0), is_transactional=True)
     stale = log.producers.encode_snapshot()
-    log.truncate_to(2)
+    truncate_to(log, 2)
     append(log, [(1, b"k", b"v")], producer=(8, 0, 0))
     log.close(clean=False)
     (directory / f"{3:020d}.snapshot").write_bytes(stale)

@@ -1,0 +1,56 @@
+"""The steps of `cleaned_files`, done to a log that is open.
+
+   prepare_swap      A  .cleaned -> .swap; then the caller makes the directory durable
+   replace_segments  B  the old segments' files -> .deleted
+                     C  .swap -> final name; the new segment stands in the place of the old ones
+
+Whoever mends a damaged segment has a `.swap` file already, and does B and C only.
+"""
+
+from __future__ import annotations
+
+import os
+
+from shmbroker.log.compaction.cleaned_files import CLEANED, SWAP, deleted_paths, rename_files
+from shmbroker.log.retiring import set_aside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.log.partition_log import PartitionLog
+    from shmbroker.log.segment import Segment
+
+    Groups = list[tuple[list[Segment], int]]
+    """The segments that become one, and the size of that one."""
+
+
+def prepare_swap(directory: str, groups: Groups) -> None:
+    """Step A of `cleaned_files`, without making it durable: that is the caller's.
+
+    groups: the segments that become one, and the size of that one.
+    """
+    for old, _ in reversed(groups):
+        rename_files(directory, old[0].base_offset, CLEANED, SWAP)  # A
+
+
+def replace_segments(log: PartitionLog, groups: Groups, now_ms: int) -> list[str]:
+    """Steps B and C: compacted segments in the place of the old ones; what to unlink later.
+
+    A StorageFault leaves files and segments apart: the process must end, the next start mends.
+    """
+    paths = []
+    for old, size in groups:
+        place = log.segments.index(old[0])
+        assert log.segments[place : place + len(old)] == old, "the log has changed meanwhile"
+        for segment in old:
+            set_aside(log, segment)  # B
+            log.aborted.dropped(segment.base_offset)
+            paths += deleted_paths(log.directory, segment.base_offset)
+        new = log.new_segment(old[0].base_offset, now_ms)
+        new.size, new.end_offset = size, old[-1].end_offset
+        rename_files(log.directory, new.base_offset, SWAP, "")  # C
+        if os.path.exists(log.aborted.path(new.base_offset)):
+            log.aborted.found(new.base_offset)
+        log.segments[place : place + len(old)] = [new]
+    log.on_segments_changed()
+    log.snapshots.prune(segment.base_offset for segment in log.segments)
+    return paths

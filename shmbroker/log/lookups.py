@@ -1,0 +1,122 @@
+"""What is asked of a log besides its batches: by time, by segment, and what was aborted in it."""
+
+from __future__ import annotations
+
+from shmbroker.log.file_names import LOG, file_name
+from shmbroker.log.places import end_in
+from shmbroker.log.segment_indexes import offset_before
+from shmbroker.records.batch_layout import (
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_COUNT,
+    H_LAST_OFFSET_DELTA,
+    H_MAX_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+)
+from shmbroker.records.time_lookup import first_not_older
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.log.partition_log import PartitionLog
+    from shmbroker.log.segment import Segment
+    from shmbroker.log.transaction_index import AbortedTransaction
+
+
+def offset_for_timestamp(log: PartitionLog, timestamp: int) -> tuple[int, int] | None:
+    """(timestamp, offset) of the first record that is not older than `timestamp`, or None."""
+    for segment in log.segments:
+        if segment.max_timestamp < timestamp or not segment.size:
+            continue
+        first = offset_before(segment, timestamp)
+        position, _ = segment.find(max(first, log.local_start_offset))
+        for found, header in segment.headers(position, segment.size):
+            if header[H_MAX_TIMESTAMP] >= timestamp:
+                record = _record_in(log, segment, found, header, timestamp)
+                if record is not None:
+                    return record
+    return None
+
+
+def max_timestamp(log: PartitionLog) -> tuple[int, int]:
+    """(timestamp, offset) of the first record with the largest timestamp; (-1, -1) if none."""
+    best = max(log.segments, key=lambda segment: segment.max_timestamp)
+    timestamp = best.max_timestamp
+    if timestamp < 0:
+        return -1, -1
+    position, _ = best.find(best.max_timestamp_offset)
+    for found, header in best.headers(position, best.size):
+        if header[H_MAX_TIMESTAMP] >= timestamp:
+            record = _record_in(log, best, found, header, timestamp)
+            if record is not None:
+                return record
+    return -1, -1
+
+
+def _record_in(
+    log: PartitionLog, segment: Segment, position: int, header: tuple[int, ...], timestamp: int
+) -> tuple[int, int] | None:
+    """The first readable record of a batch that is not older than `timestamp`."""
+    if (
+        header[H_ATTRIBUTES] & TIMESTAMP_TYPE_BIT
+        and header[H_COUNT] == header[H_LAST_OFFSET_DELTA] + 1
+    ):
+        return header[H_MAX_TIMESTAMP], max(header[H_BASE_OFFSET], log.log_start_offset)
+    return first_not_older(segment.batch_at(position), timestamp, log.log_start_offset)
+
+
+def segments_up_to(log: PartitionLog, end_offset: int) -> list[tuple[str, int, int, int, int, int]]:
+    """(file name, inode, base offset, end offset, valid bytes, max timestamp) of each segment.
+
+    For readers outside the family: nothing in it is at or beyond `end_offset`, and what it
+    names never changes.
+    """
+    result = []
+    for segment in log.segments:
+        if segment.base_offset >= end_offset or not segment.size:
+            continue
+        end = log.log_end_offset if segment is log.active else segment.end_offset
+        valid_bytes = segment.size
+        if end > end_offset:
+            end, valid_bytes = end_offset, end_in(log, segment, end_offset)
+        if valid_bytes:
+            result.append(
+                (
+                    file_name(segment.base_offset, LOG),
+                    segment.inode,
+                    segment.base_offset,
+                    end,
+                    valid_bytes,
+                    segment.max_timestamp,
+                )
+            )
+    return result
+
+
+def hold(log: PartitionLog, start_offset: int, end_offset: int, until_ms: int) -> None:
+    """Files with offsets of this range are not unlinked before `until_ms`, though they may be
+    taken out of the log: for queries that were planned by them."""
+    for segment in log.segments:
+        is_reached = segment is log.active or segment.end_offset > start_offset
+        if is_reached and segment.base_offset < end_offset:
+            segment.held_until_ms = max(segment.held_until_ms, until_ms)
+
+
+def aborted_in(
+    log: PartitionLog, offset: int, segment: Segment, end_position: int, end_offset: int
+) -> list[AbortedTransaction]:
+    """The aborted transactions with records in what `read` gave from `offset` on, which ends
+    at `end_position` of the segment; nothing of it lies at or beyond `end_offset`."""
+    if not log.aborted:
+        return []
+    end_offset = min(end_offset, _offset_at(log, segment, end_position))
+    return log.aborted.find(offset, end_offset)
+
+
+def _offset_at(log: PartitionLog, segment: Segment, position: int) -> int:
+    """One past the last offset of the batches of a segment that end at `position`."""
+    if position == segment.size:
+        return log.log_end_offset if segment is log.active else segment.end_offset
+    for offset, place in reversed(log.boundaries.items()):
+        if place == (segment, position):
+            return offset
+    return segment.end_before(position)

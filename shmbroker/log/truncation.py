@@ -1,0 +1,76 @@
+"""Cutting a log's end off: what a replica has that its leader has not.
+
+The cut is durable before anything reads or is appended: bytes behind the end read as zeros for
+ever after. The high watermark is the caller's to stay above.
+"""
+
+from __future__ import annotations
+
+from shmbroker.log.checkpoints import sync_names
+from shmbroker.log.recovery import rebuild_producers
+from shmbroker.records.batch_layout import H_BASE_OFFSET
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.log.partition_log import PartitionLog
+
+
+def truncate_to(log: PartitionLog, offset: int) -> bool:
+    """Drop everything from `offset` on, durably; True if there was anything.
+
+    A batch that straddles `offset` goes as a whole, and the log then ends where it began.
+    """
+    if offset >= log.log_end_offset:
+        # Epochs that have begun there without a batch go all the same.
+        log.drop_epochs_from(offset)
+        return False
+    if log.on_cut is not None:
+        log.on_cut(offset)
+    log.on_segments_changed()
+    if offset <= log.segments[0].base_offset:
+        truncate_fully(log, offset, min(log.log_start_offset, offset))
+        return True
+    while log.segments[-1].base_offset >= offset:
+        log.segments.pop().remove()
+    segment = log.segments[-1]
+    log.aborted.keep(0, segment.base_offset)
+    position, header = segment.find(offset)
+    end_offset = header[H_BASE_OFFSET] if header is not None else offset
+    segment.truncate(position, min(end_offset, offset))
+    sync_names(log.directory)
+    _end_at(log, segment.end_offset)
+    return True
+
+
+def truncate_fully(log: PartitionLog, new_start_offset: int, log_start: int | None = None) -> None:
+    """Drop everything; the log goes on, empty, at `new_start_offset`.
+
+    log_start: the log start offset, where it is less, as what lies between is in the store.
+    """
+    if log.on_cut is not None:
+        log.on_cut(new_start_offset)
+    log.on_segments_changed()
+    for segment in log.segments:
+        segment.remove()
+    log.segments.clear()
+    log.aborted.keep(0, -1)
+    segment = log.new_segment(new_start_offset, 0)
+    segment.create_files()
+    log.add_segment(segment)
+    sync_names(log.directory)
+    log.log_start_offset = new_start_offset if log_start is None else log_start
+    _end_at(log, new_start_offset)
+
+
+def _end_at(log: PartitionLog, end_offset: int) -> None:
+    """Let everything derived follow a cut at `end_offset`."""
+    log.log_end_offset = end_offset
+    log.log_start_offset = min(log.log_start_offset, end_offset)
+    log.find_local_start()
+    log.recovery_point = min(log.recovery_point, end_offset)
+    log.leader_epochs.truncate_from_end(end_offset)
+    log.leader_epochs.write()
+    log.activate()
+    log.snapshots.remove_behind(end_offset)
+    rebuild_producers(log)
+    log.store_position()
