@@ -43,6 +43,8 @@ from shmbroker.log.places import end_in, locate, remember, shorten
 from shmbroker.log.producer_snapshots import ProducerSnapshots
 from shmbroker.log.producer_state import ProducerState
 from shmbroker.log.quarantine import put_strangers_aside
+from shmbroker.log.recovery.opening import load
+from shmbroker.log.recovery.producers import find_aborted
 from shmbroker.log.rolling import drawn_roll_ms, is_roll_due, roll_over
 from shmbroker.log.segment import OFFSETS_MAX, Segment
 from shmbroker.log.segment_indexes import add_index_entry
@@ -187,8 +189,6 @@ class PartitionLog:
         `file_ids` gives numbers that are never used twice; `descriptors` bounds the open files of
         all logs that share it. StorageFault if the disk fails; CorruptFault never for a torn tail.
         """
-        from shmbroker.log.recovery import load
-
         is_again = False
         while True:
             log = cls(directory, config, file_ids, position_slot, descriptors)
@@ -259,8 +259,6 @@ class PartitionLog:
         return base_offset
 
     def _find_aborted(self, base_offset: int) -> list[AbortedTransaction]:
-        from shmbroker.log.recovery import find_aborted
-
         return find_aborted(self, base_offset)
 
     def skip_to(self, offset: int) -> None:

@@ -11,7 +11,7 @@ import os
 from shmbroker.errors import StorageFault
 from shmbroker.log.compaction.cleaned_files import DELETED, rename_files
 from shmbroker.log.file_names import DELETE, marked_directory, parse_partition_directory
-from shmbroker.log.recovery import put_stray_aside
+from shmbroker.log.recovery.damage import put_stray_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ ever after. The high watermark is the caller's to stay above.
 from __future__ import annotations
 
 from shmbroker.log.checkpoints import sync_names
-from shmbroker.log.recovery import rebuild_producers
+from shmbroker.log.recovery.producers import rebuild_producers
 from shmbroker.records.batch_layout import H_BASE_OFFSET
 
 TYPE_CHECKING = False

@@ -1,8 +1,8 @@
 """Does what a classic group wants done: sends its answers, and stores it.
 
 Rules of this file:
-* Effects take place in their order. A store writes the group's record, and what follows from it comes
-  before the next effect: so what is answered is in the log.
+* Effects take place in their order. A store writes the group's record, and what follows from it
+  comes before the next effect: so what is answered is in the log.
 * An answer that can't be sent keeps nobody else from theirs.
 """
 

@@ -162,9 +162,9 @@ OLD_BUGS = (
         "a log that is opened again does not know its producers: a retry is stored twice",
         (
             Change(
-                "shmbroker.log.recovery:rebuild_producers",
-                "    _rebuild_producers(log, is_window_walked, now_ms, _NEVER)\n",
-                "",
+                "shmbroker.log.recovery.producers:_rebuild",
+                "    log.producers.clear()\n",
+                "    return\n",
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),

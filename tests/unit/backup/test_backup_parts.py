@@ -15,11 +15,11 @@ from shmbroker.backup.target import LOCK, Lock, open_target, put_open_file, url_
 from shmbroker.controller.raft.snapshots import image_snapshot
 from shmbroker.crc32c import crc32c
 from shmbroker.errors import ConfigFault, CorruptFault
-from shmbroker.log import recovery
 from shmbroker.log.checkpoints import HIGH_WATERMARK, LOG_START_OFFSET, read_offsets
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
 from shmbroker.log.partition_log import PartitionLog
+from shmbroker.log.recovery import scan
 from shmbroker.log.transaction_index import AbortedTransaction, parse_entries
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import (
@@ -148,7 +148,7 @@ def test_start_on_what_was_restored_scans_nothing(
     store = open_target(str(tmp_path / "backups"), None, None)
     restore(store, stored(store, "one", *batches), str(tmp_path / "data"), replicas)
     scanned: list[str] = []
-    monkeypatch.setattr(recovery, "_scan_segment", lambda log, *_, **__: scanned.append(log))
+    monkeypatch.setattr(scan, "scan_segment", lambda log, *_, **__: scanned.append(log))
     for node in range(1, replicas + 1):
         place = LogDirectory.open(f"{tmp_path}/data/node-{node}", node, "cluster")
         assert place.is_clean

@@ -382,7 +382,7 @@ def test_start_after_a_death_between_any_two_renames(tmp_path, monkeypatch):
 
 def open_log_without_settling(directory, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("shmbroker.log.recovery.settle", lambda *_: False)
+        patch.setattr("shmbroker.log.recovery.listing.settle", lambda *_: False)
         return open_log(directory, COMPACT | {"segment.bytes": "3000"}, clean=False)
 
 

@@ -12,7 +12,7 @@ from shmbroker.log.config import LogConfig
 from shmbroker.log.lookups import offset_for_timestamp
 from shmbroker.log.partition_log import PartitionLog
 from shmbroker.log.places import locate
-from shmbroker.log.recovery import rebuild_producers
+from shmbroker.log.recovery.producers import rebuild_producers
 from shmbroker.log.retiring import advance_log_start
 from shmbroker.log.segment_indexes import load_indexes
 from shmbroker.records.batch import encode_batch, iterate_batches

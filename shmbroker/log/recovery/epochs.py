@@ -1,0 +1,82 @@
+"""The leader epochs of a log that is opened: by their file, and where that is wrong by the batches.
+
+The file is derived: each batch bears its epoch. But the batches may be leftovers from before a
+truncation; so they judge the file only where they are known to be the log's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from shmbroker.errors import CorruptFault
+from shmbroker.log.recovery.damage import report
+from shmbroker.records.batch_layout import H_BASE_OFFSET, H_LEADER_EPOCH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+def load_epochs(log: PartitionLog) -> None:
+    """Take the epoch history from its file, or where that is damaged from the batches."""
+    epochs = log.leader_epochs
+    try:
+        epochs.load()
+        if epochs.latest >= 0:
+            return
+        # A file that was renamed into place and not synced may have lost its content.
+        fault = None
+    except CorruptFault as found:
+        fault = found
+        epochs.is_written = False
+    rebuild_epochs(log)
+    if fault is not None or epochs.latest >= 0:
+        why = fault or f"{epochs.path} is missing or empty"
+        logger.warning("%s; made anew from the batches", why)
+
+
+def rebuild_epochs(log: PartitionLog) -> None:
+    """Make the epoch history anew from all batches, as far as they can be read."""
+    epochs = log.leader_epochs
+    epochs.clear()
+    for segment in log.segments:
+        try:
+            for _, header in segment.headers(0, segment.size):
+                epochs.assign(header[H_LEADER_EPOCH], header[H_BASE_OFFSET])
+        except CorruptFault:
+            pass  # What follows still counts.
+
+
+def check_epochs(log: PartitionLog, header: tuple[int, ...]) -> None:
+    """Compare the epoch history with a batch that is known to be right; if it does not fit, it is
+    made anew."""
+    epochs = log.leader_epochs
+    if 0 <= header[H_LEADER_EPOCH] != epochs.epoch_at(header[H_BASE_OFFSET]):
+        logger.warning(
+            "%s does not fit the batch at offset %d; made anew from the batches",
+            epochs.path,
+            header[H_BASE_OFFSET],
+        )
+        rebuild_epochs(log)
+
+
+def cut_epochs(log: PartitionLog) -> None:
+    """Keep the epochs of what is between the log's start and its end; those that can't be are
+    named."""
+    for epoch, start in log.leader_epochs.entries:
+        if start > log.log_end_offset:
+            report(
+                log,
+                "%s ends at offset %d, and %s lets leader epoch %d begin at %d: it is not used",
+                log.directory,
+                log.log_end_offset,
+                os.path.basename(log.leader_epochs.path),
+                epoch,
+                start,
+            )
+    log.leader_epochs.truncate_from_end(log.log_end_offset)
+    log.leader_epochs.truncate_from_start(log.log_start_offset)
+    log.leader_epochs.write()

@@ -1,0 +1,88 @@
+"""The producer state at a log's end, and the transaction indexes of its segments.
+
+Both are derived: from the newest snapshot that fits, and the batches behind it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from shmbroker.errors import StorageFault
+from shmbroker.log.mending import NO_LIMIT
+from shmbroker.log.producer_state import ProducerState, read_snapshot
+from shmbroker.log.recovery.replay import follow
+from shmbroker.log.recovery.snapshots import newest_fitting, snapshot_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.log.partition_log import PartitionLog
+    from shmbroker.log.segment import Segment
+    from shmbroker.log.transaction_index import AbortedTransaction
+
+
+def rebuild_producers(
+    log: PartitionLog,
+    *,
+    is_window_walked: bool = True,
+    now_ms: int = 0,
+    decided_below: int = NO_LIMIT,
+) -> None:
+    """Make the producer state at the log's end: newest good snapshot, then the batches behind it.
+
+    With the window, also the batches shortly before it, as a snapshot knows only the last of each
+    producer. The transaction indexes of what is behind the snapshot are compared with the batches,
+    and set right.
+
+    now_ms: for what may have expired; 0: nobody knows. decided_below: from this offset on, the high
+    watermark, markers do not count yet; or the indexes may lack entries, as a power cut may have
+    taken what was written to them. Where there are transactions, a snapshot from before is taken.
+    """
+    log.aborted.keep(log.segments[0].base_offset, log.segments[-1].base_offset)
+    undecided = [row for row in log.producers.ended if row[0] < log.log_end_offset]
+    _rebuild(log, is_window_walked, now_ms, NO_LIMIT)
+    has_any = bool(log.aborted) or log.producers.has_transactions()
+    if has_any and any(taken > decided_below for taken in log.snapshots.offsets):
+        _rebuild(log, is_window_walked, now_ms, decided_below)
+    log.producers.ended = deque(sorted({*undecided, *log.producers.ended}))
+
+
+def _rebuild(log: PartitionLog, is_window_walked: bool, now_ms: int, offset_max: int) -> None:
+    """The same from a snapshot at `offset_max` or before."""
+    log.producers.clear()
+    known = newest_fitting(
+        log, is_window_walked=is_window_walked, now_ms=now_ms, offset_max=offset_max
+    )
+    log.producers.take(known.stored, known.recent)
+    for segment in log.segments[log.segment_number(known.offset) :]:
+        _replay(log, segment, known.offset)
+
+
+def _replay(log: PartitionLog, segment: Segment, start: int) -> None:
+    """Let the producer state follow a segment's batches from `start` on, and let its transaction
+    index be what they say."""
+    entries, is_whole = follow(log.producers, segment, start)
+    known = log.aborted.stored(segment.base_offset)
+    right = [entry for entry in known if entry.last_offset < start] + entries
+    if not is_whole:
+        right = sorted({*known, *entries}, key=lambda entry: entry.last_offset)
+    log.aborted.set_right(segment.base_offset, right)
+
+
+def find_aborted(log: PartitionLog, base_offset: int) -> list[AbortedTransaction]:
+    """Find what the transaction index of a segment must hold, from a snapshot and the batches."""
+    state = ProducerState()
+    start = log.segments[0].base_offset
+    for offset in reversed(log.snapshots.offsets):
+        if start <= offset <= base_offset:
+            try:
+                known = read_snapshot(snapshot_path(log, offset))
+            except StorageFault:
+                continue
+            state.take(known, ProducerState())
+            start = offset
+            break
+    entries: list[AbortedTransaction] = []
+    first, last = log.segment_number(start), log.segment_number(base_offset)
+    for segment in log.segments[first : last + 1]:
+        entries, _ = follow(state, segment, start)
+    return entries
