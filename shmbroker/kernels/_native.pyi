@@ -326,6 +326,7 @@ def serve_ready(
     partitions: dict[bytes, object],
     appended: set[object],
     now_ms: int,
+    recall: Callable[[int, int], Meaning | None],
     answer_offsets: Callable[[int, int, bytes], bytes | None],
     /,
 ) -> tuple[int, int, int, int, int, int, int, int, int, list[tuple[int, bytes]]]:
@@ -335,10 +336,12 @@ def serve_ready(
     that its socket did not take)]).
 
     rows: (descriptor, meaning, marks, which) each: marks[which], an int64, is 1 from before it is
-    read until all is answered. Without a meaning it asks for offsets: `answer_offsets(api key,
-    version, body)` gives the body of the answer, or None where that is something else; versions are
-    those with tags. As many as there are rows: all were served. -1 read: there was nothing, or it
-    has ended or is broken. What comes is read into `buffer`.
+    read until all is answered. Where other bytes than those of its meaning come, `recall(row, where
+    in buffer)` gives what they mean, or None where that is something else. Without a meaning it
+    asks for offsets: `answer_offsets(api key, version, body)` gives the body of the answer, or None
+    where that is something else; versions are those with tags. As many as there are rows: all were
+    served. -1 read: there was nothing, or it has ended or is broken. What comes is read into
+    `buffer`.
     """
 
 def append_rows(

@@ -136,7 +136,7 @@ struct serving {
 };
 
 /* Answer the frames in data[*at:end], as long as they are what is served here and there is room for
- * the answers. -1 with an exception. */
+ * the answers. 1: the next one is of other bytes, or not whole; -1 with an exception. */
 static int
 serve(struct serving *all, const struct meaning *meaning, const uint8_t *data, Py_ssize_t *at,
       Py_ssize_t end) {
@@ -152,7 +152,7 @@ serve(struct serving *all, const struct meaning *meaning, const uint8_t *data, P
         const uint8_t *frame = data + *at;
         what.batch = find_batch(meaning, frame, end - *at, &what.size, &frame_end);
         if (what.batch == NULL)
-            break;
+            return 1;
         const int so = plain_append(&all->place, &what, all->partitions, all->appended);
         if (so < 0)
             return -1;
@@ -257,8 +257,8 @@ py_serve_plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
         end = at + received;
         at = received ? 0 : end;
     }
-    const int failed = serve(&all, &meaning, buffer.buf, &at, end);
-    if (plain_leave(&all.place, all.appended) < 0 || failed)
+    const int so = serve(&all, &meaning, buffer.buf, &at, end);
+    if (plain_leave(&all.place, all.appended) < 0 || so < 0)
         goto over;
     ssize_t sent = 0;
     if (all.filled) {
@@ -288,7 +288,9 @@ struct row {
 struct ready {
     struct serving all;
     struct meaning meaning;
-    PyObject *rows, *known, *marks, *unsent; /* known, marks: whose meaning and marks these are */
+    PyObject *rows, *recall, *unsent;
+    PyObject *known, *marks; /* whose meaning and marks these are */
+    PyObject *recalled;      /* what `recall` gave last */
     Py_buffer of_marks;
     struct row waiting[AT_ONCE];
     int count; /* of those that wait to be sent */
@@ -329,6 +331,35 @@ look_at_row(struct ready *ready, Py_ssize_t number, struct row *row, int *is_pro
     }
     row->mark = (int64_t *)ready->of_marks.buf + which;
     return 0;
+}
+
+/* Other bytes that the caller knows, in the frame at `at` of what a row's socket brought: 1; 0: it
+ * knows none; -1 with an exception. */
+static int
+recall(struct ready *ready, Py_ssize_t number, Py_ssize_t at) {
+    PyObject *meaning = PyObject_CallFunction(ready->recall, "nn", number, at);
+    if (meaning == NULL)
+        return -1;
+    if (meaning == Py_None || meaning == ready->known) {
+        Py_DECREF(meaning);
+        return 0;
+    }
+    Py_XDECREF(ready->recalled);
+    ready->recalled = meaning;
+    ready->known = meaning;
+    return get_meaning(meaning, &ready->meaning) < 0 ? -1 : 1;
+}
+
+/* Keep answers that are to be sent: with those before them, where these are of the same row. */
+static void
+add_waiting(struct ready *ready, const struct row *row) {
+    struct row *last = ready->count ? &ready->waiting[ready->count - 1] : NULL;
+    if (last != NULL && last->number == row->number) {
+        last->size += row->size;
+        last->is_over = row->is_over;
+    } else {
+        ready->waiting[ready->count++] = *row;
+    }
 }
 
 /* Say what was appended, then send what waits, and unmark who has all. -1 with an exception. */
@@ -388,19 +419,26 @@ serve_rows(struct ready *ready, Py_ssize_t number, const Py_buffer *buffer, Py_s
             return send_waiting(ready) < 0 ? -1 : number;
         }
         ready->received += *end;
+        int is_recalled = 0;
         for (;;) {
             const Py_ssize_t before = *at;
             row.from = all->filled;
-            const int failed = is_produce
-                                   ? serve(all, &ready->meaning, buffer->buf, at, *end)
-                                   : serve_offsets(all, buffer->buf, at, *end);
+            const int so = is_produce ? serve(all, &ready->meaning, buffer->buf, at, *end)
+                                      : serve_offsets(all, buffer->buf, at, *end);
             row.size = all->filled - row.from;
             row.is_over = *at == *end;
-            ready->waiting[ready->count++] = row;
-            if (failed)
+            add_waiting(ready, &row);
+            if (so < 0)
                 return -1;
             if (row.is_over)
                 break;
+            if (so && (*at > before || !is_recalled)) {
+                is_recalled = recall(ready, number, *at);
+                if (is_recalled < 0)
+                    return -1;
+                if (is_recalled)
+                    continue;
+            }
             const int was_full = all->filled > ANSWERS_BYTES - OFFSETS_ANSWER_MAX;
             const Py_ssize_t unsent = PyList_Size(ready->unsent);
             if (send_waiting(ready) < 0)
@@ -420,8 +458,8 @@ serve_rows(struct ready *ready, Py_ssize_t number, const Py_buffer *buffer, Py_s
 
 PyObject *
 py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 7) {
-        PyErr_SetString(PyExc_TypeError, "serve_ready takes 7 arguments");
+    if (count != 8) {
+        PyErr_SetString(PyExc_TypeError, "serve_ready takes 8 arguments");
         return NULL;
     }
     uint8_t out[ANSWERS_BYTES];
@@ -431,7 +469,8 @@ py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     all->partitions = args[3];
     all->appended = args[4];
     all->now_ms = PyLong_AsLongLong(args[5]);
-    all->answer_offsets = args[6];
+    ready.recall = args[6];
+    all->answer_offsets = args[7];
     Py_buffer buffer;
     if (PyErr_Occurred())
         return NULL;
@@ -451,6 +490,7 @@ py_serve_ready(PyObject *self, PyObject *const *args, Py_ssize_t count) {
                                (long long)all->fetches, (long long)ready.received,
                                (long long)ready.sent, ready.unsent);
     Py_XDECREF(ready.unsent);
+    Py_XDECREF(ready.recalled);
     if (ready.marks != NULL)
         PyBuffer_Release(&ready.of_marks);
     PyBuffer_Release(&buffer);

@@ -30,7 +30,7 @@ from shmbroker.wire.frame import response_frame, skip_request_header
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.broker.broker import Broker
-    from shmbroker.gateway.connection import Connection, StraightRow
+    from shmbroker.gateway.connection import Connection, Meaning, StraightRow
     from shmbroker.gateway.gateway import Gateway
     from shmbroker.gateway.guests import Guests
     from shmbroker.gateway.produce import FastProduce
@@ -51,6 +51,8 @@ class StraightWay:
         self._broker = broker
         self._guests = guests
         self._monotonic = gateway.loop.traffic.monotonic
+        self._ready: list[Connection] = []
+        """Those of the rows that the kernel serves."""
         self.served = 0
         """Reads of which all was answered."""
 
@@ -100,6 +102,7 @@ class StraightWay:
 
     def _serve_all(self, ready: list[Connection], rows: list[StraightRow]) -> None:
         broker, loop, guests = self._broker, self._loop, self._guests
+        self._ready = ready
         appender, traffic = broker.appender, loop.traffic
         broker.look_at_clocks()
         now, first, count = self._monotonic(), 0, len(rows)
@@ -108,7 +111,7 @@ class StraightWay:
                 reached, end, at, batches, size, commits, fetches, received, sent, unsent,
             ) = serve_ready(  # type: ignore[misc]
                 rows, first, loop.scratch, broker.partitions, appender.appended, broker.now_ms(),
-                broker.executor.known,
+                self._meaning_of, broker.executor.known,
             )  # fmt: skip
             traffic.received_bytes += received
             traffic.sent_bytes += sent
@@ -134,6 +137,11 @@ class StraightWay:
             if reached < count:
                 self._read_usually(ready[reached], at, end)
             first = reached + 1
+
+    def _meaning_of(self, which: int, at: int) -> Meaning | None:
+        """What the bytes in scratch[at:], of a row of the kernel's, mean if they are known, too."""
+        fast = self._recall(self._ready[which], self._loop.scratch, at + SIZE_BYTES)
+        return fast.straight if fast is not None and self._may_append(fast) else None
 
     def _read_usually(self, connection: Connection, at: int, end: int) -> None:
         """Something else has come of it, or nothing could be read."""

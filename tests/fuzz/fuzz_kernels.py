@@ -422,10 +422,11 @@ class Fuzz:
                 client.sendall(seldom(sent, self.damaged(sent), sent[:-1])[:60_000])
                 what = None if asks_offsets else meaning
                 rows.append((ours.fileno(), what, seldom(marks, marks[:1]), seldom(which, 16, -1)))
+            meanings = rng.choice([[None], [None, (*meaning[:1], b"other", *meaning[2:])], [()]])
             answers = rng.choice([[None], [b""], [bytes(4096), bytes(9)], [bytes(4097)]])
             self.native.serve_ready(
                 rows, seldom(0, 1, 17), bytearray(seldom(1 << 16, 64, 1)), {key: self.partition()},
-                set(), 0, lambda *_asked: rng.choice(answers),
+                set(), 0, lambda *_asked: rng.choice(meanings), lambda *_asked: rng.choice(answers),
             )  # fmt: skip
 
     def look(self) -> None:

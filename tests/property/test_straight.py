@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(native is None, reason="without the compiled ker
 
 CORRELATION_ID = 7
 SIZE_BYTES = 4
+CLIENT_ID_AT = 12
 VERSIONS = st.sampled_from((3, 5, 7, 9, 12, 13))
 ACKS = st.sampled_from((1, -1))
 TOPIC_NUMBERS = st.sampled_from((*[0] * 6, *range(len(TOPICS))))
@@ -34,6 +35,7 @@ FRAME_COUNTS = st.integers(1, 8)
 SOCKET_COUNTS = st.integers(1, 20)
 FRAMES_OF_ONE = st.sampled_from((1, 1, 1, 1, 2, 3, 0))
 CLIENTS = st.sampled_from((*[b"client"] * 6, b"klient", b"client-2"))
+CLIENTS_IN_TURN = st.sampled_from((*[b"client", b"klient"] * 4, b"client-2"))
 IS_CUT = st.integers(0, 7)
 GOOD = encode_batch([(NOW_MS, None, b"v", ())])
 
@@ -54,7 +56,8 @@ class Both:
             side.store.partitions[key] = partition
         self.ours, self.client = socket.socketpair()
         self.client.settimeout(10)
-        self.meaning = self._learn()
+        self.meanings = {name: self._learn(name) for name in ("client", "klient")}
+        self.meaning = self.meanings["client"]
 
     def close(self) -> None:
         self.family.close()
@@ -73,9 +76,18 @@ class Both:
         encoded = codec.encode("ProduceRequest", self.version, body)
         return request_frame(PRODUCE, self.version, CORRELATION_ID, client, encoded)
 
-    def _learn(self) -> Any:
+    def recall(self, buffer: bytearray, at: int) -> Any:
+        """The meaning of the frame there, if one of the two clients has sent it."""
+        at += CLIENT_ID_AT
+        for name, meaning in self.meanings.items():
+            begin = len(name).to_bytes(2, "big") + name.encode()
+            if buffer[at : at + len(begin)] == begin:
+                return meaning
+        return None
+
+    def _learn(self, client: str) -> Any:
         family = self.family
-        family.client.sendall(self.frame(GOOD))
+        family.client.sendall(self.frame(GOOD, client))
         family.turn()
         [(_, payload)] = family.taken()
         token = TOKEN.unpack_from(payload)[0]
@@ -124,7 +136,14 @@ class Both:
         side = self.straight
         rows = [(one.fileno(), self.meaning, marks, which) for which, one in enumerate(sockets)]
         reached, end, at, count, size, _, _, _, _, unsent = native.serve_ready(
-            rows, first, buffer, side.appender.partitions, side.appender.appended, NOW_MS, nothing
+            rows,
+            first,
+            buffer,
+            side.appender.partitions,
+            side.appender.appended,
+            NOW_MS,
+            lambda _which, at: self.recall(buffer, at),
+            nothing,
         )
         assert not unsent
         side.appender.batches_in += count
@@ -141,8 +160,8 @@ class Both:
         side.far.taken()
 
 
-def nothing(_api_key: int, _version: int, _body: bytes) -> bytes | None:
-    return None
+def nothing(*_asked: object) -> None:
+    """Neither other bytes nor offsets are known."""
 
 
 def marks_of(count: int) -> memoryview:
@@ -218,7 +237,7 @@ def test_many_sockets_lead_where_the_usual_way_does(root: Path, data: st.DataObj
             client.settimeout(10)
             asked.append(
                 [
-                    both.frame(draw(batches(number, sequences)), draw(CLIENTS).decode())
+                    both.frame(draw(batches(number, sequences)), draw(CLIENTS_IN_TURN).decode())
                     for _ in range(draw(FRAMES_OF_ONE))
                 ]
             )
@@ -262,7 +281,7 @@ def test_offsets_are_answered_as_the_caller_says() -> None:
     with ours, client:
         client.settimeout(10)
         buffer, marks = bytearray(1 << 18), marks_of(3)
-        rest = ({}, set(), NOW_MS, answer)
+        rest = ({}, set(), NOW_MS, nothing, answer)
 
         def ask(frames: bytes) -> tuple[int, ...]:
             client.sendall(frames)
@@ -328,7 +347,7 @@ def test_who_takes_no_answers_among_many_is_told_apart(root: Path) -> None:
         ]
         found = native.serve_ready(
             rows, 0, bytearray(1 << 16), side.appender.partitions, side.appender.appended, NOW_MS,
-            nothing,
+            nothing, nothing,
         )  # fmt: skip
         assert found[0] == 3 and found[3] == 3 and [which for which, _ in found[9]] == [1]
         assert marks.tolist() == [0, 1, 0] and side.opened[0].log.log_end_offset == 4
