@@ -141,27 +141,7 @@ class Broker:
         self._build_storage(disk, tables)
         self._build_coordinators(tables)
         self._build_replication(tables)
-        self.applied_settings = AppliedSettings(
-            self.settings,
-            member,
-            self.store,
-            self.appender,
-            self.reader,
-            self.replication,
-            self.compaction,
-            self.tiering,
-            self.now_ms,
-        )
-        self.metadata = LiveMetadata(
-            member,
-            link,
-            self.registration,
-            self.placement,
-            self.groups,
-            on_configured=self.applied_settings.apply,
-            on_applied=self._drop_passed_files,
-            on_other_controller=lambda peer: self._fail_asked(peer, error_codes.NOT_CONTROLLER),
-        )
+        self._build_following()
         self.executor = Executor(
             {
                 module.API_KEY: (module.NAME, self._handler(module))
@@ -318,6 +298,30 @@ class Broker:
             has_served=lambda: self.member.has_served,
             on_placed=self.tiering.on_partition,
             on_dropped=self._on_dropped,
+        )
+
+    def _build_following(self) -> None:
+        """What follows the metadata log: the settings as they hold here, and the image."""
+        self.applied_settings = AppliedSettings(
+            self.settings,
+            self.member,
+            self.store,
+            self.appender,
+            self.reader,
+            self.replication,
+            self.compaction,
+            self.tiering,
+            self.now_ms,
+        )
+        self.metadata = LiveMetadata(
+            self.member,
+            self.link,
+            self.registration,
+            self.placement,
+            self.groups,
+            on_configured=self.applied_settings.apply,
+            on_applied=self._drop_passed_files,
+            on_other_controller=lambda peer: self._fail_asked(peer, error_codes.NOT_CONTROLLER),
         )
 
     @property

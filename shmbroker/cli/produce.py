@@ -129,23 +129,15 @@ def command(
         key_end = delimiter(key_delimiter) if key_delimiter is not None else None
     except ValueError as refusal:
         raise click.UsageError(f"{refusal}.") from None
-    name = topic or named
-    if name is None or (topic and named):
-        raise click.UsageError("Say one TOPIC.")
-    if key is not None and key_end is not None:
-        raise click.UsageError("-k and -K exclude each other.")
-    if is_json and key_end is not None:
-        raise click.UsageError("--json and -K exclude each other: a JSON object has its key.")
-    if acks == "0" and (print_offsets or verbose):
-        raise click.UsageError("With --acks 0 the broker tells no offsets.")
-    common: dict[str, Any] = {} if key is None else {"key": key.encode()}
-    with_headers = [(word, text.encode()) for word, text in pairs(headers, "-H").items()]
-    places = Places(name, print_offsets) if print_offsets or verbose else None
-    fixed = None if partition == -1 else partition
-    producer = cluster.producer(**_settings(acks, compression, are_told=places is not None))
+    name = _one_topic(topic, named)
+    are_told = print_offsets or verbose
+    _refuse_contradictions(key, key_end, acks, is_json=is_json, are_told=are_told)
+    additions = _Additions(key, pairs(headers, "-H"), empty_is_null)
+    places = Places(name, print_offsets) if are_told else None
+    producer = cluster.producer(**_settings(acks, compression, are_told=are_told))
     if cluster.security != PLAINTEXT:
         metadata(producer, cluster)  # what is wrong with it is known now, not after DELIVERY_MS
-    delivery = _Delivery(producer, name, fixed, places)
+    delivery = _Delivery(producer, name, None if partition == -1 else partition, places)
     source = file or binary(sys.stdin)
     if source.isatty() and not quiet:
         say("one record a line; Ctrl-D ends")
@@ -153,15 +145,7 @@ def command(
     reading = _Reading(is_json, key_end, keyless)
     try:
         for lines in _pieces(source, end, delivery, count):
-            records = reading.records(lines)
-            if common or empty_is_null or with_headers:
-                for record in records:
-                    record |= common
-                    if empty_is_null:
-                        record["value"] = record["value"] or None
-                    if with_headers:
-                        record["headers"] = record.get("headers", []) + with_headers
-            delivery.send(records)
+            delivery.send(additions.to(reading.records(lines)))
             if reading.fault:
                 raise reading.fault
     finally:
@@ -171,6 +155,26 @@ def command(
         if reading.keyless and not quiet:
             say(reading.keyless_sentence())
     delivery.check()
+
+
+def _one_topic(topic: str | None, named: str | None) -> str:
+    """The topic, said either way."""
+    name = topic or named
+    if name is None or (topic and named):
+        raise click.UsageError("Say one TOPIC.")
+    return name
+
+
+def _refuse_contradictions(
+    key: str | None, key_end: bytes | None, acks: str, *, is_json: bool, are_told: bool
+) -> None:
+    """UsageError where flags exclude each other; are_told: each record's place is asked for."""
+    if key is not None and key_end is not None:
+        raise click.UsageError("-k and -K exclude each other.")
+    if is_json and key_end is not None:
+        raise click.UsageError("--json and -K exclude each other: a JSON object has its key.")
+    if acks == "0" and are_told:
+        raise click.UsageError("With --acks 0 the broker tells no offsets.")
 
 
 def _settings(acks: str, compression: str, *, are_told: bool) -> dict[str, Any]:
@@ -187,6 +191,26 @@ def _settings(acks: str, compression: str, *, are_told: bool) -> dict[str, Any]:
     if acks in ("all", "-1"):
         settings["enable_idempotence"] = True
     return settings
+
+
+class _Additions:
+    """What flags give every record: a key, headers; an empty value becomes null."""
+
+    def __init__(self, key: str | None, headers: dict[str, str], empty_is_null: bool) -> None:
+        self._common: dict[str, Any] = {} if key is None else {"key": key.encode()}
+        self._headers = [(name, text.encode()) for name, text in headers.items()]
+        self._empty_is_null = empty_is_null
+
+    def to(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The same records, with that."""
+        if self._common or self._headers or self._empty_is_null:
+            for record in records:
+                record |= self._common
+                if self._empty_is_null:
+                    record["value"] = record["value"] or None
+                if self._headers:
+                    record["headers"] = record.get("headers", []) + self._headers
+        return records
 
 
 class _Reading:

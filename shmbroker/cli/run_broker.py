@@ -54,7 +54,7 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
     formatter = logs.begin(output.Handler(), logs.is_journal(2))
     if parameters["log_format"] == logs.JSON:
         logs.set_format(logs.JSON)
-    from shmbroker.processes import supervisor
+    from shmbroker.processes import held_directory, supervisor
 
     def say(level: int, text: str) -> None:
         output.say(formatter.sentence(level, text), sys.stderr)
@@ -75,9 +75,9 @@ def run(parameters: Mapping[str, Any]) -> NoReturn:
         status = supervisor.Supervisor(
             config, Path(config["shmbroker.data"] or default_data_directory()), began, read
         ).run()
-    except supervisor.InUse as fault:
+    except held_directory.InUse as fault:
         say(logging.ERROR, str(fault))
-        is_left = isinstance(fault, supervisor.InUseYet)
+        is_left = isinstance(fault, held_directory.InUseYet)
         status = supervisor.EXIT_IN_USE_YET if is_left else supervisor.EXIT_IN_USE
     except Fault as fault:
         say(logging.ERROR, str(fault))

@@ -3,11 +3,17 @@
 What may be raised is raised: children inherit it.
 """
 
+from __future__ import annotations
+
 import os
 import resource
 from contextlib import suppress
 
 from shmbroker.errors import ConfigFault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from shmbroker.settings.broker_config import BrokerConfig
 
 OPEN_FILES_MAX = 1 << 20
 OPEN_FILES_MIN = 1024
@@ -26,6 +32,19 @@ def network_workers(wanted: int | None) -> int:
     """How many: as the setting says, else two, or one where this process may run on one core only
     (a machine's other cores are not a container's, nor those of `taskset`)."""
     return wanted or min(2, len(os.sched_getaffinity(0)))
+
+
+def adjust(config: BrokerConfig) -> None:
+    """What a family with these settings needs, before it opens anything. ConfigFault: it can't be
+    had."""
+    open_files = open_files_needed(
+        network_workers(config["shmbroker.network.workers"]),
+        config["shmbroker.io.workers"],
+        config["shmbroker.controllers"],
+    )
+    raise_limits(open_files, config["log.segment.bytes"])
+    if config.has_secrets:
+        keep_secrets_out_of_cores()
 
 
 def raise_limits(open_files: int, segment_bytes: int) -> None:

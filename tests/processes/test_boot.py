@@ -13,15 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from shmbroker.processes import supervisor
-from shmbroker.processes.supervisor import (
-    EXIT_CHILD_BOOT,
-    EXIT_CONFIG,
-    EXIT_IN_USE,
-    LOCK_FILE,
-    InUseYet,
-    Supervisor,
-)
+from shmbroker.processes import held_directory
+from shmbroker.processes.held_directory import LOCK_FILE, InUseYet
+from shmbroker.processes.supervisor import EXIT_CHILD_BOOT, EXIT_CONFIG, EXIT_IN_USE
 from shmbroker.testing.broker import Broker, free_ports
 from tests.support.acknowledged_load import batch_now, read_values, wait_until
 from tests.support.raw_client import RawClient
@@ -91,13 +85,13 @@ def _open_files(pid: int) -> set[str]:
 def test_lock_that_is_never_released_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "LOCK_WAIT_S", 0.01)
+    monkeypatch.setattr(held_directory, "LOCK_WAIT_S", 0.01)
     held = os.open(tmp_path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     os.write(held, b"%d\n" % PID_OF_NOBODY)
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
         with pytest.raises(InUseYet, match=f"pid {PID_OF_NOBODY}, which has ended"):
-            Supervisor({}, tmp_path, 0.0)._lock(tmp_path)
+            held_directory.lock(tmp_path)
     finally:
         os.close(held)
 

@@ -51,7 +51,7 @@ def test_only_processes_forks():
         if FORKING & attributes(tree_of(path))
         or {"multiprocessing", "concurrent"} & imported(tree_of(path))
     }
-    assert found == {"shmbroker/processes/supervisor.py"}
+    assert found == {"shmbroker/processes/children.py"}
 
 
 def test_control_words_are_not_packed():

@@ -124,77 +124,96 @@ def _try(read: Callable[[], Value]) -> Value | None:
 # --- the host ------------------------------------------------------------------------------------
 
 
-def host(root: Path) -> Host:
-    """The machine, its kernel and the limits of this user."""
+class _Kernel:
+    """What the kernel tells in files below `root`."""
 
-    def text(path: str) -> str:
-        return (root / path).read_text(encoding="utf-8").strip()
+    def __init__(self, root: Path) -> None:
+        self._root = root
 
-    def number(path: str) -> int | None:
-        return _try(lambda: int(text(path)))
+    def text(self, path: str) -> str:
+        return (self._root / path).read_text(encoding="utf-8").strip()
 
-    def limit(what: int) -> int | None:
-        hard = resource.getrlimit(what)[1]
-        return None if hard == resource.RLIM_INFINITY else hard
+    def number(self, path: str) -> int | None:
+        return _try(lambda: int(self.text(path)))
 
-    def pressure(what: str) -> float | None:
-        return _try(lambda: float(text(f"proc/pressure/{what}").split("avg60=")[1].split()[0]))
-
-    def kernel() -> tuple[int, int]:
-        major, minor = re.findall(r"\d+", text("proc/sys/kernel/osrelease"))[:2]
+    def version(self) -> tuple[int, int]:
+        major, minor = re.findall(r"\d+", self.text("proc/sys/kernel/osrelease"))[:2]
         return int(major), int(minor)
 
-    memory = _try(lambda: dict(re.findall(r"^(\w+):\s+(\d+)", text("proc/meminfo"), re.M))) or {}
-    kib = {name: int(value) << 10 for name, value in memory.items()}
+    def memory(self) -> dict[str, int]:
+        """The rows of meminfo, in bytes; none where it can't be read."""
+        rows = _try(lambda: re.findall(r"^(\w+):\s+(\d+)", self.text("proc/meminfo"), re.M))
+        return {name: int(kib) << 10 for name, kib in rows or ()}
+
+    def huge_pages(self) -> str:
+        """The choice in brackets."""
+        choices = self.text("sys/kernel/mm/transparent_hugepage/enabled")
+        return choices.split("[")[1].split("]")[0]
+
+    def pressure(self, what: str) -> float | None:
+        """Share of the last minute in which somebody waited for it, in percent."""
+        return _try(lambda: float(self.text(f"proc/pressure/{what}").split("avg60=")[1].split()[0]))
+
+    def idle_exit_us(self) -> int:
+        """How long it takes to leave the deepest C-state that is allowed."""
+        return max(
+            int((state / "latency").read_text())
+            for state in (self._root / "sys/devices/system/cpu/cpu0/cpuidle").iterdir()
+            if (state / "disable").read_text().strip() == "0"
+        )
+
+
+def _limit(what: int) -> int | None:
+    """The hard limit of this user; None for no limit."""
+    hard = resource.getrlimit(what)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def _shm_left(root: Path) -> list[str]:
+    """Names of ours in /dev/shm."""
+    return sorted(name for name in os.listdir(root / "dev/shm") if name.startswith("shmbroker-"))
+
+
+def host(root: Path) -> Host:
+    """The machine, its kernel and the limits of this user."""
+    kernel = _Kernel(root)
+    text, number = kernel.text, kernel.number
+    memory = kernel.memory()
     shm = _try(lambda: os.statvfs(root / "dev/shm"))
-    idle = "sys/devices/system/cpu/cpu0/cpuidle"
     expire = number("proc/sys/vm/dirty_expire_centisecs")
-    open_files = limit(resource.RLIMIT_NOFILE)
+    open_files = _limit(resource.RLIMIT_NOFILE)
     return Host(
-        kernel=_try(kernel),
+        kernel=_try(kernel.version),
         machine=platform.machine(),
         cpus=len(os.sched_getaffinity(0)),
         load=_try(lambda: float(text("proc/loadavg").split()[1])),
-        memory_bytes=kib.get("MemTotal"),
-        available_bytes=kib.get("MemAvailable"),
+        memory_bytes=memory.get("MemTotal"),
+        available_bytes=memory.get("MemAvailable"),
         memory_limit_bytes=number("sys/fs/cgroup/memory.max"),
         oom_kills=_try(lambda: int(text("proc/vmstat").split("oom_kill ")[1].split()[0])),
-        swap_bytes=kib.get("SwapTotal"),
+        swap_bytes=memory.get("SwapTotal"),
         swappiness=number("proc/sys/vm/swappiness"),
         overcommit=number("proc/sys/vm/overcommit_memory"),
-        huge_pages=_try(
-            lambda: text("sys/kernel/mm/transparent_hugepage/enabled").split("[")[1].split("]")[0]
-        ),
+        huge_pages=_try(kernel.huge_pages),
         map_count_max=number("proc/sys/vm/max_map_count"),
         open_files_max=1 << 30 if open_files is None else open_files,
         files_max=number("proc/sys/fs/file-max"),
-        file_size_max=limit(resource.RLIMIT_FSIZE),
-        processes_max=None if os.geteuid() == 0 else limit(resource.RLIMIT_NPROC),
+        file_size_max=_limit(resource.RLIMIT_FSIZE),
+        processes_max=None if os.geteuid() == 0 else _limit(resource.RLIMIT_NPROC),
         backlog_max=number("proc/sys/net/core/somaxconn"),
         port_first=_try(lambda: int(text("proc/sys/net/ipv4/ip_local_port_range").split()[0])),
         shm_bytes=shm and shm.f_blocks * shm.f_frsize,
         shm_free_bytes=shm and shm.f_bavail * shm.f_frsize,
         shm_kind=_try(lambda: _mount_of("/dev/shm", root)[0]),
         shm_is_writable=shm and os.access(root / "dev/shm", os.W_OK | os.X_OK),
-        shm_left=_try(
-            lambda: sorted(
-                name for name in os.listdir(root / "dev/shm") if name.startswith("shmbroker-")
-            )
-        )
-        or [],
+        shm_left=_try(lambda: _shm_left(root)) or [],
         dirty_ratio=number("proc/sys/vm/dirty_ratio"),
         dirty_bytes=number("proc/sys/vm/dirty_bytes"),
         dirty_expire_s=None if expire is None else expire / 100,
-        io_pressure=pressure("io"),
-        memory_pressure=pressure("memory"),
+        io_pressure=kernel.pressure("io"),
+        memory_pressure=kernel.pressure("memory"),
         governor=_try(lambda: text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
-        idle_exit_us=_try(
-            lambda: max(
-                int((state / "latency").read_text())
-                for state in (root / idle).iterdir()
-                if (state / "disable").read_text().strip() == "0"
-            )
-        ),
+        idle_exit_us=_try(kernel.idle_exit_us),
         clock_source=_try(
             lambda: text("sys/devices/system/clocksource/clocksource0/current_clocksource")
         ),

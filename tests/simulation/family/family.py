@@ -6,7 +6,7 @@ what the supervisor does for them is done here.
     hang       named by nobody here: killed after a while, as the watchdog does it
     end_all    everything dies at once; page cache and disk stay, or the power goes as well
 
-The supervisor's own file forks and waits for pids, so this is its part in few words; all else is
+The supervisor's own files fork and wait for pids, so this is its part in few words; all else is
 the product's.
 """
 
@@ -23,6 +23,7 @@ from shmbroker.metadata.image import MetadataImage
 from shmbroker.processes import data_directory
 from shmbroker.processes.child import Child
 from shmbroker.processes.controller import ControllerProcess
+from shmbroker.processes.deaths import BACKOFF_S, STEADY_S
 from shmbroker.processes.io_worker import IoWorker
 from shmbroker.processes.network_worker import NetworkWorker
 from shmbroker.processes.shared_resources import (
@@ -32,7 +33,6 @@ from shmbroker.processes.shared_resources import (
     SharedResources,
     Slot,
 )
-from shmbroker.processes.supervisor import BACKOFF_S, STEADY_S
 from shmbroker.replica.partition import Partition
 from shmbroker.settings.broker_config import BrokerConfig
 from shmbroker.shm.counters import (

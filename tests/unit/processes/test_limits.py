@@ -6,6 +6,7 @@ import resource
 import pytest
 
 from shmbroker.errors import ConfigFault
+from shmbroker.processes.held_directory import LOCK_FD_MIN
 from shmbroker.processes.limits import (
     OPEN_FILES_MAX,
     OPEN_FILES_MIN,
@@ -13,7 +14,6 @@ from shmbroker.processes.limits import (
     open_files_needed,
     raise_limits,
 )
-from shmbroker.processes.supervisor import LOCK_FD_MIN
 
 NONE = resource.RLIM_INFINITY
 SEGMENT_BYTES = 1 << 30

@@ -1,20 +1,19 @@
 """When a successor is forked: who is waited for, who is killed for it; a kernel that refuses."""
 
 import errno
+import logging
 import os
+import select
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from shmbroker import clock
-from shmbroker.processes import supervisor as supervisor_module
+from shmbroker.processes import children as children_module
+from shmbroker.processes.children import Children
 from shmbroker.processes.shared_resources import IO_WORKER, NETWORK_WORKER, SharedResources
-from shmbroker.processes.supervisor import (
-    ACKNOWLEDGE_S,
-    FORK_RETRY_S,
-    Running,
-    Supervisor,
-)
+from shmbroker.processes.successors import ACKNOWLEDGE_S, FORK_RETRY_S, Successors
 from shmbroker.processes.watchdog import Watchdog
 from shmbroker.shm.counters import INCARNATION, LIVENESS_NS
 
@@ -24,41 +23,43 @@ PID = 2**22 + 7
 
 @pytest.fixture
 def family(tmp_path):
-    """A supervisor whose network worker has died a while ago, and whose I/O worker has not
+    """A family whose network worker has died a while ago, and whose I/O worker has not
     acknowledged that yet."""
-    made = Supervisor({}, tmp_path, 0.0)
-    made.shared = SharedResources(str(tmp_path), 1, [1], [1], 1 << 20, 1 << 16)
-    made.words = made.shared.counters.words
-    made.watchdog = Watchdog(0, 0, lambda _pid: None)
+    shared = SharedResources(str(tmp_path), 1, [1], [1], 1 << 20, 1 << 16)
+    roles = SimpleNamespace(maker=lambda _role: None)
+    children = Children(shared, roles, select.poll())
+    watchdog = Watchdog(0, 0, lambda _pid: None)
     for role, pid in ((NETWORK_WORKER, 0), (IO_WORKER, PID)):
-        (slot,) = made.shared.of_role(role)
-        made.running[slot.index] = running = Running(slot)
-        running.pid = pid
-        made.words[made.shared.counters.at(slot.index, INCARNATION)] = 2 - bool(pid)
+        (slot,) = shared.of_role(role)
+        children.add(slot).pid = pid
+        shared.counters.words[shared.counters.at(slot.index, INCARNATION)] = 2 - bool(pid)
+    successors = Successors(children, watchdog, logging.getLogger(__name__))
     now = clock.monotonic()
-    dead = made.shared.of_role(NETWORK_WORKER)[0].index
-    made.to_fork[dead] = (now - 10, now - 1)
-    return made
+    dead = shared.of_role(NETWORK_WORKER)[0].index
+    successors.to_fork[dead] = (now - 10, now - 1)
+    return SimpleNamespace(
+        shared=shared, children=children, watchdog=watchdog, successors=successors
+    )
 
 
 @pytest.fixture
 def killed(monkeypatch):
     found = []
-    monkeypatch.setattr(supervisor_module.os, "kill", lambda *what: found.append(what))
+    monkeypatch.setattr(children_module.os, "kill", lambda *what: found.append(what))
     return found
 
 
 def sign(family, age_s):
     (slot,) = family.shared.of_role(IO_WORKER)
     at = family.shared.counters.at(slot.index, LIVENESS_NS)
-    family.words[at] = int((clock.monotonic() - age_s) * 1e9)
+    family.shared.counters.words[at] = int((clock.monotonic() - age_s) * 1e9)
 
 
 def test_who_works_is_not_killed_for_an_acknowledgement_that_is_late(family, killed):
     sign(family, 0.5)
-    family._fork_successors()
+    family.successors.fork_due()
     assert killed == []
-    (dates,) = family.to_fork.values()
+    (dates,) = family.successors.to_fork.values()
     assert dates[1] > clock.monotonic(), "it is looked at again later, not at once"
 
 
@@ -66,16 +67,16 @@ def test_who_works_is_not_killed_for_an_acknowledgement_that_is_late(family, kil
 def test_who_is_silent_or_was_waited_for_long_enough_is_killed(family, killed, silent_s, is_up):
     sign(family, silent_s)
     if is_up:
-        (index,) = family.to_fork
-        family.patience_ends[index] = clock.monotonic()
-    family._fork_successors()
+        (index,) = family.successors.to_fork
+        family.successors.patience_ends[index] = clock.monotonic()
+    family.successors.fork_due()
     assert killed == [(PID, signal.SIGKILL)]
 
 
 def test_after_a_standstill_the_late_one_has_its_time_again(family, killed):
     sign(family, ACKNOWLEDGE_S + 1)
     family.watchdog.look(clock.monotonic(), [])
-    family._fork_successors()
+    family.successors.fork_due()
     assert killed == []
 
 
@@ -84,13 +85,12 @@ def test_fork_that_the_kernel_refuses_is_tried_again(family, monkeypatch, code):
     def refuse():
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(supervisor_module.os, "fork", refuse)
-    monkeypatch.setattr(family, "_maker", lambda _role: None)
-    running = family.running[next(iter(family.to_fork))]
+    monkeypatch.setattr(children_module.os, "fork", refuse)
+    running = family.children.running[next(iter(family.successors.to_fork))]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    family._fork_or_later(running)
+    family.successors.fork_or_later(running)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-    not_before, *_ = family.to_fork[running.slot.index]
+    not_before, *_ = family.successors.to_fork[running.slot.index]
     assert clock.monotonic() < not_before <= clock.monotonic() + FORK_RETRY_S
 
 
@@ -108,12 +108,11 @@ def test_child_whose_end_nobody_would_see_does_not_live_on(family, monkeypatch):
         forked.append(pid)
         return pid
 
-    monkeypatch.setattr(supervisor_module.os, "fork", fork)
-    monkeypatch.setattr(supervisor_module.os, "pidfd_open", refuse)
-    monkeypatch.setattr(family, "_maker", lambda _role: None)
-    running = family.running[next(iter(family.to_fork))]
-    family._fork_or_later(running)
+    monkeypatch.setattr(children_module.os, "fork", fork)
+    monkeypatch.setattr(children_module.os, "pidfd_open", refuse)
+    running = family.children.running[next(iter(family.successors.to_fork))]
+    family.successors.fork_or_later(running)
     assert running.pid == 0
     with pytest.raises(ChildProcessError):
         os.waitpid(forked[0], os.WNOHANG)
-    assert running.slot.index in family.to_fork
+    assert running.slot.index in family.successors.to_fork

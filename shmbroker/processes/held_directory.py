@@ -1,0 +1,153 @@
+"""The data directory of a family: its lock, what is judged and written at a start, its sockets.
+
+    prepare (makes and locks it, judges) ──► DirectoryPlan ──► write (carries the plan out)
+
+Rules of this file:
+* Between the two, everything else that can refuse the start has its say. Until `write` nothing in
+  the directory changes but that it is there, and that its lock is taken.
+* The lock is a flock whose descriptor the children keep: no second family while one writer lives.
+* What the kernel refuses is one sentence with the fix, a ConfigFault.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from shmbroker import clock
+from shmbroker.controller.raft.voter_links import socket_name
+from shmbroker.errors import ConfigFault
+from shmbroker.ipc import control_socket
+from shmbroker.processes import data_access, data_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable
+
+    from shmbroker.settings.broker_config import BrokerConfig
+
+LOCK_FILE = ".supervisor.lock"
+LOCK_WAIT_S = 5.0
+"""How long the lock may outlive a dead supervisor: its children end some milliseconds later."""
+LOCK_FD_MIN = 512
+"""A dying process closes its descriptors in their order. Behind the sockets and the locks of the
+log directories, so that whoever gets this lock finds those free."""
+CONTROL_BACKLOG = 64
+
+
+class InUse(ConfigFault):
+    """Another family works on the data directory."""
+
+
+class InUseYet(InUse):
+    """The family is gone but for processes that the kernel does not let end, for their disk."""
+
+
+class HeldDirectory:
+    """The directory at `path`, of the family with these settings."""
+
+    def __init__(self, config: BrokerConfig, path: Path) -> None:
+        self.path = path
+        self._config = config
+        self._access: str = config["shmbroker.data.access"]
+
+    def prepare(self) -> data_directory.DirectoryPlan:
+        """Make and lock the data directory, and judge what is in it: nothing else is written."""
+        config, path = self._config, str(self.path)
+        data_access.begin(self._access)
+        places = config.places(path)
+        data_directory.refuse_log_directory(path, places)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = lock(self.path)
+            return data_directory.judge(
+                data_directory.Wanted(
+                    places,
+                    config["shmbroker.node.id"],
+                    "shmbroker.node.id" in config.static,
+                    config["shmbroker.controllers"],
+                ),
+                [data_directory.find(place) for place in places],
+                data_directory.find_others(path, places),
+            )
+        except OSError as fault:
+            raise self._unusable(fault) from fault
+
+    def write(self, plan: data_directory.DirectoryPlan) -> None:
+        """Carry out the plan: the last that can refuse the start has agreed."""
+        try:
+            data_directory.carry_out(plan)
+            data_access.settle(
+                self._access,
+                str(self.path),
+                [directory for directory in plan.nodes.values() if os.path.isdir(directory)],
+            )
+        except OSError as fault:
+            raise self._unusable(fault) from fault
+
+    def bind_control_socket(self) -> socket.socket:
+        """Where tools on this host ask the family."""
+        path = self.path / control_socket.NAME
+        try:
+            path.unlink(missing_ok=True)
+            control = control_socket.bind(self.path)
+            os.chmod(path, data_access.socket_mode(self._access))
+            control.listen(CONTROL_BACKLOG)
+        except OSError as fault:
+            raise self._unusable(fault) from fault
+        return control
+
+    def remove_sockets(self, controllers: Iterable[int]) -> None:
+        """The control socket, and those of these controllers, who are gone."""
+        for name in (control_socket.NAME, *map(socket_name, controllers)):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _unusable(self, fault: OSError) -> ConfigFault:
+        return ConfigFault(
+            f"The data directory {self.path} can't be used: {fault.strerror}; "
+            "name another one with --data."
+        )
+
+
+def lock(directory: Path) -> int:
+    """Take the directory's lock and write our pid into it; the descriptor that holds it. Waits for
+    what a dead family left; InUse, InUseYet: it can't be had."""
+    lock_fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = clock.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            owner = os.pread(lock_fd, 32, 0).decode(errors="replace").strip()
+            if clock.monotonic() > deadline:
+                raise InUseYet(
+                    f"The data directory {directory} is in use by processes of the broker with "
+                    f"pid {owner}, which has ended: they wait for a disk; try again."
+                ) from None
+            if _is_alive(owner):
+                raise InUse(
+                    f"The data directory {directory} is in use by the broker with pid {owner}: "
+                    "stop that one, or name another directory with --data."
+                ) from None
+            clock.sleep(0.002)
+    os.ftruncate(lock_fd, 0)
+    os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+    held = fcntl.fcntl(lock_fd, fcntl.F_DUPFD_CLOEXEC, LOCK_FD_MIN)
+    os.close(lock_fd)
+    return held
+
+
+def _is_alive(owner: str) -> bool:
+    """Whether the pid that a lock file names runs; an unreadable one counts as dead."""
+    try:
+        try:
+            os.kill(int(owner), 0)
+        except PermissionError:
+            return True  # of another user
+        with open(f"/proc/{int(owner)}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ValueError, OSError):
+        return False

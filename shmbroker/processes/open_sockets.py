@@ -1,0 +1,85 @@
+"""Every socket that a family listens on: of its brokers, for tools, for metrics and the console.
+
+Rules of this file:
+* The supervisor opens all of them before the first fork and never closes one: whoever comes while a
+  process is replaced waits, and is answered by the next one.
+* A child keeps what its role takes connections from, and closes the others (`keep_for`).
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from shmbroker.errors import ConfigFault
+from shmbroker.gateway.event_loop import Listener
+from shmbroker.processes import listening
+from shmbroker.processes.shared_resources import IO_WORKER, NETWORK_WORKER, PAGES
+from shmbroker.settings.table import page_address
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Collection
+
+    from shmbroker.processes.held_directory import HeldDirectory
+    from shmbroker.settings.broker_config import BrokerConfig
+
+PAGE_BACKLOG = 16
+
+
+class OpenSockets:
+    """Listeners for clients, the control socket's behind them, and a socket for each page."""
+
+    def __init__(self, listeners: list[Listener], pages: dict[str, socket.socket]) -> None:
+        self.listeners = listeners
+        self.pages = pages
+        """By role: where metrics and the console are shown, if they are."""
+        self.ports: dict[int, tuple[str, int]] = {}
+        """By broker: the host and port of its first listener, as clients are told."""
+        for listener in self._of_brokers():
+            self.ports.setdefault(listener.broker_id, listener.told())
+
+    def keep_for(self, role: str) -> None:
+        """In a child: close what its role has no use for."""
+        if role not in (NETWORK_WORKER, IO_WORKER):
+            for listener in self.listeners:
+                listener.socket.close()
+        for page, page_socket in self.pages.items():
+            if page != role:
+                page_socket.close()
+
+    def addresses(self, unable: Collection[int]) -> str:
+        """Where clients are served; not those of brokers that are `unable` to."""
+        return ", ".join(
+            listening.shown(listener)
+            for listener in self._of_brokers()
+            if listener.broker_id not in unable
+        )
+
+    def remove_paths(self) -> None:
+        """Those of Unix sockets that clients came by."""
+        for listener in self.listeners:
+            if listener.config.is_unix:
+                Path(listener.bound()[0]).unlink(missing_ok=True)
+
+    def _of_brokers(self) -> list[Listener]:
+        return [listener for listener in self.listeners if not listener.is_control]
+
+
+def open_sockets(config: BrokerConfig, directory: HeldDirectory) -> OpenSockets:
+    """Bind every listener of every broker, in a row from its configured port; 0 takes free ones.
+    ConfigFault, which names what to change, where one can't be had."""
+    listeners = listening.open_all(config)
+    listeners.append(Listener(directory.bind_control_socket(), -1, True))
+    if config["shmbroker.metrics"] and find_spec("prometheus_client") is None:
+        raise ConfigFault(
+            "--metrics needs the package prometheus_client: install it (pip install "
+            "prometheus_client), or start without --metrics."
+        )
+    pages = {}
+    for role in PAGES:
+        if config[f"shmbroker.{role}"]:
+            host, port = page_address(config[f"shmbroker.{role}"])
+            pages[role] = listening.listen_on(host, port, PAGE_BACKLOG, f"--{role}")
+    return OpenSockets(listeners, pages)
