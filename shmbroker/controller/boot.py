@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from shmbroker.controller.bootstrap import write_bootstrap_checkpoint
-from shmbroker.controller.raft.quorum import Timeouts
+from shmbroker.controller.raft.quorum_needs import Timeouts
 from shmbroker.controller.raft.quorum_state import FILE_NAME as QUORUM_STATE
 from shmbroker.controller.raft.voter import Voter
 from shmbroker.log.config import LogConfig
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from shmbroker.clock import Clock
-    from shmbroker.controller.raft.quorum import Chance
+    from shmbroker.controller.raft.quorum_needs import Chance
     from shmbroker.controller.raft.voter import Links
     from shmbroker.settings.broker_config import BrokerConfig
 

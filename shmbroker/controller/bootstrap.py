@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-from shmbroker.controller.decisions.topics import config_record
+from shmbroker.controller.decisions.configs import config_record
 from shmbroker.log.checkpoints import sync_directory
 from shmbroker.metadata.image import BROKER_RESOURCE
 from shmbroker.records.batch import iterate_batches, iterate_records

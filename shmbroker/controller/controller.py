@@ -30,7 +30,6 @@ from typing import NamedTuple
 from shmbroker import logs, signs
 from shmbroker.controller.active_controller import ActiveController
 from shmbroker.controller.broker_watch import BrokerWatch
-from shmbroker.controller.raft.quorum import FOLLOWER, LEADER
 from shmbroker.controller.raft.snapshots import SnapshotSchedule
 from shmbroker.controller.raft.voter import NotControllerFault, Voter
 from shmbroker.controller.requests import Requests
@@ -207,8 +206,8 @@ class Controller:
     def _may_go(self) -> bool:
         """Whether the others have all that was decided; a leader that may go leads no more."""
         quorum = self.voter.quorum
-        if quorum.state != LEADER:
-            return quorum.state != FOLLOWER
+        if quorum.leading is None:
+            return quorum.following is None
         at = self.counters.at
         alive = [
             number
@@ -216,7 +215,7 @@ class Controller:
             if self.words[at(slot, STATE)] in (STATE_RUNNING, STATE_STOPPING)
         ]
         end_offset = self.voter.log_end_offset
-        if any(quorum.progress[number].end_offset < end_offset for number in alive):
+        if any(quorum.leading.progress[number].end_offset < end_offset for number in alive):
             return False
         self.voter.resign()
         return True
@@ -340,27 +339,28 @@ class Controller:
         active, now = self.active, self.clock.monotonic()
         short = self.brokers.short_of_room(now)
         if active is not None and short is not None:
-            self._decide(lambda: active.look_at_room(*short, now, self.clock.now_ms()))
+            self._decide(lambda: active.due.look_at_room(*short, now, self.clock.now_ms()))
 
     def _elect_due(self) -> None:
         """What nobody asks for, when its time has come: elections, the end of tokens."""
         if (active := self.active) is not None:
             clock = self.clock
-            self._decide(lambda: active.elect_due(clock.monotonic(), clock.now_ms()))
+            self._decide(lambda: active.due.elect(clock.monotonic(), clock.now_ms()))
             self._decide(lambda: self.settle(active))
-            self._decide(lambda: active.sweep_tokens(clock.monotonic(), clock.now_ms()))
+            self._decide(lambda: active.due.sweep_tokens(clock.monotonic(), clock.now_ms()))
 
     def settle(self, active: ActiveController) -> None:
         """Decide who leads after unclean ends, once all is known."""
         is_waiting = self.clock.monotonic() < self._active_since + ABSENT_WAIT_S
-        active.settle(self.clock.now_ms(), self.brokers.pending(), is_waiting)
+        active.membership.settle(self.clock.now_ms(), self.brokers.pending(), is_waiting)
 
     def _set_fenced(self, broker_id: int, is_fenced: bool) -> bool:
         """Fence a broker or end that; False if nothing has changed."""
         active = self.active
-        if active is None or (is_fenced and not active.is_replicated):
+        if active is None or (is_fenced and not active.image.is_replicated):
             return False
-        change = active.fence_broker if is_fenced else active.unfence_broker
+        brokers = active.membership
+        change = brokers.fence_broker if is_fenced else brokers.unfence_broker
         return self._decide(lambda: change(broker_id, self.clock.now_ms()))
 
     def _decide(self, decision: Callable[[], None]) -> bool:

@@ -18,7 +18,9 @@ from shmbroker.controller.decisions import (
     raft_voters,
     reassignment,
     tokens,
-    topics,
+    topic_creation,
+    topic_deletion,
+    topic_growth,
     users,
 )
 from shmbroker.ids import random_uuid, uuid_text
@@ -28,117 +30,164 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from shmbroker.controller.active_controller import ActiveController
-    from shmbroker.controller.raft.metadata_log import Record
+    from shmbroker.controller.decisions.cluster_state import ClusterState, Decision
+    from shmbroker.metadata.image import MetadataImage
     from shmbroker.security.identity import Identity
+    from shmbroker.settings.broker_config import BrokerConfig
 
     Message = dict[str, Any]
-    Decision = tuple[list[Record], Message]
+
+
+class Asked(NamedTuple):
+    """A request, and what it is decided by."""
+
+    request: Message
+    version: int
+    now_ms: int
+    identity: Identity
+    """Who asks."""
+    cluster: ClusterState
+    token_rules: tokens.TokenRules
+    node_id: int
+    """Of the active controller."""
+    describe_quorum: Callable[[Message, int, int], Message]
+    """Takes a DescribeQuorum, its version and the time; the answer."""
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster, as of now."""
+        return self.cluster.image
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings of the node."""
+        return self.cluster.config
 
 
 class Served(NamedTuple):
     """How one API is decided."""
 
-    decide: Callable[[ActiveController, Message, int, int, Identity], Decision]
-    """Takes the controller, the request, its version, the time, and the identity of who asks."""
+    decide: Callable[[Asked], Decision]
     results: str = ""
     """Where the response has one error for each thing; "": it has one for all."""
     is_in_steps: bool = False
     """Whether one topic alone may take more records than are encoded at once."""
 
+    def results_of(self, response: Message) -> list[Message]:
+        """The parts of a response that have an error of their own."""
+        results: list[Message] = response[self.results] if self.results else [response]
+        return results
+
 
 SERVED = {
     "CreateTopics": Served(
-        lambda on, request, version, *_: topics.create_topics(request, version, on.cluster()),
+        lambda asked: topic_creation.create_topics(asked.request, asked.version, asked.cluster),
         "topics",
         is_in_steps=True,
     ),
     "DeleteTopics": Served(
-        lambda on, request, version, *_: topics.delete_topics(request, version, on.cluster()),
+        lambda asked: topic_deletion.delete_topics(asked.request, asked.version, asked.cluster),
         "responses",
     ),
     "CreatePartitions": Served(
-        lambda on, request, version, *_: topics.create_partitions(request, version, on.cluster()),
+        lambda asked: topic_growth.create_partitions(asked.request, asked.version, asked.cluster),
         "results",
         is_in_steps=True,
     ),
     "CreateAcls": Served(
-        lambda on, request, *_: acls.create_acls(
-            request, on.image.security, on.cluster().new_topic_id
+        lambda asked: acls.create_acls(
+            asked.request, asked.image.security, asked.cluster.new_topic_id
         ),
         "results",
     ),
     "DeleteAcls": Served(
-        lambda on, request, *_: acls.delete_acls(request, on.image.security),
+        lambda asked: acls.delete_acls(asked.request, asked.image.security),
         "filter_results",
     ),
     "AlterClientQuotas": Served(
-        lambda on, request, *_: quotas.alter_client_quotas(request, on.image.security),
+        lambda asked: quotas.alter_client_quotas(asked.request, asked.image.security),
         "entries",
     ),
     "AlterUserScramCredentials": Served(
-        lambda on, request, *_: users.alter_users(request, on.image), "results"
+        lambda asked: users.alter_users(asked.request, asked.image), "results"
     ),
     "CreateDelegationToken": Served(
-        lambda on, request, version, now_ms, identity: tokens.create_token(
-            request, version, identity, on.token_rules, now_ms, lambda: uuid_text(random_uuid())
+        lambda asked: tokens.create_token(
+            asked.request,
+            asked.version,
+            asked.identity,
+            asked.token_rules,
+            asked.now_ms,
+            lambda: uuid_text(random_uuid()),
         ),
     ),
     "RenewDelegationToken": Served(
-        lambda on, request, _, now_ms, identity: tokens.renew_token(
-            request, identity, on.image.security.tokens, on.token_rules, now_ms
+        lambda asked: tokens.renew_token(
+            asked.request,
+            asked.identity,
+            asked.image.security.tokens,
+            asked.token_rules,
+            asked.now_ms,
         ),
     ),
     "ExpireDelegationToken": Served(
-        lambda on, request, _, now_ms, identity: tokens.expire_token(
-            request, identity, on.image.security.tokens, on.token_rules, now_ms
+        lambda asked: tokens.expire_token(
+            asked.request,
+            asked.identity,
+            asked.image.security.tokens,
+            asked.token_rules,
+            asked.now_ms,
         ),
     ),
     "AlterConfigs": Served(
-        lambda on, request, *_: configs.alter_configs(request, on.image, on.config),
+        lambda asked: configs.alter_configs(asked.request, asked.image, asked.config),
         "responses",
     ),
     "IncrementalAlterConfigs": Served(
-        lambda on, request, *_: configs.incremental_alter_configs(
-            request, on.image, on.layers(), on.config
+        lambda asked: configs.incremental_alter_configs(
+            asked.request, asked.image, asked.cluster.layers, asked.config
         ),
         "responses",
     ),
     "UpdateFeatures": Served(
-        lambda on, request, version, *_: features.update_features(
-            request, version, on.image, on.node_id, on.config["min.insync.replicas"]
+        lambda asked: features.update_features(
+            asked.request,
+            asked.version,
+            asked.image,
+            asked.node_id,
+            asked.config["min.insync.replicas"],
         ),
     ),
     "AlterPartition": Served(
-        lambda on, request, version, *_: in_sync.alter_partition(request, version, on.cluster()),
+        lambda asked: in_sync.alter_partition(asked.request, asked.version, asked.cluster),
     ),
     "AlterPartitionReassignments": Served(
-        lambda on, request, version, *_: reassignment.alter_partition_reassignments(
-            request, version, on.cluster()
+        lambda asked: reassignment.alter_partition_reassignments(
+            asked.request, asked.version, asked.cluster
         ),
     ),
     "ListPartitionReassignments": Served(
-        lambda on, request, *_: (
+        lambda asked: (
             [],
-            reassignment.list_partition_reassignments(request, on.image),
+            reassignment.list_partition_reassignments(asked.request, asked.image),
         ),
     ),
     "ElectLeaders": Served(
-        lambda on, request, version, *_: election.elect_leaders(request, version, on.cluster()),
+        lambda asked: election.elect_leaders(asked.request, asked.version, asked.cluster),
     ),
     "UnregisterBroker": Served(
-        lambda on, request, *_: nodes.unregister_broker(request, on.cluster()),
+        lambda asked: nodes.unregister_broker(asked.request, asked.cluster),
     ),
     "AddRaftVoter": Served(
-        lambda on, request, *_: ([], raft_voters.add_raft_voter(request, on.image.cluster_id)),
+        lambda asked: ([], raft_voters.add_raft_voter(asked.request, asked.image.cluster_id)),
     ),
     "RemoveRaftVoter": Served(
-        lambda on, request, *_: (
+        lambda asked: (
             [],
-            raft_voters.remove_raft_voter(request, on.image.cluster_id),
+            raft_voters.remove_raft_voter(asked.request, asked.image.cluster_id),
         ),
     ),
     "DescribeQuorum": Served(
-        lambda on, request, version, now_ms, _: ([], on.describe_quorum(request, version, now_ms)),
+        lambda asked: ([], asked.describe_quorum(asked.request, asked.version, asked.now_ms)),
     ),
 }

@@ -6,7 +6,8 @@ One decision may be 10,000 partitions. A process that others wait for takes its 
 
 from __future__ import annotations
 
-from shmbroker.metadata.image import Draft, MetadataImage, difference
+from shmbroker.metadata.draft import Draft, applied, difference
+from shmbroker.metadata.image import MetadataImage
 from shmbroker.metadata.log_reader import LOT_RECORDS
 
 TYPE_CHECKING = False
@@ -59,7 +60,7 @@ class MetadataFollower:
         """Apply all that is between here and `end_offset`, which is committed: this process has
         written it, in this epoch and at this time, and does not read it."""
         assert not self.is_midway, "what was begun is ended first"
-        self.image, _ = self.image.apply(records, end_offset, epoch)
+        self.image, _ = applied(self.image, records, end_offset, epoch)
         self.reader.pass_over(end_offset, epoch, timestamp_ms)
 
     def _catching_up(self, end_offset: int) -> Generator[None, None, list[MetadataChange]]:

@@ -11,9 +11,11 @@ import random
 from typing import Any
 
 from shmbroker.controller.decisions import configs, election, in_sync, lost_replicas, reassignment
+from shmbroker.controller.decisions.cluster_state import ClusterState
+from shmbroker.controller.decisions.configs import config_record
 from shmbroker.controller.decisions.doubts import Doubts
-from shmbroker.controller.decisions.topics import ClusterState, config_record
 from shmbroker.ids import LOST_DIRECTORY
+from shmbroker.metadata.draft import applied
 from shmbroker.metadata.image import (
     BROKER_RESOURCE,
     NO_LEADER,
@@ -97,7 +99,7 @@ class World:
         for offset, (name, version, message) in enumerate(records, self.image.offset):
             whole = codec.decode(name, version, codec.encode(name, version, message))[0]
             read.append((offset, 1, name, version, whole))
-        self.image, _ = self.image.apply(read, self.image.offset + len(records), 1)
+        self.image, _ = applied(self.image, read, self.image.offset + len(records), 1)
         if was is not None:
             self.check_step(was.partitions[0], self.partition)
 

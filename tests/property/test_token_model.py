@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shmbroker.controller.decisions import tokens as decisions
+from shmbroker.metadata.draft import applied
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.security.identity import Identity
 from shmbroker.security.tokens import TokenKey
@@ -60,7 +61,7 @@ class TokenMachine(RuleBasedStateMachine):
             (self.image.offset + at, 1, *decode_metadata_record(encode_metadata_record(*record)))
             for at, record in enumerate(records)
         ]
-        self.image, _ = self.image.apply(rows, end, 1)
+        self.image, _ = applied(self.image, rows, end, 1)
 
     def new_id(self) -> str:
         self.count += 1

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from shmbroker.ipc.peer import Peer
+from shmbroker.metadata.draft import applied
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
 from shmbroker.shm.doorbell import Doorbell
@@ -81,7 +82,7 @@ class Link:
         ]
         end = image.offset + len(records)
         self._rows = self._rows[count:]
-        self.follower.image, changes = image.apply(records, end, 1)
+        self.follower.image, changes = applied(image, records, end, 1)
         return changes
 
 

@@ -27,7 +27,7 @@ VERSION_MIN_ADVERTISED = 1
 
 def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> None:
     """That it may, when every broker at work knows who leads in its place."""
-    error = controller.decisions.begin_shutdown(
+    error = controller.decisions.membership.begin_shutdown(
         body["broker_id"], body["broker_epoch"], controller.now_ms()
     )
     controller.publish_committed()

@@ -37,9 +37,9 @@ def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> A
     listener = body["listeners"][0]
     decisions, now_ms = controller.decisions, controller.now_ms()
     known = decisions.image.brokers.get(broker_id)
-    is_clean = _was_clean(controller, body, known) or not decisions.has_copies(broker_id)
+    is_clean = _was_clean(controller, body, known) or not decisions.image.has_copies(broker_id)
     try:
-        broker_epoch = decisions.register_broker(
+        broker_epoch = decisions.membership.register_broker(
             broker_id,
             listener["host"],
             listener["port"],
@@ -50,13 +50,13 @@ def answer(controller: ControllerContext, call: Call, body: dict[str, Any]) -> A
             controller.brokers.pending(),
         )
         if is_clean:
-            decisions.unfence_broker(broker_id, now_ms, controller.brokers.pending())
+            decisions.membership.unfence_broker(broker_id, now_ms, controller.brokers.pending())
         controller.settle()
     except DiskFullFault as fault:
         if known is None:
             raise
         is_same = set(known.directories) <= set(body["log_dirs"])
-        if not (is_clean and is_same) and decisions.has_copies(broker_id):
+        if not (is_clean and is_same) and decisions.image.has_copies(broker_id):
             # What it may lack has to be on record before it may lead: it asks again.
             controller.say_full(f"{fault}; broker {broker_id} has to wait")
             return {"error_code": NOT_CONTROLLER}

@@ -12,7 +12,6 @@ Pure functions of a request and an image, with the checks, codes and words of Ka
 
 from __future__ import annotations
 
-from shmbroker.controller.decisions.topics import config_record
 from shmbroker.logs import LEVELS, LOGGERS
 from shmbroker.metadata.client_metrics import client_metrics_complaint
 from shmbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS
@@ -441,3 +440,12 @@ def _logger_complaint(resource: dict[str, Any], image: MetadataImage) -> Complai
         if operation == DELETE and key == "root":
             return INVALID_REQUEST, "Removing the log level of the root logger is not allowed"
     return _OK
+
+
+def config_record(resource_type: int, name: str, key: str, value: str | None) -> Record:
+    """ConfigRecord v0; a null value takes the setting away."""
+    return (
+        "ConfigRecord",
+        0,
+        {"resource_type": resource_type, "resource_name": name, "name": key, "value": value},
+    )

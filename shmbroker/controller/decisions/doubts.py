@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from typing import Any
 
+    from shmbroker.controller.decisions.cluster_state import ClusterState
     from shmbroker.controller.decisions.lost_replicas import Ends
-    from shmbroker.controller.decisions.topics import ClusterState
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import PartitionImage, TopicImage
 

@@ -7,7 +7,7 @@ features only those in `metadata.features` may change: what isn't served has no 
 
 from __future__ import annotations
 
-from shmbroker.controller.decisions.topics import config_record
+from shmbroker.controller.decisions.configs import config_record
 from shmbroker.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS,
     METADATA_VERSION,

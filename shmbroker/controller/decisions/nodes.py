@@ -1,6 +1,6 @@
 """Who belongs to the cluster: UnregisterBroker, and brokers that the family would lack.
 
-Brokers register as they start (`ActiveController.register_broker`); one that is left of a larger
+Brokers register as they start (`Membership.register_broker`); one that is left of a larger
 family may be unregistered. Source: Kafka's `ReplicationControlManager`.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from shmbroker.controller.decisions.topics import ClusterState
+    from shmbroker.controller.decisions.cluster_state import ClusterState
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage
     from shmbroker.settings.broker_config import BrokerConfig

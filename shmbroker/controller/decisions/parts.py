@@ -10,7 +10,9 @@ Named twice in one request, a topic or resource is refused: so all of those are 
 
 from __future__ import annotations
 
-from shmbroker.controller.decisions.topics import PARTITIONS_MAX, added_partitions, asked_partitions
+from shmbroker.controller.decisions.placement import PARTITIONS_MAX
+from shmbroker.controller.decisions.topic_creation import asked_partitions
+from shmbroker.controller.decisions.topic_growth import added_partitions
 from shmbroker.wire.row_by_row import RowByRow
 
 TYPE_CHECKING = False

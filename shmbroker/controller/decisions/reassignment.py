@@ -15,7 +15,7 @@ them that are in sync.
 from __future__ import annotations
 
 from shmbroker.controller.decisions.partition_change import partition_change
-from shmbroker.controller.decisions.topics import replicas_complaint
+from shmbroker.controller.decisions.placement import replicas_complaint
 from shmbroker.metadata.image import RECOVERING, changed_partition
 from shmbroker.metadata.messages import fitting
 from shmbroker.wire.error_codes import (
@@ -30,7 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from shmbroker.controller.decisions.topics import ClusterState, Complaint
+    from shmbroker.controller.decisions.cluster_state import ClusterState, Complaint
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import MetadataImage, PartitionImage, TopicImage
 

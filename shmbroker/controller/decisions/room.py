@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from shmbroker.controller.decisions.topics import ClusterState
+    from shmbroker.controller.decisions.cluster_state import ClusterState
     from shmbroker.controller.raft.metadata_log import Record
     from shmbroker.metadata.image import PartitionImage
 

@@ -20,7 +20,7 @@ FILE_NAME = "quorum-state"
 
 
 class QuorumState:
-    """The file of one directory: `read` and `write` as `quorum.QuorumStore`."""
+    """The file of one directory: `read` and `write` as `quorum_needs.QuorumStore`."""
 
     __slots__ = ("_path", "_row", "data_version", "is_found", "voters")
 

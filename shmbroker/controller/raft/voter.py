@@ -19,7 +19,8 @@ from typing import Protocol
 
 from shmbroker import clock
 from shmbroker.controller.raft.metadata_log import MetadataLog
-from shmbroker.controller.raft.quorum import LEADER, STATE_NAMES, Quorum, Timeouts
+from shmbroker.controller.raft.quorum import LEADER, STATE_NAMES, Quorum
+from shmbroker.controller.raft.quorum_needs import Timeouts
 from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.errors import Fault, StorageFault
 from shmbroker.log.faults import DiskFullFault
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
     from shmbroker.clock import Clock
     from shmbroker.controller.raft.metadata_log import Record
-    from shmbroker.controller.raft.quorum import Chance
     from shmbroker.controller.raft.quorum_description import Replica
     from shmbroker.controller.raft.quorum_messages import Answer, Request
+    from shmbroker.controller.raft.quorum_needs import Chance
     from shmbroker.log.config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -141,8 +142,8 @@ class Voter:
     @property
     def is_leading(self) -> bool:
         """Whether all that is committed is known here and decisions can be taken."""
-        quorum = self.quorum
-        return quorum.state == LEADER and quorum.high_watermark > quorum.epoch_start_offset
+        leading = self.quorum.leading
+        return leading is not None and leading.is_established
 
     @property
     def epoch(self) -> int:
@@ -178,7 +179,7 @@ class Voter:
                 except DiskFullFault as fault:
                     logger.error("%s; the metadata log can't follow", fault)
                     for voter in quorum.others:
-                        quorum.retry_at[voter] = self._now() + DISK_RETRY_MS
+                        quorum.asking.retry_at[voter] = self._now() + DISK_RETRY_MS
             now = self._now()
             if now >= quorum.next_deadline():
                 quorum.tick(now)
@@ -230,9 +231,11 @@ class Voter:
 
     def replicas(self, now_ms: int) -> list[Replica]:
         """The voters as the leader knows them."""
-        quorum, offset_ms = self.quorum, now_ms - self._now()
+        leading, offset_ms = self.quorum.leading, now_ms - self._now()
         rows: list[Replica] = []
-        for voter, progress in quorum.progress.items():
+        if leading is None:
+            return rows
+        for voter, progress in leading.progress.items():
             if voter == self.node_id:
                 rows.append((voter, progress.end_offset, now_ms, now_ms))
                 continue

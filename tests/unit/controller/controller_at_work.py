@@ -25,7 +25,7 @@ def join(
 ) -> int:
     """Register a broker and let it work; its broker epoch. One that isn't clean tells that all its
     replicas end at `ends`, and works when all have told who are `pending`."""
-    epoch = controller.register_broker(
+    epoch = controller.membership.register_broker(
         broker_id,
         "127.0.0.1",
         9091 + broker_id,
@@ -36,10 +36,10 @@ def join(
         pending,
     )
     if is_clean:
-        controller.unfence_broker(broker_id, NOW_MS, pending)
+        controller.membership.unfence_broker(broker_id, NOW_MS, pending)
     else:
         tell_ends(controller, broker_id, ends)
-    controller.settle(NOW_MS, pending)
+    controller.membership.settle(NOW_MS, pending)
     return epoch
 
 
@@ -83,7 +83,7 @@ def tell(
         "is_last": is_last,
         "topics": topics,
     }
-    answer = controller.log_ends(request, NOW_MS)
+    answer = controller.told_ends.take(request, NOW_MS)
     assert answer["error_code"] == 0
     return answer
 

@@ -51,15 +51,17 @@ def test_second_start_formats_nothing(start: Start, tmp_path: Path) -> None:
 
 def test_broker_is_fenced_until_it_works(start: Start) -> None:
     controller = start()
-    epoch = controller.register_broker(1, "127.0.0.1", 9092, b"i" * 16, [DIRECTORY_ID], NOW_MS)
+    epoch = controller.membership.register_broker(
+        1, "127.0.0.1", 9092, b"i" * 16, [DIRECTORY_ID], NOW_MS
+    )
     broker = controller.image.brokers[1]
     assert (broker.is_fenced, broker.broker_epoch, broker.port) == (True, epoch, 9092)
     assert (broker.host, broker.rack, broker.directories) == ("127.0.0.1", None, (DIRECTORY_ID,))
-    controller.unfence_broker(1, NOW_MS)
+    controller.membership.unfence_broker(1, NOW_MS)
     assert not controller.image.brokers[1].is_fenced
     before = controller.committed_offset
-    controller.unfence_broker(1, NOW_MS)
-    controller.fence_broker(9, NOW_MS)
+    controller.membership.unfence_broker(1, NOW_MS)
+    controller.membership.fence_broker(9, NOW_MS)
     assert controller.committed_offset == before, "nothing changed, nothing is written"
 
 
@@ -72,7 +74,7 @@ def test_broker_that_starts_again_gets_a_new_epoch(controller: ActiveController)
 
 def test_fenced_broker_keeps_its_partitions(controller: ActiveController) -> None:
     controller.create_topics_auto(["t"], NOW_MS)
-    controller.fence_broker(1, NOW_MS)
+    controller.membership.fence_broker(1, NOW_MS)
     assert controller.image.brokers[1].is_fenced
     (partition,) = controller.image.topics_by_name["t"].partitions
     assert (partition.leader_id, partition.leader_epoch) == (1, 0)
@@ -97,7 +99,7 @@ def test_returning_broker_leads_what_kafka_left_without_leader(start: Start) -> 
         "validate_only": False,
     }
     controller.handle("CreateTopics", 7, request, NOW_MS)
-    controller.fence_broker(1, NOW_MS)
+    controller.membership.fence_broker(1, NOW_MS)
     changes = [
         (
             "PartitionChangeRecord",
@@ -111,20 +113,20 @@ def test_returning_broker_leads_what_kafka_left_without_leader(start: Start) -> 
         )
         for name, isr in (("alone", []), ("in-sync", [1, 2]), ("behind", [2]), ("nobody", []))
     ]
-    controller._commit(changes, NOW_MS)
+    controller.log.commit(changes, NOW_MS)
     leaders = {
         name: controller.image.topics_by_name[name].partitions[0].leader_id
         for name in ("alone", "in-sync", "behind", "nobody")
     }
     assert set(leaders.values()) == {-1}
-    controller.unfence_broker(1, NOW_MS)
+    controller.membership.unfence_broker(1, NOW_MS)
     found = {name: t.partitions[0] for name, t in controller.image.topics_by_name.items()}
     assert (found["alone"].leader_id, found["alone"].in_sync_replicas) == (1, (1,))
     assert (found["in-sync"].leader_id, found["in-sync"].in_sync_replicas) == (1, (1, 2))
     assert (found["behind"].leader_id, found["nobody"].leader_id) == (2, -1)
     assert found["alone"].leader_epoch == 2, "every change of leader is a new epoch"
     before = controller.committed_offset
-    controller.unfence_broker(1, NOW_MS)
+    controller.membership.unfence_broker(1, NOW_MS)
     assert controller.committed_offset == before
 
 
@@ -189,7 +191,7 @@ def test_transaction_its_writer_left_open_is_aborted(start: Start, tmp_path: Pat
     controller = start()
     join(controller, 1)
     topic = ("TopicRecord", 0, {"name": "half", "topic_id": b"h" * 16})
-    controller._log.append([("BeginTransactionRecord", 0, {"name": "x"}), topic], NOW_MS)
+    controller.log.voter.append([("BeginTransactionRecord", 0, {"name": "x"}), topic], NOW_MS)
     controller.close()
     controller = start()
     controller.create_topics_auto(["t"], NOW_MS)
@@ -244,9 +246,9 @@ class World:
             resource = {"resource_type": 2, "resource_name": args[0], "configs": [config]}
             self.ask("IncrementalAlterConfigs", {"resources": [resource]})
         elif kind == "fence":
-            controller.fence_broker(args[0], NOW_MS)
+            controller.membership.fence_broker(args[0], NOW_MS)
         elif kind == "unfence":
-            controller.unfence_broker(args[0], NOW_MS)
+            controller.membership.unfence_broker(args[0], NOW_MS)
         elif kind == "join":
             join(controller, args[0])
         elif kind == "ids" and 1 in controller.image.brokers:
@@ -326,7 +328,7 @@ def test_kafkas_dump_tool_reads_the_log(start: Start, tmp_path: Path) -> None:
     epoch = join(controller, 1)
     controller.create_topics_auto([OFFSETS_TOPIC], NOW_MS)
     controller.allocate_producer_ids(1, epoch, NOW_MS)
-    controller.fence_broker(1, NOW_MS)
+    controller.membership.fence_broker(1, NOW_MS)
     controller.close()
     for name, count in (
         ("__cluster_metadata-0/00000000000000000000.log", 68),
@@ -346,16 +348,16 @@ def test_broker_that_is_going_to_stop_hands_over_and_joins_nothing(start: Start)
     for name, brokers in (("shared", [1, 2, 3]), ("alone", [1])):
         assignment = {"broker_ids": brokers, "partition_index": 0}
         create(controller, as_usual | {"name": name, "assignments": [assignment]})
-    assert controller.begin_shutdown(9, 0, NOW_MS) == BROKER_ID_NOT_REGISTERED
-    assert controller.begin_shutdown(1, epochs[1] + 1, NOW_MS) == STALE_BROKER_EPOCH
-    assert controller.begin_shutdown(1, epochs[1], NOW_MS) == NONE
+    assert controller.membership.begin_shutdown(9, 0, NOW_MS) == BROKER_ID_NOT_REGISTERED
+    assert controller.membership.begin_shutdown(1, epochs[1] + 1, NOW_MS) == STALE_BROKER_EPOCH
+    assert controller.membership.begin_shutdown(1, epochs[1], NOW_MS) == NONE
     shared, alone = at(controller, "shared"), at(controller, "alone")
     assert (shared.leader_id, shared.in_sync_replicas) == (2, (2, 3))
     assert (alone.leader_id, alone.in_sync_replicas) == (1, (1,))
     broker = controller.image.brokers[1]
     assert broker.in_controlled_shutdown and not broker.is_fenced
     end = controller.committed_offset
-    assert controller.begin_shutdown(1, epochs[1], NOW_MS) == NONE
+    assert controller.membership.begin_shutdown(1, epochs[1], NOW_MS) == NONE
     assert controller.committed_offset == end, "once is enough"
     join(controller, 1)
     assert controller.image.brokers[1].is_active

@@ -11,8 +11,8 @@ from controller_at_work import DIRECTORY_ID, NOW_MS, Start, join
 from decision_cases import topic
 
 from shmbroker.controller.active_controller import ActiveController
+from shmbroker.controller.decisions.cluster_state import ClusterState
 from shmbroker.controller.decisions.election import PREFERRED, UNCLEAN, elect_leaders
-from shmbroker.controller.decisions.topics import ClusterState
 from shmbroker.errors import ConfigFault
 from shmbroker.ids import ZERO_UUID, random_uuid
 from shmbroker.metadata.image import (

@@ -5,7 +5,7 @@ from controller_at_work import DIRECTORY_ID, NOW_MS, Start, join
 from decision_cases import ALL, Case, answers_of, topic
 
 from shmbroker.controller.active_controller import ActiveController
-from shmbroker.controller.decisions.topics import PARTITIONS_MAX, place_partitions
+from shmbroker.controller.decisions.placement import PARTITIONS_MAX, place_partitions
 from shmbroker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from shmbroker.wire import codec
 from shmbroker.wire.error_codes import INVALID_REQUEST
@@ -151,7 +151,7 @@ def test_only_brokers_at_work_get_partitions(start: Start) -> None:
     controller = start(shmbroker_io_workers="2")
     for broker_id in (1, 2):
         join(controller, broker_id)
-    controller.fence_broker(1, NOW_MS)
+    controller.membership.fence_broker(1, NOW_MS)
     create(controller, topic("t", 2))
     assert {p.leader_id for p in controller.image.topics_by_name["t"].partitions} == {2}
     assert create(controller, topic("u", 1, 2))[0]["error_code"] == 0
@@ -164,7 +164,7 @@ def test_only_brokers_at_work_get_partitions(start: Start) -> None:
     create(controller, topic("w", -1, -1, ((0, [1, 2]),)))
     (partition,) = controller.image.topics_by_name["w"].partitions
     assert (partition.in_sync_replicas, partition.leader_id) == ((2,), 2)
-    controller.fence_broker(2, NOW_MS)
+    controller.membership.fence_broker(2, NOW_MS)
     (result,) = create(controller, topic("x"))
     assert (result["error_code"], "fenced" in result["error_message"]) == (38, True)
 

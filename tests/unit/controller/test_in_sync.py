@@ -55,7 +55,7 @@ def test_isr_that_may_not_be(
 
 def test_fenced_brokers_are_not_in_sync(three: ActiveController) -> None:
     create(three, topic("t", 1, 3))
-    three.fence_broker(2, NOW_MS)
+    three.membership.fence_broker(2, NOW_MS)
     assert at(three, "t").in_sync_replicas == (1, 3)
     assert alter(three, "t", [1, 2, 3])["error_code"] == 107
 
@@ -63,25 +63,25 @@ def test_fenced_brokers_are_not_in_sync(three: ActiveController) -> None:
 def test_dead_brokers_partitions_go_to_the_next_in_sync(three: ActiveController) -> None:
     create(three, topic("t", 3, 3))
     alter(three, "t", [1, 3])
-    three.fence_broker(1, NOW_MS)
+    three.membership.fence_broker(1, NOW_MS)
     partition = at(three, "t")
     assert (partition.leader_id, partition.leader_epoch) == (3, 1)
     assert (partition.in_sync_replicas, partition.eligible_leader_replicas) == ((3,), (1,))
     assert at(three, "t", 1).in_sync_replicas == (2, 3)
-    three.unfence_broker(1, NOW_MS)
+    three.membership.unfence_broker(1, NOW_MS)
     assert at(three, "t") == partition, "it follows until it is in sync, and then too"
 
 
 def test_last_one_standing_keeps_what_it_leads(three: ActiveController) -> None:
     create(three, topic("t", 1, 3))
     for broker_id in (2, 1, 3):
-        three.fence_broker(broker_id, NOW_MS)
+        three.membership.fence_broker(broker_id, NOW_MS)
     partition = at(three, "t")
     assert (partition.leader_id, partition.in_sync_replicas) == (3, (3,))
     assert partition.eligible_leader_replicas == (1,), "2 left while the others were enough"
-    three.unfence_broker(2, NOW_MS)
+    three.membership.unfence_broker(2, NOW_MS)
     assert at(three, "t") == partition, "2 may lack what 1 and 3 have committed"
-    three.unfence_broker(1, NOW_MS)
+    three.membership.unfence_broker(1, NOW_MS)
     partition = at(three, "t")
     assert (partition.leader_id, partition.in_sync_replicas) == (1, (1,))
     assert partition.eligible_leader_replicas == (3,)
@@ -90,7 +90,7 @@ def test_last_one_standing_keeps_what_it_leads(three: ActiveController) -> None:
 def test_thousands_of_partitions_are_handed_over_at_once(three: ActiveController) -> None:
     create(three, topic("t", 2000, 3))
     batches = three.committed_offset
-    three.fence_broker(1, NOW_MS)
+    three.membership.fence_broker(1, NOW_MS)
     assert three.committed_offset - batches == 2001
     assert all(p.leader_id != 1 for p in three.image.topics_by_name["t"].partitions)
 
@@ -130,8 +130,8 @@ def test_nobody_in_doubt_is_elected_before_all_have_registered(
 ) -> None:
     create(three, topic("t", 1, 3))
     alter(three, "t", [1, 2])
-    three.fence_broker(2, NOW_MS)
-    three.fence_broker(1, NOW_MS)
+    three.membership.fence_broker(2, NOW_MS)
+    three.membership.fence_broker(1, NOW_MS)
     assert at(three, "t").eligible_leader_replicas == (2,)
     three.close()
     controller = start(shmbroker_replicas="3")
@@ -147,8 +147,8 @@ def test_nobody_in_doubt_is_elected_before_all_have_registered(
 
 def test_change_of_min_isr_empties_the_elr(three: ActiveController) -> None:
     create(three, topic("t", 1, 3), topic("u", 1, 3))
-    three.fence_broker(2, NOW_MS)
-    three.fence_broker(3, NOW_MS)
+    three.membership.fence_broker(2, NOW_MS)
+    three.membership.fence_broker(3, NOW_MS)
     assert at(three, "t").eligible_leader_replicas == (3,)
     assert at(three, "u").eligible_leader_replicas == (3,)
     config = {"name": "min.insync.replicas", "config_operation": 0, "value": "1"}
@@ -162,22 +162,22 @@ def test_change_of_min_isr_empties_the_elr(three: ActiveController) -> None:
 
 def test_preferred_leaders_lead_again_when_it_is_time(three: ActiveController) -> None:
     create(three, topic("t", 1, 3))
-    three.fence_broker(1, NOW_MS)
-    three.unfence_broker(1, NOW_MS)
-    three.elect_due(0.0, NOW_MS)
-    three.elect_due(301.0, NOW_MS)
+    three.membership.fence_broker(1, NOW_MS)
+    three.membership.unfence_broker(1, NOW_MS)
+    three.due.elect(0.0, NOW_MS)
+    three.due.elect(301.0, NOW_MS)
     assert at(three, "t").leader_id == 2, "the first replica is not in sync yet"
     alter(three, "t", [2, 3, 1])
-    three.elect_due(600.0, NOW_MS)
+    three.due.elect(600.0, NOW_MS)
     assert at(three, "t").leader_id == 2, "it isn't time"
-    three.elect_due(602.0, NOW_MS)
+    three.due.elect(602.0, NOW_MS)
     assert at(three, "t").leader_id == 1
 
 
 def test_unclean_election_is_for_topics_that_want_it(three: ActiveController) -> None:
     create(three, topic("t", 1, 3, min_insync_replicas="1"))
     alter(three, "t", [1])
-    three.fence_broker(1, NOW_MS)
+    three.membership.fence_broker(1, NOW_MS)
     assert at(three, "t").leader_id == 1
     ask = {"election_type": 1, "topic_partitions": [{"topic": "t", "partitions": [0]}]}
     config = {
@@ -186,12 +186,12 @@ def test_unclean_election_is_for_topics_that_want_it(three: ActiveController) ->
         "value": "true",
     }
     resource = {"resource_type": 2, "resource_name": "t", "configs": [config]}
-    three.elect_due(0.0, NOW_MS)
-    three.elect_due(301.0, NOW_MS)
+    three.due.elect(0.0, NOW_MS)
+    three.due.elect(301.0, NOW_MS)
     assert at(three, "t").leader_id == 1
     request = {"resources": [resource], "validate_only": False}
     three.handle("IncrementalAlterConfigs", 1, request, NOW_MS)
-    three.elect_due(602.0, NOW_MS)
+    three.due.elect(602.0, NOW_MS)
     partition = at(three, "t")
     assert (partition.leader_id, partition.in_sync_replicas) == (2, (2,))
     assert partition.leader_recovery_state == 1

@@ -8,7 +8,7 @@ from controller_at_work import NOW_MS, create
 
 from shmbroker.controller import active_controller
 from shmbroker.controller.active_controller import STEP_RECORDS, ActiveController
-from shmbroker.controller.decisions import topics
+from shmbroker.controller.decisions.placement import PARTITIONS_MAX, place_partitions
 from shmbroker.controller.raft import metadata_log
 from shmbroker.metadata import log_reader
 from shmbroker.wire.error_codes import (
@@ -20,7 +20,7 @@ from shmbroker.wire.error_codes import (
 
 pytestmark = pytest.mark.thorough
 
-MANY = topics.PARTITIONS_MAX
+MANY = PARTITIONS_MAX
 Steps = Generator[None, None, dict[str, Any]]
 
 
@@ -74,7 +74,9 @@ def test_no_step_encodes_more_than_some_records(
         count += 1
         assert sum(encode) <= STEP_RECORDS
         encode.clear()
-        assert three._log.log_end_offset == begin  # nothing of it is in the log before its batch
+        assert (
+            three.log.voter.log_end_offset == begin
+        )  # nothing of it is in the log before its batch
     assert count >= MANY // STEP_RECORDS and not sum(encode)
     assert size_of(three) == MANY and three.committed_offset >= begin + MANY - 1
 
@@ -113,7 +115,7 @@ def test_others_are_decided_between_two_steps(three: ActiveController) -> None:
         "partition_id": 0,
         "leader": partition.in_sync_replicas[1],
     }
-    three._commit([("PartitionChangeRecord", 2, change)], NOW_MS)
+    three.log.commit([("PartitionChangeRecord", 2, change)], NOW_MS)
     next(steps)
     create(three, topic("another", 1))
     next(steps)
@@ -166,7 +168,7 @@ def test_a_topic_that_was_made_again_between_two_steps_is_enlarged(three: Active
 def test_a_broker_that_was_fenced_between_two_steps_leads_nothing(three: ActiveController) -> None:
     steps = creating(three)
     next(steps)
-    three.fence_broker(2, NOW_MS)
+    three.membership.fence_broker(2, NOW_MS)
     assert ended(steps)[1] == NONE
     partitions = three.image.topics_by_name["large"].partitions
     assert len(partitions) == MANY
@@ -176,8 +178,6 @@ def test_a_broker_that_was_fenced_between_two_steps_leads_nothing(three: ActiveC
 def test_many_partitions_lie_as_if_each_were_placed_alone() -> None:
     for brokers, fenced in (([1], []), ([1, 2, 3], []), ([1, 2, 4, 7], [3, 5, 6])):
         for begin in (0, 5):
-            placed = topics.place_partitions(500, 3, brokers, begin, fenced)
-            alone = [
-                topics.place_partitions(1, 3, brokers, begin + at, fenced)[0] for at in range(500)
-            ]
+            placed = place_partitions(500, 3, brokers, begin, fenced)
+            alone = [place_partitions(1, 3, brokers, begin + at, fenced)[0] for at in range(500)]
             assert placed == alone

@@ -101,14 +101,14 @@ def test_it_is_known_through_further_ends_and_until_it_has_caught_up(
 def test_nobody_leads_while_those_are_down_who_have_it(three: ActiveController) -> None:
     create(three, topic("t", 1, 3))
     for broker_id in (3, 2):
-        three.fence_broker(broker_id, NOW_MS)
+        three.membership.fence_broker(broker_id, NOW_MS)
     assert standing(at(three, "t")) == (1, (1,), (2,))
-    three.fence_broker(1, NOW_MS)
+    three.membership.fence_broker(1, NOW_MS)
     join(three, 1, directory_id=NEW_DISK)
     assert standing(at(three, "t")) == (NO_LEADER, (2,), ())
-    three.unfence_broker(3, NOW_MS)
+    three.membership.unfence_broker(3, NOW_MS)
     assert at(three, "t").leader_id == NO_LEADER, "3 left while the others were enough"
-    three.unfence_broker(2, NOW_MS)
+    three.membership.unfence_broker(2, NOW_MS)
     assert standing(at(three, "t")) == (2, (2,), ())
 
 
@@ -117,11 +117,11 @@ def test_the_only_one_in_sync_leaves_nobody_and_an_operator_decides(
 ) -> None:
     create(three, topic("t", 1, 3, min_insync_replicas="1"))
     alter(three, "t", [1])
-    three.fence_broker(1, NOW_MS)
+    three.membership.fence_broker(1, NOW_MS)
     join(three, 1, directory_id=NEW_DISK)
     assert standing(at(three, "t")) == (NO_LEADER, (), ())
-    three.elect_due(0.0, NOW_MS)
-    three.elect_due(1000.0, NOW_MS)
+    three.due.elect(0.0, NOW_MS)
+    three.due.elect(1000.0, NOW_MS)
     assert at(three, "t").leader_id == NO_LEADER
     assert elect_unclean(three, "t") == 0
     assert standing(at(three, "t")) == (2, (2,), ()), "rather than who has nothing"
@@ -133,12 +133,12 @@ def test_who_has_nothing_leads_if_that_is_allowed_and_nobody_else_is_there(
     create(three, topic("t", 1, 3, min_insync_replicas="1"))
     alter(three, "t", [1])
     for broker_id in (1, 2, 3):
-        three.fence_broker(broker_id, NOW_MS)
+        three.membership.fence_broker(broker_id, NOW_MS)
     allow_unclean(three, "t")
     join(three, 1, directory_id=NEW_DISK)
     assert at(three, "t").leader_id == NO_LEADER, "others may be back soon"
-    three.elect_due(0.0, NOW_MS)
-    three.elect_due(1000.0, NOW_MS)
+    three.due.elect(0.0, NOW_MS)
+    three.due.elect(1000.0, NOW_MS)
     partition = at(three, "t")
     assert standing(partition) == (1, (1,), ()) and not has_lost(partition, 1)
 
@@ -148,7 +148,7 @@ def test_a_single_replica_begins_empty_and_that_is_said(
 ) -> None:
     create(three, topic("alone", 3, 1), topic("t", 1, 3))
     (mine,) = [p for p in three.image.topics_by_name["alone"].partitions if p.leader_id == 2]
-    three.fence_broker(2, NOW_MS)
+    three.membership.fence_broker(2, NOW_MS)
     join(three, 2, directory_id=NEW_DISK)
     now = at(three, "alone", mine.partition)
     assert (now.leader_id, now.in_sync_replicas, now.directory(2)) == (2, (2,), NEW_DISK)
@@ -207,7 +207,7 @@ def test_one_that_never_comes_is_not_waited_for_for_ever(
     join(controller, 2, is_clean=False, pending=pending, ends=(0, 12))
     join(controller, 3, is_clean=False, pending=pending, ends=(0, 11))
     assert at(controller, "t").leader_id == 1 and not controller.image.brokers[2].is_active
-    controller.settle(NOW_MS, pending, is_waiting=False)
+    controller.membership.settle(NOW_MS, pending, is_waiting=False)
     assert standing(at(controller, "t")) == (2, (2,), ())
     assert controller.image.brokers[3].is_active
     # It comes after all, and has more: it follows, and what it has it keeps (`replica_fetcher`).
@@ -236,7 +236,7 @@ def test_another_controller_hears_it_anew(three: ActiveController, start: Start)
     controller.close()
     controller = start(shmbroker_replicas="3")
     tell_ends(controller, 2, (0, 12))
-    controller.settle(NOW_MS, frozenset({1, 2, 3}))
+    controller.membership.settle(NOW_MS, frozenset({1, 2, 3}))
     assert not controller.image.brokers[2].is_active
     join(controller, 1, is_clean=False, pending=frozenset({1, 2, 3}), ends=(0, 11))
     join(controller, 3, is_clean=False, pending=frozenset({1, 2, 3}), ends=(0, 11))
@@ -309,9 +309,9 @@ def test_a_follower_that_has_more_leads_if_it_is_in_sync(
 
 def test_one_that_is_eligible_has_more_too(three: ActiveController) -> None:
     create(three, topic("t", 1, 3))
-    three.fence_broker(2, NOW_MS)
-    three.fence_broker(3, NOW_MS)
-    three.unfence_broker(3, NOW_MS)
+    three.membership.fence_broker(2, NOW_MS)
+    three.membership.fence_broker(3, NOW_MS)
+    three.membership.unfence_broker(3, NOW_MS)
     assert standing(at(three, "t")) == (1, (1,), (3,))
     assert tell_of(three, 3, "t", IS_AHEAD)[0] == 3
     assert standing(at(three, "t")) == (3, (3,), ())

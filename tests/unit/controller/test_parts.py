@@ -22,8 +22,8 @@ VERSION = {
 @pytest.fixture
 def active(tmp_path: Path) -> ActiveController:
     made = ActiveController.open(str(tmp_path), 1, "x" * 22, BrokerConfig({}), 1)
-    made.register_broker(1, "host", 1, bytes(16), [bytes(15) + b"1"], 1)
-    made.unfence_broker(1, 1)
+    made.membership.register_broker(1, "host", 1, bytes(16), [bytes(15) + b"1"], 1)
+    made.membership.unfence_broker(1, 1)
     decide(made, "CreateTopics", topics=[topic(f"known-{number}") for number in range(900)])
     return made
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from shmbroker.controller.decisions.quotas import alter_client_quotas
+from shmbroker.metadata.draft import applied
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.metadata.image_records import image_records
 from shmbroker.metadata.security_image import SecurityImage
@@ -29,7 +30,7 @@ def after(image: MetadataImage, records: list[Any]) -> MetadataImage:
         (offset, 1, name, version, message)
         for offset, (name, version, message) in enumerate(records, image.offset)
     ]
-    return image.apply(rows, image.offset + len(rows), 1)[0]
+    return applied(image, rows, image.offset + len(rows), 1)[0]
 
 
 def test_what_is_set_is_in_the_image_and_in_its_snapshot_until_it_is_removed() -> None:

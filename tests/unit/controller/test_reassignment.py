@@ -107,7 +107,7 @@ def test_cancelling_never_takes_the_lead_from_the_last_in_sync(moving: ActiveCon
     """The new replica is the only one that is in sync: only where that is allowed."""
     reassign(moving, (1, [2, 3]))
     alter(moving, "t", [1, 2], partition_index=1)
-    moving.fence_broker(1, NOW_MS)
+    moving.membership.fence_broker(1, NOW_MS)
     partition = at(moving, "t", 1)
     assert (partition.leader_id, partition.in_sync_replicas) == (2, (2,))
     assert reassign(moving, (1, None)) == [39]

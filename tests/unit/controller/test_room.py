@@ -13,7 +13,7 @@ NOBODY: frozenset[int] = frozenset()
 def look(
     controller: ActiveController, now_s: float, full: set[int] = NOBODY, failed: set[int] = NOBODY
 ) -> None:
-    controller.look_at_room(full, failed, now_s, NOW_MS)
+    controller.due.look_at_room(full, failed, now_s, NOW_MS)
 
 
 def led(controller: ActiveController) -> list[int]:
@@ -114,9 +114,9 @@ def test_elections_ask_those_with_room_first(three: ActiveController) -> None:
     create(three, topic("t", 1, 3))
     look(three, 0.0, full={2})
     look(three, WAIT_S, full={2})
-    three.fence_broker(1, NOW_MS)
+    three.membership.fence_broker(1, NOW_MS)
     assert led(three) == [3], "2 stands before it in the order"
-    three.fence_broker(3, NOW_MS)
+    three.membership.fence_broker(3, NOW_MS)
     assert led(three) == [2], "better one without room than nobody"
 
 
@@ -126,7 +126,7 @@ def test_preferred_elections_give_nothing_to_a_full_broker(three: ActiveControll
     look(three, WAIT_S, full={1})
     request = {"election_type": 0, "topic_partitions": [{"topic": "t", "partitions": [0]}]}
     three.handle("ElectLeaders", 2, request | {"timeout_ms": 0}, NOW_MS)
-    three.elect_due(1e9, NOW_MS)
+    three.due.elect(1e9, NOW_MS)
     assert led(three) == [2]
 
 

@@ -15,6 +15,7 @@ from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.controller.raft.snapshots import SnapshotSchedule, image_snapshot
 from shmbroker.errors import CorruptFault
 from shmbroker.log.config import LogConfig
+from shmbroker.metadata.draft import applied
 from shmbroker.metadata.follower import MetadataFollower
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.metadata.image_records import image_records
@@ -48,21 +49,21 @@ def lived_in(controller: ActiveController) -> ActiveController:
     controller.handle("CreateTopics", 7, request, NOW_MS)
     controller.allocate_producer_ids(1, controller.image.brokers[1].broker_epoch, NOW_MS)
     join(controller, 2)
-    controller.fence_broker(2, NOW_MS)
+    controller.membership.fence_broker(2, NOW_MS)
     return controller
 
 
 def test_an_image_is_what_its_records_make(lived_in: ActiveController) -> None:
     image = lived_in.image
     records = [(at, 0, *record) for at, record in enumerate(image_records(image, []))]
-    made, _ = MetadataImage(CLUSTER_ID).apply(records, image.offset, image.epoch)
+    made, _ = applied(MetadataImage(CLUSTER_ID), records, image.offset, image.epoch)
     assert made == image
 
 
 def test_who_begins_late_begins_with_the_snapshot(
     lived_in: ActiveController, tmp_path: Path
 ) -> None:
-    image, log = lived_in.image, lived_in._log.log
+    image, log = lived_in.image, lived_in.log.voter.log
     snapshot = SnapshotId(image.offset, image.epoch)
     log.add_snapshot(snapshot, image_snapshot(image, NOW_MS, NOW_MS))
     assert snapshot_ids(log.directory) == [tuple(snapshot)]

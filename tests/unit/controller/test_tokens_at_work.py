@@ -59,8 +59,8 @@ def test_without_the_key_tokens_stay_and_prove_nothing(start: Start) -> None:
     without = start()
     assert made["token_id"] in without.image.security.tokens
     assert create(without)["error_code"] == DELEGATION_TOKEN_AUTH_DISABLED
-    without.sweep_tokens(0.0, NOW_MS + 10_000)
-    without.sweep_tokens(10_000.0, NOW_MS + 10_000)
+    without.due.sweep_tokens(0.0, NOW_MS + 10_000)
+    without.due.sweep_tokens(10_000.0, NOW_MS + 10_000)
     assert made["token_id"] in without.image.security.tokens
     without.close()
     other = start(**SETTINGS | {"delegation_token_secret_key": "other"})
@@ -81,13 +81,13 @@ def test_what_has_expired_is_swept_away_once_in_a_while(start: Start) -> None:
     gone = create(controller)["token_id"]
     kept = create(controller, NOW_MS + 5000)["token_id"]
     tokens = controller.image.security.tokens
-    controller.sweep_tokens(0.0, NOW_MS + 5000)
-    controller.sweep_tokens(59.0, NOW_MS + 5000)
+    controller.due.sweep_tokens(0.0, NOW_MS + 5000)
+    controller.due.sweep_tokens(59.0, NOW_MS + 5000)
     assert list(controller.image.security.tokens) == [gone, kept]
-    controller.sweep_tokens(60.0, NOW_MS + 5000)
+    controller.due.sweep_tokens(60.0, NOW_MS + 5000)
     assert list(controller.image.security.tokens) == [kept]
     assert list(tokens) == [gone, kept], "an image is never changed"
-    controller.sweep_tokens(119.0, NOW_MS + 9000)
+    controller.due.sweep_tokens(119.0, NOW_MS + 9000)
     assert list(controller.image.security.tokens) == [kept]
-    controller.sweep_tokens(120.0, NOW_MS + 9000)
+    controller.due.sweep_tokens(120.0, NOW_MS + 9000)
     assert not controller.image.security.tokens

@@ -3,6 +3,7 @@
 import pytest
 
 from shmbroker.errors import StorageFault
+from shmbroker.metadata import draft
 from shmbroker.metadata.changes import (
     BrokerChanged,
     ConfigChanged,
@@ -27,7 +28,7 @@ def records(start: int, *rows: tuple) -> list[tuple]:
 
 
 def applied(image: MetadataImage, *rows: tuple) -> tuple[MetadataImage, list[MetadataChange]]:
-    return image.apply(records(image.offset, *rows), image.offset + len(rows), 1)
+    return draft.applied(image, records(image.offset, *rows), image.offset + len(rows), 1)
 
 
 def are(changes: list[MetadataChange], *wanted: MetadataChange) -> bool:
