@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from shmbroker.gateway.connection import Connection
-from shmbroker.gateway.event_loop import Listener
+from shmbroker.gateway.listener import Listener
 from shmbroker.ipc.peer import Peer
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.settings.broker_config import BrokerConfig

@@ -32,8 +32,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.apis.contexts import Submits
     from shmbroker.gateway.door import Stranger
-    from shmbroker.gateway.event_loop import Listener
     from shmbroker.gateway.fetch_session import FetchSession
+    from shmbroker.gateway.listener import Listener
     from shmbroker.gateway.quotas import Throttle
 
 MSG_MORE = socket.MSG_MORE

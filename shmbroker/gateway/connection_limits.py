@@ -10,15 +10,19 @@ Who is one too many is closed at once; who comes too fast waits in the backlog, 
 
 from __future__ import annotations
 
+from shmbroker.settings.layers import effective_broker_config
 from shmbroker.settings.setting import INT_MAX
-from shmbroker.settings.table import address_limits
+from shmbroker.settings.table import LISTENER_PREFIX, address_limits
 from shmbroker.shm.address_counts import packed_address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from shmbroker.settings.broker_config import BrokerConfig
     from shmbroker.shm.address_counts import AddressCounts
+
+    Layers = tuple[tuple[int, Mapping[str, str]], ...]
 
 _NAMED = bytes(17)
 """Before what is counted by a name: longer than any address."""
@@ -70,11 +74,39 @@ class ConnectionLimits:
         self._of_listener: dict[str, int] = {}
         self._rates: dict[str, Rate] = {}
         self._set_rates: dict[str, int] = {}
-        self._names = ["", *dict.fromkeys(listeners)]
-        for name in self._names:
+        self._listeners = list(dict.fromkeys(listeners))
+        for name in ("", *self._listeners):
             # Once each, so that they have their entry whatever addresses come later.
             counts.add(_open_key(name))
             counts.add(_taken_key(name))
+
+    def apply(self, config: BrokerConfig, layers: Layers, now: float) -> None:
+        """Take the settings as they are now. layers: see `broker_layers`."""
+        of_all, of_each, overrides, rate = (
+            effective_broker_config(name, config, layers)
+            for name in (
+                "max.connections",
+                "max.connections.per.ip",
+                "max.connections.per.ip.overrides",
+                "max.connection.creation.rate",
+            )
+        )
+        self.set(of_all, of_each, overrides)
+
+        def of_listeners(setting: str) -> dict[str, int]:
+            found = {
+                name: effective_broker_config(
+                    f"{LISTENER_PREFIX}{name.lower()}.{setting}", config, layers
+                )
+                for name in self._listeners
+            }
+            return {name: limit for name, limit in found.items() if limit is not None}
+
+        self.set_listeners(
+            of_listeners("max.connections"),
+            of_listeners("max.connection.creation.rate") | {"": rate},
+            now,
+        )
 
     def set(self, of_all: int, of_each: int, overrides: str) -> None:
         """What holds from now on, for connections to come."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shmbroker.apis.contexts import GatewayApi, RequestContext, Submit
-    from shmbroker.gateway.event_loop import Listener
+    from shmbroker.gateway.listener import Listener
 
 
 class PlainApis:

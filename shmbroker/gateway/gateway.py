@@ -27,29 +27,24 @@ from shmbroker.apis.broker import join_group, sync_group
 from shmbroker.apis.contexts import MetadataLink
 from shmbroker.audit import Audit
 from shmbroker.clock import Clock
-from shmbroker.errors import ConfigFault, ProtocolFault
+from shmbroker.errors import ProtocolFault
 from shmbroker.gateway import fetch, produce
 from shmbroker.gateway import forwarding as plain
+from shmbroker.gateway.answer_times import measure
 from shmbroker.gateway.audited import Audited, who_is
 from shmbroker.gateway.brokers_told import BrokersTold
-from shmbroker.gateway.connection import NEVER, Answered, Connection, Traffic
+from shmbroker.gateway.connection import NEVER, Connection, Traffic
 from shmbroker.gateway.connection_limits import ConnectionLimits
 from shmbroker.gateway.crowd import Crowd
-from shmbroker.gateway.door import Door, PeerDoor
+from shmbroker.gateway.doors import Doors
 from shmbroker.gateway.drain import Drain
-from shmbroker.gateway.event_loop import (
-    IDLE,
-    LATE,
-    SLOW,
-    STALLED,
-    UNREAD,
-    EventLoop,
-    Listener,
-    Poller,
-)
+from shmbroker.gateway.ends import IDLE, is_slow
+from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.guard import Guard
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.later import Later
+from shmbroker.gateway.listener import Listener
+from shmbroker.gateway.poller import Poller
 from shmbroker.gateway.quotas import Quotas
 from shmbroker.gateway.results import Results
 from shmbroker.gateway.standing import StandingRepeats
@@ -63,8 +58,7 @@ from shmbroker.metadata.image import BROKER_RESOURCE, TopicImage
 from shmbroker.security.acls import ANONYMOUS
 from shmbroker.security.tokens import key_of
 from shmbroker.settings.broker_config import BrokerConfig
-from shmbroker.settings.layers import broker_layers, effective_broker_config
-from shmbroker.settings.table import LISTENER_PREFIX
+from shmbroker.settings.layers import broker_layers
 from shmbroker.shm.address_counts import AddressCounts
 from shmbroker.shm.counters import (
     METADATA_APPLIED,
@@ -98,7 +92,6 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import Submit
     from shmbroker.gateway.lending import Lending
-    from shmbroker.gateway.sasl_door import SaslDoor
     from shmbroker.gateway.tls import TlsListeners
 
 logger = logging.getLogger(__name__)
@@ -125,8 +118,6 @@ REFUSALS = {
     error_codes.KAFKA_STORAGE_ERROR: "appends_refused_storage",
 }
 """By which counter; any other error is the batch's own."""
-STRANGER_FRAME_BYTES_MAX = 64 << 10
-"""What a client may send in one frame before it has authenticated, whatever the setting says."""
 PROTOCOL_FAULT = "a client's bytes or requests that can't be answered"
 NOT_AUTHENTICATED = "clients that did not authenticate"
 MEASURED_TOGETHER = 64
@@ -203,15 +194,17 @@ class Gateway:
         self.image = link.follower.image
         self.advertised = table.advertised()
         self._siblings = siblings
-        self._stranger_secret = stranger_secret
-        self._do_aside = do_aside
         self.log_levels = log_levels
         self._give_back = give_back
         listeners = list(listeners)
         self._build_told(brokers, listeners)
         self._build_apis(brokers)
-        self._build_doors(listeners)
-        self._build_limits()
+        listener_names = list(
+            dict.fromkeys(each.config.name for each in listeners if not each.is_control)
+        )
+        self._doors = Doors(self, listener_names, stranger_secret, do_aside)
+        self._build_loop(listeners)
+        self._build_limits(listener_names)
         self._latencies = latencies or Latencies(memoryview(bytearray(table_bytes())))
         self._turns = 0
         self._now = clock.monotonic()
@@ -276,7 +269,7 @@ class Gateway:
             if self.guard is not None:
                 self.guard.submit = self.audited.around(self.guard.submit)
 
-    def _build_doors(self, listeners: list[Listener]) -> None:
+    def _build_loop(self, listeners: list[Listener]) -> None:
         """The event loop, its listeners, and what stands before each of them."""
         config, siblings, clock = self.config, self._siblings, self.clock
         arriving_bytes_max = config["queued.max.request.bytes"]
@@ -290,18 +283,9 @@ class Gateway:
             Traffic(clock.monotonic),
         )
         self.later = Later()
-        self._doors: dict[str, SaslDoor] = {}
-        self._listener_names = list(
-            dict.fromkeys(each.config.name for each in listeners if not each.is_control)
-        )
-        self._patience_s = {
-            name: config.of_listener(name, "shmbroker.authentication.timeout.ms") / 1000
-            for name in self._listener_names
-        }
-        """How long who comes by a listener may take to show who it is."""
         for listener in listeners:
-            listener.door = self._door(listener)
-            self.loop.add_listener(listener)
+            listener.door = self._doors.before(listener)
+            self.loop.acceptor.add(listener)
         self.tls: TlsListeners | None = None
         if any(listener.tls is not None for listener in listeners):
             from shmbroker.gateway.tls import TlsListeners  # OpenSSL is a few MiB
@@ -310,7 +294,7 @@ class Gateway:
                 listeners, self.loop, config, self.admit, siblings.place == 0, clock.now_ms
             )
 
-    def _build_limits(self) -> None:
+    def _build_limits(self, listener_names: list[str]) -> None:
         """What is counted together with the siblings: quotas and connections."""
         member, siblings, words = self.member, self._siblings, self.words
         submit = self.submit if self.guard is None else self.guard.submit
@@ -331,48 +315,7 @@ class Gateway:
             siblings.address_counts,
             self.open_connections,
             lambda: [n for n in siblings.doorbells if words[at(n, STATE)] == STATE_RUNNING],
-            self._listener_names,
-        )
-
-    def _door(self, listener: Listener) -> Door | None:
-        """What stands before a listener."""
-        if listener.is_control:
-            return None
-        if listener.config.is_unix:
-            return PeerDoor(self.admit)
-        if listener.config.has_sasl:
-            # One for all brokers: they have the same settings.
-            name = listener.config.name
-            if name not in self._doors:
-                self._doors[name] = self._sasl_door(name)
-            return self._doors[name]
-        return None
-
-    def _sasl_door(self, name: str) -> SaslDoor:
-        # Who has no such listener does without OpenSSL, which is a few MiB.
-        from shmbroker.gateway.sasl_door import SaslDoor
-        from shmbroker.gateway.token_users import TokenUsers
-        from shmbroker.security.sasl.offered import offered
-        from shmbroker.security.sasl.scram_users import ScramUsers
-
-        config = self.config
-        token_users = TokenUsers(
-            lambda: self.image.security,
-            self.token_key,
-            self.clock.now_ms,
-            os.urandom,
-            self._do_aside,
-        )
-        scram_users = ScramUsers(
-            lambda: self.image.security, self._stranger_secret, token_users.token
-        )
-        frame_bytes_max = config.of_listener(name, "sasl.server.max.receive.size")
-        return SaslDoor(
-            self,
-            offered(config, name, os.environ),
-            scram_users,
-            min(frame_bytes_max, STRANGER_FRAME_BYTES_MAX),
-            config["connection.failed.authentication.delay.ms"] / 1000,
+            listener_names,
         )
 
     # ── turns ───────────────────────────────────────────────────────────────────────────────────
@@ -413,7 +356,7 @@ class Gateway:
 
     def begin(self) -> None:
         """Take part in accepting connections."""
-        self.loop.watch_listeners(self.may_accept())
+        self.loop.acceptor.watch(self.may_accept())
 
     def turn(self, events: list[tuple[int, int]]) -> float:
         """One pass over what the poller has returned: for how long nothing is due after it."""
@@ -430,8 +373,8 @@ class Gateway:
         if self.words[METADATA_END_OFFSET_WORD] != self.image.offset:
             self.follow_metadata()
         loop.handle(events)
-        if not loop.is_watching and not self.must_stop and self.may_accept():
-            loop.watch_listeners(True)
+        if not loop.acceptor.is_watching and not self.must_stop and self.may_accept():
+            loop.acceptor.watch(True)
         if self._turns % SAMPLED == 0:
             self._sample()
         self.member.publish()
@@ -455,13 +398,13 @@ class Gateway:
             loop.resume_blocked()
         if loop.memory.waiting:
             loop.feed_starved()
-        if loop.resting:
-            loop.wake_listeners(now)
+        if loop.acceptor.resting:
+            loop.acceptor.wake(now)
         if now >= self.later.due:
             self.later.run(now)
         member.publish()
         if len(loop.traffic.answered) >= MEASURED_TOGETHER:
-            self._measure(loop.traffic.answered)
+            measure(loop.traffic.answered, self._latencies)
         if now >= self._next_sweep:
             self._sweep(now)
         if self.lending is not None:
@@ -492,8 +435,8 @@ class Gateway:
         ):
             return RETRY_S
         due = min(self._next_sweep, self.later.due)
-        if loop.resting:
-            due = min(due, *loop.resting.values())
+        if loop.acceptor.resting:
+            due = min(due, *loop.acceptor.resting.values())
         return max(0.001, due - self._now)
 
     def _stop(self) -> None:
@@ -560,22 +503,6 @@ class Gateway:
 
     # ── what others may see ─────────────────────────────────────────────────────────────────────
 
-    def _measure(self, answered: list[Answered]) -> None:
-        """How long these took, from the turn that has read them to their answers; what one
-        connection gets together counts as its first."""
-        histograms = self._latencies.histograms
-        for first, received, api_key, last_received, count, now in answered:
-            if first != api_key:
-                self._latencies.of(first).add(int((now - received) * 1e6))
-                received, count = last_received, count - 1
-            took_us = int((now - received) * 1e6)
-            found = histograms.get(api_key)
-            if found is None:
-                found = self._latencies.of(api_key)
-            found.counts[took_us.bit_length()] += count
-            found.sum_us += took_us * count
-        answered.clear()
-
     def _sample(self) -> None:
         """Follow what this turn has put on rings through the stages."""
         now = self.clock.monotonic()
@@ -593,7 +520,7 @@ class Gateway:
     def _show_counts(self) -> None:
         """See `shm.counters` and `shm.latencies`."""
         loop, traffic, tally = self.loop, self.loop.traffic, self.member.tally
-        self._measure(traffic.answered)
+        measure(traffic.answered, self._latencies)
         self.member.show_claims()
         tally.show("turns", self._turns)
         tally.show("requests_held", loop.held)
@@ -602,7 +529,7 @@ class Gateway:
         tally.show("sent_file_bytes", traffic.sent_file_bytes)
         tally.set("requests_in_flight", len(self.pending))
         tally.set("arriving_bytes", loop.memory.used)
-        tally.set("answers_unsent", loop.unsent)
+        tally.set("answers_unsent", loop.slow_readers.unsent)
         self._latencies.show()
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────────
@@ -666,13 +593,8 @@ class Gateway:
         self._apply_configs()
         if self.tls is not None:
             self.tls.on_settings()
-        for name, door in self._doors.items():
-            from shmbroker.security.sasl.offered import offered
-
-            try:
-                door.renew(offered(self.config, name, os.environ))
-            except ConfigFault as fault:
-                logger.warning("listener %s keeps the users that it had: %s", name, fault)
+        for name, fault in self._doors.renew():
+            logger.warning("listener %s keeps the users that it had: %s", name, fault)
         self.plain.cache.clear()  # DescribeConfigs tells them
 
     def _apply_configs(self) -> None:
@@ -683,31 +605,7 @@ class Gateway:
             image.config(BROKER_RESOURCE, str(min(self.ports))),
             image.config(BROKER_RESOURCE, ""),
         )
-        of_all, of_each, overrides, rate = (
-            effective_broker_config(name, self.config, layers)
-            for name in (
-                "max.connections",
-                "max.connections.per.ip",
-                "max.connections.per.ip.overrides",
-                "max.connection.creation.rate",
-            )
-        )
-        self.limits.set(of_all, of_each, overrides)
-
-        def of_listeners(setting: str) -> dict[str, int]:
-            found = {
-                name: effective_broker_config(
-                    f"{LISTENER_PREFIX}{name.lower()}.{setting}", self.config, layers
-                )
-                for name in self._listener_names
-            }
-            return {name: limit for name, limit in found.items() if limit is not None}
-
-        self.limits.set_listeners(
-            of_listeners("max.connections"),
-            of_listeners("max.connection.creation.rate") | {"": rate},
-            self._now,
-        )
+        self.limits.apply(self.config, layers, self._now)
 
     # ── what the event loop asks ────────────────────────────────────────────────────────────────
 
@@ -777,7 +675,7 @@ class Gateway:
 
     def wait_for_who(self, connection: Connection) -> None:
         """It has to show who it is within shmbroker.authentication.timeout.ms."""
-        connection.deadline = self._now + self._patience_s[connection.listener.config.name]
+        connection.deadline = self._now + self._doors.patience_s[connection.listener.config.name]
 
     def admit(self, connection: Connection, principal: str, is_by_token: bool = False) -> None:
         """It is known who a connection is: it may ask for what its principal may. is_by_token: a
@@ -820,10 +718,10 @@ class Gateway:
         if reason == IDLE:
             tally.add("connections_closed_idle")
         if is_fault:
-            is_slow = reason in (SLOW, UNREAD, LATE) or reason.startswith(STALLED)
-            tally.add("connections_closed_slow" if is_slow else "protocol_faults")
+            is_too_slow = is_slow(reason)
+            tally.add("connections_closed_slow" if is_too_slow else "protocol_faults")
             line = f"closed the connection of {connection.peer_name()}: {reason}"
-            kind = reason if is_slow else PROTOCOL_FAULT
+            kind = reason if is_too_slow else PROTOCOL_FAULT
             logger.warning("%s", line, extra=logs.seldom(kind))
         elif logger.isEnabledFor(logging.DEBUG):
             logger.debug("the connection of %s has ended: %s", connection.peer_name(), reason)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from shmbroker.gateway.event_loop import Listener
     from shmbroker.gateway.gateway import Gateway
+    from shmbroker.gateway.listener import Listener
     from shmbroker.ipc.core import Core
     from shmbroker.ipc.passage import Passage
 

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     from shmbroker.apis.contexts import Submit
     from shmbroker.gateway.connection import Traffic
-    from shmbroker.gateway.event_loop import EventLoop, Listener
+    from shmbroker.gateway.event_loop import EventLoop
+    from shmbroker.gateway.listener import Listener
     from shmbroker.gateway.tls_context import Print
     from shmbroker.settings.broker_config import BrokerConfig
 
@@ -109,7 +110,7 @@ class Unread:
         os.eventfd_read(self._fd)
         connections, self._connections = self._connections, {}
         for connection in connections:
-            # Who is held comes back when it is not, from `_set_interest`.
+            # Who is held comes back when it is not, from `set_interest`.
             if connection.is_unread and not connection.is_held and not connection.is_closed:
                 self._loop.on_readable(connection, select.EPOLLIN)
 

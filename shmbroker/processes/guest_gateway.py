@@ -54,7 +54,7 @@ from shmbroker.wire.frame import flexible_from
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shmbroker.broker.broker import Broker
-    from shmbroker.gateway.event_loop import Listener
+    from shmbroker.gateway.listener import Listener
     from shmbroker.metadata.changes import MetadataChange
     from shmbroker.shm.latencies import Latencies
 
@@ -243,7 +243,7 @@ class GuestGateway:
         )
         broker.on_gateway_lost = self.guests.on_lender_lost
         gateway.lending = self.guests
-        gateway.loop.listeners.clear()  # it accepts nobody
+        gateway.loop.acceptor.listeners.clear()  # it accepts nobody
         self._straight = straight.StraightWay(gateway, broker, self.guests)
         if straight.serve_plain is not None:
             gateway.loop.straight = self._straight

@@ -13,7 +13,7 @@ from shmbroker.broker.broker import Broker
 from shmbroker.broker.disk_reserve import space_of
 from shmbroker.broker.flusher import Flusher
 from shmbroker.broker.ports import Disk, Peers, Tables
-from shmbroker.gateway.event_loop import Listener
+from shmbroker.gateway.listener import Listener
 from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.log.log_directory import LogDirectory

@@ -10,7 +10,7 @@ import socket
 import stat
 
 from shmbroker.errors import ConfigFault
-from shmbroker.gateway.event_loop import Listener
+from shmbroker.gateway.listener import Listener
 from shmbroker.processes import activation
 from shmbroker.security.tokens import key_of
 from shmbroker.settings.listener_doubts import doubts

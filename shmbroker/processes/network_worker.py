@@ -3,9 +3,9 @@
 import select
 
 from shmbroker import clock
-from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.gateway import RETRY_S, Brokers, Gateway, Siblings
 from shmbroker.gateway.lending import Lender
+from shmbroker.gateway.listener import Listener
 from shmbroker.ipc.passage import Passage
 from shmbroker.ipc.passed_files import FileTable, files_kept
 from shmbroker.processes.active_link import ActiveLink

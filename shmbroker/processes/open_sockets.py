@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from shmbroker.errors import ConfigFault
-from shmbroker.gateway.event_loop import Listener
+from shmbroker.gateway.listener import Listener
 from shmbroker.processes import listening
 from shmbroker.processes.shared_resources import IO_WORKER, NETWORK_WORKER, PAGES
 from shmbroker.settings.table import page_address

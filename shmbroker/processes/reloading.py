@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shmbroker.gateway.event_loop import Listener
+    from shmbroker.gateway.listener import Listener
     from shmbroker.processes.children import Children
     from shmbroker.processes.watchdog import Watchdog
     from shmbroker.settings.broker_config import BrokerConfig

@@ -21,7 +21,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.gateway.event_loop import EPOLLIN, TAIL_BYTES_MAX
+from shmbroker.gateway.event_loop import TAIL_BYTES_MAX
+from shmbroker.gateway.poller import EPOLLIN
 from shmbroker.kernels import native
 from shmbroker.shm.counters import METADATA_END_OFFSET_WORD
 from shmbroker.wire.api_keys import OFFSET_COMMIT, OFFSET_FETCH, PRODUCE
@@ -184,7 +185,7 @@ class StraightWay:
         connection.filled = 0
         if at == end and not connection.out:
             if connection.buffer is not None:
-                loop.give_buffer(connection)
+                loop.buffers.give(connection)
             self._guests.on_answered(connection)
             self.served += 1
             return True

@@ -187,7 +187,7 @@ class Trial:
             self.family.link.commit(row)
         self.family.client.close()
         self._until(lambda: not self.family.gateway.loop.connections)
-        [listener] = self.family.gateway.loop.listeners.values()
+        [listener] = self.family.gateway.loop.acceptor.listeners.values()
         assert isinstance(listener.door, SaslDoor)
         self.lines = Lines()
         logging.getLogger("shmbroker").addHandler(self.lines)
@@ -227,7 +227,7 @@ class Trial:
                 assert len(closed) <= 1, [each.getMessage() for each in closed]
         self.family.clock.now += 1  # the answer to who was refused comes late
         self._until(lambda: not loop.connections)
-        assert not loop.memory.used and not loop.unsent
+        assert not loop.memory.used and not loop.slow_readers.unsent
         self._check_lines()
         self._serve()
         return f"{outcome}, {'answered' if answered else 'not answered'}"
@@ -247,7 +247,7 @@ class Trial:
         loop = self.family.gateway.loop
         if connection.principal == ANONYMOUS:
             assert loop.memory.used <= KEPT_BYTES_MAX
-            assert loop.unsent <= KEPT_BYTES_MAX
+            assert loop.slow_readers.unsent <= KEPT_BYTES_MAX
             assert len(connection.inflight) <= 1
             assert not self.family.gateway.pending, "asked of somebody before it was known"
 

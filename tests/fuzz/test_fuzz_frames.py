@@ -21,8 +21,10 @@ import pytest
 
 from shmbroker.gateway.arriving import Sender
 from shmbroker.gateway.connection import Connection
-from shmbroker.gateway.event_loop import EPOLLIN, EventLoop, Listener
+from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.listener import Listener
+from shmbroker.gateway.poller import EPOLLIN
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 KEYS = (PRODUCE, PRODUCE, PRODUCE, FETCH, METADATA, API_VERSIONS)

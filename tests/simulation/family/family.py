@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shmbroker.errors import Fault
-from shmbroker.gateway.event_loop import Listener
+from shmbroker.gateway.listener import Listener
 from shmbroker.metadata.image import MetadataImage
 from shmbroker.processes import data_directory
 from shmbroker.processes.child import Child

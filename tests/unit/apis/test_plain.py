@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from shmbroker.gateway.event_loop import Listener
 from shmbroker.gateway.forwarding import PlainApis
+from shmbroker.gateway.listener import Listener
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_response_header, request_frame
 

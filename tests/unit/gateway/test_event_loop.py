@@ -11,8 +11,10 @@ import pytest
 
 from shmbroker.gateway import door
 from shmbroker.gateway.connection import Connection
-from shmbroker.gateway.event_loop import IDLE, LATE, UNREAD, EventLoop, Listener
+from shmbroker.gateway.ends import IDLE, LATE, UNREAD
+from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.listener import Listener
 from shmbroker.wire.frame import request_frame
 
 METADATA = 3
@@ -77,8 +79,8 @@ class Desk:
         listening = socket.create_server(("127.0.0.1", 0))
         self.service = Service()
         self.loop = EventLoop(self.service, 1 << 20, 1 << 20, select.epoll())
-        self.loop.add_listener(Listener(listening, 1, False))
-        self.loop.watch_listeners(True)
+        self.loop.acceptor.add(Listener(listening, 1, False))
+        self.loop.acceptor.watch(True)
         self.client = socket.create_connection(listening.getsockname())
         self.client.settimeout(10)
         self.clients: list[socket.socket] = []
@@ -112,7 +114,7 @@ def desk() -> Iterator[Desk]:
         client.close()
     for connection in list(made.loop.connections.values()):
         made.loop.close(connection, "")
-    for listener in made.loop.listeners.values():
+    for listener in made.loop.acceptor.listeners.values():
         listener.socket.close()
     made.loop.poller.close()
 
@@ -211,8 +213,8 @@ def test_another_user_on_the_control_socket_asks_only_what_readers_may(
     service = Service()
     service.submit_of_readers = {}
     loop = EventLoop(service, 1 << 20, 1 << 20, select.epoll())
-    loop.add_listener(Listener(listening, -1, True))
-    loop.watch_listeners(True)
+    loop.acceptor.add(Listener(listening, -1, True))
+    loop.acceptor.watch(True)
     with listening, socket.socket(socket.AF_UNIX) as client:
         client.connect(str(tmp_path / "s"))
         client.sendall(request_frame(METADATA, 1, 7, "c", b"\0\0\0\0"))
@@ -228,17 +230,17 @@ def test_another_user_on_the_control_socket_asks_only_what_readers_may(
 
 
 def test_listener_that_rests_leaves_clients_in_its_backlog(desk: Desk) -> None:
-    [listener] = desk.loop.listeners.values()
+    [listener] = desk.loop.acceptor.listeners.values()
     desk.service.rests_s = 0.5
     with socket.create_connection(listener.socket.getsockname()):
-        desk.until(lambda: desk.loop.resting)
+        desk.until(lambda: desk.loop.acceptor.resting)
         desk.service.rests_s = 0.0
         assert desk.loop.poller.poll(0) == []
-        desk.loop.wake_listeners(1.4)
+        desk.loop.acceptor.wake(1.4)
         assert desk.loop.poller.poll(0) == []
-        desk.loop.watch_listeners(False)
-        desk.loop.wake_listeners(1.5)
-        desk.loop.watch_listeners(True)
+        desk.loop.acceptor.watch(False)
+        desk.loop.acceptor.wake(1.5)
+        desk.loop.acceptor.watch(True)
         desk.until(lambda: len(desk.loop.connections) == 2)
 
 
@@ -246,9 +248,9 @@ def test_control_socket_never_rests(desk: Desk, tmp_path: Path) -> None:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(tmp_path / "control"))
     listening.listen()
-    desk.loop.watch_listeners(False)
-    desk.loop.add_listener(Listener(listening, -1, True))
-    desk.loop.watch_listeners(True)
+    desk.loop.acceptor.watch(False)
+    desk.loop.acceptor.add(Listener(listening, -1, True))
+    desk.loop.acceptor.watch(True)
     desk.service.rests_s = 0.5
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(tmp_path / "control"))
@@ -267,7 +269,8 @@ def test_who_does_not_show_in_time_who_it_is_is_closed(desk: Desk) -> None:
 def pile_up(desk: Desk, size: int) -> Connection:
     """An answer that is too large for the sockets of a client that does not read."""
     before = len(desk.service.requests)
-    client = socket.create_connection(next(iter(desk.loop.listeners.values())).socket.getsockname())
+    [listener] = desk.loop.acceptor.listeners.values()
+    client = socket.create_connection(listener.socket.getsockname())
     desk.clients.append(client)
     client.sendall(request_frame(METADATA, 1, 7, "c", b"\0\0\0\0"))
     desk.until(lambda: len(desk.service.requests) > before)
@@ -280,12 +283,12 @@ def pile_up(desk: Desk, size: int) -> Connection:
 
 def test_answers_that_nobody_reads_are_bounded_together(desk: Desk) -> None:
     first = pile_up(desk, 16 << 20)
-    desk.loop.unsent_bytes_max = first.unsent + 1000
+    desk.loop.slow_readers.bytes_max = first.unsent + 1000
     desk.service.time = 2.0
     second = pile_up(desk, 16 << 20)
     assert first.is_closed and not second.is_closed
     assert desk.service.closed == [UNREAD]
-    assert desk.loop.unsent == second.unsent_memory() > 0
+    assert desk.loop.slow_readers.unsent == second.unsent_memory() > 0
 
 
 def test_reader_that_goes_on_is_given_up_after_one_that_does_not(desk: Desk) -> None:
@@ -304,13 +307,14 @@ def test_reader_that_goes_on_is_given_up_after_one_that_does_not(desk: Desk) -> 
         return first.unsent < left
 
     desk.until(has_moved)
-    desk.loop.unsent_bytes_max = desk.loop.unsent + (8 << 20)  # sockets hold more or less
+    slow_readers = desk.loop.slow_readers
+    slow_readers.bytes_max = slow_readers.unsent + (8 << 20)  # sockets hold more or less
     pile_up(desk, 16 << 20)
     assert second.is_closed and not first.is_closed
 
 
 def test_one_large_answer_is_never_too_much(desk: Desk) -> None:
-    desk.loop.unsent_bytes_max = 1 << 20
+    desk.loop.slow_readers.bytes_max = 1 << 20
     connection = pile_up(desk, 16 << 20)
     assert not connection.is_closed
     desk.clients[0].settimeout(10)
@@ -318,7 +322,7 @@ def test_one_large_answer_is_never_too_much(desk: Desk) -> None:
     while received < 16 << 20:
         received += len(desk.clients[0].recv(1 << 20))
         desk.loop.handle(desk.loop.poller.poll(0))
-    assert (desk.loop.unsent, desk.loop.slow_readers) == (0, set())
+    assert (desk.loop.slow_readers.unsent, desk.loop.slow_readers.present) == (0, set())
 
 
 def test_reader_that_takes_nothing_is_closed_when_it_would_be_idle(desk: Desk) -> None:
@@ -330,4 +334,4 @@ def test_reader_that_takes_nothing_is_closed_when_it_would_be_idle(desk: Desk) -
     desk.loop.sweep(1.1 + 600, 600, 10)
     assert connection.is_closed
     assert desk.service.closed == [IDLE, UNREAD]
-    assert desk.loop.unsent == 0
+    assert desk.loop.slow_readers.unsent == 0

@@ -403,7 +403,7 @@ def test_new_connections_come_as_fast_as_they_may() -> None:
         clients = [connect(family) for _ in range(3)]
         family.turn()
         assert len(gateway.loop.connections) == 2, "the first client was one of this second"
-        assert family.poller.poll(0) == [] and gateway.loop.resting
+        assert family.poller.poll(0) == [] and gateway.loop.acceptor.resting
         assert 0 < family.quiet_turn() <= 0.5
         family.clock.now += 0.5
         family.quiet_turn()
@@ -423,7 +423,7 @@ class ShutDoor:
 def test_who_is_not_admitted_in_time_is_closed() -> None:
     setting = "listener.name.plaintext.shmbroker.authentication.timeout.ms=5000"
     with gateway_family(setting) as family:
-        [listener] = family.gateway.loop.listeners.values()
+        [listener] = family.gateway.loop.acceptor.listeners.values()
         listener.door = ShutDoor()
         late, admitted = connect(family), connect(family)
         family.turn()

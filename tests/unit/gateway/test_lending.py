@@ -72,7 +72,7 @@ class Two:
         self.room = 0
         self.home_s = self.host_s = 0.0
         self.host.link.number = self.home.link.number
-        listener = next(iter(self.home.gateway.loop.listeners.values()))
+        listener = next(iter(self.home.gateway.loop.acceptor.listeners.values()))
         self.guests = Guests(
             self.host.gateway,
             {HOME_SLOT: Passage(self.ends[0])},

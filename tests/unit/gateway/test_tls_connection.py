@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from shmbroker.gateway import tls
 from shmbroker.gateway.connection import Connection
-from shmbroker.gateway.event_loop import EventLoop, Listener
+from shmbroker.gateway.event_loop import EventLoop
 from shmbroker.gateway.inflight import Request
+from shmbroker.gateway.listener import Listener
 from shmbroker.gateway.tls import TlsListeners
 from shmbroker.gateway.tls_context import load
 from shmbroker.ipc import passed_files
@@ -175,8 +176,8 @@ class Desk:
             lambda: 0,
         )
         for listener in self.listeners:
-            self.loop.add_listener(listener)
-        self.loop.watch_listeners(True)
+            self.loop.acceptor.add(listener)
+        self.loop.acceptor.watch(True)
         self.clients: list[Client] = []
 
     def client(self, *, plain: bool = False, to: int = 0, **options: Any) -> Client:
@@ -482,7 +483,7 @@ def test_so_many_steps_of_handshakes_a_turn(desk: Desk) -> None:
         )
 
     while len(desk.loop.connections) < len(clients):
-        desk.loop.accept(desk.listeners[0])
+        desk.loop.acceptor.accept(desk.listeners[0])
     for expected in (tls.STEPS_PER_TURN, tls.STEPS_PER_TURN * 2, len(clients)):
         desk.turn()
         assert greeted() == expected

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shmbroker import clock
-from shmbroker.gateway.event_loop import Listener
+from shmbroker.gateway.listener import Listener
 from shmbroker.processes.child import EXIT_BOOT_FAULT
 from shmbroker.processes.children import Children
 from shmbroker.processes.ending import Ending
