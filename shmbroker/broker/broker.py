@@ -45,7 +45,7 @@ from shmbroker.broker.replicated import Replicated
 from shmbroker.broker.replication.replication import Replication
 from shmbroker.broker.shown import Shown
 from shmbroker.broker.tier_port import NoTier, Tier
-from shmbroker.broker.tiering import Tiering
+from shmbroker.broker.tiering.tiering import Tiering
 from shmbroker.broker.transactions import Transactions
 from shmbroker.clock import Clock
 from shmbroker.errors import StorageFault

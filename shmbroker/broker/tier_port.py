@@ -1,6 +1,6 @@
 """What a broker asks of its remote store, whether there is one or not.
 
-`broker.tiering.Tiering` is the answer where there is a store, `NoTier` where there is none.
+`broker.tiering.tiering.Tiering` is the answer where there is a store, `NoTier` where there is none.
 Readers, placement and retention know only this.
 """
 

@@ -378,7 +378,7 @@ def test_replicas_lead_and_follow_over_the_store() -> None:
         read(broker, 7000)
         others = [node for node in (1, 2, 3) if node != now]
         for node in others:
-            # A follower looks into the store every 30 s only (tiering.FOLLOWER_REFRESH_MS).
+            # A follower looks into the store every 30 s only (lists.FOLLOWER_REFRESH_MS).
             wait_until(
                 lambda node=node: len(local_segments(broker, node=node)) <= 4,
                 "local retention of a follower",

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shmbroker.broker.tiering import Tiering
+from shmbroker.broker.tiering.tiering import Tiering
 from shmbroker.errors import StorageFault
 from shmbroker.log.config import LogConfig
 from shmbroker.log.descriptors import Descriptors

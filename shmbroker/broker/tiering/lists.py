@@ -1,0 +1,93 @@
+"""What the store has of a partition: asked for, and the log brought together with it.
+
+A list is asked for when a partition is placed, by a leader again after each failure, and by a
+follower now and then. A log whose disk has lost offsets that the store has goes on behind them if
+it is empty; else nothing of it is copied any more.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from shmbroker.log.retiring import advance_log_start
+from shmbroker.log.truncation import truncate_fully
+from shmbroker.tier.remote_log import RemoteLog, RemoteSegment
+from shmbroker.wire.api_keys import TIER_LOAD
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from shmbroker.broker.partition_store import PartitionStore
+    from shmbroker.broker.tiering.remotes import Remote, RemoteTable
+
+logger = logging.getLogger(__name__)
+
+FOLLOWER_REFRESH_MS = 30_000
+
+
+class Lists:
+    """Asks for lists; `on_loaded` is told of each that has come."""
+
+    def __init__(self, table: RemoteTable, on_loaded: Callable[[Remote], None]) -> None:
+        self.table = table
+        self.on_loaded = on_loaded
+
+    def load(self, remote: Remote) -> None:
+        """Ask for its list, unless it is known or on the way."""
+        if remote.is_asked or remote.is_current:
+            return
+
+        def on_answer(body: dict[str, Any]) -> None:
+            remote.is_asked = False
+            if not self.table.has(remote):
+                return
+            if body["error_code"]:
+                remote.failed(self.table.now_ms())
+            else:
+                self._take(remote, [RemoteSegment(**found) for found in body["segments"]])
+            self.table.wake(remote.partition.key)
+
+        remote.is_asked = self.table.ask(TIER_LOAD, "TierLoad", remote.name(), on_answer)
+
+    def _take(self, remote: Remote, segments: list[RemoteSegment]) -> None:
+        remote.succeeded()
+        remote.log = RemoteLog(segments)
+        remote.is_loaded = remote.is_current = True
+        remote.refresh_ms = self.table.now_ms() + FOLLOWER_REFRESH_MS
+        if remote.partition.is_leader:
+            reconcile(remote, self.table.store)
+        self.on_loaded(remote)
+
+
+def reconcile(remote: Remote, store: PartitionStore) -> None:
+    """Bring the log together with what the remote store has of it."""
+    partition, copies = remote.partition, remote.log
+    log = partition.log
+    if copies.end_offset > log.log_end_offset:
+        # Only what is on the disk is copied: the disk has lost it.
+        if log.log_end_offset == log.segments[0].base_offset and copies.covered_end(
+            max(log.log_start_offset, copies.start_offset)
+        ) == (end := copies.end_offset):
+            logger.warning(
+                "%s-%d: the log is empty, the store has it up to %d: it goes on there",
+                partition.topic,
+                partition.partition,
+                end,
+            )
+            truncate_fully(log, end, max(log.log_start_offset, copies.start_offset))
+            log.begin_epoch(partition.leader_epoch)
+            partition.advance_high_watermark()
+        else:
+            remote.give_up(
+                f"the store has offsets up to {copies.end_offset}, "
+                f"the log only up to {log.log_end_offset}"
+            )
+            return
+    found = copies.find(log.log_start_offset)
+    local = log.segments[0].base_offset
+    start = local if found is None else min(found.base_offset, local)
+    if start > log.log_start_offset:
+        advance_log_start(log, start)
+    store.note_log_start()
