@@ -59,7 +59,7 @@ OLD_BUGS = (
             ),
         ),
         CALM,
-        (17, 50, 74),
+        (17, 50, 77),
     ),
     OldBug(
         "groups-not-flushed",
@@ -104,7 +104,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, False, 0.3, ("freeze",)),
-        (0, 2, 3),
+        (2, 3, 6),
     ),
     OldBug(
         "high-watermark-goes-back",
@@ -142,7 +142,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill",)),
-        (9, 50, 63),
+        (5, 7, 9),
     ),
     OldBug(
         "asked-while-booting",
@@ -181,7 +181,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(fault_s=0.3, faults=("kill", "kill_amid")),
-        (1, 4, 8),
+        (4, 8, 11),
     ),
     OldBug(
         "decision-not-flushed",
@@ -220,7 +220,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, True, 0.3, ("cut",)),
-        (34, 37, 40),
+        (13, 16, 20),
     ),
     OldBug(
         "stable-ahead",
@@ -246,7 +246,7 @@ OLD_BUGS = (
             ),
         ),
         KILLS,
-        (0, 9, 11),
+        (0, 4, 5),
     ),
     OldBug(
         "marker-twice",
@@ -259,7 +259,7 @@ OLD_BUGS = (
             ),
         ),
         CALM_TRANSACTIONS,
-        (7, 10, 11),
+        (6, 7, 10),
     ),
     OldBug(
         "end-not-repeated",
