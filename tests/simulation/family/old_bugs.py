@@ -123,7 +123,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(True, False, 0.3, ("kill", "freeze")),
-        (19, 249),
+        (25, 120, 219),
         is_rare=True,
     ),
     OldBug(
@@ -272,7 +272,7 @@ OLD_BUGS = (
             ),
         ),
         Plan(None, None, 0.05, ("leave",), has_transactions=True),
-        (5, 14, 30),
+        (60, 74, 157),
         is_rare=True,
     ),
     OldBug(
