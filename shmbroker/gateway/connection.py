@@ -184,7 +184,8 @@ class Connection(Sender):
         self.scope: Hashable = listener.broker_id
         """For whom requests with the same bytes mean the same."""
         self.asked_offsets_at = 0.0
-        """When it has committed or fetched offsets last, in the network worker."""
+        """When it has committed or fetched offsets last; as a guest: by known bytes, with nothing
+        else since."""
         self.asked_other_at = 0.0
         """When it asked last for what is not asked of a guest: see `gateway.lending`."""
         self.straight_row: StraightRow | None = None

@@ -59,10 +59,14 @@ class StraightWay:
 
     def take(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Read whom the kernel can read; the other events."""
-        gateway, broker = self._gateway, self._broker
-        if serve_ready is None or not _is_current(gateway, broker):
+        loop = self._loop
+        if (
+            serve_ready is None
+            or loop.memory.is_short
+            or not _is_current(self._gateway, self._broker)
+        ):
             return events
-        connections = self._loop.connections
+        connections = loop.connections
         others: list[tuple[int, int]] = []
         ready: list[Connection] = []
         rows: list[StraightRow] = []
@@ -154,7 +158,7 @@ class StraightWay:
             return
         connection.last_active = self._gateway.now()
         connection.asked_offsets_at = 0.0
-        self._go_on(connection, at, end)
+        self._take_rest(connection, at, end)
 
     def __call__(self, connection: Connection) -> bool:
         """Whether it was read, behind a part of a frame that came before, and what came of it is
@@ -193,8 +197,7 @@ class StraightWay:
         return True
 
     def _go_on(self, connection: Connection, at: int, end: int) -> None:
-        """What is left of scratch[:end] from `at` on, or of the answers: frames of other known
-        bytes, or of none."""
+        """Frames of other known bytes in scratch[at:end], up to the first of none."""
         loop = self._loop
         while at < end and not connection.out:
             fast = self._recall(connection, loop.scratch, at + SIZE_BYTES)
@@ -204,6 +207,11 @@ class StraightWay:
             end, at = self._serve(connection, fast, at, end)
             if at == before:
                 break
+        self._take_rest(connection, at, end)
+
+    def _take_rest(self, connection: Connection, at: int, end: int) -> None:
+        """Send what is left of the answers, and have scratch[at:end] go the usual way."""
+        loop = self._loop
         if connection.out:
             loop.flush(connection)
         if connection.is_closed:

@@ -17,6 +17,7 @@ from shmbroker.wire.error_codes import (
     NONE,
     TOPIC_ALREADY_EXISTS,
 )
+from tests.support.steps import finish_counted
 
 pytestmark = pytest.mark.thorough
 
@@ -47,14 +48,9 @@ def enlarging(controller: ActiveController) -> Steps:
 
 def ended(steps: Steps) -> tuple[int, int]:
     """(steps that were left, error code)"""
-    count = 1
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            (results,) = (rows for rows in end.value.values() if isinstance(rows, list))
-            return count, results[0]["error_code"]
-        count += 1
+    answer, rests = finish_counted(steps)
+    (results,) = (rows for rows in answer.values() if isinstance(rows, list))
+    return rests + 1, results[0]["error_code"]
 
 
 def size_of(controller: ActiveController, name: str = "large") -> int:

@@ -1,0 +1,63 @@
+"""Who is read on the straight way: the kernel's part is in tests/property/test_straight.py."""
+
+import select
+import socket
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shmbroker.kernels import native
+from shmbroker.processes.straight import StraightWay
+from shmbroker.wire.api_keys import OFFSET_FETCH
+from shmbroker.wire.frame import request_frame, response_frame
+
+pytestmark = pytest.mark.skipif(native is None, reason="without the compiled kernels")
+
+VERSION = 8
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_while_memory_is_short_nothing_is_read(is_short: bool) -> None:
+    """It would have to be kept: `gateway.peeking` leaves in the kernel what is not whole."""
+    ours, client = socket.socketpair()
+    with ours, client:
+        connection = SimpleNamespace(
+            is_held=False, inflight=deque(), out=deque(), filled=0, throttle=None, last_active=0.0,
+            fast_produce=None, straight_row=None, asked_offsets_at=1.0,
+        )  # fmt: skip
+        image = SimpleNamespace(offset=0)
+        traffic = SimpleNamespace(
+            monotonic=lambda: 5.0, received_bytes=0, sent_bytes=0, answered=[]
+        )
+        loop = SimpleNamespace(
+            traffic=traffic,
+            memory=SimpleNamespace(is_short=is_short),
+            connections={ours.fileno(): connection},
+            scratch=bytearray(1 << 10),
+        )
+        gateway: Any = SimpleNamespace(
+            loop=loop, produce=SimpleNamespace(recall=None), image=image, words=[0] * 64
+        )
+        broker: Any = SimpleNamespace(
+            image=image,
+            partitions={},
+            appender=SimpleNamespace(appended=set(), batches_in=0, bytes_in=0),
+            executor=SimpleNamespace(known=lambda *_asked: b"answer"),
+            look_at_clocks=lambda: None,
+            now_ms=lambda: 0,
+        )
+        marks = memoryview(bytearray(8)).cast("q")
+        guests: Any = SimpleNamespace(row_of=lambda *_of: (ours.fileno(), None, marks, 0))
+        client.sendall(request_frame(OFFSET_FETCH, VERSION, 1, "client", b"asked"))
+        way = StraightWay(gateway, broker, guests)
+        events = [(ours.fileno(), select.EPOLLIN)]
+        assert way.take(events) == (events if is_short else [])
+        assert way.served == (not is_short) and marks[0] == 0
+        client.settimeout(10)
+        if is_short:
+            assert ours.recv(1, socket.MSG_PEEK)
+        else:
+            answer = response_frame(OFFSET_FETCH, VERSION, 1, b"answer")
+            assert client.recv(len(answer) + 1) == answer
