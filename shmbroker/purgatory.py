@@ -5,6 +5,8 @@ group); whoever changes what a key stands for calls `check` with it, and the ope
 there are asked whether they are complete now. Pure: the time comes in as an argument.
 
 Rules
+* Who attends to keys, between operations, is told of their changes, too, and does not count as
+  waiting.
 * Whoever watches many keys is told which of them changed (`try_complete_of`): it may leave the
   others as it found them last.
 * An operation completes exactly once: by a check, by its deadline, or not at all because it was
@@ -90,6 +92,23 @@ class Purgatory:
                 watched[key] = {operation: None}
             else:
                 operations[operation] = None
+
+    def attend(self, operation: DelayedOperation, key: Hashable) -> None:
+        """Have one asked (`try_complete_of`) when `key` changes, until it says `leave`: it never
+        completes, and has no deadline."""
+        operations = self.watched.get(key)
+        if operations is None:
+            self.watched[key] = {operation: None}
+        else:
+            operations[operation] = None
+
+    def leave(self, operation: DelayedOperation, key: Hashable) -> None:
+        """Have it asked no more when `key` changes."""
+        operations = self.watched.get(key)
+        if operations is not None:
+            operations.pop(operation, None)
+            if not operations:
+                del self.watched[key]
 
     def check(self, key: Hashable) -> int:
         """Something about `key` changed: complete what can be; returns how many did."""

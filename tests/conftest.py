@@ -1,9 +1,11 @@
 """What all tests share: nothing may be left in /dev/shm when the last one is done, and no example
 fails because the machine is busy."""
 
+import ast
 import gc
 import os
 import signal
+import threading
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -23,6 +25,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Java programs of tests end before its second compiler has earned what it costs: half their CPU.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
+# Before CPython 3.11.5 two threads that parse at the same time count one depth together
+# (gh-106905): pytest parses what is imported, and clients' threads import, too.
+_parse, _one_parses = ast.parse, threading.RLock()
+
+
+def _parse_alone(*arguments: Any, **more: Any) -> Any:
+    with _one_parses:
+        return _parse(*arguments, **more)
+
+
+ast.parse = _parse_alone  # type: ignore[assignment]
 
 
 # Directories whose files take minutes: begun first, none of them is left alone at the end.

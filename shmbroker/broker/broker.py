@@ -40,6 +40,7 @@ from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.placement import Placement
 from shmbroker.broker.producer_ids import ProducerIds
 from shmbroker.broker.read import Reader
+from shmbroker.broker.read_sessions import ReadSessions
 from shmbroker.broker.registration import Registration
 from shmbroker.broker.replicated import Replicated
 from shmbroker.broker.replication.replication import Replication
@@ -197,6 +198,7 @@ class Broker:
             config["log.retention.check.interval.ms"],
         )
         self.store.count = member.tally.add
+        self.store.on_log_start = self.purgatory.check
         self.partitions = self.store.partitions
         self.compaction = Compaction(self.store, config, self._clean, member.tally.add)
         self.damage = DamageMender(self.store, self.compaction.is_on)
@@ -234,6 +236,7 @@ class Broker:
             self.on_storage_fault,
             waits=tables.latencies.of(STAGE_PURGATORY),
         )
+        self.read_sessions = ReadSessions(self.reader)
 
     def _build_coordinators(self, tables: Tables) -> None:
         """Those of groups and of transactions."""
@@ -434,7 +437,7 @@ class Broker:
         self._turns += 1
         self.look_at_clocks()
         had_work = self.intake.take()
-        if had_work and not self.purgatory.watched:
+        if had_work and not len(self.purgatory):
             self._tell()  # acks are not to wait for the rest; what consumers wait for goes first
         if self.executor.unfinished:
             self.executor.advance()
@@ -639,6 +642,7 @@ class Broker:
         self.appender.delayed.drop_peer(peer)
         self.executor.drop_parts(peer.slot)
         self.reader.drop_peer(peer.slot)
+        self.read_sessions.drop_peer(peer.slot)
         self.passing.on_peer_lost(peer)
         if peer in self._peers.gateways:
             self.on_gateway_lost(peer.slot)

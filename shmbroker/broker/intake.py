@@ -30,6 +30,7 @@ from shmbroker.ipc.operation_layout import (
     READ,
     READ_DONE,
     READ_FLAG_FOLLOWER,
+    READ_FLAG_SESSION,
     READ_HEAD,
     TOKEN,
 )
@@ -118,8 +119,11 @@ class Intake:
     ) -> None:
         broker = self.broker
         if operation == READ:
-            if READ_HEAD.unpack_from(data, index)[5] & READ_FLAG_FOLLOWER:
+            flags = READ_HEAD.unpack_from(data, index)[5]
+            if flags & READ_FLAG_FOLLOWER:
                 broker.replication.reads.on_read(peer, data, index, length)
+            elif flags & READ_FLAG_SESSION:
+                broker.read_sessions.on_read(peer, data, index)
             else:
                 broker.reader.on_read(peer, data, index, length)
         elif operation == READ_DONE:

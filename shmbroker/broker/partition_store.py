@@ -120,6 +120,8 @@ class PartitionStore:
         self._next_fault_line_ms = 0
         self._is_log_start_moved = False
         self._is_start_flushing = self._is_start_flushed = False
+        self.on_log_start: Callable[[bytes], object] = lambda key: None
+        """Told the key of a partition whose log begins later now."""
         self.count: Callable[[str], None] = lambda name: None
         """Told the name of a counter for each thing that is found lost or damaged."""
         self._clean_ms: dict[bytes, int] = {}
@@ -516,7 +518,9 @@ class PartitionStore:
         log = partition.log
         before = log.log_start_offset
         start = delete_records(log, offset, partition.high_watermark)
-        self._is_log_start_moved |= log.log_start_offset != before
+        if log.log_start_offset != before:
+            self._is_log_start_moved = True
+            self.on_log_start(partition.key)
         return start
 
     def _logs(self) -> list[tuple[str, int, PartitionLog]]:

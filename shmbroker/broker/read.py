@@ -22,7 +22,7 @@ Rules of this file:
   high watermark and log start offset as it named them) is left out of the answer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -87,8 +87,8 @@ def _raise(_partition: Partition, fault: StorageFault) -> None:
 class DelayedRead(DelayedOperation):
     """A read that waits for bytes. Watched by the keys of its partitions."""
 
-    __slots__ = ("began_ms", "cold_until_ms", "isolation", "max_bytes", "min_bytes", "partitions",
-                 "peer", "places", "reader", "results", "token")  # fmt: skip
+    __slots__ = ("began_ms", "cold_until_ms", "isolation", "looked", "max_bytes", "min_bytes",
+                 "partitions", "peer", "places", "reader", "results", "token")  # fmt: skip
 
     def __init__(
         self,
@@ -105,6 +105,8 @@ class DelayedRead(DelayedOperation):
         self.peer = peer
         self.token = token
         self.partitions = partitions
+        self.looked: Sequence[int] = range(len(partitions))
+        """The places of those that the last look was about."""
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
         self.isolation = isolation
@@ -121,16 +123,28 @@ class DelayedRead(DelayedOperation):
     def try_complete(self) -> bool:
         """Answer if there is enough to answer with."""
         reader = self.reader
-        results, total, must_answer = reader.look_up(self)
+        results, total, must_answer = self.look()
         if total < self.min_bytes and not must_answer:
-            self.results = None if tuple in set(map(type, results)) else results
+            self.note_nothing(results)
             if reader.is_cold:
                 self.results = None
                 reader.cold[self] = None
             return False
+        self.finish(results)
+        return True
+
+    def look(self) -> tuple[list[Any], int, bool]:
+        """As `Reader.look_up`, at what may have something."""
+        return self.reader.look_up(self, self.partitions)
+
+    def note_nothing(self, results: list[Any]) -> None:
+        """The last look has not found enough."""
+        self.results = None if tuple in set(map(type, results)) else results
+
+    def finish(self, results: list[Any]) -> None:
+        """Answer with what the last look has found."""
         self.is_done = True
         self.reader.answer(self, results)
-        return True
 
     def try_complete_of(self, keys: Sequence[Any]) -> bool:
         """As `try_complete`, by a look at the partitions of these keys, where it had nothing of
@@ -155,21 +169,23 @@ class DelayedRead(DelayedOperation):
             if total:
                 self.results = None
             return False
-        self.is_done = True
-        reader.answer(self, results)
+        self.finish(results)
         return True
 
     def on_expire(self) -> None:
         """Its time is over: answer with what there is."""
         results = self.results
         if results is None:
-            results, total, _ = self.reader.look_up(self)
+            results, total, _ = self.look()
             if self.reader.is_cold and not total:
                 self.is_done = False
                 self.reader.wait(self, 1)
                 return
-        self.is_done = True
-        self.reader.answer(self, results)
+        self.finish(results)
+
+    def keys(self) -> list[bytes]:
+        """What it is watched by, as it begins to wait."""
+        return [row[0] for row in self.partitions]
 
 
 class Reader:
@@ -220,12 +236,15 @@ class Reader:
             partitions = list(READ_PARTITION.iter_unpack(rows))
             rows.release()
         read = DelayedRead(self, peer, token, partitions, min_bytes, max_bytes, isolation)
+        self.begin(read, max_wait_ms)
+
+    def begin(self, read: DelayedRead, max_wait_ms: int) -> None:
+        """Answer it now, or when there is enough, or after so long."""
         self._is_tier_awaited = False
         if max_wait_ms <= 0:
-            results, total, must_answer = self.look_up(read)
+            results, total, must_answer = read.look()
             if total or must_answer or not (self._is_tier_awaited or self.is_cold):
-                read.is_done = True
-                self.answer(read, results)
+                read.finish(results)
                 return
             read.min_bytes = 1
             if self.is_cold:
@@ -240,8 +259,7 @@ class Reader:
         """Answer when there is something new, or in `wait_ms`."""
         self.waiting[read.peer.slot, read.token] = read
         read.began_ms = read.began_ms or self.now_ms()
-        keys = [partition[0] for partition in read.partitions]
-        self.purgatory.watch(read, keys, self.now_ms() + wait_ms)
+        self.purgatory.watch(read, read.keys(), self.now_ms() + wait_ms)
 
     def retry_cold(self) -> None:
         """Look again at what was on the disk alone; once a millisecond."""
@@ -269,22 +287,22 @@ class Reader:
                     self.purgatory.cancel(read)
 
     def look_up(
-        self, read: DelayedRead, asked: list[Asked] | None = None
+        self, read: DelayedRead, asked: Iterable[Asked], others: bool | None = None
     ) -> tuple[list[Any], int, bool]:
         """(one result for each partition, bytes in all, whether to answer at once); sets `is_cold`.
-        asked: some of its partitions; None for all.
+        asked: its partitions, or some of them. others: where what is left out has nothing new,
+        whether it has others: then there are no results behind the one that filled the answer.
 
         A result is (error code, partition or None), a partition that there are no bytes of, or
         (partition, segment, position, length, diverging epoch and end or None, aborted
         transactions).
         """
         self.is_cold = False
-        asked = asked or read.partitions
         if read.cold_until_ms and self.now_ms() >= read.cold_until_ms:
-            return self._look_up(asked, read.max_bytes, read.isolation)
+            return self._look_up(asked, read.max_bytes, read.isolation, others)
         refuse_waiting()
         try:
-            found = self._look_up(asked, read.max_bytes, read.isolation)
+            found = self._look_up(asked, read.max_bytes, read.isolation, others)
         finally:
             allow_waiting()
         if self.is_cold and not read.cold_until_ms:
@@ -293,9 +311,10 @@ class Reader:
 
     def _look_up(
         self,
-        asked: list[Asked],
+        asked: Iterable[Asked],
         max_bytes: int,
         isolation: int,
+        others: bool | None,
     ) -> tuple[list[Any], int, bool]:
         results: list[Any] = []
         total = 0
@@ -303,10 +322,13 @@ class Reader:
         left = READS_MAX
         misses = MISSES_MAX
         must_answer = False
-        has_valid = False
+        has_valid, stops = bool(others), others is not None
         find_partition, open_due = self.partitions.get, self.partitions.open_due
         add = results.append
         for key, partition_max_bytes, epoch, last_fetched_epoch, offset, _, _ in asked:
+            if stops and total and (total >= max_bytes or not left):
+                must_answer |= not left
+                break
             partition = find_partition(key) or open_due(key)
             if (
                 partition is not None
@@ -433,7 +455,7 @@ class Reader:
         )
         if read.isolation == READ_COMMITTED:
             inline_bytes_max -= ABORTED_MAX * READ_ABORTED.size
-        for which, result in enumerate(results):
+        for which, result in zip(read.looked, results, strict=False):
             if type(result) is not tuple:
                 high_watermark = result.high_watermark
                 log_start_offset = result.log.log_start_offset

@@ -39,6 +39,7 @@ from shmbroker.gateway.fetch_answer import (
 )
 from shmbroker.gateway.fetch_rows import FLEXIBLE_FROM, SESSIONS_FROM, TOPIC_IDS_FROM
 from shmbroker.gateway.fetch_session import (
+    KEPT_MIN,
     PARAMETERS,
     SESSION_IDS,
     SESSION_PARTITIONS_MAX,
@@ -54,10 +55,13 @@ from shmbroker.ipc.operation_layout import (
     READ,
     READ_ABORTED,
     READ_DONE_HEAD,
+    READ_FLAG_NEW,
+    READ_FLAG_SESSION,
     READ_HEAD,
     READ_PARTITION,
     READ_SLICE,
     TOKEN,
+    UNKNOWN_SESSION,
 )
 from shmbroker.known import Known
 from shmbroker.metadata.topic_names import TOPIC_NAME_CHARACTERS_MAX
@@ -161,13 +165,16 @@ class FetchRequest(Request):
     its partitions; `found` then has the answers, by their place in `asked`.
     """
 
-    __slots__ = ("asked", "epoch", "found", "isolation", "known", "session", "topics", "wanted")
+    __slots__ = ("asked", "epoch", "found", "isolation", "known", "limits", "session", "topics",
+                 "wanted")  # fmt: skip
     asked: list[Any]
     epoch: int
     found: dict[int, Answer]
     isolation: int
     known: KnownFetch | None
     """What its bytes were recognised as."""
+    limits: Limits
+    """In a session."""
     session: FetchSession | None
     topics: list[tuple[str, bytes, list[Answer]]]
     wanted: Wanted | None
@@ -183,15 +190,22 @@ class Limits:
 
     def __init__(self, body: Asked, client_id: bytes | None, bytes_max: int) -> None:
         self.max_wait_ms = max(0, body.max_wait_ms)
-        self.min_bytes = max(0, body.min_bytes)
         self.max_bytes = max(0, min(body.max_bytes, bytes_max))
+        self.min_bytes = max(0, min(body.min_bytes, self.max_bytes))
         self.isolation = body.isolation
         self.client_id = client_id
 
-    def pack_head(self, token: int, count: int) -> bytes:
+    def pack_head(self, token: int, count: int, flags: int = 0, session_id: int = 0) -> bytes:
         """The READ_HEAD for so many partitions."""
         return READ_HEAD.pack(
-            token, self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation, 0, count, 0
+            token,
+            self.max_wait_ms,
+            self.min_bytes,
+            self.max_bytes,
+            self.isolation,
+            flags,
+            count,
+            session_id,
         )
 
 
@@ -211,6 +225,7 @@ class FetchApi:
             range(place * ids, (place + 1) * ids),
             int.from_bytes(os.urandom(4), "big"),
             -(-worker.config["max.incremental.fetch.session.cache.slots"] // workers),
+            on_removed=self._on_removed,
         )
 
     def submit(
@@ -327,17 +342,16 @@ class FetchApi:
             request.connection.inflight.append(request)
             return True
         limits = Limits(body, request.client_id, worker.fetch_bytes_max)
-        return self._send(request, peer, limits, len(entries), b"".join(entries))
+        head = limits.pack_head(worker.token + 1, len(entries))
+        return self._send(request, peer, limits, head + b"".join(entries))
 
-    def _send(
-        self, request: FetchRequest, peer: Peer, limits: Limits, count: int, entries: bytes
-    ) -> bool:
+    def _send(self, request: FetchRequest, peer: Peer, limits: Limits, read: bytes) -> bool:
+        """Send a READ with the next token; False if the ring has no room."""
         worker = self.worker
         token = worker.token + 1
-        head = limits.pack_head(token, count)
         if request.connection.throttle is not None:
-            head = _bounded(request.connection.throttle, limits.client_id, head)
-        if not peer.try_send(READ, head + entries):
+            read = _bounded(request.connection.throttle, limits.client_id, read)
+        if not peer.try_send(READ, read):
             return False
         worker.token = token
         request.tokens = [token]
@@ -536,23 +550,57 @@ class FetchApi:
         request.epoch = next_epoch(session.epoch)
         request.wanted = None
         request.found = {}
-        keys, entries = session.asked()
-        request.asked = keys
+        request.limits = limits
         peer = worker.io_peer(connection)
         error = error_codes.NONE
         if limits.isolation not in (0, 1):
             error = error_codes.UNKNOWN_SERVER_ERROR
         elif peer is None:
             error = error_codes.NOT_LEADER_OR_FOLLOWER
-        if keys and peer is not None and not error:
-            if not self._send(request, peer, limits, len(keys), entries):
+        is_kept = len(session.partitions) >= KEPT_MIN
+        host = (peer, peer.incarnation) if peer is not None else None
+        if is_kept and session.is_in_step and session.host == host:
+            request.asked = session.asked_last
+            entries = session.asked_since()
+            count, payload, flags = len(entries), b"".join(entries), READ_FLAG_SESSION
+        else:
+            request.asked, payload = session.asked()
+            count, flags = len(request.asked), READ_FLAG_SESSION | READ_FLAG_NEW if is_kept else 0
+        if request.asked and peer is not None and not error:
+            number = session.id if is_kept else 0
+            head = limits.pack_head(worker.token + 1, count, flags, number)
+            if not self._send(request, peer, limits, head + payload):
                 return False
+            if is_kept:
+                session.on_asked(host, request.asked)
             self.sessions.on_request(session, int(worker.now() * 1000))
         else:
             self.sessions.on_request(session, int(worker.now() * 1000))
             self.on_failed(request, error)
             connection.inflight.append(request)
         return True
+
+    def _ask_for_all(self, request: FetchRequest, session: FetchSession, peer: Peer) -> None:
+        """The broker does not keep the session, or no more: name all its partitions."""
+        worker = self.worker
+        request.asked, payload = session.asked()
+        worker.token = token = worker.token + 1
+        flags = READ_FLAG_SESSION | READ_FLAG_NEW
+        head = request.limits.pack_head(token, len(request.asked), flags, session.id)
+        if request.connection.throttle is not None:
+            head = _bounded(request.connection.throttle, request.client_id, head)
+        peer.send(READ, head + payload)
+        session.on_asked((peer, peer.incarnation), request.asked)
+        request.tokens = [token]
+        worker.pending[token] = request
+
+    def _on_removed(self, session: FetchSession) -> None:
+        """It has ended: the broker that keeps it need not."""
+        if session.host is not None:
+            peer, incarnation = session.host
+            if peer.incarnation == incarnation:
+                flags = READ_FLAG_SESSION | READ_FLAG_NEW
+                peer.send(READ, READ_HEAD.pack(0, 0, 0, 0, 0, flags, 0, session.id))
 
     def _locator(
         self, connection: Connection, session: FetchSession
@@ -603,6 +651,7 @@ class FetchApi:
                     ("", last, answers) if session.uses_topic_ids else (last, ZERO_UUID, answers)
                 )
             answers.append(answer)
+        session.is_in_step = session.host is not None
         return True
 
     def _told(
@@ -647,6 +696,9 @@ class FetchApi:
         """
         missing: list[int] = []
         _, count, aborted_count = READ_DONE_HEAD.unpack_from(data, index)
+        if count == UNKNOWN_SESSION and request.session is not None:
+            self._ask_for_all(request, request.session, peer)
+            return missing
         at = index + READ_DONE_HEAD.size
         if (
             request.known is not None

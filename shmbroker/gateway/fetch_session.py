@@ -22,6 +22,9 @@ Rules of this file
   client goes on with full requests.
 * The order of partitions is that of reading: one that gave records goes to the end, so that those
   behind it have their turn when answers are full.
+* Of a session of KEPT_MIN partitions and more the broker keeps the entries, too
+  (`broker.read_sessions`): a READ then brings those that have changed. Whatever else has happened
+  to them since the broker was last told, or to an answer, has the next READ bring all.
 
 Source: KIP-227, KIP-516 (topic ids), Kafka `FetchSession`.
 """
@@ -56,6 +59,8 @@ PARTITIONS_MAX = 100_000
 """The partitions in all sessions of a worker together: 28 MB."""
 SESSION_PARTITIONS_MAX = 8000
 """The partitions in one session: what one READ can ask for."""
+KEPT_MIN = 16
+"""Below that, a READ of all costs no more than one of a few."""
 
 
 def next_epoch(epoch: int) -> int:
@@ -64,17 +69,21 @@ def next_epoch(epoch: int) -> int:
 
 
 class FetchSession:
-    """One client's partitions. `image` and `repeated` belong to the caller."""
+    """One client's partitions. `image`, `repeated` and `host` belong to the caller."""
 
     __slots__ = (
+        "_changed",
         "_keys",
         "_payload",
+        "asked_last",
         "counted",
         "created_ms",
         "epoch",
         "errors",
+        "host",
         "id",
         "image",
+        "is_in_step",
         "owner",
         "partitions",
         "repeated",
@@ -101,6 +110,13 @@ class FetchSession:
         """The metadata image that the partition keys are of."""
         self.repeated: Any = None
         """How the client asks when nothing has changed."""
+        self.host: Any = None
+        """Where the broker that keeps the entries runs; None: none does."""
+        self.is_in_step = False
+        """It keeps what is here, but for what has changed since."""
+        self.asked_last: list[Key] = []
+        """The partitions that it keeps, in its order."""
+        self._changed: dict[Key, None] = {}
         self._keys: list[Key] = []
         self._payload: bytes | None = None
 
@@ -112,13 +128,16 @@ class FetchSession:
             if entry is None:
                 partitions[key] = NO_PARTITION_KEY + parameters + NOTHING_KNOWN
                 self.unresolved.append(key)
+                self.is_in_step = False
             else:
                 partitions[key] = entry[:PARTITION_KEY_BYTES] + parameters + entry[KNOWN_AT:]
+                self._changed[key] = None
             self._payload = None
         for key in forgotten:
             if partitions.pop(key, None) is not None:
                 self.errors.pop(key, None)
                 self._payload = None
+                self.is_in_step = False
 
     def resolve(self, keys: Iterable[Key], locate: Callable[[Key], bytes | int]) -> None:
         """Find out where partitions are: `locate` tells a partition's key on the rings, or an
@@ -138,6 +157,7 @@ class FetchSession:
             else:
                 continue
             self._payload = None
+            self.is_in_step = False
         self.unresolved = []
 
     def asked(self) -> tuple[list[Key], bytes]:
@@ -153,6 +173,17 @@ class FetchSession:
                 payload = b"".join(partitions.values())
             self._payload = payload
         return self._keys, payload
+
+    def asked_since(self) -> list[bytes]:
+        """The entries that have changed since `on_asked`, while it is in step."""
+        partitions, errors = self.partitions, self.errors
+        return [partitions[key] for key in self._changed if key not in errors]
+
+    def on_asked(self, host: Any, asked: list[Key]) -> None:
+        """The broker at `host` is told of all. asked: all that it keeps, in the order in which it
+        was told. Whether it is in step then shows with its answer."""
+        self.host, self.asked_last, self.is_in_step = host, asked, False
+        self._changed.clear()
 
     def on_told(
         self, key: Key, error: int, high_watermark: int, log_start_offset: int, has_records: bool
@@ -181,15 +212,17 @@ class FetchSessions:
         first_id: int,
         sessions_max: int,
         partitions_max: int = PARTITIONS_MAX,
+        on_removed: Callable[[FetchSession], None] = lambda _session: None,
     ) -> None:
         """`id_range` is of this worker alone; `first_id` is random, so that ids of the process
-        before this one are not given out again soon."""
+        before this one are not given out again soon. on_removed: told of each that ends."""
         self.id_range = id_range
         self.sessions_max = sessions_max
         self.partitions_max = partitions_max
         self.partition_count = 0
         self.sessions: dict[int, FetchSession] = {}
         self._given = first_id % len(id_range)
+        self._on_removed = on_removed
 
     def get(self, session_id: int, owner: Hashable) -> FetchSession | None:
         """A session with this broker."""
@@ -264,6 +297,7 @@ class FetchSessions:
         """Requests that name it get FETCH_SESSION_ID_NOT_FOUND from now on."""
         if self.sessions.pop(session.id, None) is session:
             self.partition_count -= session.counted
+            self._on_removed(session)
 
     def _count(self, session: FetchSession) -> None:
         count = len(session.partitions)

@@ -71,7 +71,7 @@ READ (network worker to I/O worker): one fetch; the partitions follow, READ_PART
     20     2  isolation_level
     22     2  flags          READ_FLAG_*
     24     4  count
-    28     4  (zero)
+    28     4  session        number of the session with READ_FLAG_SESSION, else zero
 
 READ_PARTITION
 
@@ -82,6 +82,11 @@ READ_PARTITION
     32     8  fetch_offset
     40     8  known_high_watermark     } as the client knows them, -1 if it does not: a partition
     48     8  known_log_start_offset   } with nothing else to tell is left out of the READ_DONE
+
+A fetch session of many partitions is kept by the I/O worker, too (READ_FLAG_SESSION): READ_FLAG_NEW
+names all its partitions, other READs those that have changed. A slice's `which` is the place in the
+READ that named all; what a READ_DONE has told counts as known. A count of UNKNOWN_SESSION asks for
+all; a new session of no partitions ends it, and is not answered.
 
 A follower (READ_FLAG_FOLLOWER; an I/O worker to the one that leads) reads in a session: the
 partitions that it names are those whose state has changed since its last READ, all others are as
@@ -217,6 +222,10 @@ READ_FLAG_FOLLOWER = 1
 """The asker is a follower: up to the log end offset, in a session."""
 READ_FLAG_NEW = 2
 """The session begins: nothing of an earlier one counts."""
+READ_FLAG_SESSION = 4
+"""Of a client's session, of which the I/O worker keeps what it asks for."""
+UNKNOWN_SESSION = -1
+"""The count of a READ_DONE: the session is not kept here, and is to be named whole."""
 
 EXECUTE_FLAG_PARTS = 1
 """Pieces of this request came before."""

@@ -1,0 +1,253 @@
+"""Large fetch sessions are kept by the broker: what a READ names, and when it names all."""
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shmbroker.gateway.fetch import FetchApi
+from shmbroker.gateway.fetch_session import KEPT_MIN
+from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_layout import (
+    READ,
+    READ_DONE_HEAD,
+    READ_FLAG_NEW,
+    READ_FLAG_SESSION,
+    READ_HEAD,
+    READ_PARTITION,
+    READ_SLICE,
+    UNKNOWN_SESSION,
+)
+from shmbroker.wire import codec, error_codes
+from shmbroker.wire.frame import request_frame
+
+TOPIC_ID = bytes(range(16))
+VERSION = 12
+COUNT = KEPT_MIN + 4
+DELTA, WHOLE = READ_FLAG_SESSION, READ_FLAG_SESSION | READ_FLAG_NEW
+
+
+class Peer:
+    incarnation = 1
+    slot = 4
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def try_send(self, operation: int, payload: bytes) -> bool:
+        self.send(operation, payload)
+        return True
+
+    def send(self, operation: int, payload: bytes) -> None:
+        assert operation == READ
+        self.sent.append(payload)
+
+
+class Worker:
+    """A network worker of one topic."""
+
+    def __init__(self) -> None:
+        self.config = {"max.incremental.fetch.session.cache.slots": 10}
+        self.token = 0
+        self.files: dict[int, Any] = {Peer.slot: None}
+        self.guard = None
+        self.fetch_bytes_max = 1 << 20
+        self.pending: dict[int, Any] = {}
+        self.peer = Peer()
+        topic = SimpleNamespace(name="t", topic_id=TOPIC_ID, partitions=[0] * COUNT)
+        self.image = SimpleNamespace(
+            topics_by_name={"t": topic}, topics_by_id={TOPIC_ID: topic}, security=None
+        )
+        self.api = FetchApi(self)  # type: ignore[arg-type]
+        self.connection = SimpleNamespace(
+            inflight=deque(),
+            listener=SimpleNamespace(broker_id=1),
+            scope=1,
+            last_active=0.0,
+            throttle=None,
+            session=None,
+        )
+        self.session_id = self.epoch = 0
+
+    def topic_of(self, topic: dict[str, Any], by_id: bool) -> Any:
+        return self.image.topics_by_name.get(topic.get("name", topic.get("topic")))
+
+    def io_peer(self, _: Any) -> Peer:
+        return self.peer
+
+    def now(self) -> float:
+        return 0.0
+
+    def leader_hint(self, *_: Any) -> None:
+        return None
+
+    def send(self, offsets: dict[int, int], forgotten: tuple[int, ...] = ()) -> None:
+        """A Fetch of the session."""
+        rows = [
+            {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1000}
+            for index, offset in offsets.items()
+        ]
+        body = {
+            "max_wait_ms": 500,
+            "min_bytes": 1,
+            "session_id": self.session_id,
+            "session_epoch": self.epoch,
+            "topics": [{"topic": "t", "partitions": rows}] if rows else [],
+            "forgotten_topics_data": [{"topic": "t", "partitions": forgotten}] if forgotten else [],
+        }
+        encoded = codec.encode("FetchRequest", VERSION, body)
+        frame = bytearray(request_frame(1, VERSION, 77, "c", encoded))
+        connection: Any = self.connection
+        assert self.api.submit(connection, frame, 4, len(frame), VERSION, 77)
+
+    def read(self) -> tuple[int, dict[int, tuple[int, int]]]:
+        """The one READ since the last call: its flags, and for each partition that it names offset
+        and known high watermark."""
+        (payload,) = self.peer.sent
+        self.peer.sent.clear()
+        _, _, _, _, _, flags, count, number = READ_HEAD.unpack_from(payload)
+        rows = list(READ_PARTITION.iter_unpack(payload[READ_HEAD.size :]))
+        assert len(rows) == count
+        assert number == (self.session_id if flags & READ_FLAG_SESSION else 0)
+        keys = {partition_key(TOPIC_ID, index): index for index in range(COUNT)}
+        return flags, {keys[row[0]]: (row[4], row[5]) for row in rows}
+
+    def answer(self, *told: tuple[int, int, int], count: int | None = None) -> dict[str, Any]:
+        """READ_DONE of place, error and high watermark; what the client gets."""
+        (request,) = self.connection.inflight
+        request = self.pending.pop(request.tokens[0])
+        data = READ_DONE_HEAD.pack(0, len(told) if count is None else count, 0) + b"".join(
+            READ_SLICE.pack(error, which, 0, end, end, 0, 0, 0, -1, 0, -1)
+            for which, error, end in told
+        )
+        peer: Any = self.peer
+        assert self.api.on_read_done(request, peer, memoryview(data), 0) == []
+        if request.response is None:
+            return {}
+        self.connection.inflight.clear()
+        answer = codec.decode_all(
+            "FetchResponse", VERSION, memoryview(b"".join(request.response)), 9
+        )
+        self.session_id, self.epoch = answer["session_id"], self.epoch + 1
+        return answer
+
+    def begin(self) -> None:
+        """A session, of which the broker has been told."""
+        self.send(dict.fromkeys(range(COUNT), 0))
+        assert self.read()[0] == 0  # it is not known yet whether it will be a session
+        self.answer()
+        self.send({})
+        flags, rows = self.read()
+        assert (flags, len(rows)) == (WHOLE, COUNT)
+        self.answer()
+
+
+def test_a_read_names_what_the_client_has_changed() -> None:
+    worker = Worker()
+    worker.begin()
+    worker.send({3: 5, 7: 6})
+    flags, rows = worker.read()
+    assert flags == DELTA
+    assert {index: offset for index, (offset, _) in rows.items()} == {3: 5, 7: 6}
+    worker.answer()
+    worker.send({})
+    assert worker.read() == (DELTA, {})
+
+
+def test_slices_are_of_those_that_were_named_when_all_were() -> None:
+    worker = Worker()
+    worker.begin()
+    for place in (2, 5, 2):
+        worker.send({})
+        worker.read()
+        (topic,) = worker.answer((place, 0, 9 + place))["responses"]
+        assert [row["partition_index"] for row in topic["partitions"]] == [place]
+
+
+@pytest.mark.parametrize("change", ["forgotten", "added", "the image", "the process", "unsettled"])
+def test_what_is_more_than_a_change_names_all(change: str) -> None:
+    worker = Worker()
+    worker.begin()
+    if change == "forgotten":
+        worker.send({}, (2,))
+        flags, rows = worker.read()
+        assert (flags, sorted(rows)) == (WHOLE, [each for each in range(COUNT) if each != 2])
+        worker.answer()
+        worker.send({2: 0})
+    elif change == "added":
+        worker.send({}, (2,))
+        worker.read()
+        worker.answer()
+        worker.send({2: 4})
+    elif change == "the image":
+        topic = SimpleNamespace(name="t", topic_id=bytes(16), partitions=[0] * COUNT)
+        worker.image = SimpleNamespace(topics_by_name={"t": topic}, topics_by_id={}, security=None)
+        worker.send({})
+        payload = worker.peer.sent.pop()
+        assert READ_HEAD.unpack_from(payload)[5:7] == (WHOLE, COUNT)
+        return
+    elif change == "the process":
+        worker.peer.incarnation = 2
+        worker.send({})
+    else:
+        worker.send({})
+        worker.read()
+        session = worker.connection.session
+        session.epoch += 1  # somebody else has gone on with it
+        answer = worker.answer((2, 0, 9))
+        assert answer["error_code"] == error_codes.INVALID_FETCH_SESSION_EPOCH
+        worker.epoch, worker.session_id = session.epoch, session.id
+        worker.send({})
+    flags, rows = worker.read()
+    assert (flags, len(rows)) == (WHOLE, COUNT)
+
+
+def test_a_session_that_the_broker_does_not_keep_is_named_whole_and_answered_once() -> None:
+    worker = Worker()
+    worker.begin()
+    worker.send({4: 8})
+    assert worker.read()[0] == DELTA
+    assert worker.answer(count=UNKNOWN_SESSION) == {}
+    flags, rows = worker.read()
+    assert (flags, len(rows), rows[4][0]) == (WHOLE, COUNT, 8)
+    (topic,) = worker.answer((4, 0, 11))["responses"]
+    assert [row["partition_index"] for row in topic["partitions"]] == [4]
+    worker.send({})
+    assert worker.read() == (DELTA, {})
+
+
+def test_a_partition_that_can_not_be_read_is_not_named() -> None:
+    worker = Worker()
+    worker.begin()
+    worker.send({COUNT + 1: 0})
+    flags, rows = worker.read()
+    assert (flags, len(rows)) == (WHOLE, COUNT)
+    (topic,) = worker.answer()["responses"]
+    assert [row["error_code"] for row in topic["partitions"]] == [
+        error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    ]
+    worker.send({COUNT + 1: 3})
+    assert worker.read() == (DELTA, {})
+
+
+def test_the_end_of_a_session_is_told() -> None:
+    worker = Worker()
+    worker.begin()
+    ended, worker.epoch = worker.session_id, -1
+    worker.send({0: 0})
+    end, full = worker.peer.sent
+    assert READ_HEAD.unpack(end) == (0, 0, 0, 0, 0, WHOLE, 0, ended)
+    assert READ_HEAD.unpack_from(full)[5] == 0
+
+
+def test_small_sessions_name_all_each_time() -> None:
+    worker = Worker()
+    worker.send(dict.fromkeys(range(KEPT_MIN - 1), 0))
+    worker.read()
+    worker.answer()
+    for _ in range(2):
+        worker.send({})
+        flags, rows = worker.read()
+        assert (flags, len(rows)) == (0, KEPT_MIN - 1)
+        worker.answer()
