@@ -74,7 +74,9 @@ class Guests:
         show_room: Callable[[int], None],
         cores: Sequence[Core],
         worked_s: Callable[[], float],
+        count_max: int,
     ) -> None:
+        """count_max: so many are taken, as each is a descriptor that the log might need."""
         self._gateway = gateway
         self._loop = gateway.loop
         self._passages = passages
@@ -83,6 +85,7 @@ class Guests:
             (listener.broker_id, listener.config.name): listener for listener in listeners
         }
         self._show_room = show_room
+        self._count_max = count_max
         self.present: dict[Connection, tuple[int, Lent]] = {}
         """By whom it was lent, and as what."""
         self._marked: set[Connection] = set()
@@ -124,7 +127,9 @@ class Guests:
         gateway, now = self._gateway, self._gateway.now()
         while (found := passage.receive()) is not None:
             lent = Lent(*found[0])
-            if not found[1]:  # this process has too many descriptors open
+            if not found[1] or len(self.present) >= self._count_max:  # too many are open
+                for descriptor in found[1]:
+                    os.close(descriptor)
                 self._passages[slot].send((HOME, lent.number, lent.session, 0))
                 continue
             accepted = socket.socket(fileno=found[1][0])
@@ -293,7 +298,8 @@ class Guests:
                 if connection.asked_other_at > share.since:
                     self._going.setdefault(connection, now + GOES_WITHIN_S)
             self._usual.clear()
-        room = 0 if self._is_over else max(0, int((ROOM - share.busy) * 1000))
+        is_full = self._is_over or len(self.present) >= self._count_max
+        room = 0 if is_full else max(0, int((ROOM - share.busy) * 1000))
         self._show(room + RESTING if room and now < self._until else room)
 
     def _get_loud(self, now: float) -> None:

@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 ASKED_BY_GUESTS = (PRODUCE, FETCH, OFFSET_COMMIT, OFFSET_FETCH)
 LENT, HOME, ENDED = range(3)
 """What a message is about, its first value."""
-MARKS = 64
-"""So many guests of one network worker may one I/O worker have."""
+MARKS = 1024
+"""So many guests of one network worker may one I/O worker have. Who has more connections looks at
+none of them."""
 
 LOOK_S = 0.05
 """Between two looks at who is quiet."""
@@ -200,7 +201,7 @@ class Lender:
             self._loop.unmute(self._muted.pop())
         connections = self._loop.connections
         if len(connections) > MARKS or self._gateway.quotas.is_active or self._gateway.must_stop:
-            self._quiet.clear()  # among so many nobody is alone
+            self._quiet.clear()
             return
         before, self._quiet = self._quiet, {}
         straight: list[Connection] = []

@@ -28,6 +28,7 @@ from shmbroker.ipc.passed_files import FileTable
 from shmbroker.ipc.peer import Peer
 from shmbroker.processes import straight
 from shmbroker.processes.heap import give_back_freed
+from shmbroker.processes.limits import open_files_max
 from shmbroker.processes.shared_resources import (
     IO_WORKER,
     NETWORK_WORKER,
@@ -199,6 +200,10 @@ def own_siblings(shared: SharedResources, slot: Slot, config: BrokerConfig) -> S
     )
 
 
+OPEN_FILES_SHARE = 4
+"""One part in so many of the files that this process may have open are guests, at most."""
+
+
 class GuestGateway:
     """The gateway and its guests; `turn` is theirs, between those of the broker."""
 
@@ -240,6 +245,7 @@ class GuestGateway:
             lambda free: shared.counters.words.__setitem__(room, free),
             [broker.replication.awake.core, self.awake.core],
             clock.worked_s,
+            open_files_max() // OPEN_FILES_SHARE,
         )
         broker.on_gateway_lost = self.guests.on_lender_lost
         gateway.lending = self.guests

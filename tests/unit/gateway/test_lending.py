@@ -35,6 +35,7 @@ from tests.support.raw_client import batch_of
 PRODUCE, FETCH, METADATA = (0, 9, "Produce"), (1, 11, "Fetch"), (3, 12, "Metadata")
 BATCH = batch_of(b"value")
 HOME_SLOT = 1
+GUESTS_MAX = 100
 BODIES = {
     "Produce": {
         "acks": 1,
@@ -81,6 +82,7 @@ class Two:
             self._set_room,
             [Core(self.host.clock.monotonic, [])],
             lambda: self.host_s,
+            GUESTS_MAX,
         )
         self.host.gateway.lending = self.guests
         self.lender = Lender(
@@ -530,6 +532,20 @@ def test_the_guests_of_a_broker_that_is_fenced_end(two: Two) -> None:
     assert two.home.client.recv(1) == b""
     two.turns()
     assert not two.guests.present and not two.lender.away and two.open == 0
+
+
+def test_a_host_that_is_full_gives_it_back_and_says_that_it_has_no_room(two: Two) -> None:
+    two.rest(WINDOW_S)
+    assert two.room
+    two.guests._count_max = 0
+    for _ in range(2 * QUIET_LOOKS):
+        by, _ = two.ask(PRODUCE)
+        assert by is two.home
+        two.home.clock.now += LOOK_S
+        two.turns()
+    assert two.lender._stays and not two.is_lent and two.open == 1
+    two.rest(WINDOW_S)
+    assert two.room == 0
 
 
 def test_a_host_without_descriptors_gives_it_back(
