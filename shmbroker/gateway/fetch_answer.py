@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     Topics = Sequence[tuple[str, bytes, list[Answer]]]
     """Name, id, partitions."""
 
+ANSWER_BYTES = 16
+"""The size of an answer without partitions."""
+ROW_BYTES = 40
+"""The size of a partition in it, without its records."""
 LOG_START_FROM = 5
 REPLICAS_FROM = 11
 """A preferred read replica is told, which is none here (KIP-392)."""
@@ -182,3 +186,9 @@ def _aborted(ended: list[tuple[int, int]], version: int) -> bytes:
     rows = [_ABORTED.pack(*row) + end for row in ended]
     replica = b"\xff\xff\xff\xff" if version >= REPLICAS_FROM else b""
     return b"".join((array_head(len(rows), is_flexible), *rows, replica))
+
+
+def size_about(lengths: list[int]) -> int:
+    """About as many bytes as an answer with records of these lengths has: what each partition
+    takes besides is a guess."""
+    return ANSWER_BYTES + ROW_BYTES * len(lengths) + sum(lengths)

@@ -40,6 +40,7 @@ from shmbroker.gateway.doors import Doors
 from shmbroker.gateway.drain import Drain
 from shmbroker.gateway.ends import IDLE, is_slow
 from shmbroker.gateway.event_loop import EventLoop
+from shmbroker.gateway.fetch_request import FetchRequest
 from shmbroker.gateway.guard import Guard
 from shmbroker.gateway.inflight import Request
 from shmbroker.gateway.later import Later
@@ -465,7 +466,7 @@ class Gateway:
     def _end_waiting_fetches(self) -> None:
         """Answer them: a Produce that passed one is answered behind it."""
         for token, request in list(self.pending.items()):
-            if type(request) is fetch.FetchRequest:
+            if type(request) is FetchRequest:
                 del self.pending[token]
                 self.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
                 self.loop.flush(request.connection)
@@ -729,7 +730,7 @@ class Gateway:
             self.lending.on_closed(connection)
         self.show_open()
         for request in connection.inflight:
-            if type(request) is fetch.FetchRequest and request.tokens:
+            if type(request) is FetchRequest and request.tokens:
                 token = request.tokens[0]
                 peer = request.peer
                 if self.pending.pop(token, None) is not None and peer and peer.incarnation:

@@ -10,7 +10,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.gateway import fetch, produce
+from shmbroker.gateway import produce
+from shmbroker.gateway.fetch_request import FetchRequest
 from shmbroker.ipc.operation_layout import (
     APPENDED,
     APPENDED_HEAD,
@@ -48,7 +49,7 @@ class Results:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.partial = PartialResults()
-        self.unread: list[tuple[fetch.FetchRequest, Peer, bytes, tuple[int, ...]]] = []
+        self.unread: list[tuple[FetchRequest, Peer, bytes, tuple[int, ...]]] = []
         """Reads that wait for descriptors: request, its peer, the READ_DONE, file ids."""
         self.asked_files: set[int] = set()
         self.reader: Connection | None = None
@@ -115,7 +116,7 @@ class Results:
         if operation == READ_DONE:
             token = TOKEN.unpack_from(data, index)[0]
             request = self.gateway.pending.pop(token, None)
-            if type(request) is fetch.FetchRequest:
+            if type(request) is FetchRequest:
                 self._finish_read(request, peer, data, index, length)
         elif operation == APPENDED_MANY:
             token = TOKEN.unpack_from(data, index)[0]
@@ -159,7 +160,7 @@ class Results:
                 self.gateway.touched.add(request.connection)
 
     def _finish_read(
-        self, request: fetch.FetchRequest, peer: Peer, data: memoryview, index: int, length: int
+        self, request: FetchRequest, peer: Peer, data: memoryview, index: int, length: int
     ) -> None:
         missing = self.gateway.fetch.on_read_done(request, peer, data, index)
         if not missing:
@@ -213,7 +214,7 @@ class Results:
                 else:
                     code = error_codes.NOT_LEADER_OR_FOLLOWER
                     gateway.produce.on_appended(request, token, code, -1, -1, -1, (None, ()))
-            elif type(request) is fetch.FetchRequest:
+            elif type(request) is FetchRequest:
                 gateway.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
             elif request.finish is not None:
                 gateway.plain.finish_again(request)

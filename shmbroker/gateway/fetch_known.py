@@ -1,0 +1,204 @@
+"""Fetch of one partition, again and again: the same bytes but for correlation id and offset.
+
+A client that reads a single partition without a session says so each time:
+
+    head, all up to the offset   │ OFFSET │ log start offset, max bytes, nothing more
+    ── key, but correlation id ──┘ moves  └────────────── rest of the key
+
+What the key means was noted when it was decoded, a `KnownFetch`: the READ around the offset, and
+the answer around the numbers and the records.
+
+Rules of this file:
+* Noted is what is usual: one partition that is there and may be read, a client, no session, no
+  rack, nothing forgotten, no tags. So the READ and the answer have the bytes that `fetch` would
+  give them.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from shmbroker.apis.table import FETCH
+from shmbroker.gateway.fetch_answer import (
+    HEAD,
+    INT,
+    PARTITION_V4,
+    PARTITION_V5,
+    named,
+    no_aborted,
+)
+from shmbroker.gateway.fetch_request import (
+    API_KEY,
+    FetchRequest,
+    Limits,
+    bounded,
+    may_read,
+)
+from shmbroker.gateway.fetch_rows import FLEXIBLE_FROM, SESSIONS_FROM, TOPIC_IDS_FROM
+from shmbroker.gateway.recogniser import TopicMeaning
+from shmbroker.ids import partition_key
+from shmbroker.ipc.operation_layout import READ, READ_HEAD, READ_PARTITION, READ_SLICE, TOKEN
+from shmbroker.wire import codec
+from shmbroker.wire.frame import response_header
+from shmbroker.wire.primitives import array_head, uvarint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from shmbroker.apis.contexts import RequestContext
+    from shmbroker.gateway.connection import Connection
+    from shmbroker.gateway.fetch_rows import Asked
+    from shmbroker.ipc.peer import Peer
+
+REPEATED_BYTES_MAX = 512
+"""Longer frames are not looked at: any with one partition is shorter, but for long names."""
+CORRELATION_ID_BYTES = 4
+
+
+def _bytes_behind_offset(version: int) -> int:
+    """Where there is one partition, nothing forgotten, no rack and no tagged field."""
+    if version >= FLEXIBLE_FROM:
+        return 4 + 8 + 4 + 5  # last fetched epoch, log start, max bytes; five times nothing
+    return 4 + (8 if version >= 5 else 0) + (4 if version >= 7 else 0) + (2 if version >= 11 else 0)
+
+
+OFFSET_FROM_END = {
+    version: _bytes_behind_offset(version) + 8
+    for version in range(FETCH.VERSION_MIN, FETCH.VERSION_MAX + 1)
+}
+OFFSET = Struct(">q")
+_READ = Struct("<Q24s32sq16s")
+"""Token; the rest of READ_HEAD; READ_PARTITION up to its offset; the offset; what follows."""
+assert _READ.size == READ_HEAD.size + READ_PARTITION.size
+_ANSWER_START = Struct(">ii")
+"""The frame's size, the correlation id."""
+
+
+class KnownFetch(TopicMeaning):
+    """What the bytes around correlation id and offset mean; of one topic, as it was then."""
+
+    __slots__ = ("after", "answer_end", "answer_head", "answer_middle", "before", "client_id",
+                 "head", "index", "isolation", "name", "topic_id")  # fmt: skip
+    after: bytes
+    answer_end: bytes
+    """What an answer has behind the records, what stands before the partition's numbers (all but
+    the frame's size and the correlation id), what stands between those and the records' length."""
+    answer_head: bytes
+    answer_middle: bytes
+    before: bytes
+    client_id: bytes | None
+    head: bytes
+    index: int
+    isolation: int
+    name: str
+    topic_id: bytes
+
+    def try_send(
+        self,
+        worker: RequestContext,
+        connection: Connection,
+        peer: Peer,
+        offset: int,
+        version: int,
+        correlation_id: int,
+    ) -> bool:
+        """Start one more such request, of this offset; False if the ring has no room."""
+        token = worker.token + 1
+        read = _READ.pack(token, self.head, self.before, offset, self.after)
+        if connection.throttle is not None:
+            read = bounded(connection.throttle, self.client_id, read)
+        if not peer.try_send(READ, read):
+            return False
+        worker.token = token
+        request = FetchRequest(connection, API_KEY, version, correlation_id)
+        request.client_id = self.client_id
+        request.isolation = self.isolation
+        request.known = self
+        request.session = request.wanted = None
+        answer = [self.index, 0, -1, -1, -1, None, 0, -1, -1, None]
+        request.asked = [answer]
+        request.topics = [(self.name, self.topic_id, request.asked)]
+        request.tokens = [token]
+        request.peer = peer
+        worker.pending[token] = request
+        connection.inflight.append(request)
+        return True
+
+    def has_answered(self, request: FetchRequest, data: memoryview, at: int) -> bool:
+        """The usual answer to such a request: few records, or none, in one piece. Its READ_SLICE
+        is at data[at]. False where it is not that: then `fetch` builds it, to the same bytes."""
+        (
+            error, _, length, high_watermark, stable, log_start,
+            file_id, position, diverging_epoch, _, _,
+        ) = READ_SLICE.unpack_from(data, at)  # fmt: skip
+        if error or file_id or diverging_epoch >= 0 or request.connection.throttle is not None:
+            return False
+        version = request.api_version
+        start = at + READ_SLICE.size + position
+        numbers = (self.index, 0, high_watermark, stable, log_start)
+        parts = (
+            self.answer_head,
+            PARTITION_V5.pack(*numbers) if version >= 5 else PARTITION_V4.pack(*numbers[:4]),
+            self.answer_middle,
+            uvarint(length + 1) if version >= FLEXIBLE_FROM else INT.pack(length),
+            data[start : start + length],
+            self.answer_end,
+        )
+        size = CORRELATION_ID_BYTES + sum(map(len, parts))
+        request.response = [b"".join((_ANSWER_START.pack(size, request.correlation_id), *parts))]
+        return True
+
+
+def meaning_of(
+    worker: RequestContext,
+    request: FetchRequest,
+    body: Asked,
+    decoded: dict[str, Any],
+    encoded: memoryview,
+) -> KnownFetch | None:
+    """What the same bytes with another offset will mean; None where that is not plain. The request
+    names one partition and no session: `body`, out of `decoded`, out of `encoded`."""
+    version = request.api_version
+    topic = decoded["topics"][0]
+    name, topic_id, rows = body.topics[0]
+    index, epoch, offset, last_fetched_epoch, max_bytes = rows[0]
+    image = worker.topic_of(topic, version >= TOPIC_IDS_FROM)
+    if (
+        image is None
+        or not 0 <= index < len(image.partitions)
+        or not may_read(worker.guard, request.connection, image.name)
+        or body.isolation not in (0, 1)
+        or body.replica_id >= 0
+        or body.session_id
+        or decoded["rack_id"]
+        or body.forgotten
+        or codec.encode("FetchRequest", version, decoded) != encoded
+    ):
+        return None
+    limits = Limits(body, request.client_id, worker.fetch_bytes_max)
+    known = KnownFetch()
+    known.client_id = request.client_id
+    known.isolation = limits.isolation
+    known.image = worker.image
+    known.topic_image = image
+    known.name = name
+    known.topic_id = topic_id
+    known.index = index
+    known.head = limits.pack_head(0, 1)[TOKEN.size :]
+    key = partition_key(image.topic_id, index)
+    entry = READ_PARTITION.pack(key, max_bytes, epoch, last_fetched_epoch, offset, -1, -1)
+    known.before, known.after = entry[:32], entry[40:]
+    is_flexible = version >= FLEXIBLE_FROM
+    known.answer_head = b"".join(
+        (
+            response_header(API_KEY, version, 0)[CORRELATION_ID_BYTES:],
+            HEAD.pack(0, 0, 0) if version >= SESSIONS_FROM else b"\0\0\0\0",
+            array_head(1, is_flexible),
+            named(name, topic_id, version),
+            array_head(1, is_flexible),
+        )
+    )
+    known.answer_middle = no_aborted(known.isolation, version)
+    known.answer_end = b"\0\0\0" if is_flexible else b""
+    return known
