@@ -198,7 +198,7 @@ class Broker:
             config["log.retention.check.interval.ms"],
         )
         self.store.count = member.tally.add
-        self.store.on_log_start = self.purgatory.check
+        self.store.on_readable = self.purgatory.check
         self.partitions = self.store.partitions
         self.compaction = Compaction(self.store, config, self._clean, member.tally.add)
         self.damage = DamageMender(self.store, self.compaction.is_on)

@@ -120,8 +120,9 @@ class PartitionStore:
         self._next_fault_line_ms = 0
         self._is_log_start_moved = False
         self._is_start_flushing = self._is_start_flushed = False
-        self.on_log_start: Callable[[bytes], object] = lambda key: None
-        """Told the key of a partition whose log begins later now."""
+        self.on_readable: Callable[[bytes], object] = lambda key: None
+        """Told the key of a partition of which less can be read now: it begins later, or its disk
+        has failed."""
         self.count: Callable[[str], None] = lambda name: None
         """Told the name of a counter for each thing that is found lost or damaged."""
         self._clean_ms: dict[bytes, int] = {}
@@ -520,7 +521,7 @@ class PartitionStore:
         start = delete_records(log, offset, partition.high_watermark)
         if log.log_start_offset != before:
             self._is_log_start_moved = True
-            self.on_log_start(partition.key)
+            self.on_readable(partition.key)
         return start
 
     def _logs(self) -> list[tuple[str, int, PartitionLog]]:
@@ -577,6 +578,7 @@ class PartitionStore:
         logger.error("fdatasync in %s: %s; it is offline", self.log_directory.path, fault)
         for partition in self.partitions.values():
             partition.take_offline()
+            self.on_readable(partition.key)
 
     def checkpoint(self) -> None:
         """Write the checkpoint files: recovery points, log starts, high watermarks."""

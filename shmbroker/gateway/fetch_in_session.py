@@ -32,7 +32,7 @@ from shmbroker.gateway.fetch_request import (
     may_read,
 )
 from shmbroker.gateway.fetch_rows import FLEXIBLE_FROM, SESSIONS_FROM, TOPIC_IDS_FROM
-from shmbroker.gateway.fetch_session import KEPT_MIN, PARAMETERS, next_epoch
+from shmbroker.gateway.fetch_session import PARAMETERS, next_epoch
 from shmbroker.ids import ZERO_UUID, partition_key
 from shmbroker.ipc.operation_layout import READ, READ_FLAG_NEW, READ_FLAG_SESSION, READ_HEAD
 from shmbroker.metadata.topic_names import TOPIC_NAME_CHARACTERS_MAX
@@ -173,7 +173,7 @@ class SessionFetches:
             error = error_codes.UNKNOWN_SERVER_ERROR
         elif peer is None:
             error = error_codes.NOT_LEADER_OR_FOLLOWER
-        is_kept = len(session.partitions) >= KEPT_MIN
+        is_kept = session.is_large
         host = (peer, peer.incarnation) if peer is not None else None
         if is_kept and session.is_in_step and session.host == host:
             request.asked = session.asked_last

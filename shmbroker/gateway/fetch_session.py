@@ -160,6 +160,11 @@ class FetchSession:
             self.is_in_step = False
         self.unresolved = []
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the broker keeps its entries, too."""
+        return len(self.partitions) >= KEPT_MIN
+
     def asked(self) -> tuple[list[Key], bytes]:
         """The partitions that can be read, and their entries for a READ, in the same order."""
         payload = self._payload

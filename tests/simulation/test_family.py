@@ -12,11 +12,13 @@ from tests.simulation.family.old_bugs import OLD_BUGS, OldBug, put_back
 from tests.simulation.family.simulate import (
     ANY,
     GUESTS,
+    SESSIONS,
     TRANSACTIONS,
     Plan,
     Simulation,
     simulate,
     simulate_guests,
+    simulate_sessions,
     simulate_transactions,
 )
 from tests.simulation.family.transactional import Instance
@@ -25,11 +27,16 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 170
 TRANSACTION_SEEDS = 30
 """A history with transactions takes two to three times as long."""
-GUEST_SEEDS = 20
+GUEST_SEEDS = SESSION_SEEDS = 20
 PER_TEST = 10
 FURTHER_SEEDS = 60
 """Looked at where the named ones find nothing, as a change elsewhere leads them another way."""
-PLANS = {"family": ANY, "transactions": TRANSACTIONS, "guests": GUESTS}
+PLANS = {
+    "family": ANY,
+    "transactions": TRANSACTIONS,
+    "guests": GUESTS,
+    "sessions": SESSIONS,
+}
 KEPT = [
     (int(line.split()[1]), PLANS[line.split()[0]])
     for line in (Path(__file__).parent / "kept_seeds.txt").read_text().splitlines()
@@ -81,6 +88,12 @@ def test_seeds_whose_connections_are_lent(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen["take_over"] - seen["_take_home"] > 10 * GUEST_SEEDS, seen
     assert seen["_take_home"] > 5 * GUEST_SEEDS and seen["_end"] > GUEST_SEEDS, seen
     assert native is None or seen["_serve_all"] > 5 * GUEST_SEEDS, seen
+
+
+def test_seeds_with_fetch_sessions() -> None:
+    """Most rows have nothing to tell most of the time, and all are read to their ends."""
+    rows = sum(simulate_sessions(seed).sessions.rows for seed in range(SESSION_SEEDS))
+    assert rows > 1000 * SESSION_SEEDS, rows
 
 
 def test_transactions_end_in_every_way() -> None:

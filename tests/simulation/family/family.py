@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from shmbroker.broker.broker import Broker
 from shmbroker.errors import Fault
 from shmbroker.gateway.listener import Listener
 from shmbroker.metadata.image import MetadataImage
@@ -289,14 +290,14 @@ class Family:
                 return member
         return None
 
+    def brokers(self) -> list[Broker]:
+        """Those that live."""
+        members = self.members.values()
+        return [each.child.broker for each in members if isinstance(each.child, IoWorker)]
+
     def partitions(self) -> list[Partition]:
         """All that brokers have open."""
-        return [
-            partition
-            for member in self.members.values()
-            if isinstance(member.child, IoWorker)
-            for partition in member.child.broker.partitions.values()
-        ]
+        return [each for broker in self.brokers() for each in broker.partitions.values()]
 
     def led(self) -> list[Partition]:
         """Those of which the broker is the leader, by the metadata that some gateway knows."""

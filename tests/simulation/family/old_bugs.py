@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tests.simulation.family.simulate import TRANSACTIONS, Plan
+from tests.simulation.family.simulate import SESSIONS, TRANSACTIONS, Plan
 
 
 class Change(NamedTuple):
@@ -345,6 +345,33 @@ OLD_BUGS = (
         ),
         Plan(False, True, 0.0, has_transactions=True),
         (0, 8, 10),
+    ),
+    OldBug(
+        "settled-unattended",
+        "a fetch session is not told of records in a partition that had none before",
+        (
+            Change(
+                "shmbroker.broker.read_sessions:ReadSession._settle",
+                "self.reader.purgatory.attend(self, self.rows[place][0])",
+                "pass",
+            ),
+        ),
+        SESSIONS,
+        (0, 1, 2),
+    ),
+    OldBug(
+        "offline-untold",
+        "whoever waits for records is not told that the disk has failed",
+        (
+            Change(
+                "shmbroker.broker.partition_store:PartitionStore.fence",
+                "self.on_readable(partition.key)",
+                "pass",
+            ),
+        ),
+        SESSIONS,
+        (17, 23, 27),
+        is_rare=True,
     ),
 )
 

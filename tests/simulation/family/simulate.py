@@ -21,7 +21,8 @@ What may happen, at random:
     leave     a client's connections end
 
 With `Plan.has_transactions` there are transactional clients and read_committed readers as well;
-with `Plan.has_guests` network workers lend connections to I/O workers.
+with `Plan.has_guests` network workers lend connections to I/O workers; with `Plan.has_sessions`
+clients read in fetch sessions.
 
 Then nothing fails any more, and within a minute everybody has caught up, or it is an error too.
 
@@ -54,6 +55,7 @@ from tests.simulation.family.history import Place, Seen
 from tests.simulation.family.members import MODERN_SESSION_MS, Consumer, Modern
 from tests.simulation.family.network import Disconnected, Network, Script, Wait
 from tests.simulation.family.scheduler import CALL_S, Scheduler
+from tests.simulation.family.sessions import SessionReader, Watch
 from tests.simulation.family.system import System
 from tests.simulation.family.transaction_history import TransactionsSeen
 from tests.simulation.family.transactional import CommittedClient, CommittedReader, Instance
@@ -92,11 +94,16 @@ class Plan(NamedTuple):
     """Clients write in transactions, too."""
     has_guests: bool = False
     """I/O workers serve the quiet ones among the connections."""
+    has_sessions: bool = False
+    """Clients read in fetch sessions, too, which brokers keep however small they are."""
 
 
 ANY = Plan()
 GUESTS = Plan(has_guests=True)
+SESSIONS = Plan(has_sessions=True)
 TRANSACTIONS = Plan(has_transactions=True)
+KINDS = {ANY: "family", TRANSACTIONS: "transactions", GUESTS: "guests", SESSIONS: "sessions"}
+"""As `scripts/simulate` names them."""
 
 
 class Simulation:
@@ -116,6 +123,7 @@ class Simulation:
         self.fault_counts: dict[str, int] = {}
         self.is_healing = False
         self.has_lost = False
+        self.sessions = Watch()
         drawn = Plan(
             random.random() < 0.6, random.random() < 0.4, random.choice((0.0, 0.3, 1.0, 2.0))
         )
@@ -127,6 +135,8 @@ class Simulation:
         self.transaction_version = 0
         if plan.has_transactions:
             self._draw_transactions()
+        if plan.has_sessions:
+            self.system.kept_min = 1
         self.size = self._size()
         self.family = Family(self.system, self.size, self.trace)
         self.seen = Seen(
@@ -192,7 +202,7 @@ class Simulation:
         except (AssertionError, Fault) as fault:
             # A fault is a client's, who can't read what it is given.
             trace = "\n".join(self.lines)
-            kind = {ANY: "family", TRANSACTIONS: "transactions", GUESTS: "guests"}.get(self.plan)
+            kind = KINDS.get(self.plan)
             again = f"scripts/simulate --of {kind} --from {self.seed} --seeds 1"
             if kind is None:
                 again = f"simulate({self.seed}, {self.plan})"
@@ -215,6 +225,8 @@ class Simulation:
             self._end_slowness()
         if self.transaction_version:
             self._watch()
+        if self.plan.has_sessions:
+            self._watch_sessions()
         self._go_on(lambda: scheduler.now > 1000 + LENGTH_S, 2 * LENGTH_S)
         self._heal()
         self.network.tell_to_end()
@@ -241,6 +253,11 @@ class Simulation:
         self.transactions.on_open(found, self.scheduler.now, self.network.well_since)
         self.scheduler.after(WATCH_S, self._watch)
 
+    def _watch_sessions(self) -> None:
+        """Look at the sessions that brokers keep, over and over."""
+        self.sessions.look(self.family.brokers())
+        self.scheduler.after(WATCH_S, self._watch_sessions)
+
     def _go_on(self, is_over: Callable[[], bool], seconds: float) -> None:
         until = self.scheduler.now + seconds
         while not is_over():
@@ -260,6 +277,9 @@ class Simulation:
         admin = Admin(network, "admin", seen, self.size.brokers)
         for number in range(random.randrange(1, 3)):
             Reader(network, f"reader-{number}", seen)
+        if self.plan.has_sessions:
+            for number in range(2):
+                SessionReader(network, f"session-reader-{number}", seen)
         if self.transaction_version:
             admin.internal = [(GROUP_TOPIC, 0)]
             admin.internal += [(TRANSACTION_TOPIC, at) for at in range(STATE_PARTITIONS)]
@@ -610,6 +630,11 @@ class _Lines(logging.Handler):
 def simulate_transactions(seed: int) -> Simulation:
     """One history with transactional clients."""
     return simulate(seed, TRANSACTIONS)
+
+
+def simulate_sessions(seed: int) -> Simulation:
+    """One history with fetch sessions."""
+    return simulate(seed, SESSIONS)
 
 
 def simulate_guests(seed: int) -> Simulation:

@@ -26,6 +26,7 @@ from unittest import mock
 
 from shmbroker import clock, signs
 from shmbroker.broker import append
+from shmbroker.gateway import fetch_session
 from shmbroker.gateway.connection import Connection
 from shmbroker.groups.transactions import transaction
 from shmbroker.ipc import core
@@ -51,6 +52,7 @@ class System:
         self.scheduler = scheduler
         self.disk = SimulatedDisk(root, scheduler.call, self.own)
         self.slow_flushes = SLOW_FLUSHES
+        self.kept_min = fetch_session.KEPT_MIN
         self.producer_epoch_last = transaction.EPOCH_LAST
         """Of a transactional producer; a low one, and producer ids are used up."""
         self.has_kernel = True
@@ -98,6 +100,7 @@ class System:
             mock.patch.object(io_worker, "Flusher", lambda eventfd: Flusher(self, eventfd)),
             mock.patch.object(closing, "FEW", 1 << 30),
             mock.patch.object(transaction, "EPOCH_LAST", self.producer_epoch_last),
+            mock.patch.object(fetch_session, "KEPT_MIN", self.kept_min),
             mock.patch.object(core, "LOOK_S", 1.0),
             mock.patch.object(core, "sched_yield", lambda: None),
             mock.patch.multiple(guest_gateway, RING_BYTES=64 << 10, RESULT_RING_BYTES=64 << 10),
