@@ -40,6 +40,7 @@ from shmbroker.broker.partition_store import PartitionStore
 from shmbroker.broker.placement import Placement
 from shmbroker.broker.producer_ids import ProducerIds
 from shmbroker.broker.read import Reader
+from shmbroker.broker.read_lookup import Lookup
 from shmbroker.broker.read_sessions import ReadSessions
 from shmbroker.broker.registration import Registration
 from shmbroker.broker.replicated import Replicated
@@ -227,13 +228,11 @@ class Broker:
             )
         self.store.retain_tiered = self.tiering.retain
         self.reader = Reader(
-            self.partitions,
+            Lookup(self.partitions, self.steady_ms, self.tiering, self.on_storage_fault),
             self.purgatory,
             self.steady_ms,
             self.passing.pass_file,
-            self.tiering,
             config["remote.fetch.max.wait.ms"],
-            self.on_storage_fault,
             waits=tables.latencies.of(STAGE_PURGATORY),
         )
         self.read_sessions = ReadSessions(self.reader)

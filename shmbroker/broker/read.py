@@ -1,33 +1,29 @@
-"""READ, on the log's side: where the batches lie that a fetch may have.
+"""READ, on the log's side: answered at once, or when there is something to answer with.
+
+   READ ──► DelayedRead ──► a look at its partitions ──► enough ─────────────► READ_DONE
+                            (`broker.read_lookup`)   └─► too little: it waits     ▲
+                              ▲                               │   └── its time ───┘
+                              └── an append, bytes come ──────┘
 
 Rules of this file:
 * A read answers with slices (file id, position, length); the reader's process sends them from the
   file. Only a slice of an active segment that is smaller than a descriptor is worth passing goes
   as bytes: thousands of quiet partitions then cost their readers no descriptor.
-* Never past the high watermark, nor for read_committed readers past the last stable offset. Between
-  that and the log end offset: no bytes, no error.
-* read_committed readers are told the aborted transactions in what they get, and no others: where
-  there are too many for the answer, they get less.
-* The first partition with data gives at least one whole batch, whatever the limits (KIP-74); later
-  ones keep to them.
 * A read that may wait does, watched by its partitions, until there are min_bytes, an error of the
   log, a diverging epoch, or its time is over.
 * Where a read waits for many partitions, those that an append has not touched are as they were:
   only the others are looked at again.
-* What lies before the local start is read through `broker.tiering`. While it is on the way the
-  read waits, for the remote store's time (remote.fetch.max.wait.ms) in place of its own.
-* What is on the disk alone is not waited for here, as everybody else would wait, too: the kernel is
-  asked for it, the read waits and is tried again each millisecond (`retry_cold`).
+* While what lies before the local start is on the way, the read waits for the remote store's time
+  (remote.fetch.max.wait.ms) in place of its own.
+* What is on the disk alone is not waited for here, as everybody else would wait, too: the read
+  waits and is tried again each millisecond (`retry_cold`).
 * A partition about which there is nothing to say that the asker does not know (no bytes, no error,
   high watermark and log start offset as it named them) is left out of the answer.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any
+from __future__ import annotations
 
-from shmbroker.broker.tier_port import NoTier, Tier
-from shmbroker.errors import StorageFault
+from shmbroker.broker.read_lookup import ABORTED_MAX, READ_COMMITTED
 from shmbroker.ipc.operation_layout import (
     READ_ABORTED,
     READ_DONE,
@@ -36,52 +32,26 @@ from shmbroker.ipc.operation_layout import (
     READ_PARTITION,
     READ_SLICE,
 )
-from shmbroker.ipc.peer import Peer
-from shmbroker.log.lookups import aborted_in
-from shmbroker.log.residency import ColdBytes, allow_waiting, refuse_waiting
-from shmbroker.log.segment import Segment
-from shmbroker.log.transaction_index import AbortedTransaction
-from shmbroker.purgatory import DelayedOperation, Purgatory
-from shmbroker.records.batch_layout import H_LENGTH, H_PRODUCER_ID, LOG_OVERHEAD
-from shmbroker.replica.partition import Partition, Partitions, not_led_error
+from shmbroker.purgatory import DelayedOperation
 from shmbroker.shm.latencies import Histogram
 from shmbroker.wire import error_codes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from shmbroker.broker.read_lookup import Asked, Lookup
+    from shmbroker.ipc.peer import Peer
+    from shmbroker.purgatory import Purgatory
+    from shmbroker.replica.partition import Partition
 
 INLINE_SLICE_BYTES = 2048
 INLINE_BYTES = 256 << 10
 """Bytes that go with one answer at most; slices beyond are sent from their files."""
 
-COLD_WAIT_MS = 1000
-"""Then the disk is waited for all the same: pages may be dropped as fast as they come in."""
-
-ABORTED_MAX = 6000
-"""Aborted transactions of one answer, 20 bytes each. A client reads on where the slices end."""
-
-READS_MAX = 4000
-"""Partitions of which one fetch gets bytes: each costs 5 to 20 us, so that is some 50 ms. The
-others have their turn with the next. Fewer would have librdkafka wait: when it holds 100,000
-messages, it asks for what an answer left out only after `fetch.queue.backoff.ms`, a second."""
-
-MISSES_MAX = 4
-"""Partitions in a row with nothing as small as the room that is left: then the answer is full. Each
-look at another opens its file and reads there, which was most of what a fetch of many cost."""
-
-READ_COMMITTED = 1
-"""The isolation level."""
-
-Asked = tuple[bytes, int, int, int, int, int, int]
-"""READ_PARTITION: key, most bytes, leader epoch, last fetched epoch, offset, and what is known."""
-Found = tuple[Segment, int, int]
-"""Segment, position, length."""
-FindAborted = Callable[[Segment, int, int], list[AbortedTransaction] | int | None]
-"""find(segment, end position, end offset): aborted transactions, an error code, or None: later."""
-
 _pack_slice = READ_SLICE.pack
 _OUT_OF_RANGE = error_codes.OFFSET_OUT_OF_RANGE
-
-
-def _raise(_partition: Partition, fault: StorageFault) -> None:
-    raise fault
 
 
 class DelayedRead(DelayedOperation):
@@ -92,7 +62,7 @@ class DelayedRead(DelayedOperation):
 
     def __init__(
         self,
-        reader: "Reader",
+        reader: Reader,
         peer: Peer,
         token: int,
         partitions: list[Asked],
@@ -126,7 +96,7 @@ class DelayedRead(DelayedOperation):
         results, total, must_answer = self.look()
         if total < self.min_bytes and not must_answer:
             self.note_nothing(results)
-            if reader.is_cold:
+            if reader.lookup.is_cold:
                 self.results = None
                 reader.cold[self] = None
             return False
@@ -134,8 +104,8 @@ class DelayedRead(DelayedOperation):
         return True
 
     def look(self) -> tuple[list[Any], int, bool]:
-        """As `Reader.look_up`, at what may have something."""
-        return self.reader.look_up(self, self.partitions)
+        """As `Lookup.look_up`, at what may have something."""
+        return self.reader.lookup.look_up(self, self.partitions)
 
     def note_nothing(self, results: list[Any]) -> None:
         """The last look has not found enough."""
@@ -159,10 +129,10 @@ class DelayedRead(DelayedOperation):
         if len(places) < count:
             return self.try_complete()  # a request that names one twice
         which = sorted([places[key] for key in keys])
-        reader = self.reader
-        found, total, must_answer = reader.look_up(self, [partitions[place] for place in which])
+        lookup = self.reader.lookup
+        found, total, must_answer = lookup.look_up(self, [partitions[place] for place in which])
         for place, result in zip(which, found, strict=True):
-            if reader.is_cold or (type(result) is tuple and type(result[0]) is int):
+            if lookup.is_cold or (type(result) is tuple and type(result[0]) is int):
                 return self.try_complete()  # whether an error is answered with depends on all
             results[place] = result
         if total < self.min_bytes and not must_answer:
@@ -177,7 +147,7 @@ class DelayedRead(DelayedOperation):
         results = self.results
         if results is None:
             results, total, _ = self.look()
-            if self.reader.is_cold and not total:
+            if self.reader.lookup.is_cold and not total:
                 self.is_done = False
                 self.reader.wait(self, 1)
                 return
@@ -193,28 +163,21 @@ class Reader:
 
     def __init__(
         self,
-        partitions: Partitions,
+        lookup: Lookup,
         purgatory: Purgatory,
         now_ms: Callable[[], int],
         pass_file: Callable[[Peer, Any], None],
-        tiering: Tier | None = None,
         tier_wait_ms: int = 0,
-        on_storage_fault: Callable[[Partition, StorageFault], None] = _raise,
         waits: Histogram | None = None,
     ) -> None:
-        self.partitions = partitions
+        self.lookup = lookup
         self.purgatory = purgatory
         self.now_ms = now_ms
         self.pass_file = pass_file
-        self.tiering = tiering or NoTier()
         self.tier_wait_ms = tier_wait_ms
-        self.on_storage_fault = on_storage_fault
         self.waiting: dict[tuple[int, int], DelayedRead] = {}
-        self._is_tier_awaited = False
-        self.is_cold = False
-        """Whether the last look met bytes that are on the disk alone."""
         self.cold: dict[DelayedRead, None] = {}
-        """Those that wait for such bytes."""
+        """Those that wait for bytes that are on the disk alone."""
         self._retried_ms = 0
         self.waits = waits or Histogram()
         """How long those have taken that had to wait."""
@@ -240,18 +203,18 @@ class Reader:
 
     def begin(self, read: DelayedRead, max_wait_ms: int) -> None:
         """Answer it now, or when there is enough, or after so long."""
-        self._is_tier_awaited = False
         if max_wait_ms <= 0:
             results, total, must_answer = read.look()
-            if total or must_answer or not (self._is_tier_awaited or self.is_cold):
+            lookup = self.lookup
+            if total or must_answer or not (lookup.is_tier_awaited or lookup.is_cold):
                 read.finish(results)
                 return
             read.min_bytes = 1
-            if self.is_cold:
+            if lookup.is_cold:
                 self.cold[read] = None
         elif read.try_complete():
             return
-        if self._is_tier_awaited:
+        if self.lookup.is_tier_awaited:
             max_wait_ms = self.tier_wait_ms
         self.wait(read, max(1, max_wait_ms))
 
@@ -285,156 +248,6 @@ class Reader:
                 del self.waiting[key]
                 if not read.is_done:
                     self.purgatory.cancel(read)
-
-    def look_up(
-        self, read: DelayedRead, asked: Iterable[Asked], others: bool | None = None
-    ) -> tuple[list[Any], int, bool]:
-        """(one result for each partition, bytes in all, whether to answer at once); sets `is_cold`.
-        asked: its partitions, or some of them. others: where what is left out has nothing new,
-        whether it has others: then there are no results behind the one that filled the answer.
-
-        A result is (error code, partition or None), a partition that there are no bytes of, or
-        (partition, segment, position, length, diverging epoch and end or None, aborted
-        transactions).
-        """
-        self.is_cold = False
-        if read.cold_until_ms and self.now_ms() >= read.cold_until_ms:
-            return self._look_up(asked, read.max_bytes, read.isolation, others)
-        refuse_waiting()
-        try:
-            found = self._look_up(asked, read.max_bytes, read.isolation, others)
-        finally:
-            allow_waiting()
-        if self.is_cold and not read.cold_until_ms:
-            read.cold_until_ms = self.now_ms() + COLD_WAIT_MS
-        return found
-
-    def _look_up(
-        self,
-        asked: Iterable[Asked],
-        max_bytes: int,
-        isolation: int,
-        others: bool | None,
-    ) -> tuple[list[Any], int, bool]:
-        results: list[Any] = []
-        total = 0
-        aborted_left = ABORTED_MAX
-        left = READS_MAX
-        misses = MISSES_MAX
-        must_answer = False
-        has_valid, stops = bool(others), others is not None
-        find_partition, open_due = self.partitions.get, self.partitions.open_due
-        add = results.append
-        for key, partition_max_bytes, epoch, last_fetched_epoch, offset, _, _ in asked:
-            if stops and total and (total >= max_bytes or not left):
-                must_answer |= not left
-                break
-            partition = find_partition(key) or open_due(key)
-            if (
-                partition is not None
-                and partition.is_leader
-                and (
-                    offset == partition.high_watermark
-                    or (
-                        0 < max_bytes <= total
-                        and partition.log.log_start_offset <= offset <= partition.high_watermark
-                    )
-                )
-                and (epoch < 0 or epoch == partition.leader_epoch)
-                and (
-                    last_fetched_epoch < 0
-                    or last_fetched_epoch == partition.log.leader_epochs.latest
-                )
-            ):
-                # Nothing new, or no room for it, as with most of many. What is below would find
-                # the same.
-                has_valid = True
-                add(partition)
-                continue
-            if partition is None or not partition.is_leader:
-                add((not_led_error(partition), partition))
-                continue
-            refusal = _refusal(partition, epoch, last_fetched_epoch, offset)
-            if refusal is not None:
-                row, is_told_at_once = refusal
-                add(row)
-                must_answer |= is_told_at_once
-                continue
-            log = partition.log
-            has_valid = True
-            end = partition.high_watermark
-            if isolation == READ_COMMITTED:
-                end = partition.last_stable_offset
-            if offset >= end or (total and total >= max_bytes) or not left:
-                add(partition)
-                must_answer |= not left and total > 0
-                continue
-            limit = min(partition_max_bytes, max_bytes - total)
-            if offset >= log.local_start_offset:
-                left -= 1
-            found, aborted, is_told_at_once = self._read(
-                partition, offset, limit, end, total == 0, isolation, aborted_left
-            )
-            must_answer |= is_told_at_once
-            if found is None:
-                add(partition)
-                continue
-            if type(found) is int:
-                add((found, partition))
-                continue
-            segment, position, length = found
-            if length:
-                misses = MISSES_MAX
-            elif total and limit < partition_max_bytes:
-                misses -= 1
-                if not misses:
-                    max_bytes = total
-            total += length
-            if aborted:
-                aborted_left -= len(aborted)
-            # Of what has to be judged first there may be less than is asked for, and is there.
-            must_answer |= length > 0 and position < segment.unjudged_bytes
-            add((partition, segment, position, length, None, aborted) if length else partition)
-        return results, total, must_answer or not has_valid
-
-    def _read(
-        self,
-        partition: Partition,
-        offset: int,
-        limit: int,
-        end: int,
-        is_first: bool,
-        isolation: int,
-        aborted_left: int,
-    ) -> tuple[Any, Sequence[AbortedTransaction], bool]:
-        """`Found` below `end`, the aborted transactions in it, and whether it is told at once; an
-        error code in its place, or None: it is on its way from the disk or the remote store."""
-        log = partition.log
-        aborted: Sequence[AbortedTransaction] = ()
-        found: Any
-        try:
-            if offset >= log.local_start_offset:
-                found = log.read(offset, limit, end, is_first)
-                assert found is not None, "in range a moment ago"
-                if isolation != READ_COMMITTED or not log.aborted or not found[2]:
-                    return found, aborted, False
-                find: FindAborted = partial(aborted_in, log, offset)
-                found, aborted = _with_aborted(find, found, end, aborted_left)
-                return found, aborted, not found[2]  # what is left is in the next answer
-            found = self.tiering.read(partition, offset, limit, end, is_first)
-            if isolation == READ_COMMITTED and type(found) is tuple and found[2]:
-                find = partial(self.tiering.aborted_in, partition, offset)
-                found, aborted = _with_aborted(find, found, end, aborted_left)
-        except ColdBytes:
-            self.is_cold = True
-            return None, aborted, False
-        except StorageFault as fault:
-            # Damage, found when somebody comes to it: what is whole is served as before.
-            self.on_storage_fault(partition, fault)
-            return error_codes.KAFKA_STORAGE_ERROR, aborted, True
-        if found is None:
-            self._is_tier_awaited = True
-        return found, aborted, found is not None
 
     def answer(self, read: DelayedRead, results: list[Any]) -> None:
         """Send READ_DONE, after the descriptors that its slices need."""
@@ -510,57 +323,3 @@ def _pack_refusal(which: int, error: int, partition: Partition | None) -> bytes:
     if partition is not None and error != _OUT_OF_RANGE:
         leader_epoch = partition.leader_epoch
     return _pack_slice(error, which, 0, -1, -1, -1, 0, 0, -1, leader_epoch, -1)
-
-
-def _refusal(
-    partition: Partition, epoch: int, last_fetched_epoch: int, offset: int
-) -> tuple[Any, bool] | None:
-    """What a leader answers to a read that can't have bytes, and whether at once; None: it can."""
-    if epoch >= 0 and epoch != partition.leader_epoch:
-        if epoch < partition.leader_epoch:
-            return (error_codes.FENCED_LEADER_EPOCH, partition), False
-        return (error_codes.UNKNOWN_LEADER_EPOCH, partition), True
-    log = partition.log
-    if last_fetched_epoch >= 0:
-        end_epoch, end_offset = log.leader_epochs.end_offset_for(
-            last_fetched_epoch, log.log_end_offset
-        )
-        if end_epoch < 0:
-            return (_OUT_OF_RANGE, partition), True
-        if end_epoch < last_fetched_epoch or end_offset < offset:
-            return (partition, None, 0, 0, (end_epoch, end_offset), ()), True
-    if not log.log_start_offset <= offset <= log.log_end_offset:
-        return (_OUT_OF_RANGE, partition), True
-    return None
-
-
-def _with_aborted(
-    find: FindAborted, found: Found, end_offset: int, count_max: int
-) -> tuple[Any, Sequence[AbortedTransaction]]:
-    """A slice and the aborted transactions in it, of which there may be so many: it gets shorter
-    where there are more. Nothing is left of it if they are too many for its first batch.
-
-    In place of the slice what `find` says instead of transactions.
-    """
-    segment, position, length = found
-    aborted = find(segment, position + length, end_offset)
-    if not isinstance(aborted, list):
-        return aborted, ()
-    if len(aborted) <= count_max:
-        return found, aborted
-    for _, header in segment.headers(position, position + length):
-        first, producer_id = header[H_LENGTH] + LOG_OVERHEAD, header[H_PRODUCER_ID]
-        break
-    while length > first:
-        end, _ = segment.whole_batches(position, position + length // 2)
-        length = max(end - position, first)
-        aborted = find(segment, position + length, end_offset)
-        if not isinstance(aborted, list):
-            return aborted, ()
-        if len(aborted) <= count_max:
-            return (segment, position, length), aborted
-    # Of one batch only its own producer's matter.
-    aborted = [one for one in aborted if one.producer_id == producer_id]
-    if len(aborted) > count_max:
-        return (segment, position, 0), []
-    return (segment, position, length), aborted

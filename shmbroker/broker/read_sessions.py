@@ -21,7 +21,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from shmbroker.broker.read import READ_COMMITTED, DelayedRead
+from shmbroker.broker.read import DelayedRead
+from shmbroker.broker.read_lookup import READ_COMMITTED
 from shmbroker.ipc.operation_layout import (
     READ_DONE,
     READ_DONE_HEAD,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from shmbroker.broker.read import Asked, Reader
+    from shmbroker.broker.read import Reader
+    from shmbroker.broker.read_lookup import Asked
     from shmbroker.ipc.peer import Peer
     from shmbroker.replica.partition import Partition
 
@@ -143,10 +145,11 @@ class ReadSession(DelayedOperation):
         """As `DelayedRead.look`, at the rows that are ready."""
         rows = self.rows
         read.looked = looked = list(self._ready)
+        lookup = self.reader.lookup
         if not looked:
-            self.reader.is_cold = False
+            lookup.is_cold = lookup.is_tier_awaited = False
             return [], 0, False
-        found, total, must_answer = self.reader.look_up(
+        found, total, must_answer = lookup.look_up(
             read, map(rows.__getitem__, looked), len(looked) < len(rows)
         )
         for place, result in zip(looked, found, strict=False):

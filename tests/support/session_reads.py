@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from shmbroker.broker.read import Reader
+from shmbroker.broker.read_lookup import Lookup
 from shmbroker.broker.read_sessions import ReadSessions
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
@@ -61,7 +62,10 @@ class Reading:
         self.writer = SimpleNamespace(payload_bytes_max=1 << 20)
         self.purgatory = Purgatory()
         self.reader = Reader(
-            self.partitions, self.purgatory, lambda: self.now_ms, lambda peer, segment: None
+            Lookup(self.partitions, lambda: self.now_ms),
+            self.purgatory,
+            lambda: self.now_ms,
+            lambda peer, segment: None,
         )
         self.sessions = ReadSessions(self.reader, rows_max)
 

@@ -306,7 +306,7 @@ OLD_BUGS = (
         "readers of committed records get those of aborted transactions",
         (
             Change(
-                "shmbroker.broker.read:Reader._read",
+                "shmbroker.broker.read_lookup:Lookup._read",
                 "if isolation != READ_COMMITTED or not log.aborted or not found[2]:",
                 "if True:",
             ),

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from shmbroker.apis.broker import describe_producers, list_offsets
-from shmbroker.broker import read
-from shmbroker.broker.read import READ_COMMITTED, Reader
+from shmbroker.broker import read_lookup
+from shmbroker.broker.read import Reader
+from shmbroker.broker.read_lookup import READ_COMMITTED, Lookup
 from shmbroker.broker.tier_port import NoTier
 from shmbroker.ipc.operation_layout import (
     READ_ABORTED,
@@ -60,7 +61,10 @@ class Leader(Worker):
         self.client = Client()
         self.purgatory = Purgatory()
         self.reader = Reader(
-            self.store.partitions, self.purgatory, lambda: NOW_MS, lambda peer, segment: None
+            Lookup(self.store.partitions, lambda: NOW_MS),
+            self.purgatory,
+            lambda: NOW_MS,
+            lambda peer, segment: None,
         )
         self.sequences: dict[int, int] = {}
 
@@ -187,7 +191,7 @@ def test_delete_records_past_an_open_transaction_moves_the_end(leader):
 
 
 def test_too_many_for_an_answer_make_it_shorter(leader, monkeypatch):
-    monkeypatch.setattr(read, "ABORTED_MAX", 5)
+    monkeypatch.setattr(read_lookup, "ABORTED_MAX", 5)
     for producer_id in range(1, 13):
         leader.write(producer_id)
     for producer_id in range(1, 13):
@@ -212,7 +216,7 @@ def test_too_many_for_an_answer_make_it_shorter(leader, monkeypatch):
 
 
 def test_partitions_share_the_room_for_aborted_transactions(leader, monkeypatch):
-    monkeypatch.setattr(read, "ABORTED_MAX", 2)
+    monkeypatch.setattr(read_lookup, "ABORTED_MAX", 2)
     other = leader.open("u")
     for partition in (leader.partition, other):
         for producer_id in (1, 2):

@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
-from shmbroker.broker import read
-from shmbroker.broker.read import (
-    COLD_WAIT_MS,
-    INLINE_BYTES,
-    INLINE_SLICE_BYTES,
-    MISSES_MAX,
-    READS_MAX,
-    Reader,
-)
+from shmbroker.broker import read_lookup
+from shmbroker.broker.read import INLINE_BYTES, INLINE_SLICE_BYTES, Reader
+from shmbroker.broker.read_lookup import COLD_WAIT_MS, MISSES_MAX, READS_MAX, Lookup
 from shmbroker.ids import partition_key
 from shmbroker.ipc.operation_layout import (
     READ_DONE,
@@ -85,7 +79,7 @@ class Reading:
         self.now_ms = 0
         self.peer = Peer()
         self.reader = Reader(
-            self.partitions,
+            Lookup(self.partitions, lambda: self.now_ms),
             Purgatory(),
             lambda: self.now_ms,
             lambda peer, segment: self.passed.append(segment),
@@ -162,7 +156,7 @@ def test_an_append_ends_the_wait() -> None:
 def test_small_batches_go_along_as_far_as_the_entry_has_room(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "READS_MAX", count)
+    monkeypatch.setattr(read_lookup, "READS_MAX", count)
     assert len(BATCH) <= INLINE_SLICE_BYTES
     reading = Reading(count)
     found = reading.read(*((index, -1, -1) for index in range(count)), offset=0)
@@ -281,8 +275,8 @@ class Looked(Reading):
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.looked: list[int] = []
-        look_up = self.reader._look_up
-        self.reader._look_up = lambda asked, *rest: (  # type: ignore[method-assign]
+        look_up = self.reader.lookup._look_up
+        self.reader.lookup._look_up = lambda asked, *rest: (  # type: ignore[method-assign]
             self.looked.append(len(asked)) or look_up(asked, *rest)
         )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shmbroker.broker.read import READ_COMMITTED
+from shmbroker.broker.read_lookup import READ_COMMITTED
 from shmbroker.broker.read_sessions import REFRESH_MS
 from shmbroker.ipc.operation_layout import UNKNOWN_SESSION
 from shmbroker.wire import error_codes
