@@ -384,4 +384,4 @@ def test_replicas_lead_and_follow_over_the_store() -> None:
                 "local retention of a follower",
                 timeout=60,
             )
-        assert directory_of(broker).is_whole()
+        wait_until(directory_of(broker).is_whole, "the last copy")
