@@ -5,15 +5,16 @@ Where: the network worker decodes, the I/O worker of the connection's port appen
 Version notes: 5 log start offset; 7 zstd; 8 record errors; 9 flexible; 10 CurrentLeader and
 NodeEndpoints tags (KIP-951); 12 implicit add to a transaction (KIP-890); 13 topic ids (KIP-516).
 
+   submit ─┬─ bytes that came before ────────────► one claim on the ring     produce_known
+           ├─ plain, of several batches ─ walk ──► APPEND_MANY               produce_many
+           └─ any other ─ decode ─ judge ────────► an APPEND each            produce_judging
+                                                          │                  produce_sending
+   on_appended, on_appended_many ◄──── results ◄──────────┘
+
 Rules of this file:
 * One APPEND for each partition; the request is answered when each has its APPENDED. Small batches
-  of a plain request go together, as APPEND_MANY (`produce_many`).
-* A client sends the same bytes again and again between the correlation id and the records: client
-  id, acks, timeout, topic, partition. `FastProduce` keeps them, with what they mean; a request that
-  repeats them for its only partition needs no decoding.
-* A partition named twice in one request is stored twice, in the order of the request.
-* A length under 14 or a magic over 2 in any batch fails the whole request with CORRUPT_MESSAGE and
-  stores nothing, as Kafka does.
+  of a plain request go together, as APPEND_MANY.
+* A request whose batches find no room on the ring is not begun, and tried again later.
 """
 
 from __future__ import annotations
@@ -24,128 +25,47 @@ from shmbroker.apis.table import PRODUCE
 from shmbroker.errors import ProtocolFault
 from shmbroker.gateway import produce_many
 from shmbroker.gateway.inflight import Request
-from shmbroker.gateway.produce_many import PLACE, RESULT, ManyProduce, Walked, pack, put_stored
-from shmbroker.gateway.recogniser import TopicMeaning, key_of
-from shmbroker.ids import partition_key
-from shmbroker.ipc.operation_layout import (
-    APPEND,
-    APPEND_BATCH_AT,
-    APPEND_CONSTANT,
-    APPEND_FLAG_ADDS,
-    APPEND_FLAG_ADMIN_CLIENT,
-    APPEND_FLAG_NO_ABORTABLE,
-    APPEND_FLAG_NO_ZSTD,
-    APPEND_FLAG_PARTS,
-    APPEND_FLAG_TRANSACTIONAL,
-    APPEND_MANY,
-    APPEND_MANY_HEAD,
-    APPEND_PART,
-    APPEND_ROW_PARTS,
-    APPENDED_ROW,
-    NAME_LENGTH,
+from shmbroker.gateway.produce_judging import judge
+from shmbroker.gateway.produce_known import REQUEST_END, SMALL_BYTES_MAX, FastProduce, KnownProduces
+from shmbroker.gateway.produce_many import (
+    FLEXIBLE_FROM,
+    PLACE,
+    RESULT,
+    ManyProduce,
+    Walked,
+    put_stored,
 )
-from shmbroker.ipc.peer import Peer
-from shmbroker.kernels import native
-from shmbroker.known import Known
-from shmbroker.records.batch import split_frame
-from shmbroker.records.batch_layout import (
-    ATTRIBUTES_POSITION,
-    COMPRESSION_MASK,
-    TRANSACTIONAL_BIT,
-    ZSTD,
+from shmbroker.gateway.produce_sending import (
+    CONSTANT_BYTES,
+    has_room,
+    said_of_all,
+    send_batch,
+    send_batches,
 )
-from shmbroker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
+from shmbroker.ipc.operation_layout import APPEND, APPEND_CONSTANT, APPENDED_ROW
+from shmbroker.security.acls import TOPIC, WRITE
 from shmbroker.wire import codec, error_codes
 from shmbroker.wire.frame import parse_request_header, response_header
-from shmbroker.wire.primitives import uvarint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from shmbroker.apis.contexts import RequestContext
-    from shmbroker.gateway.connection import Connection, Meaning
+    from shmbroker.gateway.connection import Connection
 
     Detail = tuple[str | None, Sequence[tuple[int, str]]]
     """Why a batch is refused, and which records of it for what."""
 
 API_KEY, NAME, VERSION_MIN, VERSION_MAX, VERSION_MIN_ADVERTISED = PRODUCE
-FLEXIBLE_FROM = 9
 
-CONSTANT_BYTES = APPEND_CONSTANT.size - 4
-_HEAD = Struct(f"<Q{CONSTANT_BYTES}sI")
 _INT = Struct(">i")
 _BATCH_LENGTH_AT = 8
 _MAGIC_AT = 16
-_ATTRIBUTES_AT = ATTRIBUTES_POSITION + 1
-KNOWN_MAX = 4096
-"""Kinds of requests that a worker remembers for all connections."""
-
-FAST_ENDS_MAX = 4
-"""Lengths of the constant bytes that a connection looks for: one for each topic name, mostly."""
-
-_REQUEST_END = b"\0\0\0"
-
-TOGETHER_MAX = 25
-"""So many batches in one APPEND_MANY,"""
-TOGETHER_BYTES_MAX = 64 * 1024
-"""and about so many bytes. A batch of more goes alone."""
 BATCH_WEIGHS = 4 * 1024
 """How many bytes more would take the I/O worker as long as another batch."""
-SMALL_BYTES_MAX = 32 * 1024
-"""Who sends more at once is not lent (`gateway.lending`): a segment stores that another way."""
-ACKS_ALL = -1
 ADMIN_CLIENT = b"__admin_client"
-
-
-class FastProduce(TopicMeaning):
-    """What the constant bytes of one-partition requests mean; of one topic, as it was then."""
-
-    __slots__ = (
-        "acks",
-        "answer",
-        "answer_head",
-        "answer_size",
-        "answer_tail",
-        "batch_at",
-        "constant",
-        "first",
-        "head",
-        "is_flexible",
-        "key",
-        "lent_bytes_max",
-        "named",
-        "partition_key",
-        "peer",
-        "prefix",
-        "prefix_end",
-        "straight",
-        "topic",
-        "version",
-    )
-    acks: int
-    answer: Struct
-    answer_head: bytes
-    answer_size: int
-    answer_tail: bytes
-    batch_at: int
-    constant: bytes
-    first: bytes
-    head: Struct
-    is_flexible: bool
-    key: int
-    lent_bytes_max: int
-    """Who sends more is not lent: nobody whose acks wait for replicas."""
-    named: bytes
-    partition_key: bytes
-    peer: Peer
-    prefix: bytes
-    prefix_end: int
-    straight: Meaning | None
-    """What `kernels/straight.c` knows of it; None where it must not serve that."""
-    topic: dict[str, Any]
-    version: int
 
 
 class ProduceRequest(Request):
@@ -165,8 +85,8 @@ class ProduceApi:
 
     def __init__(self, worker: RequestContext) -> None:
         self.worker = worker
-        self.known: Known[tuple[Hashable, bytes], FastProduce] = Known(KNOWN_MAX)
-        """By the scope of the connection and the bytes up to the size of the records."""
+        self.known = KnownProduces()
+        self._recall = self.known.recall
 
     # ── request ─────────────────────────────────────────────────────────────────────────────────
 
@@ -188,13 +108,13 @@ class ProduceApi:
             not buffer.startswith(fast.prefix, start + 8)
             or not buffer.startswith(fast.first, start)
         ):
-            fast = self.recall(connection, buffer, start)
+            fast = self._recall(connection, buffer, start)
         if fast is not None and (fast.image is self.worker.image or fast.holds(self.worker.image)):
             at = start + fast.prefix_end
             if fast.is_flexible:
                 length, batch_at = _uvarint(buffer, at, end)
                 length -= 1
-                fits = batch_at + length + 3 == end and buffer.endswith(_REQUEST_END, end - 3, end)
+                fits = batch_at + length + 3 == end and buffer.endswith(REQUEST_END, end - 3, end)
             else:
                 length = _INT.unpack_from(buffer, at)[0] if at + 4 <= end else -1
                 batch_at = at + 4
@@ -232,16 +152,6 @@ class ProduceApi:
                 return True
         return self._submit_any(connection, buffer, start, end, version, correlation_id)
 
-    def recall(self, connection: Connection, buffer: bytearray, start: int) -> FastProduce | None:
-        """What other requests than the last have taught; a client takes turns with partitions."""
-        scope = connection.scope
-        for prefix_end in connection.fast_ends:
-            found = self.known.get((scope, key_of(buffer, start, start + prefix_end)))
-            if found is not None:
-                connection.fast_produce = found
-                return found
-        return None
-
     def _submit_any(
         self,
         connection: Connection,
@@ -273,12 +183,12 @@ class ProduceApi:
         request.peer = peer
         request.acks = acks = body["acks"]
         is_admin = client_id == ADMIN_CLIENT
-        request.topics, appends = self._judge_each(request, body, is_admin)
+        request.topics, appends = judge(worker, request, body, is_admin)
         topics = request.topics
-        flags, named = _said_of_all(body, version, is_admin)
+        flags, named = said_of_all(body, version, is_admin)
         if appends and peer is not None:
             needed = sum(len(records) + len(named) + 128 for _, _, records in appends)
-            if not _has_room(peer, needed):
+            if not has_room(peer, needed):
                 return False
             worker.append_bytes = needed + len(appends) * BATCH_WEIGHS
             if needed > SMALL_BYTES_MAX:
@@ -290,7 +200,7 @@ class ProduceApi:
             assert peer is not None, "without it there is no append"
             worker.token = token = worker.token + 1
             constant = APPEND_CONSTANT.pack(acks, flags, timeout_ms, key, 0)[:CONSTANT_BYTES]
-            _send_batch(peer, token, constant, named, records)
+            send_batch(peer, token, constant, named, records)
             worker.pending[token] = request
             request.answers[token] = answer
         if acks:
@@ -304,79 +214,9 @@ class ProduceApi:
             and len(topics[0]["partition_responses"]) == 1
         ):
             records_at = end - start - len(appends[0][2]) - (3 if version >= FLEXIBLE_FROM else 0)
-            self._learn(
-                connection, view, records_at, version, acks, peer, topics[0], constant, named
-            )
+            self.known.learn(request, worker.image, view, records_at, constant, named)
         view.release()
         return True
-
-    def _judge_each(
-        self, request: ProduceRequest, body: dict[str, Any], is_admin: bool
-    ) -> tuple[list[dict[str, Any]], list[tuple[dict[str, Any], bytes, memoryview]]]:
-        """Topics of the answer, filled in where something is refused; and the batches that may be
-        stored, each with its row of the answer and its partition's key."""
-        worker, connection, version = self.worker, request.connection, request.api_version
-        topics: list[dict[str, Any]] = []
-        appends: list[tuple[dict[str, Any], bytes, memoryview]] = []
-        refusal, errors = self._judge(body, version)
-        guard = worker.guard
-        if (
-            guard is not None
-            and not refusal
-            and body["transactional_id"] is not None
-            and _has_transactional(body)
-            and not guard.may(connection, NAME, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
-        ):
-            refusal = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        form_errors = iter(errors)
-        for topic in body["topic_data"]:
-            if not topic["partition_data"]:
-                continue
-            answers: list[dict[str, Any]] = []
-            topics.append(
-                {
-                    "name": topic["name"],
-                    "topic_id": topic["topic_id"],
-                    "partition_responses": answers,
-                }
-            )
-            image = worker.topic_of(topic, version >= 13)
-            name = image.name if image is not None else topic["name"]
-            is_forbidden = (
-                guard is not None and name and not guard.may(connection, NAME, WRITE, TOPIC, name)
-            )
-            for partition in topic["partition_data"]:
-                records = partition["records"]
-                answer = {"index": partition["index"], "base_offset": -1, "log_append_time_ms": -1}
-                answers.append(answer)
-                form_error = next(form_errors, 0)
-                if refusal:
-                    answer["error_code"] = refusal
-                    if refusal != error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-                        answer["error_message"] = error_codes.message_of(refusal)
-                elif is_forbidden:
-                    answer["error_code"] = error_codes.TOPIC_AUTHORIZATION_FAILED
-                elif image is None:
-                    answer["error_code"] = (
-                        error_codes.UNKNOWN_TOPIC_ID
-                        if version >= 13
-                        else error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                    )
-                elif not 0 <= partition["index"] < len(image.partitions):
-                    answer["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                elif form_error:
-                    answer["error_code"] = form_error
-                elif not -1 <= request.acks <= 1:
-                    answer["error_code"] = error_codes.INVALID_REQUIRED_ACKS
-                elif image.is_internal and not is_admin:
-                    answer["error_code"] = error_codes.INVALID_TOPIC_EXCEPTION
-                elif request.peer is None:
-                    answer["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
-                else:
-                    answer["error_code"] = error_codes.NONE
-                    key = partition_key(image.topic_id, partition["index"])
-                    appends.append((answer, key, records))
-        return topics, appends
 
     def _submit_many(
         self, request: ProduceRequest, walked: Walked, view: memoryview
@@ -407,7 +247,7 @@ class ProduceApi:
                 return None
             needed += sum(topic.places[2::PLACE].tolist()) + 128 * len(indexes)
             images.append(image)
-        if not _has_room(peer, needed):
+        if not has_room(peer, needed):
             return False
         many = request.many = ManyProduce(walked, worker.token + 1)
         request.fast = None
@@ -426,104 +266,8 @@ class ProduceApi:
             (image.topic_id, topic.places)
             for image, topic in zip(images, walked.topics, strict=True)
         ]
-        _send_batches(peer, many.first_token, walked, topics, view)
+        send_batches(peer, many.first_token, walked, topics, view)
         return True
-
-    def _judge(self, body: dict[str, Any], version: int) -> tuple[int, list[int]]:
-        """(the error code that every partition of the request gets, or 0; each one's own).
-
-        By the form of the records alone, which Kafka looks at before anything else.
-        """
-        is_transactional = body["transactional_id"] is not None
-        errors: list[int] = []
-        for topic in body["topic_data"]:
-            for partition in topic["partition_data"]:
-                records = partition["records"]
-                error = error_codes.INVALID_RECORD
-                if records is not None:
-                    error, _ = split_frame(records, 0, len(records))
-                    if error == error_codes.CORRUPT_MESSAGE:
-                        return error, errors
-                if not error:
-                    attributes = records[_ATTRIBUTES_AT]
-                    if attributes & TRANSACTIONAL_BIT and not is_transactional:
-                        return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, errors
-                    if version < 7 and attributes & COMPRESSION_MASK == ZSTD:
-                        error = error_codes.UNSUPPORTED_COMPRESSION_TYPE
-                errors.append(error)
-        return 0, errors
-
-    def _learn(
-        self,
-        connection: Connection,
-        view: memoryview,
-        records_at: int,
-        version: int,
-        acks: int,
-        peer: Peer,
-        topic: dict[str, Any],
-        constant: bytes,
-        named: bytes,
-    ) -> None:
-        """Keep what this request's constant bytes mean, for those that repeat them."""
-        is_flexible = version >= FLEXIBLE_FROM
-        record_bytes = len(view) - records_at - (3 if is_flexible else 0)
-        size = uvarint(record_bytes + 1) if is_flexible else _INT.pack(record_bytes)
-        prefix_end = records_at - len(size)
-        if view[prefix_end:records_at] != size or (is_flexible and view[-3:] != _REQUEST_END):
-            return  # something lies behind the records
-        partition = topic["partition_responses"][0]
-        fast = FastProduce()
-        fast.first = bytes(view[:4])
-        fast.prefix = bytes(view[8:prefix_end])
-        fast.prefix_end = prefix_end
-        fast.is_flexible = is_flexible
-        fast.version = version
-        fast.acks = acks
-        fast.constant = constant
-        fast.named = named
-        fast.head = Struct(f"{_HEAD.format}{len(named)}s")
-        fast.batch_at = fast.head.size
-        fast.peer = peer
-        fast.image = image = self.worker.image
-        fast.topic_image = (
-            image.topics_by_id.get(topic["topic_id"]) or image.topics_by_name[topic["name"]]
-        )
-        fast.topic = {"name": topic["name"], "topic_id": topic["topic_id"]}
-        fast.key = partition["index"]
-        # The answer, encoded once around its four moving fields.
-        marker = 0x7BADC0DE7BADC0DE
-        probe = {"index": partition["index"], "error_code": 0x7E7E, "base_offset": marker}
-        probe |= {"log_append_time_ms": marker, "log_start_offset": marker}
-        body = codec.encode(
-            "ProduceResponse",
-            version,
-            {"responses": [fast.topic | {"partition_responses": [probe]}]},
-        )
-        moving = Struct(">hqqq" if version >= 5 else ">hqq")
-        at = body.index(moving.pack(*([0x7E7E] + [marker] * (3 if version >= 5 else 2))))
-        head = response_header(API_KEY, version, 0)[4:] + body[:at]
-        tail = body[at + moving.size :]
-        fast.answer = Struct(f">ii{len(head)}s{moving.format[1:]}{len(tail)}s")
-        fast.answer_size = fast.answer.size - 4
-        fast.answer_head = head
-        fast.answer_tail = tail
-        fast.partition_key = partition_key(fast.topic_image.topic_id, fast.key)
-        fast.straight = None
-        replicas = fast.topic_image.partitions[fast.key].replicas
-        is_answered_at_once = acks == 1 or (acks == ACKS_ALL and len(replicas) == 1)
-        fast.lent_bytes_max = SMALL_BYTES_MAX if is_answered_at_once or not acks else 0
-        if native is not None and is_answered_at_once and not named:
-            fast.straight = (
-                fast.first, fast.prefix, constant, head, tail, is_flexible, version >= 5,
-            )  # fmt: skip
-        connection.fast_produce = fast
-        self.known.keep((connection.scope, fast.first + fast.prefix), fast)
-        ends = connection.fast_ends
-        if prefix_end in ends:
-            ends.remove(prefix_end)
-        ends.insert(0, prefix_end)
-        del ends[FAST_ENDS_MAX:]
 
     # ── result ──────────────────────────────────────────────────────────────────────────────────
 
@@ -644,114 +388,6 @@ def _note_answered(request: ProduceRequest) -> None:
     )
 
 
-def _has_room(peer: Peer, needed: int) -> bool:
-    """Whether all of a request's batches fit, or the ring is empty and takes them as it drains."""
-    if peer.backlog:
-        return False
-    return peer.writer.free_bytes() >= min(needed + 4096, peer.capacity_bytes)
-
-
-def _said_of_all(body: dict[str, Any], version: int, is_admin: bool) -> tuple[int, bytes]:
-    """What each batch of a request is appended with: flags, and the transactional id as `_named`
-    packs it."""
-    flags = 0 if version >= 7 else APPEND_FLAG_NO_ZSTD
-    if is_admin:
-        flags |= APPEND_FLAG_ADMIN_CLIENT
-    if body["transactional_id"] is None:
-        return flags, b""
-    flags |= APPEND_FLAG_TRANSACTIONAL | (APPEND_FLAG_ADDS if version >= 12 else 0)
-    if version < 11:
-        flags |= APPEND_FLAG_NO_ABORTABLE
-    return flags, _named(body["transactional_id"])
-
-
-def _named(transactional_id: str) -> bytes:
-    """A transactional id as it stands before a batch."""
-    encoded = transactional_id.encode()
-    return NAME_LENGTH.pack(len(encoded)) + encoded
-
-
-def _send_batch(peer: Peer, token: int, constant: bytes, named: bytes, records: memoryview) -> None:
-    """One batch to the ring, in parts if it is larger than an entry may be."""
-    length = len(records)
-    largest = peer.writer.payload_bytes_max - APPEND_BATCH_AT - len(named)
-    if length > largest:
-        flags = int.from_bytes(constant[2:4], "little") | APPEND_FLAG_PARTS
-        constant = constant[:2] + flags.to_bytes(2, "little") + constant[4:]
-        at = 0
-        head = token.to_bytes(8, "little")
-        while length - at > largest:
-            peer.send(APPEND_PART, head, records[at : at + largest])
-            at += largest
-        records = records[at:]
-    peer.send(APPEND, _HEAD.pack(token, constant, length) + named, records)
-
-
-def _send_batches(
-    peer: Peer,
-    token: int,
-    walked: Walked,
-    topics: list[tuple[bytes, memoryview]],
-    view: memoryview,
-) -> None:
-    """Batches to the ring: (topic id, places) of each topic, small ones together. What is written
-    is published before more is: the I/O worker begins meanwhile."""
-    timeout_ms = max(0, walked.timeout_ms)
-    writer = peer.writer
-    left = sum(len(places) for _, places in topics) // PLACE
-    pieces: list[tuple[bytes, memoryview, int, int]] = []
-    """The entry that is being put together: topic id, places, first and how many."""
-    count = total = 0
-
-    def send() -> None:
-        nonlocal token, count, total
-        if not count:
-            return
-        head = APPEND_MANY_HEAD.pack(token, walked.acks, 0, timeout_ms, count, 0)
-        size = len(head) + total
-        place = -1 if peer.backlog else writer.claim(APPEND_MANY, size)
-        data: memoryview | bytearray = writer.data if place >= 0 else bytearray(size)
-        to = max(place, 0)
-        data[to : to + len(head)] = head
-        to += len(head)
-        for topic_id, places, first, batches in pieces:
-            to = pack(data, to, view, places, first, batches, topic_id)
-        if place < 0:
-            peer.send(APPEND_MANY, bytes(data))
-        elif left:
-            peer.publish()
-        else:
-            peer.unpublished = True
-        token += count
-        pieces.clear()
-        count = total = 0
-
-    for topic_id, places in topics:
-        first = 0
-        for n, size in enumerate(places[2::PLACE].tolist()):
-            if size > TOGETHER_BYTES_MAX or count == TOGETHER_MAX or total > TOGETHER_BYTES_MAX:
-                if n > first:
-                    pieces.append((topic_id, places, first, n - first))
-                send()
-                first = n
-            left -= 1
-            if size > TOGETHER_BYTES_MAX:
-                key = partition_key(topic_id, places[n * PLACE])
-                constant = APPEND_CONSTANT.pack(walked.acks, 0, timeout_ms, key, 0)
-                position = places[n * PLACE + 1]
-                _send_batch(
-                    peer, token, constant[:CONSTANT_BYTES], b"", view[position : position + size]
-                )
-                token += 1
-                first = n + 1
-                continue
-            count += 1
-            total += APPEND_ROW_PARTS.size + size
-        if first * PLACE < len(places):
-            pieces.append((topic_id, places, first, len(places) // PLACE - first))
-    send()
-
-
 def _uvarint(buffer: bytearray, at: int, end: int) -> tuple[int, int]:
     """An unsigned varint of at most five bytes and the position behind it; (0, end) if cut off."""
     value = shift = 0
@@ -763,12 +399,3 @@ def _uvarint(buffer: bytearray, at: int, end: int) -> tuple[int, int]:
             return value, at
         shift += 7
     return 0, end
-
-
-def _has_transactional(body: dict[str, Any]) -> bool:
-    """Whether a request has a batch of a transaction: only then its transactional id counts."""
-    return any(
-        partition["records"] and partition["records"][_ATTRIBUTES_AT] & TRANSACTIONAL_BIT
-        for topic in body["topic_data"]
-        for partition in topic["partition_data"]
-    )

@@ -3,12 +3,12 @@
 A client repeats a request but for its correlation id, bytes 4 to 8 of the frame. Some fields more
 move in what is hot; all other bytes are the key under which the meaning is kept.
 
-    who keeps it             what moves besides      what it means
-    produce.FastProduce      size and records        the APPEND's constant, the answer's other bytes
-    fetch_known.KnownFetch   the offset              the READ around it, the answer's other bytes
-    fetch_session.repeated   the epoch               the READ of the session, which keeps it
-    forwarding.cache         nothing                 the encoded answer, as long as the image stays
-    standing.Standing        nothing                  the standing answer, as long as it is granted
+    who keeps it                what moves besides   what it means
+    produce_known.FastProduce   size and records     the APPEND's constant, the answer's other bytes
+    fetch_known.KnownFetch      the offset           the READ around it, the answer's other bytes
+    fetch_session.repeated      the epoch            the READ of the session, which keeps it
+    forwarding.cache            nothing              the encoded answer, as long as the image stays
+    standing.Standing           nothing              the standing answer, as long as it is granted
 
 Rules of this file:
 * A meaning holds for one broker id, as each has a port of its own.

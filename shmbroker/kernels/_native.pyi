@@ -315,8 +315,8 @@ def serve_plain(
 
     end: -1: buffer[start:] is filled from the socket before, behind what was read already, and
     `end` of the result says how far; as far as before is the client's end. meaning:
-    `gateway.produce.FastProduce.straight`. BlockingIOError: there was nothing to be read. OSError:
-    the connection is broken.
+    `gateway.produce_known.FastProduce.straight`. BlockingIOError: there was nothing to be read.
+    OSError: the connection is broken.
     """
 
 def serve_ready(

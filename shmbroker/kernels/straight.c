@@ -8,7 +8,7 @@
  * an append means is looked up, and said, once for all of them. Requests for offsets are answered
  * by a function of the caller, which is asked about their bytes.
  *
- * A Produce, of which the dotted parts move from one request to the next (`gateway/produce.py`):
+ * A Produce, whose dotted parts move from one request to the next (`gateway/produce_known.py`):
  *
  *   0    4       8      12                                    end
  *   +----+-------+......+--------+......+........+-----+

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shmbroker.gateway.connection import Connection, Meaning, StraightRow
     from shmbroker.gateway.gateway import Gateway
     from shmbroker.gateway.guests import Guests
-    from shmbroker.gateway.produce import FastProduce
+    from shmbroker.gateway.produce_known import FastProduce
 
 SIZE_BYTES = 4
 
@@ -48,7 +48,7 @@ class StraightWay:
     def __init__(self, gateway: Gateway, broker: Broker, guests: Guests) -> None:
         self._gateway = gateway
         self._loop = gateway.loop
-        self._recall = gateway.produce.recall
+        self._recall = gateway.produce.known.recall
         self._broker = broker
         self._guests = guests
         self._monotonic = gateway.loop.traffic.monotonic

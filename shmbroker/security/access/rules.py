@@ -1,7 +1,7 @@
 """The rule of every API that is served, by key; None: everybody may ask.
 
-Produce and Fetch are judged where they are decoded (`gateway.produce`, `gateway.fetch`), each token
-where it is described (`apis.gateway.describe_delegation_token`).
+Produce and Fetch are judged where they are decoded (`gateway.produce_judging`, `gateway.fetch`),
+each token where it is described (`apis.gateway.describe_delegation_token`).
 """
 
 from __future__ import annotations

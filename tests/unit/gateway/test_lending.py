@@ -445,7 +445,7 @@ def test_who_asks_for_something_large_goes_home(two: Two) -> None:
     two.become_quiet()
     two.ask(PRODUCE)
     for family in (two.home, two.host):
-        [fast] = family.gateway.produce.known.values()
+        [fast] = family.gateway.produce.known.kept.values()
         fast.lent_bytes_max = len(BATCH) - 1
     two.rest(0.01)
     two.ask(PRODUCE)

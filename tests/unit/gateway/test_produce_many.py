@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from shmbroker.errors import ProtocolFault
-from shmbroker.gateway import produce, produce_many
+from shmbroker.gateway import produce_many, produce_sending
 from shmbroker.gateway.produce_many import walk
 from shmbroker.ipc.operation_layout import (
     APPEND,
@@ -109,7 +109,7 @@ def taken(family: GatewayFamily) -> list[tuple[int, int, list[int]]]:
 def test_small_batches_go_together_and_large_ones_alone(
     family: GatewayFamily, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "TOGETHER_BYTES_MAX", 4000)
+    monkeypatch.setattr(produce_sending, "TOGETHER_BYTES_MAX", 4000)
     family.ask(*PRODUCE, request_of(*((n, BATCH) for n in range(30)), (30, LARGE), (31, BATCH)))
     entries = taken(family)
     first = entries[0][1]

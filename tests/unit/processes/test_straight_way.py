@@ -38,7 +38,10 @@ def test_while_memory_is_short_nothing_is_read(is_short: bool) -> None:
             scratch=bytearray(1 << 10),
         )
         gateway: Any = SimpleNamespace(
-            loop=loop, produce=SimpleNamespace(recall=None), image=image, words=[0] * 64
+            loop=loop,
+            produce=SimpleNamespace(known=SimpleNamespace(recall=None)),
+            image=image,
+            words=[0] * 64,
         )
         broker: Any = SimpleNamespace(
             image=image,

@@ -1,0 +1,150 @@
+"""Which batches of a decoded Produce may be stored, and with what the others are refused.
+
+In Kafka's order: the form of the records, the right to the transactional id; then for each
+partition the right to its topic, whether it is there, its own batch, acks, whether the topic is for
+clients, and whether its broker is up.
+
+Rules of this file:
+* A length under 14 or a magic over 2 in any batch refuses the whole request with CORRUPT_MESSAGE,
+  as Kafka does.
+* A partition named twice in one request is stored twice, in the order of the request.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from shmbroker.apis.table import PRODUCE
+from shmbroker.ids import partition_key
+from shmbroker.records.batch import split_frame
+from shmbroker.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    COMPRESSION_MASK,
+    TRANSACTIONAL_BIT,
+    ZSTD,
+)
+from shmbroker.security.acls import TOPIC, TRANSACTIONAL_ID, WRITE
+from shmbroker.wire import error_codes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from shmbroker.gateway.guard import Guard
+    from shmbroker.gateway.produce import ProduceRequest
+    from shmbroker.metadata.image import TopicImage
+
+NAME = PRODUCE.NAME
+_ATTRIBUTES_AT = ATTRIBUTES_POSITION + 1
+
+
+class Judges(Protocol):
+    """Who is asked: for rights, and which topics there are."""
+
+    guard: Guard | None
+
+    def topic_of(self, topic: Mapping[str, Any], by_id: bool) -> TopicImage | None: ...
+
+
+def judge(
+    judges: Judges, request: ProduceRequest, body: dict[str, Any], is_admin: bool
+) -> tuple[list[dict[str, Any]], list[tuple[dict[str, Any], bytes, memoryview]]]:
+    """Topics of the answer, filled in where something is refused; and the batches that may be
+    stored, each with its row of the answer and its partition's key."""
+    connection, version = request.connection, request.api_version
+    topics: list[dict[str, Any]] = []
+    appends: list[tuple[dict[str, Any], bytes, memoryview]] = []
+    refusal, errors = _judge_form(body, version)
+    guard = judges.guard
+    if (
+        guard is not None
+        and not refusal
+        and body["transactional_id"] is not None
+        and _has_transactional(body)
+        and not guard.may(connection, NAME, WRITE, TRANSACTIONAL_ID, body["transactional_id"])
+    ):
+        refusal = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    form_errors = iter(errors)
+    for topic in body["topic_data"]:
+        if not topic["partition_data"]:
+            continue
+        answers: list[dict[str, Any]] = []
+        topics.append(
+            {
+                "name": topic["name"],
+                "topic_id": topic["topic_id"],
+                "partition_responses": answers,
+            }
+        )
+        image = judges.topic_of(topic, version >= 13)
+        name = image.name if image is not None else topic["name"]
+        is_forbidden = (
+            guard is not None and name and not guard.may(connection, NAME, WRITE, TOPIC, name)
+        )
+        for partition in topic["partition_data"]:
+            records = partition["records"]
+            answer = {"index": partition["index"], "base_offset": -1, "log_append_time_ms": -1}
+            answers.append(answer)
+            form_error = next(form_errors, 0)
+            if refusal:
+                answer["error_code"] = refusal
+                if refusal != error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                    answer["error_message"] = error_codes.message_of(refusal)
+            elif is_forbidden:
+                answer["error_code"] = error_codes.TOPIC_AUTHORIZATION_FAILED
+            elif image is None:
+                answer["error_code"] = (
+                    error_codes.UNKNOWN_TOPIC_ID
+                    if version >= 13
+                    else error_codes.UNKNOWN_TOPIC_OR_PARTITION
+                )
+            elif not 0 <= partition["index"] < len(image.partitions):
+                answer["error_code"] = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            elif form_error:
+                answer["error_code"] = form_error
+            elif not -1 <= request.acks <= 1:
+                answer["error_code"] = error_codes.INVALID_REQUIRED_ACKS
+            elif image.is_internal and not is_admin:
+                answer["error_code"] = error_codes.INVALID_TOPIC_EXCEPTION
+            elif request.peer is None:
+                answer["error_code"] = error_codes.NOT_LEADER_OR_FOLLOWER
+            else:
+                answer["error_code"] = error_codes.NONE
+                key = partition_key(image.topic_id, partition["index"])
+                appends.append((answer, key, records))
+    return topics, appends
+
+
+def _judge_form(body: dict[str, Any], version: int) -> tuple[int, list[int]]:
+    """(the error code that every partition of the request gets, or 0; each one's own).
+
+    By the form of the records alone, which Kafka looks at before anything else.
+    """
+    is_transactional = body["transactional_id"] is not None
+    errors: list[int] = []
+    for topic in body["topic_data"]:
+        for partition in topic["partition_data"]:
+            records = partition["records"]
+            error = error_codes.INVALID_RECORD
+            if records is not None:
+                error, _ = split_frame(records, 0, len(records))
+                if error == error_codes.CORRUPT_MESSAGE:
+                    return error, errors
+            if not error:
+                attributes = records[_ATTRIBUTES_AT]
+                if attributes & TRANSACTIONAL_BIT and not is_transactional:
+                    return error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, errors
+                if version < 7 and attributes & COMPRESSION_MASK == ZSTD:
+                    error = error_codes.UNSUPPORTED_COMPRESSION_TYPE
+            errors.append(error)
+    return 0, errors
+
+
+def _has_transactional(body: dict[str, Any]) -> bool:
+    """Whether a request has a batch of a transaction: only then its transactional id counts."""
+    return any(
+        partition["records"] and partition["records"][_ATTRIBUTES_AT] & TRANSACTIONAL_BIT
+        for topic in body["topic_data"]
+        for partition in topic["partition_data"]
+    )
