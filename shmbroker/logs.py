@@ -84,6 +84,7 @@ LOGGERS = (
     "shmbroker.controller.requests",
     "shmbroker.controller.told_ends",
     "shmbroker.gateway",
+    "shmbroker.gateway.clients",
     "shmbroker.gateway.gateway",
     "shmbroker.gateway.jwks",
     "shmbroker.gateway.tls",

@@ -1,6 +1,6 @@
 """Doors: what stands before a listener that wants to know who comes in.
 
-   accepted ──► door.open(connection) ──► … ──► Gateway.admit(connection, principal)
+   accepted ──► door.open(connection) ──► … ──► Clients.admit(connection, principal)
 
 * Until it is admitted, a connection may ask only for what its door's `submit` serves; afterwards
   for what everybody may, or what the guard lets through.

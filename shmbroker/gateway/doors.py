@@ -13,7 +13,7 @@ from shmbroker.gateway.door import PeerDoor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from shmbroker.gateway.door import Door
     from shmbroker.gateway.gateway import Gateway
@@ -30,7 +30,7 @@ class Doors:
     def __init__(
         self,
         gateway: Gateway,
-        listener_names: list[str],
+        listeners: Iterable[Listener],
         stranger_secret: bytes,
         do_aside: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -43,7 +43,7 @@ class Doors:
         config = gateway.config
         self.patience_s = {
             name: config.of_listener(name, "shmbroker.authentication.timeout.ms") / 1000
-            for name in listener_names
+            for name in dict.fromkeys(each.config.name for each in listeners if not each.is_control)
         }
         """How long who comes by a listener may take to show who it is."""
 
@@ -52,7 +52,7 @@ class Doors:
         if listener.is_control:
             return None
         if listener.config.is_unix:
-            return PeerDoor(self._gateway.admit)
+            return PeerDoor(self._gateway.clients.admit)
         if listener.config.has_sasl:
             name = listener.config.name
             if name not in self._sasl:

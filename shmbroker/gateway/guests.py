@@ -96,8 +96,9 @@ class Guests:
         """Who goes home as soon as it can; until when that is tried."""
         self._unsaid: list[tuple[int, int]] = []
         """Ends that a passage had no room for: slot, number."""
-        asked = dict.fromkeys(gateway.submit, self._needs_home)
-        self.submit = asked | {key: gateway.submit[key] for key in ASKED_BY_GUESTS}
+        submit = gateway.tables.submit
+        asked = dict.fromkeys(submit, self._needs_home)
+        self.submit = asked | {key: submit[key] for key in ASKED_BY_GUESTS}
         self._rested_at = now = gateway.clock.monotonic()
         self.next_look = now + WINDOW_S
         self._busy = Busy(now, worked_s, cores)

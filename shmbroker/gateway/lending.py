@@ -327,8 +327,7 @@ class Lender:
         connection = away.connection
         connection.is_closed = True
         connection.close()
-        self._gateway.limits.release(connection.address, connection.listener.config.name)
-        self._gateway.show_open()
+        self._gateway.clients.on_ended_away(connection)
 
     def on_closed(self, connection: Connection) -> None:
         self._muted.discard(connection)

@@ -73,7 +73,7 @@ class Results:
             if not reader.poll():
                 continue
             if stamp := reader.stamped():
-                gateway.on_stamp(stamp)
+                gateway.shown.on_stamp(stamp)
             # After the poll: whoever sent these has seen at most what is committed by now.
             if words[METADATA_END_OFFSET_WORD] != gateway.image.offset:
                 gateway.follow_metadata()
@@ -91,7 +91,7 @@ class Results:
                         continue
                     detail = None
                     if error:
-                        gateway.count_refusal(error)
+                        gateway.shown.count_refusal(error)
                         detail = unpack_detail(data, index, detail_bytes, indexes)
                     on_appended(request, token, error, base, time, start, detail)
                     touched.add(request.connection)
@@ -189,6 +189,27 @@ class Results:
                 if request.response is not None:
                     # They are here. With more files than are kept, they may be missed again soon.
                     self.asked_files.difference_update(missing)
+
+    # ── reads that nobody waits for ─────────────────────────────────────────────────────────────
+
+    def cancel_reads(self, connection: Connection) -> None:
+        """A client has gone: nobody waits for its reads."""
+        gateway = self.gateway
+        for request in connection.inflight:
+            if type(request) is FetchRequest and request.tokens:
+                token = request.tokens[0]
+                peer = request.peer
+                if gateway.pending.pop(token, None) is not None and peer and peer.incarnation:
+                    gateway.fetch.cancel(request, token)
+
+    def end_waiting_reads(self) -> None:
+        """Answer them: a Produce that passed one is answered behind it."""
+        gateway = self.gateway
+        for token, request in list(gateway.pending.items()):
+            if type(request) is FetchRequest:
+                del gateway.pending[token]
+                gateway.fetch.on_failed(request, error_codes.NOT_LEADER_OR_FOLLOWER)
+                gateway.loop.flush(request.connection)
 
     # ── failures ────────────────────────────────────────────────────────────────────────────────
 

@@ -59,16 +59,10 @@ NOT_YET_S = 0.003
 _KEY = Struct(">hh")
 
 
-class Receiver(Protocol):
-    """A gateway, as its doors see it."""
+class Admission(Protocol):
+    """What becomes of those who come."""
 
-    clock: Clock
-    later: Later
-    loop: EventLoop
     submit: dict[int, Submit]
-
-    def now(self) -> float:
-        """Monotonic seconds, as of this turn."""
 
     def admit(self, connection: Connection, principal: str, is_by_token: bool = False) -> None:
         """It is known who a connection is."""
@@ -76,11 +70,26 @@ class Receiver(Protocol):
     def wait_for_who(self, connection: Connection) -> None:
         """It has to show in time who it is."""
 
-    def follow_metadata(self) -> None:
-        """Know the users as they are now."""
-
     def on_refused(self, connection: Connection, why: str) -> None:
         """A client could not show who it is."""
+
+
+class Receiver(Protocol):
+    """A gateway, as its doors see it."""
+
+    clock: Clock
+    later: Later
+    loop: EventLoop
+
+    @property
+    def clients(self) -> Admission:
+        """Who is told of those who come."""
+
+    def now(self) -> float:
+        """Monotonic seconds, as of this turn."""
+
+    def follow_metadata(self) -> None:
+        """Know the users as they are now."""
 
 
 class SaslDoor:
@@ -229,7 +238,7 @@ class Visit:
             self._answer(request, said, {"error_code": said.error_code, "api_keys": []})
             return
         _, _, correlation_id, _, _ = parse_request_header(frame, 0, len(frame))
-        submit = self._door.receiver.submit[API_VERSIONS]
+        submit = self._door.receiver.clients.submit[API_VERSIONS]
         submit(connection, bytearray(frame), 0, len(frame), version, correlation_id)
         response = connection.inflight[-1].response
         # Behind its size and correlation id comes the error code.
@@ -255,7 +264,7 @@ class Visit:
             return
         connection, receiver = self._connection, self._door.receiver
         connection.stranger = None
-        receiver.admit(connection, f"User:{shown.name}", shown.is_by_token)
+        receiver.clients.admit(connection, f"User:{shown.name}", shown.is_by_token)
         if said.session_ms is not None:
             self._ends = receiver.now() + said.session_ms / 1000
             self._admitted, connection.submit = connection.submit, self
@@ -267,7 +276,7 @@ class Visit:
         connection, door = self._connection, self._door
         connection.inflight.append(request)
         connection.is_held = True
-        door.receiver.on_refused(connection, said.reason)
+        door.receiver.clients.on_refused(connection, said.reason)
         told = answer if said.has_answer else None
         door.receiver.later.at(
             door.receiver.now() + door.delay_s, partial(self._tell, request, told, said.reason)
@@ -291,7 +300,7 @@ class Visit:
         if connection.stranger is not None:
             return self._take_at_once  # it comes in the same read as the handshake before it
         if api_key == SASL_HANDSHAKE and self._exchange.may_begin_again(receiver.now()):
-            receiver.wait_for_who(connection)
+            receiver.clients.wait_for_who(connection)
             connection.stranger = self
             return self._take_at_once
         if receiver.now() >= self._ends:

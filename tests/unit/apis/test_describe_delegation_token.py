@@ -80,14 +80,14 @@ def described(family: GatewayFamily, owners: list[str] | None) -> dict[str, Any]
 def test_owners_choose_the_tokens_that_concern_them(
     family: GatewayFamily, owners: list[str] | None, expected: list[str]
 ) -> None:
-    family.gateway.admit(connection_of(family), "User:alice")
+    family.gateway.clients.admit(connection_of(family), "User:alice")
     answer = described(family, owners)
     assert answer["error_code"] == NONE
     assert [token["token_id"] for token in answer["tokens"]] == expected
 
 
 def test_a_token_is_described_whole(family: GatewayFamily) -> None:
-    family.gateway.admit(connection_of(family), "User:zoe")
+    family.gateway.clients.admit(connection_of(family), "User:zoe")
     assert described(family, ["alice"])["tokens"] == [ROW_OF_ONE]
 
 
@@ -95,7 +95,7 @@ def test_a_token_is_described_whole(family: GatewayFamily) -> None:
 def test_before_version_3_nobody_is_told_who_asked_for_it(
     family: GatewayFamily, version: int
 ) -> None:
-    family.gateway.admit(connection_of(family), "User:zoe")
+    family.gateway.clients.admit(connection_of(family), "User:zoe")
     family.ask(41, version, "DescribeDelegationToken", {"owners": None})
     answer = family.answer(41, version, "DescribeDelegationToken")
     assert [row["token_requester_principal_name"] for row in answer["tokens"]] == [""] * 3
@@ -103,23 +103,23 @@ def test_before_version_3_nobody_is_told_who_asked_for_it(
 
 def test_nobody_and_who_has_shown_a_token_is_told_nothing(family: GatewayFamily) -> None:
     for principal, is_by_token in (("User:ANONYMOUS", False), ("User:alice", True)):
-        family.gateway.admit(connection_of(family), principal, is_by_token)
+        family.gateway.clients.admit(connection_of(family), principal, is_by_token)
         answer = described(family, None)
         assert answer["error_code"] == DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
         assert not answer["tokens"]
 
 
 def test_the_same_bytes_of_another_client_are_answered_anew(family: GatewayFamily) -> None:
-    family.gateway.admit(connection_of(family), "User:alice")
+    family.gateway.clients.admit(connection_of(family), "User:alice")
     assert described(family, None)["tokens"]
-    family.gateway.admit(connection_of(family), "User:ANONYMOUS")
+    family.gateway.clients.admit(connection_of(family), "User:ANONYMOUS")
     assert not described(family, None)["tokens"]
 
 
 def test_without_a_key_there_are_none() -> None:
     with gateway_family() as family:
         tell_tokens(family)
-        family.gateway.admit(connection_of(family), "User:alice")
+        family.gateway.clients.admit(connection_of(family), "User:alice")
         assert described(family, None)["error_code"] == DELEGATION_TOKEN_AUTH_DISABLED
 
 
@@ -127,6 +127,6 @@ def test_with_an_authorizer_one_sees_ones_own() -> None:
     with gateway_family(SECRET, f"authorizer.class.name={STANDARD_AUTHORIZER}") as family:
         tell_tokens(family)
         for principal, seen in (("User:bob", ["one", "two"]), ("User:zoe", [])):
-            family.gateway.admit(connection_of(family), principal)
+            family.gateway.clients.admit(connection_of(family), principal)
             answer = described(family, None)
             assert [token["token_id"] for token in answer["tokens"]] == seen

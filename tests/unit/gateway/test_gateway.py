@@ -182,7 +182,7 @@ def test_another_user_lists_files_but_stops_no_broker(
 ) -> None:
     (connection,) = family.gateway.loop.connections.values()
     connection.listener.is_control = True
-    connection.submit = family.gateway.submit_of_readers
+    connection.submit = family.gateway.tables.of_readers
     body = {"broker_id": 1, "hold_ms": 0, "topics": []} | ({"stop_ms": 100} if version else {})
     family.ask(LIST_SEGMENTS, version, "ListSegments", body)
     assert [operation for operation, _ in family.taken()] == [EXECUTE] * is_passed_on
@@ -428,7 +428,7 @@ def test_who_is_not_admitted_in_time_is_closed() -> None:
         late, admitted = connect(family), connect(family)
         family.turn()
         connections = list(family.gateway.loop.connections.values())
-        family.gateway.admit(connections[-1], "User:alice")
+        family.gateway.clients.admit(connections[-1], "User:alice")
         family.clock.now += 4.9
         family.quiet_turn()
         assert all(not each.is_closed for each in connections)
