@@ -269,7 +269,7 @@ class BrokerContext(Protocol):
 
     @property
     def store(self) -> PartitionStore:
-        """Who opens, deletes and keeps the logs."""
+        """Who opens and deletes the logs, and flushes them."""
 
     @property
     def log_directory(self) -> LogDirectory:

@@ -49,6 +49,7 @@ from shmbroker.broker.shown import Shown
 from shmbroker.broker.tier_port import NoTier, Tier
 from shmbroker.broker.tiering.tiering import Tiering
 from shmbroker.broker.transactions import Transactions
+from shmbroker.broker.upkeep import Upkeep
 from shmbroker.clock import Clock
 from shmbroker.errors import StorageFault
 from shmbroker.groups.coordinator import GroupCoordinator
@@ -196,11 +197,11 @@ class Broker:
             member.incarnation << 40,
             member.incarnation > 1,
             disk.flusher.submit,
-            config["log.retention.check.interval.ms"],
         )
         self.store.count = member.tally.add
         self.store.on_readable = self.purgatory.check
         self.partitions = self.store.partitions
+        self.upkeep = Upkeep(self.store, config["log.retention.check.interval.ms"])
         self.compaction = Compaction(self.store, config, self._clean, member.tally.add)
         self.damage = DamageMender(self.store, self.compaction.is_on)
         self.appender = Appender(
@@ -571,7 +572,7 @@ class Broker:
         self.disk_watch.look()
         if not self.replication.is_alone:
             self.replication.look_at_all(self.image)
-        self.store.upkeep(self._now_ms)
+        self.upkeep.run(self._now_ms)
         self.compaction.run(self._now_ms)
         self.damage.run(self._now_ms)
         self.tiering.run(self._now_ms)
@@ -688,6 +689,7 @@ class Broker:
         self.passing.drop(self.store.dropped_file_ids)
 
     def _on_dropped(self, partition: Partition) -> None:
+        self.upkeep.forget(partition.key)
         self.tiering.on_deleted(partition.key)
         self.purgatory.check(partition.key)
 

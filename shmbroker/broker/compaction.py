@@ -212,7 +212,8 @@ class Compaction:
             elif store.partitions.get(partition.key) is partition:
                 replaced = [segment for old, _ in groups for segment in old]
                 paths = replace_segments(log, groups, now_ms)
-                store.remove_later(paths, replaced, now_ms + log.config.file_delete_delay_ms)
+                due_ms = now_ms + log.config.file_delete_delay_ms
+                store.removals.unlink_later(paths, replaced, due_ms)
                 self._done(partition, end)
             self.current = None
 

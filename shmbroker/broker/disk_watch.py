@@ -53,7 +53,7 @@ class DiskWatch:
         if is_changed:
             self.appender.is_disk_low = reserve.is_used
             if reserve.is_used:
-                self.store.release_held()
+                self.store.removals.release_held()
         disk = DISK_HAS_ROOM
         if self.store.is_fenced:
             disk = DISK_HAS_FAILED

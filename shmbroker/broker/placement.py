@@ -240,7 +240,7 @@ class Placement:
         if (
             partition.lost_below < 0
             and not self._has_served()
-            and partition.key in self.store.lost
+            and partition.key in self.store.directories.lost
             and self.broker_id in image.in_sync_replicas
         ):
             partition.lost_below = 0

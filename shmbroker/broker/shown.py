@@ -81,7 +81,7 @@ class Shown:
         for key, count in reader.bytes_of.items():
             store.positions.add_read_bytes(key, count)
         reader.bytes_of.clear()
-        tally.show("segments_deleted", store.segments_deleted)
+        tally.show("segments_deleted", store.removals.segments_deleted)
         took_us = flusher.took_us()
         for took in took_us:
             self._latencies.of(STAGE_FLUSH).add(took)

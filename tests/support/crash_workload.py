@@ -25,6 +25,7 @@ from typing import Any
 
 from shmbroker.broker.compaction import Compaction
 from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.upkeep import Upkeep
 from shmbroker.controller.raft.metadata_log import MetadataLog
 from shmbroker.controller.raft.quorum_state import QuorumState
 from shmbroker.errors import StorageFault
@@ -141,6 +142,7 @@ class Life:
         self.store = make_store(
             self.node, self.positions, is_successor=is_successor, submit=self._submit
         )
+        self.rounds = Upkeep(self.store, RETENTION_CHECK_MS)
         self.compaction = Compaction(
             self.store,
             {
@@ -308,7 +310,7 @@ class Life:
         for topic in self.topics.values():
             # Retention goes no further than this.
             topic.start_most = max(topic.start_most, self._partition(topic).high_watermark)
-        self.store.upkeep(self.now_ms)
+        self.rounds.run(self.now_ms)
 
     def checkpoint(self) -> None:
         logs = {name: self._partition(topic).log for name, topic in self.topics.items()}
@@ -500,7 +502,6 @@ def make_store(
         0,
         is_successor,
         submit,
-        RETENTION_CHECK_MS,
     )
 
 

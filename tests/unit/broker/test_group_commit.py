@@ -12,6 +12,7 @@ import pytest
 from shmbroker.broker import partition_store
 from shmbroker.broker.append import Appender
 from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.upkeep import Upkeep
 from shmbroker.errors import StorageFault
 from shmbroker.ids import partition_key, random_uuid
 from shmbroker.ipc.operation_layout import APPEND_CONSTANT, APPENDED_HEAD, TOKEN
@@ -78,8 +79,8 @@ class Worker:
             0,
             False,
             lambda fds, on_done: self.jobs.append((fds, on_done)),
-            300_000,
         )
+        self.upkeep = Upkeep(self.store, 300_000)
         self.faults: list[StorageFault] = []
         self.appender = Appender(
             self.store.partitions,
@@ -217,11 +218,11 @@ def test_failed_sync_takes_the_log_directory_offline_for_good(worker: Worker) ->
 
 def test_flush_ms_is_kept_by_the_upkeep(worker: Worker) -> None:
     partition = worker.open("t", flush_ms="5000")
-    worker.store.upkeep(NOW_MS)
+    worker.upkeep.run(NOW_MS)
     worker.append(partition)
-    worker.store.upkeep(NOW_MS + 4000)
+    worker.upkeep.run(NOW_MS + 4000)
     assert worker.jobs == []
-    worker.store.upkeep(NOW_MS + 5000)
+    worker.upkeep.run(NOW_MS + 5000)
     worker.finish_job()
     assert partition.log.recovery_point == 1
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.upkeep import Upkeep
 from shmbroker.ids import random_uuid
 from shmbroker.log.config import LogConfig
 from shmbroker.log.log_directory import LogDirectory
@@ -32,7 +33,7 @@ class Topic:
 def store(tmp_path: Path) -> Iterator[PartitionStore]:
     directory = LogDirectory.open(str(tmp_path / "node-1"), 1, "cluster")
     positions = PositionTable(memoryview(bytearray(table_bytes(16))), 16)
-    yield PartitionStore(directory, positions, 0, False, lambda *_: None, 300_000)
+    yield PartitionStore(directory, positions, 0, False, lambda *_: None)
     directory.close()
 
 
@@ -64,12 +65,13 @@ def test_held_files_stay_for_as_long_as_they_are_held(store: PartitionStore) -> 
     partition = three_segments(store)
     hold(partition.log, 1, 2, NOW_MS + HOLD_MS)
     drop(store, partition)
+    upkeep = Upkeep(store, 300_000)
     assert left(partition) == [0, 1]
-    store.upkeep(NOW_MS)
+    upkeep.run(NOW_MS)
     assert left(partition) == [1]
-    store.upkeep(NOW_MS + HOLD_MS - 1)
+    upkeep.run(NOW_MS + HOLD_MS - 1)
     assert left(partition) == [1]
-    store.upkeep(NOW_MS + HOLD_MS)
+    upkeep.run(NOW_MS + HOLD_MS)
     assert left(partition) == []
 
 
@@ -77,8 +79,9 @@ def test_held_files_go_when_the_disk_is_nearly_full(store: PartitionStore) -> No
     partition = three_segments(store)
     hold(partition.log, 0, 2, NOW_MS + HOLD_MS)
     drop(store, partition)
-    store.upkeep(NOW_MS)
+    upkeep = Upkeep(store, 300_000)
+    upkeep.run(NOW_MS)
     assert left(partition) == [0, 1]
-    store.release_held()
-    store.upkeep(NOW_MS)
+    store.removals.release_held()
+    upkeep.run(NOW_MS)
     assert left(partition) == []

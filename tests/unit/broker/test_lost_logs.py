@@ -42,7 +42,7 @@ class Start:
     def again(self) -> Partition:
         log_directory = LogDirectory.open(str(self.directory), 1, "cluster")
         self.store = PartitionStore(
-            log_directory, self.positions, 0, self.is_successor, lambda *_: None, 300_000
+            log_directory, self.positions, 0, self.is_successor, lambda *_: None
         )
         self.is_successor = True
         return self.store.open(Topic(), 0, LogConfig(), NOW_MS)

@@ -11,6 +11,7 @@ import pytest
 
 from shmbroker.broker.damage import DamageMender
 from shmbroker.broker.partition_store import PartitionStore
+from shmbroker.broker.upkeep import Upkeep
 from shmbroker.errors import CorruptFault, StorageFault
 from shmbroker.ids import random_uuid
 from shmbroker.log.checkpoints import CLEANER, LOG_START_OFFSET, read_offsets
@@ -61,8 +62,8 @@ class Node:
             0,
             is_successor,
             lambda fds, on_done: self.jobs.append((fds, on_done)),
-            300_000,
         )
+        self.upkeep = Upkeep(self.store, 300_000)
         self.store.count = self.counted.append
 
     def kill(self) -> None:
@@ -157,10 +158,10 @@ def test_new_topic_is_no_loss(node: Node, caplog: pytest.LogCaptureFixture) -> N
     node.store.delete(partition, NOW_MS)
     partition = node.fill(Topic(), 25)
     node.store.checkpoint()
-    node.store.upkeep(NOW_MS)
+    node.upkeep.run(NOW_MS)
     node.store.delete(partition, NOW_MS)
     # Checkpoints forget it soon, so that a start after a crash does not miss it.
-    node.store.upkeep(NOW_MS + 1000)
+    node.upkeep.run(NOW_MS + 1000)
     node.kill()
     node.start()
     node.open(Topic())
@@ -226,17 +227,17 @@ def test_log_start_is_checkpointed_when_the_log_is_on_the_disk_up_to_there(node:
     path = str(node.path / LOG_START_OFFSET)
     node.store.checkpoint()
     assert not read_offsets(path)
-    node.store.upkeep(NOW_MS)
+    node.upkeep.run(NOW_MS)
     assert not read_offsets(path), "its log may end before that after a power cut"
-    node.store.upkeep(NOW_MS + 1)
+    node.upkeep.run(NOW_MS + 1)
     assert len(node.jobs) == 1, "one flush at a time"
     node.sync()
     assert partition.log.recovery_point == 8
-    node.store.upkeep(NOW_MS + 2)
+    node.upkeep.run(NOW_MS + 2)
     assert read_offsets(path) == {("t", 0): 5}
     # All of it, and the start after a crash: it stays deleted.
     assert node.store.delete_records(partition, -1) == 8
-    node.store.upkeep(NOW_MS + 3)
+    node.upkeep.run(NOW_MS + 3)
     assert read_offsets(path) == {("t", 0): 8}
     node.kill()
     node.start()

@@ -1,0 +1,212 @@
+"""The directories of one broker's partitions: found, made, renamed away, and whose they are.
+
+   there, with the topic id that is asked for    it is the partition's
+   there, with another one, or nobody's          `-stray`: renamed, and left alone
+   not there, and known to have been             its loss is named, and it is made again
+   not there                                     it is made
+
+Rules of this file:
+* A directory belongs to the topic id in its `partition.metadata`.
+* What was here and is gone is named before anything else takes its place: a directory that
+  checkpoints know, or the positions of the worker before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from shmbroker.errors import CorruptFault, StorageFault
+from shmbroker.ids import partition_key, random_uuid
+from shmbroker.log.file_names import (
+    DELETE,
+    FUTURE,
+    LOG,
+    PARTITION_METADATA,
+    STRAY,
+    mark_of,
+    marked_directory,
+    parse_partition_directory,
+    partition_directory,
+)
+from shmbroker.log.partition_metadata import (
+    mark_directory,
+    read_mark,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from shmbroker.log.quarantine import put_strangers_aside
+from shmbroker.metadata.topic_names import METADATA_TOPIC
+from shmbroker.signs import sign
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from shmbroker.log.log_directory import LogDirectory
+    from shmbroker.metadata.image import TopicImage
+
+    Position = tuple[int, int, int]
+    """What a worker stores of a log (`shm.positions`)."""
+
+logger = logging.getLogger(__name__)
+
+_DAMAGED_BITS_MAX = 12
+
+
+class PartitionDirectories:
+    """Those under one log directory. count: told a counter's name for each that is lost."""
+
+    def __init__(self, log_directory: LogDirectory, count: Callable[[str], None]) -> None:
+        self.log_directory = log_directory
+        self.lost: set[bytes] = set()
+        """Keys of the partitions whose directories were here, by the checkpoints or the process
+        before, and had to be made again."""
+        self._count = count
+
+    def find(self, topic: TopicImage, index: int, trusted: Position | None) -> str | None:
+        """Its directory, with the right topic id in it; None if it is to be made. trusted: what the
+        process before stored of its log."""
+        path = self._path_of(topic.name, index)
+        if not os.path.isdir(path):
+            self._name_loss(path, (topic.name, index), trusted)
+            return None
+        found = self._identity_of(path, (topic.name, index), topic.topic_id)
+        if found == topic.topic_id:
+            return path
+        why = "it belongs to another topic id" if found else "nothing says whose it is"
+        self.set_aside(topic.name, index, why)
+        if not found:
+            self._count("partitions_lost")
+        return None
+
+    def make(self, topic: TopicImage, index: int, trusted: Position | None) -> str:
+        """Make the one that `find` has not found."""
+        path = self._path_of(topic.name, index)
+        if trusted is not None or self.log_directory.knows((topic.name, index)):
+            self.lost.add(partition_key(topic.topic_id, index))
+        self.log_directory.begin((topic.name, index))
+        try:
+            os.mkdir(path)
+        except OSError as fault:
+            raise StorageFault(f"can't make {path}: {fault}") from fault
+        write_partition_metadata(os.path.join(path, PARTITION_METADATA), topic.topic_id)
+        mark_directory(path, topic.topic_id)
+        return path
+
+    def _path_of(self, topic: str, index: int) -> str:
+        return os.path.join(self.log_directory.path, partition_directory(topic, index))
+
+    def _name_loss(self, path: str, name: tuple[str, int], trusted: Position | None) -> None:
+        """Say it if a directory that is not there is known to have been. One that no checkpoint
+        knows may be of a topic that was just created."""
+        known = self.log_directory.known(name)
+        if trusted is not None and trusted[2]:
+            known["its end"] = trusted[2]
+        if known:
+            what = ", ".join(f"{meaning} {offset}" for meaning, offset in known.items())
+            logger.error("%s is gone, and was there (%s): it begins anew, empty", path, what)
+            self._count("partitions_lost")
+
+    def _identity_of(self, path: str, name: tuple[str, int], topic_id: bytes) -> bytes | None:
+        """The topic id of a directory that is there; None if nobody can say.
+
+        Its file is durable from the first flush on. Lost before that, by a power cut, it may have
+        been that of a topic of the same name which is deleted since: so, where the directory itself
+        doesn't bear the id, only a log that is empty or was flushed is taken for the topic that is
+        asked for (Kafka: a log without topic id is stray).
+        """
+        metadata = os.path.join(path, PARTITION_METADATA)
+        try:
+            try:
+                found = read_partition_metadata(metadata)
+            except CorruptFault:
+                raise
+            except StorageFault:
+                if not put_strangers_aside(path):
+                    raise
+                found = read_partition_metadata(metadata)
+            if found == topic_id:
+                mark_directory(path, topic_id)
+                return found
+            if found is not None and not _is_nearly(found, topic_id):
+                return found
+            is_lost = found is None
+            if found is not None:
+                logger.warning("%s is damaged", metadata)
+        except CorruptFault as fault:
+            logger.warning("%s", fault)
+            is_lost = _is_zeros(metadata)
+        mark = read_mark(path)
+        if mark is not None and mark != topic_id:
+            return mark
+        is_flushed = (
+            mark or self.log_directory.is_clean or self.log_directory.recovery_points.get(name)
+        )
+        if is_lost and not is_flushed and _has_batches(path):
+            return None
+        why = "of its directory" if mark else "of that name"
+        logger.warning("%s is written anew, with the topic id %s", metadata, why)
+        write_partition_metadata(metadata, topic_id)
+        mark_directory(path, topic_id)
+        return topic_id
+
+    def set_aside(self, topic: str, index: int, why: str) -> None:
+        """Rename one that is not the partition's, or can't be opened: nothing of it is touched."""
+        path = self._path_of(topic, index)
+        stray = marked_directory(topic, index, STRAY, random_uuid().hex())
+        logger.warning("%s is renamed to %s: %s", path, stray, why)
+        try:
+            os.rename(path, os.path.join(self.log_directory.path, stray))
+        except OSError as fault:
+            raise StorageFault(f"can't rename {path}: {fault}") from fault
+
+    def left_behind(
+        self, topics_by_id: Mapping[bytes, TopicImage], opened: set[tuple[str, int]]
+    ) -> Iterator[str]:
+        """What a deletion left, to be removed; a log without a topic is set aside on the way.
+
+        A log without a topic id is one of those, if its name is no topic's.
+        """
+        directory = self.log_directory.path
+        names = {topic.name for topic in topics_by_id.values()}
+        for name in os.listdir(directory):
+            sign()
+            path = os.path.join(directory, name)
+            if mark_of(name) == DELETE:
+                yield path
+            elif mark_of(name) == FUTURE:
+                logger.warning("%s is a copy that Apache Kafka was making: it is left alone", path)
+            elif (
+                (parsed := parse_partition_directory(name))
+                and parsed not in opened
+                and parsed[0] != METADATA_TOPIC
+            ):
+                try:
+                    topic_id = read_partition_metadata(os.path.join(path, PARTITION_METADATA))
+                    is_stray = topic_id is not None and topic_id not in topics_by_id
+                except StorageFault as fault:
+                    logger.warning("%s", fault)
+                    is_stray = False
+                if is_stray or parsed[0] not in names:
+                    self.set_aside(*parsed, "its topic was deleted")
+
+
+def _has_batches(directory: str) -> bool:
+    return any(
+        name.endswith(LOG) and os.path.getsize(os.path.join(directory, name))
+        for name in os.listdir(directory)
+    )
+
+
+def _is_nearly(found: bytes, topic_id: bytes) -> bool:
+    """Whether an id differs in one letter of its text, 6 bits, or two: ids of 122 random bits are
+    never that near to each other."""
+    difference = int.from_bytes(found, "big") ^ int.from_bytes(topic_id, "big")
+    return 0 < difference.bit_count() <= _DAMAGED_BITS_MAX
+
+
+def _is_zeros(path: str) -> bool:
+    """What a power cut makes of a small file, where it doesn't lose it: it has its size alone."""
+    with open(path, "rb") as file:
+        return not file.read().strip(b"\0")

@@ -1,0 +1,100 @@
+"""What a broker removes when its time has come: files of segments, directories of partitions.
+
+   segment retired, replaced    N.log.deleted …     unlinked file.delete.delay.ms later, or when
+                                                    no query holds it any more
+   partition deleted            name.uuid-delete    removed file.delete.delay.ms later
+
+Rules of this file:
+* Until then answers under way may still name the files, and planned queries open them.
+* Little in one round: it is done between the turns of the broker.
+* A start finds by their names what a stop has left, and removes it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+from shmbroker import clock
+from shmbroker.log.checkpoints import remove_files
+from shmbroker.log.log_directory import remove_deleted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shmbroker.log.descriptors import Descriptors
+    from shmbroker.log.segment import Segment
+
+DIRECTORIES_PER_ROUND = 20
+"""Of deleted partitions: some 50 µs each where little is in them."""
+UNLINKS_PER_ROUND = 200
+UNLINK_BYTES_PER_ROUND = 1 << 30
+REMOVE_S = 1.0
+"""How long a stop removes what is deleted."""
+
+
+class Removals:
+    """Those of one log directory. dropped_file_ids: gets what is unlinked."""
+
+    def __init__(self, descriptors: Descriptors, dropped_file_ids: list[int]) -> None:
+        self.segments_deleted = 0
+        self._descriptors = descriptors
+        self._dropped_file_ids = dropped_file_ids
+        self._to_unlink: list[tuple[int, list[int], list[str], int, int]] = []
+        """A heap: (when, file ids, paths, bytes, when at the earliest)."""
+        self._to_remove: deque[tuple[int, str]] = deque()
+
+    def remove_later(self, directory: str, due_ms: int) -> None:
+        """Remove what is left of a partition, at `due_ms`."""
+        self._to_remove.append((due_ms, directory))
+
+    def unlink_later(self, paths: list[str], segments: list[Segment], due_ms: int) -> None:
+        """Unlink the `.deleted` files of these segments at `due_ms` (file.delete.delay.ms from
+        now), or when nobody holds them any more; a start before that does it too.
+
+        Until then answers under way may still name them, and planned queries open them.
+        """
+        held_until_ms = max(segment.held_until_ms for segment in segments)
+        file_ids = [segment.file_id for segment in segments]
+        size_bytes = sum(segment.size for segment in segments)
+        # The ids make equal times comparable, and are never the same.
+        entry = (max(due_ms, held_until_ms), file_ids, paths, size_bytes, due_ms)
+        heapq.heappush(self._to_unlink, entry)
+
+    def release_held(self) -> None:
+        """The disk is nearly full: files that are only held for queries go when they are due."""
+        self._to_unlink = [
+            (due_ms, ids, paths, size, due_ms) for _, ids, paths, size, due_ms in self._to_unlink
+        ]
+        heapq.heapify(self._to_unlink)
+
+    def run(self, now_ms: int, attempt: Callable[..., bool]) -> None:
+        """One round, of what is due. attempt: does a thing that the disk may refuse."""
+        for _ in range(DIRECTORIES_PER_ROUND):
+            if not (self._to_remove and self._to_remove[0][0] <= now_ms):
+                break
+            _, path = self._to_remove.popleft()
+            attempt(now_ms, remove_deleted, path)
+        self._unlink_due(now_ms, attempt)
+
+    def _unlink_due(self, now_ms: int, attempt: Callable[..., bool]) -> None:
+        """Not too much in one round: the kernel takes some ten milliseconds for a GiB."""
+        room_bytes = UNLINK_BYTES_PER_ROUND
+        for _ in range(UNLINKS_PER_ROUND):
+            if not self._to_unlink or self._to_unlink[0][0] > now_ms or room_bytes <= 0:
+                return
+            _, file_ids, paths, size_bytes, _ = heapq.heappop(self._to_unlink)
+            room_bytes -= size_bytes
+            attempt(now_ms, remove_files, paths)
+            self._dropped_file_ids += file_ids
+            self.segments_deleted += len(file_ids)
+            for file_id in file_ids:
+                self._descriptors.close(file_id)
+
+    def finish(self) -> None:
+        """At a stop: directories are removed before their time, for as long as that may take."""
+        deadline = clock.monotonic() + REMOVE_S
+        for _, path in self._to_remove:
+            if clock.monotonic() < deadline:
+                remove_deleted(path)
